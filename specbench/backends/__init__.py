@@ -1,0 +1,1 @@
+"""Drivers of engines behind one protocol: our own loop, and peers."""

@@ -1,0 +1,1 @@
+"""What is measured: specs, prompts, the runner, statistics, records and tables."""

@@ -1,0 +1,1 @@
+"""The algebra of speculative decoding: drafters propose, verifiers judge, one loop."""

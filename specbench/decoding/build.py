@@ -1,0 +1,90 @@
+"""Method files → objects: one short recursion over nested YAML. Knows the classes of the algebra and their fields."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.loop import Speculate
+from specbench.decoding.types import Model
+from specbench.decoding.verify import Rejection, TokenMatch
+from specbench.errors import UsageError
+from specbench.shipped import CONFIGS
+from specbench.timing import Clock
+
+PARTS: dict[str, type] = {c.__name__: c for c in (NoDraft, ModelDrafter, Speculate, Rejection, TokenMatch)}
+HEADER = {"summary", "paper", "lossless", "method"}
+
+
+def methods() -> dict[str, Path]:
+    """The method files that ship with specbench, by name."""
+    return {path.stem: path for path in sorted((CONFIGS / "methods").glob("*.yaml"))}
+
+
+def read_method(name: str) -> dict[str, Any]:
+    """The content of a method file: one that ships, by name, or any other, by its path."""
+    path = methods().get(name, Path(name))
+    if not path.is_file():
+        raise UsageError(f"unknown method {name!r}: choose one of {', '.join(methods())}, or give the path of a YAML file")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or set(content) != HEADER:
+        raise UsageError(f"{path}: a method file has exactly the keys {', '.join(sorted(HEADER))}")
+    return content
+
+
+def build(name: str, models: Mapping[str, Model], k: int, clock: Clock | None = None) -> Speculate:
+    """The method `name` as an object over the given models; `k` stands for the word k in the file."""
+    values: dict[str, Any] = {**models, "k": k}
+    method = _part(read_method(name)["method"], f"{name}: method", values, clock)
+    if not isinstance(method, Speculate):
+        raise UsageError(f"{name}: method: the outermost part must be Speculate, not {type(method).__name__}")
+    return method
+
+
+def needs(name: str) -> set[str]:
+    """The names of the models that a method file mentions."""
+    found: set[str] = set()
+
+    def search(value: Any, key: str) -> None:
+        if isinstance(value, dict):
+            for inner_key, inner in value.items():
+                search(inner, inner_key)
+        elif key == "model":
+            found.add(str(value))
+
+    search(read_method(name)["method"], "")
+    return found
+
+
+def _part(value: Any, where: str, values: Mapping[str, Any], clock: Clock | None) -> Any:
+    """An object from `Name`, `{Name: {field: part}}`, a word of `values`, or a plain number or list."""
+    if isinstance(value, dict):
+        if len(value) != 1:
+            raise UsageError(f"{where}: expected one part as {{Name: {{...}}}}, found the keys {', '.join(map(str, value))}")
+        (name, arguments), *_ = value.items()
+        return _object(str(name), arguments or {}, f"{where}.{name}", values, clock)
+    if isinstance(value, str):
+        if value in values:
+            return values[value]
+        return _object(value, {}, where, values, clock)
+    return value
+
+
+def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], clock: Clock | None) -> Any:
+    if name not in PARTS:
+        raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join([*sorted(PARTS), *values])}")
+    known = {f.name: f for f in fields(PARTS[name]) if f.name != "clock"}
+    if not isinstance(arguments, dict) or set(arguments) - set(known):
+        wrong = ", ".join(map(str, set(arguments) - set(known))) if isinstance(arguments, dict) else repr(arguments)
+        raise UsageError(f"{where}: unknown field {wrong}; {name} takes {', '.join(known) or 'no fields'}")
+    required = {n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
+    if missing := required - set(arguments):
+        raise UsageError(f"{where}: missing field {', '.join(sorted(missing))}")
+    built = {key: _part(part, f"{where}.{key}", values, clock) for key, part in arguments.items()}
+    return PARTS[name](**built, **({"clock": clock} if name == "Speculate" and clock else {}))

@@ -1,0 +1,132 @@
+"""The one loop: propose, score, judge, commit. Every method is a `Speculate`, and a `Speculate` is itself a drafter.
+
+Knows the protocols of `types`; must not know Hugging Face, prompts as text, or how anything is timed beyond naming phases.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.randomness import Source
+from specbench.decoding.types import Context, Draft, Drafter, Model, Round, Verdict, Verifier
+from specbench.decoding.verify import at
+from specbench.timing import Clock, NullClock
+from specbench.tokens import TokenTree
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round seen from inside: its draft, the model's rows, the verdict and what was committed."""
+
+    draft: Draft
+    p: Tensor
+    verdict: Verdict
+    round: Round
+
+
+@dataclass(frozen=True)
+class Speculate:
+    """Speculative decoding of `model` with drafts of `drafter`: what it emits is distributed as the model's rows.
+
+    As a drafter (cascades, TriForce) it proposes `length` tokens of its own; as the outermost object `length` is unused.
+    """
+
+    drafter: Drafter
+    model: Model
+    verifier: Verifier
+    length: int = 1
+    clock: Clock = field(default_factory=NullClock, compare=False)
+
+    @property
+    def room(self) -> int:
+        # the inner sequence grows by `length` before the outer model sees it; an inner draft hangs over its end
+        return self.length + self.drafter.room
+
+    def start(self, context: Context) -> None:
+        self.model.start(context)
+        self.drafter.start(context)
+
+    def advance(self, context: Context, budget: int, rng: Source, refeed: bool = False) -> Step:
+        """One round: at most `budget` drafted levels, at least one emitted token per live row."""
+        with self.clock.span("draft"):
+            draft = self.drafter.propose(context, budget, rng)
+        with self.clock.span("verify"):
+            p = self.model.probs(context, draft.tree, refeed)
+        with self.clock.span("accept"):
+            verdict = self.verifier.judge(p, draft, rng)
+            start = context.pos.clone()
+            done = commit(context, draft, verdict)
+            self.model.settle(start, draft.tree, verdict)
+            self.drafter.learn(context, draft, p, verdict)
+        return Step(draft, p, verdict, done)
+
+    def propose(self, context: Context, budget: int, rng: Source) -> Draft:
+        """`length` tokens (at most `budget`) from rounds on a fork of the context; rows that met an EOS have fewer."""
+        length = min(self.length, budget)
+        inner = context.fork(length)
+        ids = context.seq.new_zeros((context.rows, length))
+        q, rounds, left = None, [], length
+        while left > 0:
+            offset = inner.pos - context.pos
+            step = self.advance(inner, max(left - 1, 0), rng, refeed=not rounds)
+            rounds.append(step.round)
+            q = step.p.new_zeros((*ids.shape, step.p.shape[-1])) if q is None else q
+            keep_rows(q, step, offset)
+            left = int((length - (inner.pos - context.pos)).mul(inner.live).max())  # the one host read of an inner round
+        offsets = torch.arange(length, device=ids.device)
+        ids = inner.seq.gather(1, context.pos.unsqueeze(1) + 1 + offsets)
+        valid = offsets < (inner.pos - context.pos).unsqueeze(1)
+        return Draft(TokenTree.chain(ids), q, valid, tuple(rounds))
+
+    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        return  # its own drafter has learned from every inner round already
+
+    def select(self, rows: Tensor) -> None:
+        self.model.select(rows)
+        self.drafter.select(rows)
+
+
+def keep_rows(q: Tensor, step: Step, offset: Tensor) -> None:
+    """Write the law of every emitted token of a round into q [B, length, V], at offset [B] from the start of the draft."""
+    path, emitted = step.verdict.path, step.round.emitted
+    for level in range(path.shape[1] + 1):
+        node = path[:, level - 1] + 1 if level else torch.zeros_like(offset)  # the law after the token before it
+        here = (offset + level).clamp_max(q.shape[1] - 1)
+        row = torch.where((level < emitted).unsqueeze(1), at(step.p, node), at(q, here))
+        q.scatter_(1, here.view(-1, 1, 1).expand(-1, 1, q.shape[-1]), row.unsqueeze(1))
+
+
+def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
+    """Append the accepted path and the token after it, cut at the first EOS (inclusive) and at `context.last`."""
+    depth = verdict.path.shape[1]
+    levels = torch.arange(depth + 1, device=context.seq.device)
+    block = torch.zeros_like(context.seq[:, : depth + 1])
+    if depth:
+        block[:, :depth] = draft.tree.ids.gather(1, verdict.path.clamp_min(0))
+    block.scatter_(1, verdict.accepted.unsqueeze(1), verdict.token.unsqueeze(1))
+
+    emitted = torch.minimum(verdict.accepted + 1, context.last - context.pos) * context.live
+    ends = torch.isin(block, context.eos) & (levels < emitted.unsqueeze(1))
+    ended = ends.any(1)
+    emitted = torch.where(ended, ends.long().argmax(1) + 1, emitted)
+
+    slots = context.pos.unsqueeze(1) + 1 + levels
+    kept = torch.where(levels < emitted.unsqueeze(1), block, context.seq.gather(1, slots))
+    context.seq.scatter_(1, slots, kept)
+    counts = count(draft, verdict, emitted)
+    context.pos += emitted
+    context.live &= ~ended & (context.pos < context.last)
+    return counts
+
+
+def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
+    """The counts of a round that emitted `emitted` [B] tokens: tests behind the end of the sequence do not count."""
+    tree = draft.tree
+    levels = torch.tensor(tree.topology.depths, device=emitted.device)
+    valid = draft.valid if draft.valid is not None else torch.ones_like(tree.ids, dtype=torch.bool)
+    drafted = (valid * levels).amax(1) if tree.size else torch.zeros_like(emitted)
+    drafted = drafted * (emitted > 0)
+    tested = torch.minimum(torch.minimum(verdict.accepted + 1, drafted), emitted)
+    within = torch.arange(verdict.path.shape[1], device=emitted.device) < tested.unsqueeze(1)
+    return Round(drafted, tested, torch.minimum(verdict.accepted, emitted), emitted, verdict.overlap * within)

@@ -1,0 +1,150 @@
+"""The nouns of the algebra. Everything that travels has a leading row dimension B: one row per sequence.
+
+Notation, fixed here once: **p** is the law of the model that judges, **q** the law a drafted token was drawn from
+(Leviathan et al. 2022; Chen et al. 2023 swap the letters). V is the width of the target's head.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.randomness import Source
+from specbench.tokens import TokenTree
+
+
+@dataclass
+class Context:
+    """Device state of B sequences, changed in place from round to round.
+
+    seq [B, L] committed tokens (what lies behind `pos` is rubbish); pos [B] index of the last committed token;
+    live [B] still decoding; last [B] greatest index a token may be committed to; eos [E] ids that end a sequence;
+    finite [B] false once a model gave a row that is no law.
+    """
+
+    seq: Tensor
+    pos: Tensor
+    live: Tensor
+    last: Tensor
+    eos: Tensor
+    finite: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.seq.shape[0]
+
+    def fork(self, length: int) -> "Context":
+        """A copy in which at most `length` further tokens can be committed; faults are seen in both."""
+        last = torch.minimum(self.last, self.pos + length)
+        return replace(self, seq=self.seq.clone(), pos=self.pos.clone(), live=self.live.clone(), last=last)
+
+    def select(self, rows: Tensor) -> "Context":
+        """The given rows [B'] as a context of their own; rows may repeat."""
+        names = ("seq", "pos", "live", "last", "finite")
+        return replace(self, **{name: getattr(self, name).index_select(0, rows) for name in names})
+
+
+@dataclass(frozen=True)
+class Round:
+    """Counts of one round, each [B]; overlap [B, depth] is the chance of acceptance at each tested level, else zero.
+
+    drafted counts levels that were drafted, tested those that were judged up to the end of the emitted tokens.
+    """
+
+    drafted: Tensor
+    tested: Tensor
+    accepted: Tensor
+    emitted: Tensor
+    overlap: Tensor
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A token tree with the rows its tokens were drawn from.
+
+    q [B, n, V] is the law each token was drawn from, given that its earlier siblings were drawn and rejected; None
+    means that every token is a point mass. valid [B, n] masks nodes that a row does not have; None means all are there.
+    """
+
+    tree: TokenTree
+    q: Tensor | None = None
+    valid: Tensor | None = None
+    rounds: tuple[Round, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """path [B, depth] accepted nodes from the root, -1 behind them; accepted [B] their number; token [B] what is emitted
+    after them (correction or bonus); overlap [B, depth] the chance that the level is accepted, given that it is reached.
+    """
+
+    path: Tensor
+    accepted: Tensor
+    token: Tensor
+    overlap: Tensor
+
+
+class Model(Protocol):
+    """A language model at one cost level: (context, tree) → laws. Its cache changes time, never answers."""
+
+    def start(self, context: Context) -> None:
+        """Take in the prompts: all committed tokens but the last."""
+        ...
+
+    def probs(self, context: Context, tree: TokenTree, refeed: bool = False) -> Tensor:
+        """[B, n + 1, V]: row 0 is the law after the last committed token, row i + 1 the law after node i.
+
+        `refeed` feeds the second last committed token again: needed when it may have been committed without being fed.
+        """
+        ...
+
+    def sample(self, context: Context, k: int, rng: Source) -> tuple[Tensor, Tensor]:
+        """A chain of k tokens drawn one after the other: ids [B, k] and the rows [B, k, V] they were drawn from."""
+        ...
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        """Keep of the last tree what was accepted; `start` [B] is the position of the tree's root."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Make the given rows [B'] of the cache the rows from now on."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes a token tree and says honestly what each token was drawn from.
+
+    It may stop before it draws or after keeping what it drew, but never drops a drawn token because of what it is.
+    """
+
+    @property
+    def room(self) -> int:
+        """How many places behind the last committed token it may touch; at least the nodes of its trees."""
+        ...
+
+    def start(self, context: Context) -> None:
+        """Take in the prompts."""
+        ...
+
+    def propose(self, context: Context, budget: int, rng: Source) -> Draft:
+        """A draft of at most `budget` levels."""
+        ...
+
+    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        """See what became of the draft: the only feedback there is."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Make the given rows the rows from now on."""
+        ...
+
+
+class Verifier(Protocol):
+    """Decides which path of a draft is accepted and what is emitted after it."""
+
+    lossless: bool
+
+    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        """p [B, n + 1, V]; what leaves a node must be distributed as the node's row of p if the rule is lossless."""
+        ...

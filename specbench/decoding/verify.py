@@ -1,0 +1,136 @@
+"""Verifiers: rules for one node, and the walk over the tree that they share.
+
+They know laws and draws; they must not know models, caches or clocks.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.types import Draft, Verdict
+from specbench.tokens import Rank
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Speculative sampling: accept x with probability p(x)/q(x), else go on with the residual (p − q)⁺.
+
+    Leviathan et al. 2022 §2.3 and Chen et al. 2023 Alg. 2 for a chain; several children of a node are tested in their
+    order against the residual that the earlier ones left (SpecInfer, Miao et al. 2023, Alg. 2), which is exact for
+    independent draws, for draws without replacement and for point masses, as long as q is what the token was drawn from.
+    """
+
+    lossless: ClassVar[bool] = True
+
+    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        ranks = draft.tree.topology.ranks
+        residual = p
+        child = p.new_full(p.shape[:2], -1, dtype=torch.long)  # the accepted child of every node
+        miss = p.new_ones(p.shape[:2])  # the chance that no child is accepted
+        for number, rank in enumerate(ranks):
+            nodes, parents = list(rank.nodes), [parent + 1 for parent in rank.parents]
+            r, q, valid = residual[:, parents], drawn_from(draft, rank, p), exists(draft, rank, p)
+            ratio = acceptance(r, q, draft.tree.ids[:, nodes]) * valid
+            accept = rng.bernoulli(ratio, Stream.ACCEPT) & (child[:, parents] < 0)
+            here = torch.tensor(nodes, device=p.device)
+            child[:, parents] = torch.where(accept, here, child[:, parents])
+            miss[:, parents] *= 1 - torch.minimum(r, q).sum(-1) * valid
+            if number + 1 < len(ranks):
+                residual = residual.clone()
+                residual[:, parents] = torch.where(valid.unsqueeze(-1), subtract(r, q), r)
+        path, accepted, last = walk(child, draft)
+        token = rng.categorical(left_over(p, draft, last), Stream.EMIT)
+        return Verdict(path, accepted, token, overlap_along(1 - miss, path))
+
+
+@dataclass(frozen=True)
+class TokenMatch:
+    """The model draws its own token at every node; a child that is the same token is accepted, else that token is emitted.
+
+    Lossless for any way of drafting, because what is emitted is the model's own draw; it accepts Σ p·q of the drafts,
+    which is less than the Σ min(p, q) of `Rejection` (methods: naive token match; greedy: the same rule).
+    """
+
+    lossless: ClassVar[bool] = True
+
+    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        own = rng.categorical(p, Stream.EMIT)
+        child = p.new_full(p.shape[:2], -1, dtype=torch.long)
+        hit = p.new_zeros(p.shape[:2])
+        for rank in draft.tree.topology.ranks:
+            nodes, parents = list(rank.nodes), [parent + 1 for parent in rank.parents]
+            valid = exists(draft, rank, p)
+            match = (own[:, parents] == draft.tree.ids[:, nodes]) & valid & (child[:, parents] < 0)
+            child[:, parents] = torch.where(match, torch.tensor(nodes, device=p.device), child[:, parents])
+            hit[:, parents] += (p[:, parents] * drawn_from(draft, rank, p)).sum(-1) * valid
+        path, accepted, last = walk(child, draft)
+        return Verdict(path, accepted, own.gather(1, last.unsqueeze(1)).squeeze(1), overlap_along(hit, path))
+
+
+def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
+    """[B, m, V] the laws the nodes of a rank were drawn from; a point mass where the draft gives none."""
+    nodes = list(rank.nodes)
+    if draft.q is not None:
+        return draft.q[:, nodes]
+    return F.one_hot(draft.tree.ids[:, nodes], p.shape[-1]).to(p.dtype)
+
+
+def exists(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
+    """[B, m] bool: which rows have the nodes of this rank."""
+    if draft.valid is not None:
+        return draft.valid[:, list(rank.nodes)]
+    return p.new_ones((p.shape[0], len(rank.nodes)), dtype=torch.bool)
+
+
+def acceptance(p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
+    """p(x)/q(x) [B, m] of the drawn tokens ids [B, m]; 0 where q(x) is 0, which an honest q never is."""
+    p_x = p.gather(-1, ids.unsqueeze(-1)).squeeze(-1).double()
+    q_x = q.gather(-1, ids.unsqueeze(-1)).squeeze(-1).double()
+    return torch.where(q_x > 0, p_x / q_x, torch.zeros_like(p_x))
+
+
+def subtract(p: Tensor, q: Tensor) -> Tensor:
+    """The residual (p − q)⁺ normalised over the last dimension; p itself where nothing is left (p = q up to rounding)."""
+    rest = (p - q).clamp_min(0)
+    mass = rest.sum(-1, keepdim=True)
+    return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(p.dtype).tiny), p)
+
+
+def left_over(p: Tensor, draft: Draft, last: Tensor) -> Tensor:
+    """[B, V] the law of the token after the accepted path: p at node `last` [B] less the q of its rejected children."""
+    row = at(p, last)
+    for rank in draft.tree.topology.ranks:
+        parents = torch.tensor([parent + 1 for parent in rank.parents], device=p.device)
+        here = (parents == last.unsqueeze(1)) & exists(draft, rank, p)  # at most one child of this rank hangs on `last`
+        q = at(drawn_from(draft, rank, p), here.long().argmax(1))
+        row = torch.where(here.any(1, keepdim=True), subtract(row, q), row)
+    return row
+
+
+def at(rows: Tensor, index: Tensor) -> Tensor:
+    """rows [B, m, V] at index [B] → [B, V]."""
+    return rows.gather(1, index.view(-1, 1, 1).expand(-1, 1, rows.shape[-1])).squeeze(1)
+
+
+def walk(child: Tensor, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
+    """Follow the accepted children from the root: child [B, n + 1] → path [B, depth], accepted [B], last row [B]."""
+    at_row = child.new_zeros(child.shape[0])
+    steps = []
+    for _ in range(draft.tree.topology.depth):
+        step = child.gather(1, at_row.unsqueeze(1)).squeeze(1)  # stays -1 once the walk has ended: its row has no child
+        steps.append(step)
+        at_row = torch.where(step >= 0, step + 1, at_row)
+    path = torch.stack(steps, 1) if steps else child.new_zeros((child.shape[0], 0))
+    return path, (path >= 0).sum(1), at_row
+
+
+def overlap_along(chance: Tensor, path: Tensor) -> Tensor:
+    """[B, depth] chance [B, n + 1] at the node from which each level was tried; 0 behind the end of the path."""
+    root = path.new_zeros((path.shape[0], 1))
+    tried_at = torch.cat([root, path[:, :-1] + 1], 1)[:, : path.shape[1]]
+    reached = torch.cat([root >= 0, path[:, :-1] >= 0], 1)[:, : path.shape[1]]
+    return chance.gather(1, tried_at) * reached

@@ -1,0 +1,40 @@
+"""What a user can cause, as exceptions: one line that says what is wrong and what to do, and the exit code it ends with.
+
+Importable by every layer; knows no other module. The table of exit codes stands in the README.
+"""
+
+
+class SpecbenchError(Exception):
+    """Base of everything that ends a command with one line instead of a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(SpecbenchError):
+    """An argument, a configuration file or a data set is unusable."""
+
+    exit_code = 2
+
+
+class UnusableModelError(SpecbenchError):
+    """A checkpoint is missing, gated, corrupt or unsupported, or target and draft do not fit together."""
+
+    exit_code = 4
+
+
+class NotLosslessError(SpecbenchError):
+    """The method's greedy output differs from the baseline's by more than numerical noise."""
+
+    exit_code = 5
+
+
+class CellsFailedError(SpecbenchError):
+    """Some cells of a run ended without numbers; the others are on disk."""
+
+    exit_code = 6
+
+
+class NotComparableError(SpecbenchError):
+    """Two runs differ in something that forbids comparing them."""
+
+    exit_code = 7

@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints as functions (context, token tree) → distributions; caches and masks are ours."""

@@ -1,0 +1,66 @@
+"""The row-static cache: keys and values in fixed buffers, every row with write positions of its own.
+
+Knows slots; must not know which tokens lie in them. Rolling back is writing again at a smaller position: nothing is
+copied or cropped, because a slot is read only by queries at or behind it, and those come after it was written anew.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, StaticLayer
+
+
+@dataclass
+class Slots:
+    """Where the next forward pass writes: index [B, q], shared by the layers of a cache and set once per pass."""
+
+    index: Tensor = field(default_factory=lambda: torch.empty((0, 0), dtype=torch.long))
+
+
+class RowStaticLayer(StaticLayer):
+    """A static layer that writes at the given slots of every row instead of one position for all rows."""
+
+    def __init__(self, length: int, slots: Slots) -> None:
+        super().__init__(length)
+        self.slots = slots
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        slots = self.slots.index[:, None, :, None]
+        self.keys.scatter_(2, slots.expand_as(key_states), key_states)
+        self.values.scatter_(2, slots.expand_as(value_states), value_states)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return 0  # nobody may derive positions or masks from the cache: both are given to every pass
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """Copy slots source [B, m] to slots target [B, m], all reads before all writes."""
+        for store in (self.keys, self.values):
+            shape = (-1, store.shape[1], -1, store.shape[3])
+            rows = store.gather(2, source[:, None, :, None].expand(shape))
+            store.scatter_(2, target[:, None, :, None].expand(shape), rows)
+
+    def select(self, rows: Tensor) -> None:
+        """Make the given rows [B'] the rows of the layer; rows may repeat."""
+        self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+
+class RowStaticCache(Cache):
+    """One row-static layer per layer of the model, `length` slots each."""
+
+    def __init__(self, layers: int, length: int) -> None:
+        self.slots = Slots()
+        super().__init__(layers=[RowStaticLayer(length, self.slots) for _ in range(layers)])
+        self.length = length
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        for layer in self.layers:
+            layer.move(source, target)
+
+    def select(self, rows: Tensor) -> None:
+        for layer in self.layers:
+            layer.select(rows)

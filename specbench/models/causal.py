@@ -1,0 +1,122 @@
+"""A Hugging Face decoder as a `Model`: our positions, our masks, our cache; its own modelling code, unchanged.
+
+Knows one network and the law of its rows; must not know whether it judges or drafts.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.types import Context, Verdict
+from specbench.models.caches import RowStaticCache
+from specbench.models.masks import causal_mask, tree_mask
+from specbench.models.warp import Law
+from specbench.tokens import TokenTree
+
+
+class Causal:
+    """A causal language model with a row-static cache. `width` is V, the width of the target's head."""
+
+    def __init__(self, network: Any, law: Law, width: int) -> None:
+        self.network, self.law, self.width = network, law, width
+        self.config = network.config.get_text_config(decoder=True)
+        self.cache: RowStaticCache | None = None
+
+    @torch.inference_mode()
+    def start(self, context: Context) -> None:
+        self.cache = RowStaticCache(self.config.num_hidden_layers, context.seq.shape[1])
+        longest = int(context.pos.max())
+        if longest:  # a row that is shorter than the longest gets rubbish behind its end, which is overwritten in time
+            positions = torch.arange(longest, device=context.seq.device).expand(context.rows, -1)
+            self._forward(context.seq[:, :longest], positions, positions, self._chain_mask(positions), keep=1)
+
+    @torch.inference_mode()
+    def probs(self, context: Context, tree: TokenTree, refeed: bool = False) -> Tensor:
+        fed = self._last(context, 2 if refeed else 1)
+        nodes = torch.arange(tree.size, device=fed.device)
+        slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
+        ids = torch.cat([context.seq.gather(1, fed), tree.ids], 1)
+        if tree.topology.is_chain:
+            logits = self._forward(ids, slots, slots, self._chain_mask(slots))
+        else:
+            depths = torch.tensor(tree.topology.depths, device=fed.device)
+            positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
+            logits = self._forward(ids, positions, slots, self._tree_mask(fed, tree))
+        return self._rows(context, logits[:, fed.shape[1] - 1 :])
+
+    @torch.inference_mode()
+    def sample(self, context: Context, k: int, rng: Source) -> tuple[Tensor, Tensor]:
+        # The first step feeds two tokens: after a fully accepted round the second last was committed but never fed.
+        # Always feeding both keeps the shapes constant and needs no branch on what was accepted.
+        fed = self._last(context, 2)
+        ids, rows = [], []
+        feed = context.seq.gather(1, fed)
+        for _ in range(k):
+            logits = self._forward(feed, fed, fed, self._chain_mask(fed))
+            rows.append(self._rows(context, logits[:, -1]))
+            ids.append(rng.categorical(rows[-1], Stream.DRAFT))
+            feed, fed = ids[-1].unsqueeze(1), fed[:, -1:] + 1
+        return torch.stack(ids, 1), torch.stack(rows, 1)
+
+    @torch.inference_mode()
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        if tree.topology.is_chain or self.cache is None:
+            return  # the accepted tokens of a chain already lie where they belong
+        level = torch.arange(verdict.path.shape[1], device=start.device)
+        behind = start.unsqueeze(1) + 1
+        node = torch.where(verdict.path >= 0, verdict.path, level)
+        self.cache.move(behind + node, behind + level)
+
+    def select(self, rows: Tensor) -> None:
+        if self.cache is not None:
+            self.cache.select(rows)
+
+    def _last(self, context: Context, tokens: int) -> Tensor:
+        """[B, tokens] the positions of the last committed tokens; the first token of all stands in for one before it."""
+        back = torch.arange(1 - tokens, 1, device=context.pos.device)
+        return (context.pos.unsqueeze(1) + back).clamp_min(0)
+
+    def _rows(self, context: Context, logits: Tensor) -> Tensor:
+        """Logits [B, ..., V'] as laws [B, ..., V]; remembers rows that are none."""
+        context.finite &= logits.amax(-1).isfinite().flatten(1).all(1) if logits.ndim > 2 else logits.amax(-1).isfinite()
+        return self.law(logits, self.width)
+
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
+        """Logits [B, q, V'] (the last `keep` rows where it is not 0) of tokens ids [B, q] written to slots [B, q]."""
+        assert self.cache is not None, "start() comes before any other call"
+        self.cache.slots.index = slots
+        output = self.network(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
+        logits: Tensor = output.logits
+        return logits
+
+    def _windows(self) -> dict[str, int | None]:
+        """The attention window of every layer type of the network; one entry where all layers are of one type."""
+        window = getattr(self.config, "sliding_window", None)
+        types = set(getattr(self.config, "layer_types", None) or ())
+        if len(types) > 1:
+            return {name: window if "sliding" in name else None for name in types}
+        if types == {"full_attention"} or getattr(self.config, "use_sliding_window", True) is False:
+            window = None
+        return {"": window}
+
+    def _per_type(self, masks: dict[str, Tensor]) -> Any:
+        return masks[""] if "" in masks else masks
+
+    def _chain_mask(self, positions: Tensor) -> Any:
+        assert self.cache is not None
+        length = self.cache.length
+        return self._per_type({name: causal_mask(positions, length, w) for name, w in self._windows().items()})
+
+    def _tree_mask(self, fed: Tensor, tree: TokenTree) -> Any:
+        assert self.cache is not None
+        length = self.cache.length
+        return self._per_type({name: tree_mask(fed, tree, length, w) for name, w in self._windows().items()})

@@ -1,0 +1,79 @@
+"""The law of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta.
+
+The warpers are transformers' own, in transformers' order, applied once and to target and draft alike. Knows nothing of
+models or caches.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.generation.logits_process import (
+    EtaLogitsWarper,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves float32
+
+
+@dataclass(frozen=True)
+class Law:
+    """How logits become the law that tokens are drawn from. Temperature 0 is greedy: a one-hot row, lowest id at ties.
+
+    Raises ValueError with one line for values outside their range (the ranges are those of transformers).
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    eta: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature must be 0 (greedy) or a positive number, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top-k must be at least 1, not {self.top_k}")
+        for name, value, top in (("top-p", self.top_p, 1.0), ("min-p", self.min_p, 1.0), ("eta", self.eta, 1.0)):
+            if value is not None and not 0 < value <= top:
+                raise ValueError(f"{name} must lie in (0, 1], not {value}")
+
+    @cached_property
+    def _warpers(self) -> LogitsProcessorList:
+        warpers = LogitsProcessorList()
+        if self.temperature != 1.0:
+            warpers.append(TemperatureLogitsWarper(self.temperature))
+        if self.top_k is not None:
+            warpers.append(TopKLogitsWarper(self.top_k))
+        if self.top_p is not None and self.top_p < 1.0:
+            warpers.append(TopPLogitsWarper(self.top_p))
+        if self.min_p is not None:
+            warpers.append(MinPLogitsWarper(self.min_p))
+        if self.eta is not None and self.eta < 1.0:
+            warpers.append(EtaLogitsWarper(self.eta))
+        return warpers
+
+    def __call__(self, logits: Tensor, width: int) -> Tensor:
+        """[..., width] probabilities in float32 (float64 stays) from logits [..., V'].
+
+        A head wider than `width` is cut before the softmax, a narrower one padded with zeros: only a draft's law may
+        be changed so, the output stays distributed as the target's.
+        """
+        scores = logits[..., :width]
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        if self.temperature == 0:
+            return F.one_hot(scores.argmax(-1), width).to(scores.dtype)
+        if self.temperature < COLD:
+            scores = scores.double() - scores.amax(-1, keepdim=True)
+        flat = scores.reshape(-1, scores.shape[-1])
+        if self._warpers:
+            flat = self._warpers(torch.empty((flat.shape[0], 0), dtype=torch.long, device=flat.device), flat)
+        probs = flat.softmax(-1).view(scores.shape)
+        return F.pad(probs, (0, width - probs.shape[-1])) if probs.shape[-1] < width else probs

@@ -1,0 +1,182 @@
+"""What speculative decoding should give, as formulas: tokens per round, speedup, operations, best K, break-even.
+
+Knows only numbers: alpha (acceptance of one tested token), the lookahead K, and costs in units of one target decode step. Knows no
+model, no file and no other module, so every layer may import it. Results are full precision; whoever prints them rounds.
+
+Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192.
+"""
+
+import math
+from collections.abc import Sequence
+
+K_MAX = 1000  # the searches for the best K stop here; no draft of this length is ever worth its verification
+
+
+def expected_tokens(alpha: float, k: int) -> float:
+    """Tokens emitted per round, correction or bonus included: (1 − α^(K+1)) / (1 − α). Leviathan, Eq. 1.
+
+    Assumes that every tested token is accepted with the same probability alpha. K = 0 gives 1, alpha = 1 gives K + 1.
+    ValueError if alpha is outside [0, 1] or K is negative.
+    """
+    _check_share("alpha", alpha)
+    _check_k(k)
+    if alpha == 1:
+        return k + 1.0
+    if alpha == 0:
+        return 1.0
+    # expm1 keeps all digits where 1 − α^(K+1) would cancel, close to alpha = 1.
+    return -math.expm1((k + 1) * math.log(alpha)) / (1 - alpha)
+
+
+def expected_tokens_by_position(alphas: Sequence[float]) -> float:
+    """Tokens per round when position i accepts with its own conditional probability αᵢ: Σ_{j=0..K} Π_{i≤j} αᵢ, K = len(alphas).
+
+    An identity, not a model: with the measured conditional acceptances it returns the measured tokens per round.
+    ValueError if one of the alphas is outside [0, 1].
+    """
+    reached = total = 1.0
+    for position, alpha in enumerate(alphas, start=1):
+        _check_share(f"alpha at position {position}", alpha)
+        reached *= alpha
+        total += reached
+    return total
+
+
+def speedup(alpha: float, k: int, c: float) -> float:
+    """Decode time without ÷ with speculation: (1 − α^(K+1)) / ((1 − α)(Kc + 1)). Leviathan, Theorem 3.8.
+
+    c = seconds per drafted token ÷ seconds per target decode step. Verifying K + 1 tokens is taken to cost one step, all else nothing.
+    ValueError if alpha is outside [0, 1], K is negative, or c is negative or not finite.
+    """
+    _check_cost("c", c)
+    return expected_tokens(alpha, k) / (k * c + 1)
+
+
+def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0, overhead: float = 0.0) -> float:
+    """Speedup from measured terms: Σⱼ Πᵢ≤ⱼ αᵢ / (Kc + v + overhead). With equal alphas, v = 1, overhead = 0 it is `speedup`.
+
+    v = target pass over K + 1 tokens ÷ over 1 token; overhead = the rest of a round in target decode steps. A measured overhead
+    may come out slightly below zero, so only the cost of the whole round has to be positive.
+    ValueError if there are not K alphas, one is outside [0, 1], or a cost is out of range.
+    """
+    _check_k(k)
+    if len(alphas) != k:
+        raise ValueError(f"K = {k} needs {k} acceptances by position, got {len(alphas)}")
+    _check_cost("c", c)
+    _check_cost("v", v)
+    round_cost = k * c + v + overhead
+    if not 0 < round_cost < math.inf:
+        raise ValueError(f"a round must cost more than nothing, got Kc + v + overhead = {round_cost}")
+    return expected_tokens_by_position(alphas) / round_cost
+
+
+def operations(alpha: float, k: int, c_hat: float) -> float:
+    """Arithmetic operations per emitted token relative to plain decoding: (1 − α)(Kĉ + K + 1) / (1 − α^(K+1)). Leviathan, Theorem 3.11.
+
+    c_hat = operations per drafted token ÷ operations per target token. Above 1 means more work for the same text.
+    ValueError if alpha is outside [0, 1], K is negative, or c_hat is negative or not finite.
+    """
+    _check_cost("c-hat", c_hat)
+    return (k * c_hat + k + 1) / expected_tokens(alpha, k)
+
+
+def accepted_per_drafted(alpha: float, k: int) -> float:
+    """Accepted ÷ drafted tokens, what many tools call acceptance rate: (E − 1) / K. Falls with K; equals alpha only at K = 1.
+
+    ValueError if alpha is outside [0, 1] or K is below 1 (nothing drafted, so no such share).
+    """
+    _check_drafts("accepted per drafted", k)
+    return (expected_tokens(alpha, k) - 1) / k
+
+
+def oracle_tokens(alpha: float) -> float:
+    """Tokens per target pass if each round stopped drafting just before its first rejection: 1 / (1 − α). Leviathan, Section 3.5.
+
+    The limit of `expected_tokens` for K → ∞; infinite at alpha = 1. ValueError if alpha is outside [0, 1].
+    """
+    _check_share("alpha", alpha)
+    return math.inf if alpha == 1 else 1 / (1 - alpha)
+
+
+def pays(alpha: float, c: float) -> bool:
+    """True if some K makes the speedup exceed 1, which is so exactly when alpha > c. Leviathan, Corollary 3.9.
+
+    K = 1 then gives at least (1 + α) / (1 + c). ValueError if alpha is outside [0, 1], or c is negative or not finite.
+    """
+    _check_share("alpha", alpha)
+    _check_cost("c", c)
+    return alpha > c
+
+
+def best_k(alpha: float, c: float, k_max: int = K_MAX) -> tuple[int, float]:
+    """The lookahead K in 0..k_max with the greatest speedup, and that speedup; (0, 1.0) if no K pays.
+
+    Where the speedup grows with every K (alpha = 1 with c < 1, or c = 0) the answer is k_max itself.
+    ValueError if alpha is outside [0, 1], c is negative or not finite, or k_max is negative.
+    """
+    _check_k(k_max)
+    if not pays(alpha, c):
+        return 0, 1.0  # decided by the corollary: at alpha = c, K = 0 and K = 1 tie and rounding would choose
+    if c == 0:
+        return k_max, speedup(alpha, k_max, c)  # rises for ever, by less than a float can show
+    best = max(range(k_max + 1), key=lambda k: speedup(alpha, k, c))
+    return best, speedup(alpha, best, c)
+
+
+def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX) -> list[int]:
+    """All K in 0..k_max whose speedup is within `share` of the best one, ascending and without gaps: the optimum is flat.
+
+    Use it instead of the best K alone: c and alpha are measured, and 1 % is below their error.
+    ValueError if an argument is out of range.
+    """
+    _check_share("share", share)
+    floor = (1 - share) * best_k(alpha, c, k_max)[1]
+    return [k for k in range(k_max + 1) if speedup(alpha, k, c) >= floor]
+
+
+def break_even_alpha(k: int, c: float) -> float | None:
+    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does, which is so for c > 1.
+
+    For K = 1 this is c itself, and it rises with K: a pair pays with its best K exactly when it pays with K = 1 (see `pays`).
+    ValueError if K is below 1, or c is negative or not finite.
+    """
+    _check_drafts("a break-even alpha", k)
+    _check_cost("c", c)
+    return None if c > 1 else alpha_from_tokens(min(k * c, k) + 1, k)
+
+
+def alpha_from_tokens(tokens_per_round: float, k: int) -> float:
+    """The alpha for which `expected_tokens(alpha, k)` is tokens_per_round, by bisection. 1 − 1/τ is only its limit for K → ∞.
+
+    ValueError if K is below 1 (one token per round at every alpha) or tokens_per_round is outside [1, K + 1].
+    """
+    _check_drafts("alpha from tokens per round", k)
+    if not 1 <= tokens_per_round <= k + 1:
+        raise ValueError(f"tokens per round must lie in [1, K + 1] = [1, {k + 1}], got {tokens_per_round}")
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        if expected_tokens(middle, k) < tokens_per_round:
+            low = middle
+        else:
+            high = middle
+    return high if tokens_per_round > 1 else 0.0
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:  # written so that NaN fails too
+        raise ValueError(f"{name} must lie in [0, 1], got {value}")
+
+
+def _check_cost(name: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number of 0 or more, got {value}")
+
+
+def _check_k(k: int) -> None:
+    if k < 0:
+        raise ValueError(f"K must be 0 or more, got {k}")
+
+
+def _check_drafts(what: str, k: int) -> None:
+    if k < 1:
+        raise ValueError(f"{what} needs K of 1 or more, got {k}")

@@ -1,0 +1,83 @@
+"""Token trees: ids and parents, and the topology that follows from the parents. Knows no model and no distribution."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+ROOT = -1  # the parent of a first token: the last committed token
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The s-th child of every node that has one: `nodes[i]` is drafted under node `parents[i]` (-1: the root)."""
+
+    nodes: tuple[int, ...]
+    parents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """What can be said of a tree from its parents alone; computed once per shape.
+
+    `depths[i]` counts edges from the root, so it is at least 1; `ranks` lists the children by their order among
+    their siblings, which is the order in which they are tested.
+    """
+
+    depths: tuple[int, ...]
+    ranks: tuple[Rank, ...]
+    is_chain: bool
+
+    @property
+    def depth(self) -> int:
+        return max(self.depths, default=0)
+
+
+@lru_cache(maxsize=1024)
+def topology(parents: tuple[int, ...]) -> Topology:
+    """The topology of a tree; raises ValueError where a parent does not come before its child."""
+    depths: list[int] = []
+    order: list[int] = []
+    for node, parent in enumerate(parents):
+        if not ROOT <= parent < node:
+            raise ValueError(f"node {node} has parent {parent}: a parent comes before its child, -1 is the root")
+        depths.append(1 if parent == ROOT else depths[parent] + 1)
+        order.append(parents[:node].count(parent))
+    ranks = tuple(
+        Rank(nodes, tuple(parents[n] for n in nodes))
+        for rank in range(max(order, default=-1) + 1)
+        if (nodes := tuple(n for n, o in enumerate(order) if o == rank))
+    )
+    return Topology(tuple(depths), ranks, parents == tuple(range(-1, len(parents) - 1)))
+
+
+@lru_cache(maxsize=1024)
+def ancestors(parents: tuple[int, ...]) -> Tensor:
+    """[n, n] bool on the CPU: whether node j is node i or lies on the path from the root to it."""
+    seen = torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        if parent != ROOT:
+            seen[node] |= seen[parent]
+    return seen
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """ids [B, n] on one topology shared by the rows: `parents[i] < i`, -1 hangs a node on the last committed token."""
+
+    ids: Tensor
+    parents: tuple[int, ...]
+
+    @staticmethod
+    def chain(ids: Tensor) -> "TokenTree":
+        """The tree of B chains, each node the only child of the one before it. ids [B, n]."""
+        return TokenTree(ids, tuple(range(-1, ids.shape[1] - 1)))
+
+    @property
+    def size(self) -> int:
+        return len(self.parents)
+
+    @property
+    def topology(self) -> Topology:
+        return topology(self.parents)

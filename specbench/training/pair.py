@@ -1,0 +1,260 @@
+"""How the shipped pair was made: `python -m specbench.training.pair --work DIR` makes it again from scratch.
+
+A Llama target grows in depth while it learns (4, 8, 16 layers: new layers start as the identity, so that nothing is
+lost); in the last stage the one-layer draft is distilled from the logits that the target computes for its own loss.
+The script writes a checkpoint every few minutes and goes on from it when it is started again with the same folder.
+"""
+
+import argparse
+import copy
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specbench.training import corpus, export
+
+VOCABULARY = 4096
+CONTEXT = 2048
+EVERY = 200  # steps between two evaluations and checkpoints
+EVAL_ROWS, EVAL_LENGTH = 32, 256
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`steps` optimiser steps of a target of `layers` layers on `rows` windows of `length` tokens."""
+
+    layers: int
+    steps: int
+    rows: int
+    length: int
+    distil: bool = False  # whether the draft learns beside the target
+    decay: bool = False  # whether the learning rate falls to zero over this stage
+
+
+STAGES = (
+    Stage(layers=4, steps=2400, rows=16, length=256),
+    Stage(layers=8, steps=1200, rows=16, length=256),
+    Stage(layers=16, steps=900, rows=16, length=256, distil=True),
+    Stage(layers=16, steps=700, rows=4, length=1024, distil=True, decay=True),
+)
+
+
+def llama(layers: int) -> LlamaConfig:
+    """The shape of the pair: width 256, 4 heads on 2 key/value heads, tied embeddings; only the depth differs."""
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=640,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+
+
+def new_model(layers: int) -> LlamaForCausalLM:
+    model = LlamaForCausalLM(llama(layers))
+    for block in model.model.layers:
+        silence(block, layers)
+    return model
+
+
+def silence(block: nn.Module, layers: int) -> None:
+    """Scale down what a fresh layer writes into the residual stream (GPT-2 §2.3)."""
+    for projection in (block.self_attn.o_proj, block.mlp.down_proj):  # type: ignore[union-attr]
+        projection.weight.data.mul_((2 * layers) ** -0.5)  # type: ignore[operator,union-attr]
+
+
+def deepen(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
+    """The same function with `layers` layers: behind every layer come copies of it whose output projections are zero."""
+    deeper = LlamaForCausalLM(llama(layers))
+    copies = layers // len(model.model.layers)
+    state = {k: v for k, v in model.state_dict().items() if ".layers." not in k}
+    for i in range(layers):
+        for name, value in model.model.layers[i // copies].state_dict().items():
+            fresh = i % copies > 0 and name in {"self_attn.o_proj.weight", "mlp.down_proj.weight"}
+            state[f"model.layers.{i}.{name}"] = torch.zeros_like(value) if fresh else value.clone()
+    deeper.load_state_dict(state)
+    return deeper
+
+
+def first_layer(target: LlamaForCausalLM) -> LlamaForCausalLM:
+    """A one-layer draft that starts from the target's embedding, first layer and final norm."""
+    draft = LlamaForCausalLM(llama(1))
+    known = target.state_dict()
+    draft.load_state_dict({k: known[k].clone() for k in draft.state_dict()})
+    return draft
+
+
+class Learner:
+    """One model with its optimisers: Muon for the matrices inside the layers, AdamW for embeddings and norms."""
+
+    def __init__(self, model: LlamaForCausalLM, rate: float) -> None:
+        self.model, self.rate = model, rate
+        matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+        others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+        self.optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+        self.forward = torch.compile(model.model.forward)
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """[rows, length, vocabulary] in float32, computed in bfloat16 on float32 master weights."""
+        with torch.autocast(ids.device.type, torch.bfloat16):
+            hidden = self.forward(input_ids=ids, use_cache=False).last_hidden_state
+            return self.model.lm_head(hidden).float()
+
+    def step(self, loss: Tensor, factor: float) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = self.rate * factor
+            optimiser.step()
+            optimiser.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimisers": [o.state_dict() for o in self.optimisers]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+
+
+def distillation_loss(p: Tensor, logits: Tensor) -> Tensor:
+    """Forward KL plus total variation of the draft's rows to the target's rows p; 1 − α is the total variation."""
+    log_q = F.log_softmax(logits, dim=-1)
+    kl = (torch.xlogy(p, p) - p * log_q).sum(-1).mean()
+    return kl + 0.5 * (p - log_q.exp()).abs().sum(-1).mean()
+
+
+def schedule(stage: Stage, step: int) -> float:
+    """Factor on the learning rate: a short warm-up at every change of shape, then constant, linear to zero if it decays."""
+    warm = min(1.0, (step + 1) / 60)
+    return warm * (1 - step / stage.steps if stage.decay else 1.0)
+
+
+@torch.no_grad()
+def evaluate(target: Learner, draft: Learner | None, held_out: corpus.Ids) -> dict[str, float]:
+    """Held-out loss in nats per token of both models, and α and greedy agreement on held-out text."""
+    x = torch.from_numpy(corpus.windows(held_out, EVAL_ROWS, EVAL_LENGTH, (1,)))
+    logits = target.logits(x[:, :-1])
+    loss = {"target_loss": F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()).item()}
+    if draft is None:
+        return loss
+    mine = draft.logits(x[:, :-1])
+    overlap = torch.minimum(logits.softmax(-1), mine.softmax(-1)).sum(-1).mean().item()
+    agree = (logits.argmax(-1) == mine.argmax(-1)).float().mean().item()
+    draft_loss = F.cross_entropy(mine.flatten(0, 1), x[:, 1:].flatten()).item()
+    return {**loss, "draft_loss": draft_loss, "alpha": overlap, "greedy_agreement": agree}
+
+
+@dataclass
+class Progress:
+    """Where training stands: the stage, the step in it, the tokens seen."""
+
+    stage: int = 0
+    step: int = 0
+    tokens: int = 0
+
+
+class Training:
+    """The whole run over `stages` in the folder `work`; resumes from the checkpoint that lies there."""
+
+    def __init__(self, work: Path, ids: corpus.Ids, held_out: corpus.Ids, stages: tuple[Stage, ...] = STAGES) -> None:
+        self.work, self.ids, self.held_out, self.stages = work, ids, held_out, stages
+        self.progress = Progress()
+        torch.manual_seed(0)
+        self.target = Learner(new_model(stages[0].layers), rate=4e-3)
+        self.draft: Learner | None = None
+        if (work / "checkpoint.pt").exists():
+            self.restore()
+
+    def restore(self) -> None:
+        saved = torch.load(self.work / "checkpoint.pt", weights_only=True)
+        self.progress = Progress(**saved["progress"])
+        self.target = Learner(LlamaForCausalLM(llama(saved["layers"])), rate=4e-3)
+        self.target.load(saved["target"])
+        if saved["draft"] is not None:
+            self.draft = Learner(LlamaForCausalLM(llama(1)), rate=3e-3)
+            self.draft.load(saved["draft"])
+
+    def save(self) -> None:
+        draft = self.draft and self.draft.state()
+        layers = len(self.target.model.model.layers)
+        state = {"progress": asdict(self.progress), "layers": layers, "target": self.target.state(), "draft": draft}
+        torch.save(state, self.work / "checkpoint.tmp")
+        os.replace(self.work / "checkpoint.tmp", self.work / "checkpoint.pt")
+
+    def enter(self, stage: Stage) -> None:
+        """Give both models the shape that `stage` asks for."""
+        if len(self.target.model.model.layers) != stage.layers:
+            self.target = Learner(deepen(self.target.model, stage.layers), rate=4e-3)
+        if stage.distil and self.draft is None:
+            self.draft = Learner(first_layer(copy.deepcopy(self.target.model)), rate=3e-3)
+
+    def run(self) -> Iterator[dict[str, float]]:
+        """Train to the end; yields an evaluation every `EVERY` steps, after the checkpoint that belongs to it."""
+        for number in range(self.progress.stage, len(self.stages)):
+            stage = self.stages[number]
+            self.enter(stage)
+            while self.progress.step < stage.steps:
+                self.one_step(number, stage)
+                if self.progress.step % EVERY == 0 or self.progress.step == stage.steps:
+                    self.save()
+                    yield {**asdict(self.progress), **evaluate(self.target, self.draft, self.held_out)}
+            self.progress = Progress(number + 1, 0, self.progress.tokens)
+        self.save()
+
+    def one_step(self, number: int, stage: Stage) -> None:
+        step = self.progress.step
+        x = torch.from_numpy(corpus.windows(self.ids, stage.rows, stage.length, (0, number, step)))
+        factor = schedule(stage, step)
+        logits = self.target.logits(x[:, :-1])
+        p = logits.detach().softmax(-1) if self.draft else None
+        self.target.step(F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()), factor)
+        if self.draft is not None and p is not None:
+            self.draft.step(distillation_loss(p, self.draft.logits(x[:, :-1])), factor)
+        self.progress.step += 1
+        self.progress.tokens += stage.rows * stage.length
+
+
+def main() -> None:
+    """Corpus, tokenizer, training, export; every part that exists in `--work` already is not made again."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True, help="folder of checkpoints and logs; start again to go on")
+    parser.add_argument("--out", type=Path, help="where the finished pair is written (target/, draft/, README.md)")
+    parser.add_argument("--docs", type=Path, action="append", help="documentation sources; default: where Debian puts them")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    documents = corpus.read_corpus(arguments.docs or corpus.documentation_roots())
+    tokenizer = export.tokenizer_of(arguments.work, documents, VOCABULARY)
+    ids, held_out = corpus.encode(tokenizer, documents)
+    training, began = Training(arguments.work, ids, held_out), time.time()
+    for record in training.run():
+        line = json.dumps({**record, "seconds": round(time.time() - began)})
+        print(line, flush=True)
+        with (arguments.work / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(line + "\n")
+    if arguments.out and training.draft:
+        export.write_pair(arguments.out, tokenizer, training.target.model, training.draft.model, documents)
+
+
+if __name__ == "__main__":
+    main()
