@@ -1,7 +1,7 @@
 """What speculative decoding should give, as formulas: tokens per round, speedup, operations, best K, break-even.
 
-Knows only numbers: alpha (acceptance of one tested token), the lookahead K, and costs in units of one target decode step. Knows no
-model, no file and no other module, so every layer may import it. Results are full precision; whoever prints them rounds.
+Knows only numbers: alpha (acceptance of one tested token), the lookahead K, and costs in units of one target decode
+step. Knows no model, no file and no other module, so every layer may import it. Whoever prints the results rounds them.
 
 Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192.
 """
@@ -22,16 +22,17 @@ def expected_tokens(alpha: float, k: int) -> float:
     _check_k(k)
     if alpha == 1:
         return k + 1.0
-    if alpha == 0:
+    if alpha == 0 or k == 0:
         return 1.0
     # expm1 keeps all digits where 1 − α^(K+1) would cancel, close to alpha = 1.
     return -math.expm1((k + 1) * math.log(alpha)) / (1 - alpha)
 
 
 def expected_tokens_by_position(alphas: Sequence[float]) -> float:
-    """Tokens per round when position i accepts with its own conditional probability αᵢ: Σ_{j=0..K} Π_{i≤j} αᵢ, K = len(alphas).
+    """Tokens per round when position i accepts with its own conditional probability αᵢ: Σ_{j=0..K} Π_{i≤j} αᵢ.
 
-    An identity, not a model: with the measured conditional acceptances it returns the measured tokens per round.
+    K = len(alphas). An identity, not a model: with the measured conditional acceptances it returns the measured tokens
+    per round. With equal alphas it is `expected_tokens`.
     ValueError if one of the alphas is outside [0, 1].
     """
     reached = total = 1.0
@@ -45,7 +46,8 @@ def expected_tokens_by_position(alphas: Sequence[float]) -> float:
 def speedup(alpha: float, k: int, c: float) -> float:
     """Decode time without ÷ with speculation: (1 − α^(K+1)) / ((1 − α)(Kc + 1)). Leviathan, Theorem 3.8.
 
-    c = seconds per drafted token ÷ seconds per target decode step. Verifying K + 1 tokens is taken to cost one step, all else nothing.
+    c = seconds per drafted token ÷ seconds per target decode step. Verifying K + 1 tokens is taken to cost one step,
+    all else nothing.
     ValueError if alpha is outside [0, 1], K is negative, or c is negative or not finite.
     """
     _check_cost("c", c)
@@ -53,10 +55,11 @@ def speedup(alpha: float, k: int, c: float) -> float:
 
 
 def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0, overhead: float = 0.0) -> float:
-    """Speedup from measured terms: Σⱼ Πᵢ≤ⱼ αᵢ / (Kc + v + overhead). With equal alphas, v = 1, overhead = 0 it is `speedup`.
+    """Speedup from measured terms: Σⱼ Πᵢ≤ⱼ αᵢ / (Kc + v + overhead). design.md, Section 5.
 
-    v = target pass over K + 1 tokens ÷ over 1 token; overhead = the rest of a round in target decode steps. A measured overhead
-    may come out slightly below zero, so only the cost of the whole round has to be positive.
+    v = target pass over K + 1 tokens ÷ over 1 token; overhead = the rest of a round in target decode steps. Equal
+    alphas, v = 1 and overhead = 0 give `speedup`. A measured overhead may come out slightly below zero, so only the
+    cost of the whole round has to be positive.
     ValueError if there are not K alphas, one is outside [0, 1], or a cost is out of range.
     """
     _check_k(k)
@@ -71,7 +74,7 @@ def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0
 
 
 def operations(alpha: float, k: int, c_hat: float) -> float:
-    """Arithmetic operations per emitted token relative to plain decoding: (1 − α)(Kĉ + K + 1) / (1 − α^(K+1)). Leviathan, Theorem 3.11.
+    """Operations per emitted token ÷ those of plain decoding: (1 − α)(Kĉ + K + 1) / (1 − α^(K+1)). Leviathan, Thm 3.11.
 
     c_hat = operations per drafted token ÷ operations per target token. Above 1 means more work for the same text.
     ValueError if alpha is outside [0, 1], K is negative, or c_hat is negative or not finite.
@@ -81,8 +84,9 @@ def operations(alpha: float, k: int, c_hat: float) -> float:
 
 
 def accepted_per_drafted(alpha: float, k: int) -> float:
-    """Accepted ÷ drafted tokens, what many tools call acceptance rate: (E − 1) / K. Falls with K; equals alpha only at K = 1.
+    """Accepted ÷ drafted tokens, what many tools call acceptance rate: (E − 1) / K.
 
+    Falls with K and equals alpha only at K = 1, so it must never be put into the formulas as alpha.
     ValueError if alpha is outside [0, 1] or K is below 1 (nothing drafted, so no such share).
     """
     _check_drafts("accepted per drafted", k)
@@ -90,7 +94,7 @@ def accepted_per_drafted(alpha: float, k: int) -> float:
 
 
 def oracle_tokens(alpha: float) -> float:
-    """Tokens per target pass if each round stopped drafting just before its first rejection: 1 / (1 − α). Leviathan, Section 3.5.
+    """Tokens per target pass if each round drafted just up to its first rejection: 1 / (1 − α). Leviathan, Section 3.5.
 
     The limit of `expected_tokens` for K → ∞; infinite at alpha = 1. ValueError if alpha is outside [0, 1].
     """
@@ -115,29 +119,30 @@ def best_k(alpha: float, c: float, k_max: int = K_MAX) -> tuple[int, float]:
     ValueError if alpha is outside [0, 1], c is negative or not finite, or k_max is negative.
     """
     _check_k(k_max)
-    if not pays(alpha, c):
-        return 0, 1.0  # decided by the corollary: at alpha = c, K = 0 and K = 1 tie and rounding would choose
+    if not pays(alpha, c) or k_max == 0:
+        return 0, 1.0  # the corollary decides, not a comparison: close to alpha = c rounding would
     if c == 0:
         return k_max, speedup(alpha, k_max, c)  # rises for ever, by less than a float can show
-    best = max(range(k_max + 1), key=lambda k: speedup(alpha, k, c))
+    best = max(range(1, k_max + 1), key=lambda k: speedup(alpha, k, c))
     return best, speedup(alpha, best, c)
 
 
 def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX) -> list[int]:
-    """All K in 0..k_max whose speedup is within `share` of the best one, ascending and without gaps: the optimum is flat.
+    """All K in 0..k_max whose speedup is within `share` of the best one, ascending, without gaps.
 
-    Use it instead of the best K alone: c and alpha are measured, and 1 % is below their error.
+    The optimum is flat: use it instead of the best K alone: c and alpha are measured, and 1 % is below their error.
     ValueError if an argument is out of range.
     """
     _check_share("share", share)
     floor = (1 - share) * best_k(alpha, c, k_max)[1]
-    return [k for k in range(k_max + 1) if speedup(alpha, k, c) >= floor]
+    near = [k for k in range(k_max + 1) if speedup(alpha, k, c) >= floor]
+    return list(range(near[0], near[-1] + 1))  # the speedup has one peak in K; a gap could only be rounding
 
 
 def break_even_alpha(k: int, c: float) -> float | None:
-    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does, which is so for c > 1.
+    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does (c > 1).
 
-    For K = 1 this is c itself, and it rises with K: a pair pays with its best K exactly when it pays with K = 1 (see `pays`).
+    For K = 1 this is c itself, and it rises with K: a pair that pays at all pays at K = 1 (see `pays`).
     ValueError if K is below 1, or c is negative or not finite.
     """
     _check_drafts("a break-even alpha", k)
@@ -146,8 +151,9 @@ def break_even_alpha(k: int, c: float) -> float | None:
 
 
 def alpha_from_tokens(tokens_per_round: float, k: int) -> float:
-    """The alpha for which `expected_tokens(alpha, k)` is tokens_per_round, by bisection. 1 − 1/τ is only its limit for K → ∞.
+    """The alpha for which `expected_tokens(alpha, k)` is tokens_per_round (τ), by bisection.
 
+    1 − 1/τ is only its limit for K → ∞.
     ValueError if K is below 1 (one token per round at every alpha) or tokens_per_round is outside [1, K + 1].
     """
     _check_drafts("alpha from tokens per round", k)

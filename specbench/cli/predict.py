@@ -1,33 +1,34 @@
 """`specbench predict`: the formulas of theory.py as tables, for given alpha and c or beside what a run measured.
 
-Knows formulas, results.csv and printing. Must not know torch, transformers, datasets or pandas: the command answers at once.
+Must not know torch, transformers, datasets or pandas: the command answers at once.
 """
 
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from specbench import theory
-from specbench.cli.parsing import parse_k_list
+from specbench.cli.parsing import number, parse_k_list, read_results
 from specbench.errors import UsageError
 
 Format = Literal["table", "csv", "json", "jsonl", "md"]
 
 DEFAULT_K = "1-12"
-PIPE_WIDTH = 160  # without a terminal there is no width to fit, and a cut number would be a wrong one
-ROUNDING = 1e-5  # a mean of float32 sums of min(p, q) may exceed 1 by this much when draft and target are the same model
+WIDTH = 160  # not the terminal's: rich would cut or fold numbers to fit, and a cut number is a wrong one
+ROUNDING = 1e-5  # a mean of float32 sums of min(p, q) may exceed 1 by this much when draft and target agree
 NEEDED = ("k", "alpha", "c", "speedup")
 
 NOTE = (
-    "The formula assumes one alpha for every position, a verify pass as cheap as one decode step (v = 1) and no overhead. It misleads "
-    "where acceptance changes with position, v > 1 (CPU, small GPUs, quantised kernels), overhead dominates (tiny models), or c was "
-    "taken at another context length or batch size. A run measures these terms: specbench predict --from-run RUN."
+    "The formula assumes one alpha for all positions, a verify pass as cheap as one decode step (v = 1) and no "
+    "overhead. It misleads where acceptance changes with position, v > 1 (CPU, small GPUs, quantised kernels), "
+    "overhead dominates (tiny models), or c was taken at another context length or batch size. A run measures these "
+    "terms; --from-run puts them in."
 )
 
 
@@ -79,19 +80,11 @@ class Table:
 
 
 def predict(
-    alpha: Annotated[list[float] | None, typer.Option(help="Acceptance of one tested token, 0 to 1. Repeatable.")] = None,
-    c: Annotated[
-        list[float] | None, typer.Option("--c", help="Seconds per drafted token ÷ seconds per target step. Repeatable.")
-    ] = None,
-    c_hat: Annotated[
-        float | None, typer.Option(help="Operations per drafted token ÷ per target token. [default: the value of --c]")
-    ] = None,
-    k: Annotated[
-        str | None, typer.Option("--k", help=f"Lookahead K: 4, 1,2,4, 1-12 or 1-16+3. [default: {DEFAULT_K}]")
-    ] = None,
-    from_run: Annotated[
-        Path | None, typer.Option(help="Run folder or results.csv: its predictions beside its measured speedup.")
-    ] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="Acceptance of a tested token, 0 to 1. Repeatable.")] = None,
+    c: Annotated[list[float] | None, typer.Option(help="Seconds per draft token ÷ target step. Repeatable.")] = None,
+    c_hat: Annotated[float | None, typer.Option(help="The ratio --c in operations (default: --c).")] = None,
+    k: Annotated[str | None, typer.Option(help=f"Lookahead K: 4, 1,2,4, 1-12, 1-16+3 (default {DEFAULT_K}).")] = None,
+    from_run: Annotated[Path | None, typer.Option(help="Run folder or results.csv: predict its cells.")] = None,
     output: Annotated[Format, typer.Option("--format", help="How to print the data.")] = "table",
 ) -> None:
     """Predict tokens per round, speedup and operations from alpha, c and K, without running a model.
@@ -101,17 +94,17 @@ def predict(
     if from_run is not None:
         if any(option is not None for option in (alpha, c, c_hat, k)):
             raise UsageError("--from-run takes alpha, c and K from the run: leave out --alpha, --c, --c-hat and --k")
-        cells = read_cells(from_run)
-        _print(cells, [_cell_table(from_run, cells)], output, Cell)
+        cells = [read_cell(row, where) for where, row in read_results(from_run, NEEDED)]
+        _print(cells, [_cell_table(cells)], output)
         return
     if not alpha or not c:
-        raise UsageError("nothing to predict from: give --alpha and --c (such as --alpha 0.7 --c 0.1), or --from-run RUN")
+        raise UsageError("nothing to predict from: give --alpha and --c (such as 0.7 and 0.1), or --from-run RUN")
     ks = parse_k_list(DEFAULT_K if k is None else k)
     try:
         groups = [predictions(a, one_c, one_c if c_hat is None else c_hat, ks) for a in alpha for one_c in c]
     except ValueError as error:
         raise UsageError(str(error)) from error
-    _print([row for group in groups for row in group], [_prediction_table(group) for group in groups], output, Prediction)
+    _print([row for group in groups for row in group], [_prediction_table(group) for group in groups], output)
 
 
 def predictions(alpha: float, c: float, c_hat: float, ks: list[int]) -> list[Prediction]:
@@ -138,87 +131,117 @@ def predictions(alpha: float, c: float, c_hat: float, ks: list[int]) -> list[Pre
     ]
 
 
-def read_cells(path: Path) -> list[Cell]:
-    """The measured rows of a run folder or results.csv; rows without numbers (failed cells, baselines) are left out, and said so."""
-    file = path / "results.csv" if path.is_dir() else path
+def read_cell(row: dict[str, str], where: str) -> Cell:
+    """One row of results.csv beside its predictions. UsageError, naming the place, if a value makes no sense."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            rows, columns = list(reader), reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"cannot read {file}: give a run folder or its results.csv ({_reason(error)})") from error
-    if missing := [name for name in NEEDED if name not in columns]:
-        raise UsageError(f"{file} lacks the column(s) {', '.join(missing)}: give the results.csv of a specbench run")
-    measured = [(line, row) for line, row in enumerate(rows, start=1) if all((row[name] or "").strip() for name in NEEDED)]
-    if not measured:
-        raise UsageError(f"{file} has no row with {', '.join(NEEDED)}: none of its cells was measured")
-    if len(measured) < len(rows):
-        typer.echo(f"left out {len(rows) - len(measured)} of {len(rows)} rows: no {', '.join(NEEDED)}", err=True)
-    return [_read_cell(row, f"{file}, row {line}") for line, row in measured]
-
-
-def _read_cell(row: dict[str, str], where: str) -> Cell:
-    try:
-        numbers = {name: _number(row, name) for name in (*NEEDED, "v", "overhead")}
-        k, alpha, c, speedup = (float(numbers[name] or 0) for name in NEEDED)
-        if not k.is_integer():
-            raise ValueError(f"K must be a whole number, got {k}")
+        k, alpha, c, speedup = (number(row, name) or 0.0 for name in NEEDED)
+        if not k.is_integer() or k > theory.K_MAX:
+            raise ValueError(f"k must be a whole number of at most {theory.K_MAX}, got {k:g}")
         alpha = _as_share(alpha)
+        v, overhead = number(row, "v"), number(row, "overhead")
         best, best_speedup = theory.best_k(alpha, c)
         return Cell(
-            dataset=row.get("dataset") or "",
-            method=row.get("method") or "",
+            dataset=row.get("dataset", ""),
+            method=row.get("method", ""),
             k=int(k),
             alpha=alpha,
             c=c,
-            v=numbers["v"],
-            overhead=numbers["overhead"],
+            v=v,
+            overhead=overhead,
             speedup=speedup,
             speedup_predicted=theory.speedup(alpha, int(k), c),
-            speedup_calibrated=_calibrated(row, int(k), c, numbers["v"], numbers["overhead"]),
+            speedup_calibrated=_calibrated(row, int(k), c, v, overhead),
             best_k=best,
             best_speedup=best_speedup,
         )
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise UsageError(f"{where}: {error}") from error
 
 
 def _calibrated(row: dict[str, str], k: int, c: float, v: float | None, overhead: float | None) -> float | None:
-    measured = [_number(row, f"acceptance_at_{position}") for position in range(1, k + 1)]
-    known = [_as_share(acceptance) for acceptance in measured if acceptance is not None]
-    # No round gets past a position that never accepts: what lies behind it was not measured and counts for nothing.
-    complete = len(known) == k or (0.0 in known and measured[: len(known)] == known)
+    measured = [number(row, f"acceptance_at_{position}") for position in range(1, k + 1)]
+    tested = takewhile(lambda acceptance: acceptance is not None, measured)
+    known = [_as_share(acceptance) for acceptance in tested if acceptance is not None]
+    # No round gets past a position that never accepts: what lies behind it was not tested and counts for nothing.
+    complete = len(known) == k or 0.0 in known
     if v is None or overhead is None or not complete:
         return None
     return theory.speedup_calibrated([*known, *[0.0] * (k - len(known))], k, c, v, overhead)
-
-
-def _number(row: dict[str, str], name: str) -> float | None:
-    text = (row.get(name) or "").strip()
-    try:
-        return float(text) if text else None
-    except ValueError as error:
-        raise ValueError(f"{name} is {text!r}, not a number") from error
 
 
 def _as_share(value: float) -> float:
     return 1.0 if 1 < value <= 1 + ROUNDING else value
 
 
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or "not a CSV text file"
-
-
 def _prediction_table(group: list[Prediction]) -> Table:
     first = group[0]
-    marks = {True: "within 1 %", False: ""}
     rows = [
         (
             str(row.k),
-            *map(_rounded, (row.expected_tokens, row.speedup_predicted, row.operations, row.accepted_per_drafted)),
-            "best" if row.k == row.best_k else marks[row.near_best_low <= row.k <= row.near_best_high],
+            *map(_text, (row.expected_tokens, row.speedup_predicted, row.operations, row.accepted_per_drafted)),
+            "best" if row.k == row.best_k else "within 1 %" * (row.near_best_low <= row.k <= row.near_best_high),
         )
         for row in group
     ]
     header = ("K", "expected tokens", "speedup", "operations", "accepted/drafted", "")
     return Table(f"alpha {first.alpha:g}, c {first.c:g}, c-hat {first.c_hat:g}", header, rows, _summary(first))
+
+
+def _summary(row: Prediction) -> str:
+    if not theory.pays(row.alpha, row.c):
+        return f"no K pays: that needs alpha above c = {row.c:g}"
+    near = f"K = {row.near_best_low} to {row.near_best_high}"
+    if row.best_k == theory.K_MAX:
+        return f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}"
+    even = _text(theory.break_even_alpha(row.best_k, row.c))
+    return (
+        f"best K = {row.best_k} (speedup {row.best_speedup:.3f}), within 1 %: {near}; "
+        f"break-even at alpha {even} for this K, at alpha {row.c:g} (= c) for K = 1"
+    )
+
+
+def _cell_table(cells: list[Cell]) -> Table:
+    header = tuple(field.name.replace("_", " ") for field in fields(Cell))
+    return Table("measured and predicted speedup", header, [tuple(map(_text, astuple(cell))) for cell in cells], "")
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _print(records: list[Prediction] | list[Cell], tables: list[Table], output: Format) -> None:
+    """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
+    rows = [asdict(record) for record in records]
+    if output == "csv":
+        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    elif output == "json":
+        typer.echo(json.dumps(rows, indent=2))
+    elif output == "jsonl":
+        typer.echo("\n".join(map(json.dumps, rows)))
+    else:
+        for table in tables:
+            (_print_markdown if output == "md" else _print_rich)(table)
+        typer.echo(NOTE, err=True)
+
+
+def _print_markdown(table: Table) -> None:
+    lines = [table.header, ("---:",) * len(table.header), *table.rows]
+    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    typer.echo("\n\n".join(filter(None, (f"**{table.title}**", body, table.summary))) + "\n")
+
+
+def _print_rich(table: Table) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Column
+    from rich.table import Table as RichTable
+
+    console = Console(markup=False, highlight=False, width=WIDTH)
+    columns = [Column(name, justify="right") for name in table.header]
+    drawn = RichTable(*columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+    for row in table.rows:
+        drawn.add_row(*row, style="bold" if row[-1] == "best" else None)
+    console.print(drawn)
+    console.print(table.summary + "\n" * bool(table.summary), soft_wrap=True)

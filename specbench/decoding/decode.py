@@ -53,6 +53,7 @@ def begin(prompts: Sequence[Sequence[int]], new: int, room: int, eos: Sequence[i
     return Context(*(tensor.to(device) for tensor in state))
 
 
+@torch.inference_mode()
 def decode(
     method: Speculate,
     prompts: Sequence[Sequence[int]],

@@ -12,7 +12,7 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.types import Context, Draft, Drafter, Model, Round, Verdict, Verifier
 from specbench.decoding.verify import at
 from specbench.timing import Clock, NullClock
-from specbench.tokens import TokenTree
+from specbench.tokens import ROOT, TokenTree
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,15 @@ def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
     valid = draft.valid if draft.valid is not None else torch.ones_like(tree.ids, dtype=torch.bool)
     drafted = (valid * levels).amax(1) if tree.size else torch.zeros_like(emitted)
     drafted = drafted * (emitted > 0)
-    tested = torch.minimum(torch.minimum(verdict.accepted + 1, drafted), emitted)
+    tested = torch.minimum(verdict.accepted + tried_further(tree, valid, verdict), emitted)
     within = torch.arange(verdict.path.shape[1], device=emitted.device) < tested.unsqueeze(1)
     return Round(drafted, tested, torch.minimum(verdict.accepted, emitted), emitted, verdict.overlap * within)
+
+
+def tried_further(tree: TokenTree, valid: Tensor, verdict: Verdict) -> Tensor:
+    """[B] 0 or 1: whether the end of the accepted path had a child to test; branches may end at different depths."""
+    if tree.topology.is_chain:
+        return (verdict.accepted < valid.sum(1)).long()
+    end = verdict.path.gather(1, (verdict.accepted - 1).clamp_min(0).unsqueeze(1))
+    end = torch.where(verdict.accepted.unsqueeze(1) > 0, end, torch.full_like(end, ROOT))
+    return ((torch.tensor(tree.parents, device=end.device) == end) & valid).any(1).long()

@@ -55,7 +55,8 @@ def inversion(probs: Tensor, u: Tensor) -> Tensor:
     cdf = probs.double().cumsum(-1)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))  # u · total may round up to total, where no index lies
-    return torch.searchsorted(cdf, torch.minimum(u.unsqueeze(-1) * total, below), right=True).squeeze(-1)
+    index = torch.searchsorted(cdf, torch.minimum(u.unsqueeze(-1) * total, below), right=True).squeeze(-1)
+    return index.clamp_max(probs.shape[-1] - 1)  # a row of NaN is found out later; until then its index must be one
 
 
 def race(probs: Tensor, u: Tensor) -> Tensor:

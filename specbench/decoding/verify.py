@@ -30,7 +30,8 @@ class Rejection:
         ranks = draft.tree.topology.ranks
         residual = p
         child = p.new_full(p.shape[:2], -1, dtype=torch.long)  # the accepted child of every node
-        miss = p.new_ones(p.shape[:2])  # the chance that no child is accepted
+        miss = p.new_ones(p.shape[:2])  # the chance that no child is accepted, averaged over the last child's draw
+        rejected = p.new_ones(p.shape[:2])  # the chance that none of the children drawn so far is accepted
         for number, rank in enumerate(ranks):
             nodes, parents = list(rank.nodes), [parent + 1 for parent in rank.parents]
             r, q, valid = residual[:, parents], drawn_from(draft, rank, p), exists(draft, rank, p)
@@ -38,7 +39,8 @@ class Rejection:
             accept = rng.bernoulli(ratio, Stream.ACCEPT) & (child[:, parents] < 0)
             here = torch.tensor(nodes, device=p.device)
             child[:, parents] = torch.where(accept, here, child[:, parents])
-            miss[:, parents] *= 1 - torch.minimum(r, q).sum(-1) * valid
+            miss[:, parents] = rejected[:, parents] * (1 - torch.minimum(r, q).sum(-1) * valid)
+            rejected[:, parents] *= (1 - ratio).clamp_min(0).to(p.dtype)
             if number + 1 < len(ranks):
                 residual = residual.clone()
                 residual[:, parents] = torch.where(valid.unsqueeze(-1), subtract(r, q), r)
@@ -58,15 +60,21 @@ class TokenMatch:
     lossless: ClassVar[bool] = True
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        ranks = draft.tree.topology.ranks
         own = rng.categorical(p, Stream.EMIT)
         child = p.new_full(p.shape[:2], -1, dtype=torch.long)
         hit = p.new_zeros(p.shape[:2])
-        for rank in draft.tree.topology.ranks:
+        unseen = p  # what of p lies on none of the earlier siblings: a token counts once, however often it was drawn
+        for number, rank in enumerate(ranks):
             nodes, parents = list(rank.nodes), [parent + 1 for parent in rank.parents]
             valid = exists(draft, rank, p)
             match = (own[:, parents] == draft.tree.ids[:, nodes]) & valid & (child[:, parents] < 0)
             child[:, parents] = torch.where(match, torch.tensor(nodes, device=p.device), child[:, parents])
-            hit[:, parents] += (p[:, parents] * drawn_from(draft, rank, p)).sum(-1) * valid
+            hit[:, parents] += (unseen[:, parents] * drawn_from(draft, rank, p)).sum(-1) * valid
+            if number + 1 < len(ranks):
+                rest = unseen[:, parents].scatter(-1, draft.tree.ids[:, nodes].unsqueeze(-1), 0)
+                unseen = unseen.clone()
+                unseen[:, parents] = torch.where(valid.unsqueeze(-1), rest, unseen[:, parents])
         path, accepted, last = walk(child, draft)
         return Verdict(path, accepted, own.gather(1, last.unsqueeze(1)).squeeze(1), overlap_along(hit, path))
 

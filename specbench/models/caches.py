@@ -46,6 +46,8 @@ class RowStaticLayer(StaticLayer):
 
     def select(self, rows: Tensor) -> None:
         """Make the given rows [B'] the rows of the layer; rows may repeat."""
+        if not self.is_initialized:
+            return  # nothing was fed yet: prompts of one token
         self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.types import Context, Verdict
 from specbench.models.caches import RowStaticCache
-from specbench.models.masks import causal_mask, tree_mask
+from specbench.models.masks import additive, causal_mask, tree_mask
 from specbench.models.warp import Law
 from specbench.tokens import TokenTree
 
@@ -61,6 +61,16 @@ class Causal:
         return torch.stack(ids, 1), torch.stack(rows, 1)
 
     @torch.inference_mode()
+    def read(self, context: Context, tokens: int, block: int) -> Tensor:
+        """[tokens, V'] logits along the text that already lies in context.seq [1, L], fed `block` tokens at a time."""
+        self.start(context)
+        parts = []
+        for begin in range(0, tokens, block):
+            fed = context.pos.unsqueeze(1) + torch.arange(begin, min(begin + block, tokens), device=context.pos.device)
+            parts.append(self._forward(context.seq.gather(1, fed), fed, fed, self._chain_mask(fed)))
+        return torch.cat(parts, 1)[0]
+
+    @torch.inference_mode()
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         if tree.topology.is_chain or self.cache is None:
             return  # the accepted tokens of a chain already lie where they belong
@@ -88,7 +98,7 @@ class Causal:
         assert self.cache is not None, "start() comes before any other call"
         self.cache.slots.index = slots
         output = self.network(
-            input_ids=ids,
+            input_ids=ids.clamp_max(self.config.vocab_size - 1),  # a draft may misread ids that only the target has
             position_ids=positions,
             attention_mask=mask,
             past_key_values=self.cache,
@@ -109,6 +119,8 @@ class Causal:
         return {"": window}
 
     def _per_type(self, masks: dict[str, Tensor]) -> Any:
+        if self.config._attn_implementation == "eager":  # it adds the mask to the scores: a boolean one would hide nothing
+            masks = {name: additive(mask, self.network.dtype) for name, mask in masks.items()}
         return masks[""] if "" in masks else masks
 
     def _chain_mask(self, positions: Tensor) -> Any:

@@ -37,3 +37,8 @@ def tree_mask(fed: Tensor, tree: TokenTree, length: int, window: int | None = No
         query_at = (root + depths).unsqueeze(-1)
         seen = seen & (lies_at.unsqueeze(1) > query_at - window)
     return torch.cat([causal_mask(fed, length, window), seen.unsqueeze(1)], 2)
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask for attention that adds it to the scores: 0 where a slot is seen, the lowest number where it is not."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -49,7 +49,7 @@ class Law:
     def _warpers(self) -> LogitsProcessorList:
         warpers = LogitsProcessorList()
         if self.temperature != 1.0:
-            warpers.append(TemperatureLogitsWarper(self.temperature))
+            warpers.append(TemperatureLogitsWarper(float(self.temperature)))
         if self.top_k is not None:
             warpers.append(TopKLogitsWarper(self.top_k))
         if self.top_p is not None and self.top_p < 1.0:

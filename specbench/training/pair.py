@@ -1,7 +1,7 @@
 """How the shipped pair was made: `python -m specbench.training.pair --work DIR` makes it again from scratch.
 
 A Llama target grows in depth while it learns (4, 8, 16 layers: new layers start as the identity, so that nothing is
-lost); in the last stage the one-layer draft is distilled from the logits that the target computes for its own loss.
+lost); then the one-layer draft is distilled from the logits that the target computes for its own loss, at last alone.
 The script writes a checkpoint every few minutes and goes on from it when it is started again with the same folder.
 """
 
@@ -26,6 +26,7 @@ VOCABULARY = 4096
 CONTEXT = 2048
 EVERY = 200  # steps between two evaluations and checkpoints
 EVAL_ROWS, EVAL_LENGTH = 32, 256
+COMMAND = "python -m specbench.training.pair --work work --out specbench/assets/pair"
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,16 @@ class Stage:
     steps: int
     rows: int
     length: int
-    distil: bool = False  # whether the draft learns beside the target
-    decay: bool = False  # whether the learning rate falls to zero over this stage
+    target: bool = True  # whether the target learns
+    draft: bool = False  # whether the draft learns from the target's rows
 
 
 STAGES = (
     Stage(layers=4, steps=2400, rows=16, length=256),
     Stage(layers=8, steps=1200, rows=16, length=256),
-    Stage(layers=16, steps=900, rows=16, length=256, distil=True),
-    Stage(layers=16, steps=700, rows=4, length=1024, distil=True, decay=True),
+    Stage(layers=16, steps=700, rows=16, length=256, draft=True),
+    Stage(layers=16, steps=500, rows=4, length=1024, draft=True),
+    Stage(layers=16, steps=1200, rows=8, length=512, target=False, draft=True),
 )
 
 
@@ -144,10 +146,10 @@ def distillation_loss(p: Tensor, logits: Tensor) -> Tensor:
     return kl + 0.5 * (p - log_q.exp()).abs().sum(-1).mean()
 
 
-def schedule(stage: Stage, step: int) -> float:
-    """Factor on the learning rate: a short warm-up at every change of shape, then constant, linear to zero if it decays."""
+def schedule(stage: Stage, step: int, last: bool) -> float:
+    """Factor on the learning rate: a short warm-up into every stage, then constant; linear to zero in a model's last stage."""
     warm = min(1.0, (step + 1) / 60)
-    return warm * (1 - step / stage.steps if stage.decay else 1.0)
+    return warm * (1 - step / stage.steps if last else 1.0)
 
 
 @torch.no_grad()
@@ -206,7 +208,7 @@ class Training:
         """Give both models the shape that `stage` asks for."""
         if len(self.target.model.model.layers) != stage.layers:
             self.target = Learner(deepen(self.target.model, stage.layers), rate=4e-3)
-        if stage.distil and self.draft is None:
+        if stage.draft and self.draft is None:
             self.draft = Learner(first_layer(copy.deepcopy(self.target.model)), rate=3e-3)
 
     def run(self) -> Iterator[dict[str, float]]:
@@ -222,17 +224,26 @@ class Training:
             self.progress = Progress(number + 1, 0, self.progress.tokens)
         self.save()
 
+    def figures(self) -> dict[str, float]:
+        """Steps and tokens of the whole run, and over how many steps the draft was distilled."""
+        done = self.stages[: self.progress.stage]
+        steps, distilled = sum(s.steps for s in done if s.target), sum(s.steps for s in done if s.draft)
+        return {"steps": steps, "tokens": self.progress.tokens, "distilled": distilled}
+
     def one_step(self, number: int, stage: Stage) -> None:
-        step = self.progress.step
+        step, later = self.progress.step, self.stages[number + 1 :]
         x = torch.from_numpy(corpus.windows(self.ids, stage.rows, stage.length, (0, number, step)))
-        factor = schedule(stage, step)
-        logits = self.target.logits(x[:, :-1])
-        p = logits.detach().softmax(-1) if self.draft else None
-        self.target.step(F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()), factor)
-        if self.draft is not None and p is not None:
-            self.draft.step(distillation_loss(p, self.draft.logits(x[:, :-1])), factor)
+        with torch.set_grad_enabled(stage.target):
+            logits = self.target.logits(x[:, :-1])
+        p = logits.detach().softmax(-1)
+        if stage.target:
+            loss = F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten())
+            self.target.step(loss, schedule(stage, step, last=not any(s.target for s in later)))
+        if self.draft is not None:
+            loss = distillation_loss(p, self.draft.logits(x[:, :-1]))
+            self.draft.step(loss, schedule(stage, step, last=not any(s.draft for s in later)))
         self.progress.step += 1
-        self.progress.tokens += stage.rows * stage.length
+        self.progress.tokens += stage.rows * stage.length if stage.target else 0
 
 
 def main() -> None:
@@ -253,7 +264,9 @@ def main() -> None:
         with (arguments.work / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(line + "\n")
     if arguments.out and training.draft:
-        export.write_pair(arguments.out, tokenizer, training.target.model, training.draft.model, documents)
+        models = {"target": training.target.model, "draft": training.draft.model}
+        figures = {**training.figures(), **evaluate(training.target, training.draft, held_out)}
+        export.write_pair(arguments.out, tokenizer, models, documents, figures, COMMAND)
 
 
 if __name__ == "__main__":

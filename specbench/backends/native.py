@@ -1,0 +1,119 @@
+"""Our own loop on Hugging Face checkpoints: a checked pair, its weights, and methods built over them.
+
+Knows how a spec becomes models and a method; must not know data sets, statistics or files of results.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from specbench.backends.base import Decode
+from specbench.decoding.build import build, needs
+from specbench.decoding.decode import Trace, begin, decode
+from specbench.decoding.randomness import seeded
+from specbench.errors import UsageError
+from specbench.models import check, loading, pairs
+from specbench.models.causal import Causal
+from specbench.models.warp import Law
+from specbench.spec import RunSpec
+from specbench.timing import clock_for
+
+
+@dataclass(frozen=True)
+class Role:
+    """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype."""
+
+    checkpoint: pairs.Checkpoint
+    config: Any
+    tokenizer: Any
+    dtype: torch.dtype
+
+
+def draft_name(spec: RunSpec) -> str:
+    """The draft that is asked for, or the one that goes with the target."""
+    name = spec.draft or pairs.default_draft(spec.target)
+    if name is None:
+        raise UsageError(f"no draft is known for {spec.target}: name one with --draft, or choose a pair of configs/pairs.yaml")
+    return name
+
+
+class Native:
+    """The pair of a spec. Creating it checks everything that can be checked without weights; `load` reads them."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.device = loading.resolve_device(spec.device)
+        roles = needs(spec.method) | {"target"}
+        target = self._role(pairs.resolve(spec.target, spec.target_revision), spec.dtype)
+        self.roles = {"target": target}
+        self.warnings: tuple[str, ...] = ()
+        self.context = check.context_length(target.config)
+        self.width = int(target.config.get_text_config(decoder=True).vocab_size)
+        if "draft" in roles:
+            draft = self._role(pairs.resolve(draft_name(spec), spec.draft_revision), spec.draft_dtype or spec.dtype)
+            if spec.draft_dtype is None:
+                draft = replace(draft, dtype=target.dtype)  # two dtypes in one pair would inflate c
+            report = check.check_pair(target.tokenizer, draft.tokenizer, target.config, draft.config)
+            self.roles["draft"] = draft
+            self.warnings, self.context = report.warnings, report.context
+        self.networks: dict[str, Any] = {}
+        self.commits: dict[str, str | None] = {}
+
+    def _role(self, checkpoint: pairs.Checkpoint, dtype: str) -> Role:
+        config = loading.load_config(checkpoint)
+        tokenizer = loading.load_tokenizer(checkpoint)
+        return Role(checkpoint, config, tokenizer, loading.resolve_dtype(dtype, config, self.device))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, special tokens as the target's tokenizer adds them."""
+        ids: list[int] = self.roles["target"].tokenizer(text).input_ids
+        return ids
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        text: str = self.roles["target"].tokenizer.decode(list(ids))
+        return text
+
+    def load(self) -> None:
+        """Read the weights of every role."""
+        for name, role in self.roles.items():
+            loaded = loading.load_model(role.checkpoint, role.dtype, self.device)
+            self.networks[name] = loaded.model
+            self.commits[name] = loaded.commit
+            self.warnings += loaded.warnings
+
+    def eos(self, spec: RunSpec) -> list[int]:
+        """The ids that end a sequence: the target's generation config decides; none under --ignore-eos."""
+        if spec.ignore_eos:
+            return []
+        generation = getattr(self.networks["target"], "generation_config", None)
+        ids = getattr(generation, "eos_token_id", None)
+        ids = self.roles["target"].tokenizer.eos_token_id if ids is None else ids
+        return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+    def models(self, spec: RunSpec) -> dict[str, Causal]:
+        """Fresh models (own caches, shared weights) whose rows follow the law of `spec`."""
+        law = Law(spec.temperature, spec.top_k, spec.top_p, spec.min_p, spec.eta)
+        return {name: Causal(network, law, self.width) for name, network in self.networks.items()}
+
+    def prepare(self, spec: RunSpec) -> Decode:
+        clock = clock_for(self.device)
+        method = build(spec.method, self.models(spec), spec.k, clock)
+        eos = self.eos(spec)
+
+        def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+            rng = seeded(seeds, self.device)
+            return decode(method, prompts, new=spec.max_new_tokens, eos=eos, rng=rng, device=self.device, clock=clock)
+
+        return run
+
+    def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
+        """[len(ids) − start, V] logits of the target after the tokens start − 1 … of a known text, fed `block` at a time.
+
+        What a baseline computes is block 1, what verification computes is block K + 1; their difference is numerical.
+        """
+        context = begin([list(ids[:start])], len(ids) - start, block, [], self.device)
+        context.seq[0, : len(ids)] = torch.tensor(list(ids), device=self.device)
+        model = Causal(self.networks["target"], Law(), self.width)
+        return model.read(context, len(ids) - start, block)

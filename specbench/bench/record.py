@@ -1,0 +1,124 @@
+"""What a run leaves behind: a folder with run.json, the journal, and the tables rendered from what was measured.
+
+run.json is written before anything is measured, the journal gets one fsynced line per finished prompt, and every
+table is replaced atomically, so that whatever ends the run loses no finished measurement.
+"""
+
+import csv
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specbench.bench.samples import Cell, Sample
+from specbench.errors import UsageError
+
+
+def slug(name: str) -> str:
+    """A model's name as part of a folder name: its last component, only letters, digits, dot and dash, at most 40."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", name.rstrip("/").rsplit("/", 1)[-1]).strip("-.")[:40] or "model"
+
+
+class RunFolder:
+    """`<parent>/<time>_<target>_<draft>_<hash>/`, made with run.json in it. Raises UsageError where it cannot be written."""
+
+    def __init__(self, parent: Path, name: str, description: Mapping[str, Any]) -> None:
+        self.path = self._make(parent, name)
+        _replace(self.path / "run.json", json.dumps(description, indent=2, sort_keys=True) + "\n")
+        self._journal = (self.path / "journal.jsonl").open("a", encoding="utf-8")
+
+    @staticmethod
+    def _make(parent: Path, name: str) -> Path:
+        try:
+            for attempt in range(1, 1000):
+                path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+                try:
+                    path.mkdir(parents=True)
+                except FileExistsError:
+                    if not path.is_dir():
+                        raise
+                    continue
+                return path
+        except OSError as error:
+            raise UsageError(f"cannot write results to {parent}: {error.strerror}; choose another --output-dir") from None
+        raise UsageError(f"{parent} holds too many runs of one second; choose another --output-dir")
+
+    def add(self, cell: str, sample: Sample) -> None:
+        """Append one finished prompt to the journal and wait until it is on disk."""
+        self._write({"cell": cell, "sample": asdict(sample)})
+
+    def end(self, cell: Cell) -> None:
+        """Append how a cell ended."""
+        self._write({"cell": cell.spec.key, "status": cell.status, "error": cell.error})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._journal.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+
+    def render(self, cells: Sequence[Cell]) -> None:
+        """Write results.csv, samples.csv and rounds.parquet anew from everything measured so far."""
+        write_csv(self.path / "results.csv", [cell.row() for cell in cells])
+        samples = [{"cell": c.spec.key, "dataset": c.spec.dataset, **s.row()} for c in cells for s in c.samples]
+        write_csv(self.path / "samples.csv", samples)
+        write_rounds(self.path / "rounds.parquet", cells)
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+def write_rounds(path: Path, cells: Sequence[Cell]) -> None:
+    """One row per round of every method: counts, and the chance of acceptance at each tested position."""
+    import pandas as pd
+
+    rows = [{"cell": c.spec.key, **r} for c in cells for s in c.samples for r in s.round_rows()]
+    if rows:
+        temporary = path.with_suffix(".tmp")
+        pd.DataFrame(rows).to_parquet(temporary, index=False)
+        os.replace(temporary, path)
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """All keys of the rows in the order in which they appear; rows with more positions extend the list at its end."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace `path` by a CSV of the rows."""
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        write_rows(file, rows)
+    os.replace(temporary, path)
+
+
+def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """CSV with a header; missing values and NaN are empty, text that a spreadsheet would run gets a leading quote."""
+    writer = csv.DictWriter(file, columns(rows), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: plain(value) for key, value in row.items()} for row in rows)
+
+
+def plain(value: Any) -> Any:
+    """A value as a CSV cell."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\0")):
+        return "'" + value  # CWE-1236
+    return value
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def finite(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with NaN and infinities as None, as JSON wants them."""
+    return [
+        {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows
+    ]

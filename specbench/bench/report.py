@@ -1,0 +1,126 @@
+"""How results look: the rich table of a run, and the same rows as CSV, JSON, JSON lines and Markdown.
+
+The screen shows what a reader decides by and only those settings that vary; the CSV has every column.
+"""
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from specbench.bench.record import finite, write_rows
+
+FORMATS = ("table", "csv", "json", "jsonl", "md")
+SETTINGS = ("target", "draft", "method", "k", "dtype_resolved", "draft_dtype_resolved", "temperature", "top_k", "top_p",
+            "min_p", "eta", "max_new_tokens", "ignore_eos", "limit", "seed", "tier", "device")  # fmt: skip
+ROWS: tuple[tuple[str, str, str], ...] = (  # label, column, what it is
+    ("prompts", "prompts", "decoded by both arms"),
+    ("tokens/s baseline", "baseline_tokens_per_second", "decode only, same loop without a draft"),
+    ("tokens/s method", "tokens_per_second", "decode only"),
+    ("speedup", "speedup", "measured: total baseline ÷ total method time"),
+    ("  95 % interval", "speedup_interval", "bootstrap over prompts"),
+    ("  predicted", "speedup_predicted", "(1−α^(K+1)) / ((1−α)(Kc+1))"),
+    ("  calibrated", "speedup_calibrated", "Σ Π αᵢ / (Kc + v + overhead)"),
+    ("  end to end", "speedup_end_to_end", "with prefill"),
+    ("alpha", "alpha", "mean chance of acceptance per tested token"),
+    ("  95 % interval", "alpha_interval", "bootstrap over prompts"),
+    ("accepted/tested", "alpha_tested", "must agree with alpha"),
+    ("accepted/drafted", "accepted_per_drafted", "what many tools call acceptance rate"),
+    ("tokens per round", "tokens_per_round", "correction or bonus included"),
+    ("c", "c", "one drafted token ÷ one baseline step"),
+    ("v", "v", "verify pass ÷ one-token pass of the target"),
+    ("overhead", "overhead", "rest of a round ÷ one baseline step"),
+    ("lossless", "lossless", "greedy output equal to the baseline's"),
+)
+
+
+def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
+    """One column per cell, one line per number; what all cells share stands above the table, failures below it."""
+    varying = [s for s in SETTINGS if len({str(r.get(s)) for r in rows}) > 1]
+    table = Table(title=Text(constants(rows, varying)), title_justify="left", title_style="")
+    table.add_column("")
+    for row in rows:
+        heading = [str(row["dataset"]), *(f"{s} {row.get(s)}" for s in varying)]
+        table.add_column(Text("\n".join(heading)), justify="right")
+    table.add_column("", style="dim", overflow="fold")
+    for label, column, meaning in ROWS:
+        style = "bold" if column == "speedup" else ""
+        table.add_row(Text(label), *(Text(cell_text(r, column)) for r in rows), Text(meaning), style=style)
+    return Group(table, *(Text(note) for note in notes(rows)))
+
+
+def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
+    """One line on what all cells share."""
+    first = rows[0]
+    shared = [f"{first['target']} ← {first['draft'] or 'no draft'}"] if "target" not in varying else []
+    names = {"method": "", "k": "K ", "dtype_resolved": "", "temperature": "temperature ", "max_new_tokens": "new tokens "}
+    shared += [f"{label}{first.get(s)}" for s, label in names.items() if s not in varying]
+    return " · ".join([*shared, f"{first['tier']} on {first.get('device_name') or first.get('device')}"])
+
+
+def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader must know besides the numbers."""
+    found = [f"{r['dataset']}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
+    found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
+    for row in rows:
+        if row.get("prompts") and row["prompts"] < 20:
+            found.append(f"{row['dataset']}: {row['prompts']} prompts, the interval is too narrow below 20 (raise --limit)")
+        if row.get("lossless") == "numeric":
+            found.append(
+                f"{row['dataset']}: {row['prompts_compared'] - row['prompts_identical']} of {row['prompts_compared']} outputs "
+                f"part from the baseline's at near-ties (top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
+            )
+    return found
+
+
+def cell_text(row: Mapping[str, Any], column: str) -> str:
+    """A number as the table shows it; a dash where there is none."""
+    if column.endswith("_interval"):
+        name = column.removesuffix("_interval")
+        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+        return "–" if _absent(low) or _absent(high) else f"{low:.3f} – {high:.3f}"
+    value = row.get(column)
+    if _absent(value):
+        return "–"
+    if column == "speedup":
+        return f"{value:.3f}×"
+    if isinstance(value, float):
+        return f"{value:.1f}" if value >= 100 else f"{value:.3f}"
+    return str(value)
+
+
+def _absent(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def rendered(rows: Sequence[Mapping[str, Any]], style: str) -> str:
+    """The rows as csv, json, jsonl or md."""
+    if style == "csv":
+        buffer = io.StringIO()
+        write_rows(buffer, rows)
+        return buffer.getvalue()
+    if style == "json":
+        return json.dumps(finite(rows), indent=2) + "\n"
+    if style == "jsonl":
+        return "".join(json.dumps(row) + "\n" for row in finite(rows))
+    return markdown(rows)
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The run table as Markdown."""
+    lines = ["| | " + " | ".join(str(r["dataset"]).replace("|", "\\|") for r in rows) + " |", "|---|" + "---:|" * len(rows)]
+    lines += [f"| {label.strip()} | " + " | ".join(cell_text(r, column) for r in rows) + " |" for label, column, _ in ROWS]
+    return "\n".join(lines) + "\n"
+
+
+def show(rows: Sequence[Mapping[str, Any]], style: str, console: Console) -> None:
+    """Print the rows on the console of stdout."""
+    if style == "table":
+        console.print(run_table(rows))
+    else:
+        console.file.write(rendered(rows, style))

@@ -1,0 +1,136 @@
+"""Whether a draft fits a target, decided from tokenizers and configurations alone, before any weight is read.
+
+Knows ids, texts and head widths; must not load anything. What counts is that an id means the same token to both: the
+size of the vocabulary says nothing about that, and the widths of the heads are only padding.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specbench.errors import UnusableModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+PROBES = (
+    "The quick brown fox jumps over the lazy dog.",
+    "def add(a: int, b: int = 0) -> int:\n    return a + b  # sum\n",
+    "for (int i = 0; i < n; ++i) {\n\t\tx[i] <<= 2;\n}\r\n",
+    "  two,   three,      six\t\ttabs\n\n\n three lines ",
+    "naïve café, Übergröße, Ελληνικά, русский, tiếng Việt",
+    "日本語の文章 한국어 العربية עברית हिन्दी",
+    "🙂 👩🏽‍🚀 🇩🇪 ≤ ∑ … “quotes” — dash",
+    "3.14159 1,000,000 0x1F 1e-12 2026-01-31",
+    "HTTPServer_v2.getURL('https://example.org/?q=a%20b&c=d')",
+    "<s></s> <|endoftext|> [INST] <unk> \\n \u00a0\u200b",
+)
+NO_LIMIT = sys.maxsize
+
+
+@dataclass(frozen=True)
+class PairReport:
+    """What a run must know about a pair.
+
+    `vocabulary` is that of the target's tokenizer, which encodes prompts and decodes output; ids behind it are padding.
+    `context` is what both models can read, NO_LIMIT where neither says.
+    """
+
+    vocabulary: int
+    target_width: int
+    draft_width: int
+    context: int
+    warnings: tuple[str, ...]
+
+
+def check_pair(
+    target_tokenizer: "PreTrainedTokenizerBase",
+    draft_tokenizer: "PreTrainedTokenizerBase",
+    target_config: "PreTrainedConfig",
+    draft_config: "PreTrainedConfig",
+) -> PairReport:
+    """The report on a pair that fits; a pair that does not is refused with what differs."""
+    target, draft = _tokens(target_tokenizer), _tokens(draft_tokenizer)
+    widths = _text(target_config).vocab_size, _text(draft_config).vocab_size
+    _refuse_other_tokens(target, draft)
+    warnings = [
+        *_unknown(target, draft, "target", "draft"),
+        *_unknown(draft, target, "draft", "target"),
+        *_other_habits(target_tokenizer, draft_tokenizer),
+        *_other_widths(target, *widths),
+    ]
+    contexts = context_length(target_config), context_length(draft_config)
+    if contexts[1] < contexts[0]:
+        warnings.append(f"the draft reads {contexts[1]} tokens only: the run is limited to its context")
+    return PairReport(max(target) + 1, *widths, min(contexts), tuple(warnings))
+
+
+def _tokens(tokenizer: "PreTrainedTokenizerBase") -> dict[int, str]:
+    """Token by id. Sorted, because the order of a vocabulary is not stable and an id may have two names."""
+    return {number: token for token, number in sorted(tokenizer.get_vocab().items())}
+
+
+def _text(config: "PreTrainedConfig") -> "PreTrainedConfig":
+    return config.get_text_config(decoder=True)
+
+
+def context_length(config: "PreTrainedConfig") -> int:
+    limit = getattr(_text(config), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else NO_LIMIT
+
+
+def _refuse_other_tokens(target: dict[int, str], draft: dict[int, str]) -> None:
+    differing = [number for number in sorted(target.keys() & draft.keys()) if target[number] != draft[number]]
+    if differing or not target.keys() & draft.keys():
+        shown = [f"{n} is {target[n]!r} in the target and {draft[n]!r} in the draft" for n in differing[:3]]
+        raise UnusableModelError(
+            f"target and draft have different tokenizers ({len(target)} and {len(draft)} tokens, {len(differing)} ids "
+            f"differ): {', '.join(shown) or 'no id in common'}; choose a draft of the target's family (the pairs in "
+            "configs/pairs.yaml) or a method without a draft model, such as prompt lookup"
+        )
+
+
+def _unknown(tokens: dict[int, str], other: dict[int, str], name: str, other_name: str) -> list[str]:
+    """Tokens that one side has beyond the other's, such as those of a chat template: the common ids still agree."""
+    extra = sorted(tokens.keys() - other.keys())
+    if not extra:
+        return []
+    shown = ", ".join(f"{number} {tokens[number]!r}" for number in extra[:3])
+    return [f"{len(extra)} tokens of the {name} are unknown to the {other_name}, first {shown}"]
+
+
+def _other_habits(target: "PreTrainedTokenizerBase", draft: "PreTrainedTokenizerBase") -> list[str]:
+    """Differences that leave the ids alone: they cost acceptance, not correctness."""
+    warnings = []
+    for role in ("bos_token", "eos_token"):
+        ours, theirs = getattr(target, role, None), getattr(draft, role, None)
+        if ours != theirs:
+            warnings.append(f"{role} is {ours!r} in the target and {theirs!r} in the draft: the target's holds")
+    split = [text for text in PROBES if _encode(target, text) != _encode(draft, text)]
+    if split:
+        warnings.append(
+            f"{len(split)} of {len(PROBES)} probe texts are split into other tokens by the draft's tokenizer, first "
+            f"{split[0]!r}: prompts are encoded by the target's, acceptance may suffer"
+        )
+    return warnings
+
+
+def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
+def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int) -> list[str]:
+    warnings = []
+    for name, width in (("target", target_width), ("draft", draft_width)):
+        beyond = sorted(number for number in tokens if number >= width)
+        if beyond:
+            first = f"{beyond[0]} {tokens[beyond[0]]!r}"
+            warnings.append(f"{len(beyond)} tokens lie beyond the {width} embeddings of the {name}, first {first}")
+    if target_width != draft_width:
+        verb = "padded with zeros" if draft_width < target_width else "cut"
+        warnings.append(
+            f"same tokenizer, other head widths: {target_width} rows in the target, {draft_width} in the draft; the "
+            f"draft's law is {verb}, the target's stays as it is"
+        )
+    return warnings

@@ -1,0 +1,59 @@
+"""RunSpec: everything that can change a number of one cell, and nothing else. Pure; every layer may read it."""
+
+import hashlib
+import json
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class RunSpec(BaseModel):
+    """One cell: a pair, a method, a K, a data set and how it is decoded. Hashable, picklable, round-trips through JSON.
+
+    Names of models, data sets and methods are kept as they were given; what they resolved to stands in the record.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str = "demo"
+    draft: str | None = None
+    target_revision: str | None = None
+    draft_revision: str | None = None
+    method: str = "chain"
+    k: int = Field(default=4, ge=0, le=512)
+    dataset: str = "code"
+    column: str | None = None
+    template: str | None = None
+    limit: int | None = Field(default=None, ge=1)
+    max_new_tokens: int = Field(default=128, ge=1)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    min_p: float | None = Field(default=None, gt=0, le=1)
+    eta: float | None = Field(default=None, gt=0, le=1)
+    ignore_eos: bool = False
+    dtype: str = "auto"
+    draft_dtype: str | None = None
+    device: str = "auto"
+    tier: Literal["eager"] = "eager"
+    seed: int = Field(default=0, ge=0)
+    warmup: int = Field(default=2, ge=0)
+    repeat: int = Field(default=1, ge=1)
+
+    @field_validator("temperature")
+    @classmethod
+    def _number(cls, value: float) -> float:
+        if math.isnan(value):
+            raise ValueError("temperature must be a number")
+        return value
+
+    def with_(self, **changes: Any) -> "RunSpec":
+        """The same cell but for `changes`, validated again."""
+        return RunSpec(**{**self.model_dump(), **changes})
+
+    @property
+    def key(self) -> str:
+        """Twelve hex digits that are equal exactly for equal specs."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]

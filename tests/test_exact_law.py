@@ -1,0 +1,302 @@
+"""What a method emits is distributed as its target's rows, to 1e-12, over every outcome that production code can have.
+
+The law compared is the joint one of all tokens that a round can emit (K + 1): the first token alone sees neither a
+wrong bonus nor a wrong row.
+"""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench import theory
+from specbench.decoding.decode import begin, decode
+from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import Source
+from specbench.decoding.types import Draft, Verifier
+from specbench.decoding.verify import Rejection, TokenMatch
+from specbench.models.warp import Law
+from tests.sources import enumerate_outcomes, replay_outcomes
+from tests.toys import (
+    CPU,
+    EXACT,
+    KINDS,
+    PROMPT,
+    Stopping,
+    Toy,
+    Tree,
+    autoregressive,
+    block_error,
+    carried_on,
+    chain,
+    error,
+    nodes,
+    number_of,
+    one_round,
+    random_pair,
+    sequence_error,
+)
+
+VERIFIERS = [Rejection(), TokenMatch()]
+ONCE, THRICE = len(KINDS), 3 * len(KINDS)  # every kind of pair as often
+PAIRS = [(vocab, k, seed) for vocab, k in product((2, 3, 4), (1, 2, 3)) for seed in range(THRICE)]
+PAIRS += [(vocab, 0, seed) for vocab in (2, 3, 4) for seed in range(3)]
+PAIRS += [(vocab, 4, seed) for vocab, pairs in ((2, THRICE), (3, THRICE), (4, ONCE)) for seed in range(pairs)]
+
+LAWS = [
+    Law(temperature=0),
+    Law(temperature=0.5),
+    Law(temperature=2),
+    Law(top_k=1),
+    Law(top_k=2),
+    Law(top_p=0.6),
+    Law(min_p=0.4),
+    Law(eta=0.4),
+    Law(temperature=0.7, top_k=3, top_p=0.9),
+]
+
+both = pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda verifier: type(verifier).__name__)
+
+
+@both
+@pytest.mark.parametrize(("vocab", "k", "seed"), PAIRS)
+def test_a_chain_emits_the_law_of_its_target(vocab: int, k: int, seed: int, verifier: Verifier) -> None:
+    p, q = random_pair(seed, vocab, k + 1)
+    assert block_error(chain(p, q, k, verifier), p, k + 1) <= EXACT
+
+
+@both
+@pytest.mark.parametrize("sides", ["target and draft", "target", "draft"])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_a_chain_emits_the_warped_law_of_its_target(law: Law, sides: str, verifier: Verifier) -> None:
+    for seed in (0, ONCE, 2 * ONCE):
+        raw = dict(zip(("target", "draft"), random_pair(seed, 4, 3), strict=True))
+        warped = {side: law(table.log(), 4) for side, table in raw.items()}
+        assert all((warped[side] - raw[side]).abs().max() > 0.1 for side in raw)
+        p, q = ((warped if side in sides else raw)[side] for side in raw)
+        assert block_error(chain(p, q, 2, verifier), p, 3) <= EXACT
+
+
+@both
+@pytest.mark.parametrize("seed", range(ONCE))
+def test_laws_in_single_precision_are_off_by_no_more_than_their_rounding(seed: int, verifier: Verifier) -> None:
+    p, q = (table.float() for table in random_pair(seed, 3, 3))
+    exact = p.double() / p.double().sum(1, keepdim=True)
+    assert block_error(chain(p, q, 2, verifier), exact, 3) <= 1e-6
+
+
+@both
+@pytest.mark.parametrize("how", ["iid", "without", "top"])
+@pytest.mark.parametrize(
+    ("vocab", "widths"),
+    [
+        (2, (2,)),
+        (3, (2,)),
+        (4, (2,)),
+        (2, (3,)),
+        (3, (3,)),
+        (4, (3,)),
+        (3, (1, 2)),
+        (3, (2, 1)),
+        (2, (2, 2)),
+        (2, (3, 1)),
+    ],
+)
+def test_a_tree_emits_the_law_of_its_target(vocab: int, widths: tuple[int, ...], how: str, verifier: Verifier) -> None:
+    for seed in range(ONCE):
+        p, q = random_pair(seed, vocab, len(widths) + 1)
+        method = Speculate(Tree((Toy(q),), widths, how), Toy(p), verifier)
+        assert block_error(method, p, len(widths) + 1) <= EXACT, seed
+
+
+@pytest.mark.parametrize("how", ["iid", "without", "top"])
+@pytest.mark.parametrize("widths", [(2, 2), (3, 1)])
+def test_a_wide_tree_over_three_tokens_emits_the_law_of_its_target(widths: tuple[int, ...], how: str) -> None:
+    p, q = random_pair(0, 3, 3)
+    assert block_error(Speculate(Tree((Toy(q),), widths, how), Toy(p), Rejection()), p, 3) <= EXACT
+
+
+@both
+@pytest.mark.parametrize(("vocab", "widths"), [(3, (2,)), (3, (3,)), (2, (2, 2))])
+def test_siblings_from_different_models_with_duplicates_kept(
+    vocab: int, widths: tuple[int, ...], verifier: Verifier
+) -> None:
+    for seed in range(ONCE):
+        p, q, other = three(seed, vocab, len(widths) + 1)
+        method = Speculate(Tree((Toy(q), Toy(other)), widths), Toy(p), verifier)
+        assert block_error(method, p, len(widths) + 1) <= EXACT, seed
+
+
+@both
+@pytest.mark.parametrize("how", ["iid", "without", "top"])
+@pytest.mark.parametrize("widths", [(1, 1, 1), (2, 1), (3,)])
+def test_rows_with_fewer_nodes_than_their_batch(widths: tuple[int, ...], how: str, verifier: Verifier) -> None:
+    for seed in range(ONCE):
+        p, q = random_pair(seed, 3, len(widths) + 1)
+        method = Speculate(Stopping((Toy(q),), widths, how, stop=1), Toy(p), verifier)
+        assert block_error(method, p, len(widths) + 1) <= EXACT, seed
+
+
+@both
+@pytest.mark.parametrize("eos", [(), (2,)], ids=["endless", "eos"])
+@pytest.mark.parametrize(("k", "length"), [(1, 1), (1, 2), (2, 2), (1, 3), (2, 3)])
+def test_an_inner_speculation_draws_from_the_rows_it_reports(
+    k: int, length: int, eos: tuple[int, ...], verifier: Verifier
+) -> None:
+    end = len(PROMPT) + length
+    for seed in range(ONCE):
+        _, middle, q = three(seed, 3, end)
+        inner = nested(middle, middle, q, k, length, verifier).drafter
+
+        def propose(origin: Tensor, source: Source, inner=inner) -> Draft:
+            context = begin([PROMPT], length + 1, 8, eos, CPU).select(origin)
+            return inner.propose(context, length, source)
+
+        draft, weight, _ = enumerate_outcomes(propose)
+        assert draft.valid[:, 0].all()
+        number = torch.full_like(draft.tree.ids[:, 0], number_of(PROMPT, 3))
+        mass = weight.new_zeros(nodes(3, end))
+        for place in range(length):
+            there = draft.valid[:, place]
+            assert torch.equal(draft.q[there, place], middle[number[there]])
+            number = torch.where(there, Toy(middle).after(number, draft.tree.ids[:, place]), number)
+        mass.index_add_(0, number, weight)
+        assert eos or draft.valid.all()
+        assert error(mass, autoregressive(middle, PROMPT, length, eos)) <= EXACT, seed
+
+
+@both
+@pytest.mark.parametrize(("vocab", "k", "length"), [(3, 1, 1), (3, 1, 2), (3, 2, 2), (2, 1, 3), (2, 2, 3)])
+def test_a_speculation_drafted_by_a_speculation(vocab: int, k: int, length: int, verifier: Verifier) -> None:
+    for seed in range(ONCE):
+        p, middle, q = three(seed, vocab, length + 1)
+        assert block_error(nested(p, middle, q, k, length, inside=verifier), p, length + 1) <= EXACT, seed
+
+
+def test_three_levels_and_a_tree_at_the_bottom() -> None:
+    for seed in range(ONCE):
+        p, middle, q = three(seed, 2, 4)
+        below = nested(middle, q, p, 1, 2)
+        deep = Speculate(Speculate(below.drafter, Toy(middle), Rejection(), 2), Toy(p), Rejection())
+        bushy = Speculate(Speculate(Tree((Toy(q),), (2,)), Toy(middle), TokenMatch(), 2), Toy(p), TokenMatch())
+        assert block_error(deep, p, 3) <= EXACT, seed
+        assert block_error(bushy, p, 3) <= EXACT, seed
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "in one batch"])
+@pytest.mark.parametrize("eos", [(), (2,), (1, 2)], ids=["endless", "one eos", "two eos"])
+@pytest.mark.parametrize("new", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", methods(2))
+def test_whole_sequences_up_to_a_limit_and_an_end_token(
+    name: str, new: int, eos: tuple[int, ...], together: bool
+) -> None:
+    method = methods(2)[name]
+    assert sequence_error(method, method.model.table, new, eos=eos, together=together) <= EXACT
+
+
+@pytest.mark.parametrize("new", [1, 2, 3, 4, 5])
+@both
+def test_limits_around_a_lookahead_of_three(new: int, verifier: Verifier) -> None:
+    p, q = random_pair(0, 3, 6)
+    assert sequence_error(chain(p, q, 3, verifier), p, new, eos=(2,)) <= EXACT
+
+
+def test_an_end_token_ends_a_block_at_each_of_its_places() -> None:
+    p, q = random_pair(0, 3, 4)
+    outcomes = one_round(chain(p, q, 3), [PROMPT], 5, eos=(2,))
+    context, done = outcomes.context, outcomes.step.round
+    last = context.seq.gather(1, context.pos.unsqueeze(1)).squeeze(1)
+    for place in (1, 2, 3, 4):
+        here = done.emitted == place
+        ended = here & (last == 2)
+        accepted = set((done.accepted - place)[ended].tolist())
+        assert accepted == ({-1, 0} if place < 4 else {-1})  # a correction or an accepted draft, the bonus at the end
+        assert not context.live[ended].any()
+        assert (context.seq[here, place + 1 :] == 0).all()  # nothing is written behind the end
+        assert not (context.seq[here, 1:place] == 2).any()
+
+
+def expected_tokens(accepted: Tensor, k: int) -> float:
+    """1 + Σ over all prefixes of up to k drafts of the product of their rows of `accepted` [N, V]."""
+    vocab, reached, total = accepted.shape[1], torch.ones(1, dtype=torch.float64), 1.0
+    number = torch.tensor([number_of(PROMPT, vocab)])
+    for _ in range(k):
+        reached = (reached.unsqueeze(1) * accepted[number]).flatten()
+        number = (number.unsqueeze(1) * vocab + 1 + torch.arange(vocab)).flatten()
+        total += reached.sum().item()
+    return total
+
+
+@pytest.mark.parametrize(("vocab", "k"), [(2, 4), (3, 3), (4, 2)])
+def test_the_expected_number_of_tokens_is_the_closed_form(vocab: int, k: int) -> None:
+    for seed in range(ONCE):
+        p, q = random_pair(seed, vocab, k + 1)
+        for verifier, accepted in ((Rejection(), torch.minimum(p, q)), (TokenMatch(), p * q)):
+            outcomes = one_round(chain(p, q, k, verifier), [PROMPT], len(PROMPT) + k + 1)
+            assert outcomes.mean(outcomes.step.round.emitted).item() == pytest.approx(
+                expected_tokens(accepted, k), abs=EXACT
+            )
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_equal_acceptance_everywhere_gives_the_formula_of_leviathan(k: int) -> None:
+    p, q = random_pair(KINDS.index("flat"), 3, k + 1)
+    outcomes = one_round(chain(p, q, k), [PROMPT], len(PROMPT) + k + 1)
+    alpha = torch.minimum(p[0], q[0]).sum().item()
+    assert outcomes.mean(outcomes.step.round.emitted).item() == pytest.approx(
+        theory.expected_tokens(alpha, k), abs=EXACT
+    )
+
+
+@both
+@pytest.mark.parametrize("eos", [(), (2,)], ids=["endless", "eos"])
+@pytest.mark.parametrize("end", [4, 2], ids=["roomy", "clipped"])
+@pytest.mark.parametrize("how", ["iid", "without", "top"])
+@pytest.mark.parametrize("widths", [(1, 1), (3,), (2, 1)])
+def test_the_overlap_of_a_level_is_its_chance_of_acceptance(
+    widths: tuple[int, ...], how: str, end: int, eos: tuple[int, ...], verifier: Verifier
+) -> None:
+    for seed, kind in product(range(ONCE), (Tree, Stopping)):
+        p, q = random_pair(seed, 3, len(widths) + 1)
+        outcomes = one_round(Speculate(kind((Toy(q),), widths, how), Toy(p), verifier), [PROMPT], end, eos, len(widths))
+        done, level = outcomes.step.round, torch.arange(len(widths))
+        tested, accepted = (level < n.unsqueeze(1) for n in (done.tested, done.accepted))
+        assert torch.allclose(outcomes.mean(done.overlap), outcomes.mean(accepted), rtol=0, atol=EXACT), (seed, kind)
+        assert (done.overlap[~tested] == 0).all()
+        assert (done.tested <= torch.minimum(done.drafted, done.emitted)).all()
+
+
+def test_a_branch_that_ends_early_is_not_tested_further() -> None:
+    p, q = random_pair(0, 3, 3)
+    second = int(q[number_of(PROMPT, 3)].topk(2).indices[1])  # the second child is left without a child of its own
+    method = Speculate(Stopping((Toy(q),), (2, 1), "top", stop=second), Toy(p), Rejection())
+    step = one_round(method, [PROMPT], 4).step
+    first_node, tested = step.verdict.path[:, 0], step.round.tested
+    assert set(tested[first_node == 0].tolist()) == {2}
+    assert set(tested[first_node == 1].tolist()) == {1}
+
+
+@pytest.mark.parametrize(("name", "new"), [("baseline", 3), ("chain", 3), ("match", 2), ("nested", 3)])
+def test_rows_of_one_batch_are_independent(name: str, new: int) -> None:
+    method, prompts, eos = methods(2, vocab=2)[name], ((0,), (0, 0, 0)), (1,)
+
+    def run(source: Source) -> list[int]:
+        traces = decode(method, prompts, new=new, eos=eos, rng=source, device=CPU)
+        return [number_of([*prompt, *trace.tokens], 2) for prompt, trace in zip(prompts, traces, strict=True)]
+
+    alone = [autoregressive(method.model.table, prompt, new, eos) for prompt in prompts]
+    joint = torch.zeros((len(alone[0]), len(alone[1])), dtype=torch.float64)
+    for (first, second), weight in replay_outcomes(run):
+        joint[first, second] += weight
+    assert error(joint, alone[0].unsqueeze(1) * alone[1]) <= EXACT
+
+
+def test_rows_of_one_batch_have_the_law_they_have_alone() -> None:
+    p, q = random_pair(0, 3, 5)
+    prompts, end = [(0,), (1,), (0, 2), (0, 1, 2, 2, 1)], 6
+    outcomes = one_round(chain(p, q, 2), prompts, end)
+    for row, prompt in enumerate(prompts):
+        law = carried_on(outcomes.mass(3, end, row), p, end, len(prompt))
+        assert error(law, autoregressive(p, prompt, end - len(prompt))) <= EXACT
