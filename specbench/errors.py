@@ -1,4 +1,4 @@
-"""What a user can cause, as exceptions: one line that says what is wrong and what to do, and the exit code it ends with.
+"""What a user can cause, as exceptions: one line that says what is wrong and what to do, and the exit code.
 
 Importable by every layer; knows no other module. The table of exit codes stands in the README.
 """

@@ -1,4 +1,4 @@
-"""From rounds to the numbers of a run: acceptance, tokens per round, costs. Pure: counts and seconds in, numbers out."""
+"""From rounds to the numbers of a run: acceptance, tokens per round, costs. Pure: counts in, numbers out."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class RoundCounts:
     """One round of one sequence: drafted, tested and accepted levels, emitted tokens (correction or bonus included).
 
-    `overlap[i]` is the chance that the verifier accepts level i + 1 given that it is tested: Σ min(p, q) for `Rejection`,
-    Σ p·q for `TokenMatch`.
+    `overlap[i]` is the chance that the verifier accepts level i + 1 given that it is tested: Σ min(p, q) for
+    `Rejection`, Σ p·q for `TokenMatch`.
     """
 
     drafted: int
@@ -51,7 +51,7 @@ def acceptance(rounds: Sequence[RoundCounts]) -> Acceptance:
         tested=tested,
         accepted=accepted,
         emitted=emitted,
-        alpha=ratio(math.fsum(x for r in rounds for x in r.overlap), tested),
+        alpha=min(ratio(math.fsum(x for r in rounds for x in r.overlap), tested), 1.0),  # float32 rows sum to 1 ± 1e-7
         alpha_tested=ratio(accepted, tested),
         accepted_per_drafted=ratio(accepted, drafted),
         tokens_per_round=ratio(emitted, len(rounds)),
@@ -60,7 +60,7 @@ def acceptance(rounds: Sequence[RoundCounts]) -> Acceptance:
 
 
 def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
-    """Conditional acceptance at positions 1..K: accepted at i ÷ tested at i (Kaplan–Meier form, so clipped rounds count)."""
+    """Conditional acceptance at positions 1..K: accepted at i ÷ tested at i, clipped rounds included."""
     longest = max((r.drafted for r in rounds), default=0)
     return tuple(
         ratio(sum(r.accepted >= i for r in rounds), sum(r.tested >= i for r in rounds)) for i in range(1, longest + 1)
@@ -104,11 +104,11 @@ def costs(baseline: Timing, method: Timing) -> Costs:
     return Costs(step, per_round, c, v, ratio(per_round, step) - drafting - v)
 
 
-def speedup(baseline_seconds: Iterable[float], baseline_tokens: Iterable[int], seconds: Iterable[float], tokens: Iterable[int]) -> float:
+def speedup(
+    baseline_seconds: Iterable[float], baseline_tokens: Iterable[int], seconds: Iterable[float], tokens: Iterable[int]
+) -> float:
     """Ratio of totals, per token: (Σ baseline seconds ÷ Σ tokens) ÷ (Σ method seconds ÷ Σ tokens).
 
     With equal token counts (greedy decoding) this is Σ baseline seconds ÷ Σ method seconds.
     """
-    return ratio(
-        ratio(math.fsum(baseline_seconds), sum(baseline_tokens)), ratio(math.fsum(seconds), sum(tokens))
-    )
+    return ratio(ratio(math.fsum(baseline_seconds), sum(baseline_tokens)), ratio(math.fsum(seconds), sum(tokens)))

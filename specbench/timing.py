@@ -5,7 +5,7 @@ verify pass of an inner speculation is "draft/verify".
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
@@ -42,16 +42,16 @@ class NullClock:
 
 
 class WallClock:
-    """Host time by `perf_counter`; exact for a device that runs synchronously with the host. `now` is injected in tests."""
+    """Host time; exact for a device that runs synchronously with the host. Tests inject `now`."""
 
-    def __init__(self, now: object = time.perf_counter) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
         self._path: list[str] = []
         self._spans: dict[str, float] = {}
         self._began = 0.0
 
     def _read(self) -> float:
-        return self._now()  # type: ignore[operator,no-any-return]
+        return self._now()
 
     @contextmanager
     def span(self, phase: str) -> Iterator[None]:
@@ -82,8 +82,8 @@ class CudaClock:
         self._began = 0.0
 
     def _mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
         return event
 
     @contextmanager
@@ -106,7 +106,7 @@ class CudaClock:
         seconds = time.perf_counter() - self._began
         spans: dict[str, float] = {}
         for name, began, ended in self._events:
-            spans[name] = spans.get(name, 0.0) + began.elapsed_time(ended) / 1000  # type: ignore[no-untyped-call]
+            spans[name] = spans.get(name, 0.0) + began.elapsed_time(ended) / 1000
         return seconds, spans
 
 

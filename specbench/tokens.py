@@ -52,14 +52,21 @@ def topology(parents: tuple[int, ...]) -> Topology:
     return Topology(tuple(depths), ranks, parents == tuple(range(-1, len(parents) - 1)))
 
 
+@lru_cache(maxsize=4096)
+def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """[n] on the device, sent there once: the host waits for the device when it sends data of its own."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.long, device=device)
+
+
 @lru_cache(maxsize=1024)
-def ancestors(parents: tuple[int, ...]) -> Tensor:
-    """[n, n] bool on the CPU: whether node j is node i or lies on the path from the root to it."""
+def ancestors(parents: tuple[int, ...], device: torch.device) -> Tensor:
+    """[n, n] bool: whether node j is node i or lies on the path from the root to it."""
     seen = torch.eye(len(parents), dtype=torch.bool)
     for node, parent in enumerate(parents):
         if parent != ROOT:
             seen[node] |= seen[parent]
-    return seen
+    return seen.to(device)
 
 
 @dataclass(frozen=True)

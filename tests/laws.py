@@ -1,4 +1,4 @@
-"""Laws of sequences, exactly: one entry per prefix, by enumeration of what production code may do and by the target alone.
+"""Laws of sequences, exactly: by enumeration of all that production code may do, and by the target alone.
 
 Prefixes are numbered as in `toys`, so all sequences of one length lie side by side, in front of all longer ones.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from specbench.decoding.decode import begin, levels_left
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Context
+from specbench.decoding.types import Context, Draft, Drafter
 from tests.sources import enumerate_outcomes
 from tests.toys import CPU, PROMPT, nodes, number_of, numbers, tokens_of
 
@@ -51,6 +51,18 @@ def one_round(
 
     (context, step), weight, origin = enumerate_outcomes(run, len(prompts))
     return Outcomes(context, step, weight, origin)
+
+
+def proposals(drafter: Drafter, prompt: Sequence[int], budget: int, eos: Sequence[int] = ()) -> tuple[Draft, Tensor]:
+    """Every draft that may be proposed after a prompt, with its probability."""
+
+    def run(origin: Tensor, source: Source) -> Draft:
+        context = begin([prompt], budget + 1, drafter.room, eos, CPU).select(origin)
+        drafter.start(context)
+        return drafter.propose(context, budget, source)
+
+    draft, weight, _ = enumerate_outcomes(run)
+    return draft, weight
 
 
 def carried_on(mass: Tensor, target: Tensor, end: int, fresh: int, eos: Sequence[int] = ()) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import transformers
 from transformers import PreTrainedConfig
 
-from specbench.models.architectures import obstacle
+from specbench.models.architectures import attention, obstacle
 from specbench.models.loading import load_config, load_model
 from specbench.models.pairs import Checkpoint
 from tests.checkpoints import CPU, llama, refusal_of
@@ -43,7 +43,6 @@ def test_a_convolution_state_is_refused() -> None:
         (config_of("llama4_text"), "attends in chunks"),
         (config_of("bloom"), "takes no position_ids"),
         (config_of("openai-gpt"), "takes no past_key_values"),
-        (config_of("gptj"), "no sdpa attention"),
     ],
 )
 def test_what_the_engine_cannot_drive_is_refused(config: PreTrainedConfig, reason: str) -> None:
@@ -51,10 +50,15 @@ def test_what_the_engine_cannot_drive_is_refused(config: PreTrainedConfig, reaso
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "gemma3_text", "phi3"]
+    "name", ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "gemma2", "gemma3_text", "gptj", "phi3"]
 )
 def test_full_and_sliding_attention_pass(name: str) -> None:
     assert obstacle(config_of(name)) is None
+
+
+def test_sdpa_is_the_attention_where_the_architecture_has_it() -> None:
+    assert attention(config_of("llama")) == "sdpa"
+    assert attention(config_of("gemma2")) == "eager"
 
 
 def test_a_mamba_checkpoint_is_refused_by_its_configuration_alone(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ Check = Callable[..., float]
 Mutate = Callable[[pytest.MonkeyPatch], type[Causal]]
 
 
-def check_chain(model: type[Causal], name: str, refeed: bool = False) -> float:
+def check_chain(model: type[Causal], name: str, refeed: int = 0) -> float:
     return chain_error(network(name, vocab=5), refeed, model)
 
 
-def check_tree(model: type[Causal], name: str, refeed: bool = False) -> float:
+def check_tree(model: type[Causal], name: str, refeed: int = 0) -> float:
     return tree_error(network(name, vocab=5), refeed, model)
 
 
@@ -66,7 +66,7 @@ class FeedsTheDraftOneToken(Causal):
 
 
 class NeverFeedsAgain(Causal):
-    def probs(self, context: Context, tree: TokenTree, refeed: bool = False) -> Tensor:
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         return super().probs(context, tree)
 
 
@@ -118,7 +118,7 @@ def rolls_back_one_short(patch: pytest.MonkeyPatch) -> type[Causal]:
 
 
 def forgets_the_ancestors(patch: pytest.MonkeyPatch) -> type[Causal]:
-    patch.setattr(masks, "ancestors", lambda parents: torch.ones(len(parents), len(parents)).tril().bool())
+    patch.setattr(masks, "ancestors", lambda parents, device: torch.ones(len(parents), len(parents)).tril().bool())
     return Causal
 
 
@@ -144,8 +144,8 @@ def just(model: type[Causal]) -> Mutate:
 
 
 CHAIN, TREE, LAW = check_chain, check_tree, check_law
-REFEED = partial(check_chain, refeed=True)
-TREE_REFEED = partial(check_tree, refeed=True)
+REFEED = partial(check_chain, refeed=1)
+TREE_REFEED = partial(check_tree, refeed=1)
 RAGGED_LAW = partial(check_law, together=True)
 # A draft with a wrong cache is slower, not wrong: its rows are still those its tokens were drawn from. So only the
 # checks on rows can see it. With rotary positions a shift of all tokens changes nothing, hence the prompts before it.

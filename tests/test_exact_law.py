@@ -8,35 +8,38 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
 
-from specbench import theory
-from specbench.decoding.decode import begin, decode
-from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.decode import decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Draft, Verifier
+from specbench.decoding.types import Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.models.warp import Law
-from tests.sources import enumerate_outcomes, replay_outcomes
+from tests.laws import (
+    EXACT,
+    autoregressive,
+    block_error,
+    carried_on,
+    error,
+    one_round,
+    proposals,
+    sequence_error,
+)
+from tests.sources import replay_outcomes
 from tests.toys import (
     CPU,
-    EXACT,
     KINDS,
     PROMPT,
     Stopping,
     Toy,
     Tree,
-    autoregressive,
-    block_error,
-    carried_on,
     chain,
-    error,
+    methods,
+    nested,
     nodes,
     number_of,
-    one_round,
     random_pair,
-    sequence_error,
+    three,
 )
 
 VERIFIERS = [Rejection(), TokenMatch()]
@@ -145,26 +148,18 @@ def test_rows_with_fewer_nodes_than_their_batch(widths: tuple[int, ...], how: st
 def test_an_inner_speculation_draws_from_the_rows_it_reports(
     k: int, length: int, eos: tuple[int, ...], verifier: Verifier
 ) -> None:
-    end = len(PROMPT) + length
     for seed in range(ONCE):
-        _, middle, q = three(seed, 3, end)
-        inner = nested(middle, middle, q, k, length, verifier).drafter
-
-        def propose(origin: Tensor, source: Source, inner=inner) -> Draft:
-            context = begin([PROMPT], length + 1, 8, eos, CPU).select(origin)
-            return inner.propose(context, length, source)
-
-        draft, weight, _ = enumerate_outcomes(propose)
-        assert draft.valid[:, 0].all()
-        number = torch.full_like(draft.tree.ids[:, 0], number_of(PROMPT, 3))
-        mass = weight.new_zeros(nodes(3, end))
+        _, middle, q = three(seed, 3, length + 1)
+        inner = nested(middle, middle, q, k, length, inside=verifier).drafter
+        draft, weight = proposals(inner, PROMPT, length, eos)
+        assert draft.valid.all() or eos
+        number = torch.full_like(weight, number_of(PROMPT, 3), dtype=torch.long)
         for place in range(length):
             there = draft.valid[:, place]
-            assert torch.equal(draft.q[there, place], middle[number[there]])
+            assert torch.equal(draft.q[there, place], middle[number[there]]), seed
             number = torch.where(there, Toy(middle).after(number, draft.tree.ids[:, place]), number)
-        mass.index_add_(0, number, weight)
-        assert eos or draft.valid.all()
-        assert error(mass, autoregressive(middle, PROMPT, length, eos)) <= EXACT, seed
+        law = weight.new_zeros(nodes(3, len(PROMPT) + length)).index_add_(0, number, weight)
+        assert error(law, autoregressive(middle, PROMPT, length, eos)) <= EXACT, seed
 
 
 @both
@@ -218,79 +213,22 @@ def test_an_end_token_ends_a_block_at_each_of_its_places() -> None:
         assert not (context.seq[here, 1:place] == 2).any()
 
 
-def expected_tokens(accepted: Tensor, k: int) -> float:
-    """1 + Σ over all prefixes of up to k drafts of the product of their rows of `accepted` [N, V]."""
-    vocab, reached, total = accepted.shape[1], torch.ones(1, dtype=torch.float64), 1.0
-    number = torch.tensor([number_of(PROMPT, vocab)])
-    for _ in range(k):
-        reached = (reached.unsqueeze(1) * accepted[number]).flatten()
-        number = (number.unsqueeze(1) * vocab + 1 + torch.arange(vocab)).flatten()
-        total += reached.sum().item()
-    return total
+@pytest.mark.parametrize(("name", "k"), [(name, 2 if name in ("chain", "nested") else 1) for name in methods(1)])
+def test_rows_of_one_batch_are_independent(name: str, k: int) -> None:
+    method, prompts, eos = methods(k, vocab=2)[name], ((0,), (0, 0, 0)), (0,)
 
+    def run(source: Source) -> tuple[list[int], list[int]]:
+        traces = decode(method, prompts, new=3, eos=eos, rng=source, device=CPU)
+        ends = [number_of([*prompt, *trace.tokens], 2) for prompt, trace in zip(prompts, traces, strict=True)]
+        return ends, [len(trace.rounds) for trace in traces]
 
-@pytest.mark.parametrize(("vocab", "k"), [(2, 4), (3, 3), (4, 2)])
-def test_the_expected_number_of_tokens_is_the_closed_form(vocab: int, k: int) -> None:
-    for seed in range(ONCE):
-        p, q = random_pair(seed, vocab, k + 1)
-        for verifier, accepted in ((Rejection(), torch.minimum(p, q)), (TokenMatch(), p * q)):
-            outcomes = one_round(chain(p, q, k, verifier), [PROMPT], len(PROMPT) + k + 1)
-            assert outcomes.mean(outcomes.step.round.emitted).item() == pytest.approx(
-                expected_tokens(accepted, k), abs=EXACT
-            )
-
-
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_equal_acceptance_everywhere_gives_the_formula_of_leviathan(k: int) -> None:
-    p, q = random_pair(KINDS.index("flat"), 3, k + 1)
-    outcomes = one_round(chain(p, q, k), [PROMPT], len(PROMPT) + k + 1)
-    alpha = torch.minimum(p[0], q[0]).sum().item()
-    assert outcomes.mean(outcomes.step.round.emitted).item() == pytest.approx(
-        theory.expected_tokens(alpha, k), abs=EXACT
-    )
-
-
-@both
-@pytest.mark.parametrize("eos", [(), (2,)], ids=["endless", "eos"])
-@pytest.mark.parametrize("end", [4, 2], ids=["roomy", "clipped"])
-@pytest.mark.parametrize("how", ["iid", "without", "top"])
-@pytest.mark.parametrize("widths", [(1, 1), (3,), (2, 1)])
-def test_the_overlap_of_a_level_is_its_chance_of_acceptance(
-    widths: tuple[int, ...], how: str, end: int, eos: tuple[int, ...], verifier: Verifier
-) -> None:
-    for seed, kind in product(range(ONCE), (Tree, Stopping)):
-        p, q = random_pair(seed, 3, len(widths) + 1)
-        outcomes = one_round(Speculate(kind((Toy(q),), widths, how), Toy(p), verifier), [PROMPT], end, eos, len(widths))
-        done, level = outcomes.step.round, torch.arange(len(widths))
-        tested, accepted = (level < n.unsqueeze(1) for n in (done.tested, done.accepted))
-        assert torch.allclose(outcomes.mean(done.overlap), outcomes.mean(accepted), rtol=0, atol=EXACT), (seed, kind)
-        assert (done.overlap[~tested] == 0).all()
-        assert (done.tested <= torch.minimum(done.drafted, done.emitted)).all()
-
-
-def test_a_branch_that_ends_early_is_not_tested_further() -> None:
-    p, q = random_pair(0, 3, 3)
-    second = int(q[number_of(PROMPT, 3)].topk(2).indices[1])  # the second child is left without a child of its own
-    method = Speculate(Stopping((Toy(q),), (2, 1), "top", stop=second), Toy(p), Rejection())
-    step = one_round(method, [PROMPT], 4).step
-    first_node, tested = step.verdict.path[:, 0], step.round.tested
-    assert set(tested[first_node == 0].tolist()) == {2}
-    assert set(tested[first_node == 1].tolist()) == {1}
-
-
-@pytest.mark.parametrize(("name", "new"), [("baseline", 3), ("chain", 3), ("match", 2), ("nested", 3)])
-def test_rows_of_one_batch_are_independent(name: str, new: int) -> None:
-    method, prompts, eos = methods(2, vocab=2)[name], ((0,), (0, 0, 0)), (1,)
-
-    def run(source: Source) -> list[int]:
-        traces = decode(method, prompts, new=new, eos=eos, rng=source, device=CPU)
-        return [number_of([*prompt, *trace.tokens], 2) for prompt, trace in zip(prompts, traces, strict=True)]
-
-    alone = [autoregressive(method.model.table, prompt, new, eos) for prompt in prompts]
+    outcomes = replay_outcomes(run)
+    alone = [autoregressive(method.model.table, prompt, 3, eos) for prompt in prompts]
     joint = torch.zeros((len(alone[0]), len(alone[1])), dtype=torch.float64)
-    for (first, second), weight in replay_outcomes(run):
+    for ((first, second), _), weight in outcomes:
         joint[first, second] += weight
     assert error(joint, alone[0].unsqueeze(1) * alone[1]) <= EXACT
+    assert len({tuple(rounds) for (_, rounds), _ in outcomes}) > 1  # rows did end at different rounds
 
 
 def test_rows_of_one_batch_have_the_law_they_have_alone() -> None:

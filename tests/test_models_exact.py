@@ -35,15 +35,11 @@ PROMPT = (0, 1, 2)
 RAGGED = ((2, 2, 1, 0), (1,), (0, 1))
 PLAIN = Law()
 verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
-refeeds = pytest.mark.parametrize("refeed", [False, True], ids=["", "refeed"])
+refeeds = pytest.mark.parametrize("refeed", [0, 1, 2])
 architectures = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
-HISTORIES = (
-    [2],
-    [0, 1, 2, 2],
-    [1, 0, 0, 2, 1, 0],
-)  # ragged: the shorter rows get rubbish behind their end at the start
+HISTORIES = ([2], [0, 1, 2, 2], [1, 0, 0, 2, 1, 0])  # ragged: rubbish lies behind the end of the shorter ones
 
 
 @dataclass
@@ -87,41 +83,38 @@ def accept(context: Context, tree: TokenTree, chance: Chance, full: bool, vocab:
     return verdict, start
 
 
-def append(context: Context, rows: Tensor, token: Tensor) -> None:
-    """Commit one more token to some rows behind the models' back, as an outer speculation does to an inner one."""
-    context.pos += rows
-    slot = context.pos.unsqueeze(1)
-    context.seq.scatter_(1, slot, torch.where(rows.unsqueeze(1), token.unsqueeze(1), context.seq.gather(1, slot)))
+def append(context: Context, chance: Chance, most: int, vocab: int) -> None:
+    """Commit up to `most` more tokens per row behind the models' back, as an outer speculation does to an inner one."""
+    for _ in range(most):
+        context.pos += chance.below(2, (context.rows,))
+        context.seq.scatter_(1, context.pos.unsqueeze(1), chance.below(vocab, (context.rows, 1)))
 
 
-def chain_error(net: Any, refeed: bool = False, model: type[Causal] = Causal, k: int = 3, rounds: int = 6) -> float:
+def chain_error(net: Any, refeed: int = 0, model: type[Causal] = Causal, k: int = 3, rounds: int = 6) -> float:
     """Worst error of `sample` and of `probs` while chains are drafted and accepted at random; every third one fully."""
     law, vocab, chance, error = Law(), net.config.vocab_size, Chance(7), 0.0
     target, draft = model(net, law, vocab), model(net, law, vocab)
-    context = context_of(HISTORIES, (k + 2) * rounds, k)
+    context = context_of(HISTORIES, (k + 1 + refeed) * rounds, k)
     target.start(context)
     draft.start(context)
-    rng = seeded(range(len(HISTORIES)), CPU)
+    rng = seeded(range(context.rows), CPU)
     for number in range(rounds):
-        ids, q = draft.sample(context, k, rng)
+        ids, q = draft.sample(context, k, rng, refeed + 1)
         tree = TokenTree.chain(ids)
         p = target.probs(context, tree, refeed)
         expected = tree_rows(net, law, vocab, context, tree)
         error = max(error, worst(q, expected[:, :-1]), worst(p, expected))
         verdict, start = accept(context, tree, chance, number % 3 == 1, vocab)
         target.settle(start, tree, verdict)
-        if (
-            refeed
-        ):  # one token that nobody was fed; where all was accepted the draft lacks one already, and can take no other
-            append(context, verdict.accepted < k, chance.below(vocab, (context.rows,)))
+        append(context, chance, refeed, vocab)
     return error
 
 
-def tree_error(net: Any, refeed: bool = False, model: type[Causal] = Causal, rounds: int = 5) -> float:
+def tree_error(net: Any, refeed: int = 0, model: type[Causal] = Causal, rounds: int = 5) -> float:
     """Worst error of `probs` over random trees, of which random paths are accepted and settled."""
     law, vocab, chance, error = Law(), net.config.vocab_size, Chance(11), 0.0
     target = model(net, law, vocab)
-    context = context_of(HISTORIES, 5 * rounds, 7)
+    context = context_of(HISTORIES, (4 + refeed) * rounds, 7)
     target.start(context)
     for number in range(rounds):
         tree = chance.tree(context.rows, vocab)
@@ -129,20 +122,19 @@ def tree_error(net: Any, refeed: bool = False, model: type[Causal] = Causal, rou
         error = max(error, worst(p, tree_rows(net, law, vocab, context, tree)))
         verdict, start = accept(context, tree, chance, number % 3 == 1, vocab)
         target.settle(start, tree, verdict)
-        if refeed:
-            append(context, chance.below(2, (context.rows,)).bool(), chance.below(vocab, (context.rows,)))
+        append(context, chance, refeed, vocab)
     return error
 
 
 @refeeds
 @architectures
-def test_rows_along_chains_do_not_depend_on_what_was_rolled_back(name: str, refeed: bool) -> None:
+def test_rows_along_chains_do_not_depend_on_what_was_rolled_back(name: str, refeed: int) -> None:
     assert chain_error(network(name, vocab=5), refeed) <= TOLERANCE
 
 
 @refeeds
 @architectures
-def test_rows_of_trees_are_those_of_every_path_alone_before_and_after_settling(name: str, refeed: bool) -> None:
+def test_rows_of_trees_are_those_of_every_path_alone_before_and_after_settling(name: str, refeed: int) -> None:
     assert tree_error(network(name, vocab=5), refeed) <= TOLERANCE
 
 
@@ -178,7 +170,7 @@ def test_every_architecture_emits_its_own_law(name: str, new: int, verifier: Ver
 @verifiers
 @architectures
 def test_every_architecture_emits_its_warped_law(name: str, verifier: Verifier) -> None:
-    assert law_error(name, "llama", verifier, K + 2, eos=[1], law=Law(1.5, top_k=2, top_p=0.9)) <= TOLERANCE
+    assert law_error(name, "llama", verifier, K + 2, eos=[1], law=Law(3.0, top_k=2, top_p=0.9)) <= TOLERANCE
 
 
 @verifiers
@@ -199,7 +191,7 @@ def test_the_draft_may_be_of_another_architecture(pair: tuple[str, str], verifie
 
 
 @verifiers
-@pytest.mark.parametrize("new", [1, 2, K, K + 1, K + 2, 2 * K + 1])
+@pytest.mark.parametrize("new", [1, K, K + 1, K + 2, 2 * K + 1])
 def test_the_limit_of_new_tokens_leaves_the_law_alone(new: int, verifier: Verifier) -> None:
     assert law_error("llama", "gpt2", verifier, new) <= TOLERANCE
 

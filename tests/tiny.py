@@ -150,9 +150,10 @@ class Branches:
     def take(self, method: Speculate, rows: Tensor) -> Context:
         """Put the given rows into the models of `method`, leaving this object as it is; returns their context."""
         for model, cache in zip(models_of(method), self.caches, strict=True):
-            model.cache = copy.copy(cache)
-            model.cache.layers = [copy.copy(layer) for layer in cache.layers]
-        method.select(rows)
+            parts = (cache.slots, *cache.layers)
+            tensors = [t for part in parts for t in vars(part).values() if isinstance(t, Tensor)]
+            model.cache = copy.deepcopy(cache, {id(t): t for t in tensors})  # new objects around the same tensors
+        method.select(rows)  # which replaces the tensors
         return self.context.select(rows)
 
     def select(self, method: Speculate, rows: Tensor) -> "Branches":

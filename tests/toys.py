@@ -60,13 +60,13 @@ class Toy:
     def after(self, number: Tensor, token: Tensor) -> Tensor:
         return (number * self.vocab + 1 + token) % len(self.table)
 
-    def probs(self, context: Context, tree: TokenTree, refeed: bool = False) -> Tensor:
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         number = [self.number(context)]
         for node, parent in enumerate(tree.parents):
             number.append(self.after(number[parent + 1], tree.ids[:, node]))
         return self.table[torch.stack(number, 1)]
 
-    def sample(self, context: Context, k: int, rng: Source) -> tuple[Tensor, Tensor]:
+    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
         number, ids, rows = self.number(context), [], []
         for _ in range(k):
             rows.append(self.table[number])
@@ -115,8 +115,7 @@ def random_pair(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor]:
     if kind == "mixed":
         some = torch.stack([table(k, rng, rows, vocab) for k in ("dense", "zeros", "points", "tiny")])
         draws = torch.randint(len(some), (2, rows), generator=rng)
-        p, q = some[draws[0], torch.arange(rows)], some[draws[1], torch.arange(rows)]
-        return p, q  # where both rows are of one kind they are equal
+        return some[draws[0], torch.arange(rows)], some[draws[1], torch.arange(rows)]  # equal where of one kind
     return table(kind, rng, rows, vocab), table(kind, rng, rows, vocab)
 
 
@@ -136,7 +135,7 @@ class Tree:
     def room(self) -> int:
         return sum(nodes_per_level(self.widths))
 
-    def propose(self, context: Context, budget: int, rng: Source) -> Draft:
+    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
         parents: list[int] = []
         ids, q, valid = [], [], []
         level = [(ROOT, self.models[0].number(context), torch.ones_like(context.live))]
@@ -189,7 +188,7 @@ class Stopping(Tree):
 
     stop: int = 0
 
-    def propose(self, context: Context, budget: int, rng: Source) -> Draft:
+    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
         draft = super().propose(context, budget, rng)
         stops = draft.tree.ids == self.stop
         valid = draft.valid.clone() if draft.valid is not None else torch.ones_like(stops)

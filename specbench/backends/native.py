@@ -16,6 +16,7 @@ from specbench.decoding.randomness import seeded
 from specbench.errors import UsageError
 from specbench.models import check, loading, pairs
 from specbench.models.causal import Causal
+from specbench.models.probe import probe
 from specbench.models.warp import Law
 from specbench.spec import RunSpec
 from specbench.timing import clock_for
@@ -35,7 +36,9 @@ def draft_name(spec: RunSpec) -> str:
     """The draft that is asked for, or the one that goes with the target."""
     name = spec.draft or pairs.default_draft(spec.target)
     if name is None:
-        raise UsageError(f"no draft is known for {spec.target}: name one with --draft, or choose a pair of configs/pairs.yaml")
+        raise UsageError(
+            f"no draft is known for {spec.target}: name one with --draft, or choose a pair of configs/pairs.yaml"
+        )
     return name
 
 
@@ -79,6 +82,7 @@ class Native:
         """Read the weights of every role."""
         for name, role in self.roles.items():
             loaded = loading.load_model(role.checkpoint, role.dtype, self.device)
+            probe(Causal(loaded.model, Law(), self.width), role.checkpoint.name, self.device)
             self.networks[name] = loaded.model
             self.commits[name] = loaded.commit
             self.warnings += loaded.warnings
@@ -109,7 +113,7 @@ class Native:
         return run
 
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
-        """[len(ids) − start, V] logits of the target after the tokens start − 1 … of a known text, fed `block` at a time.
+        """[len(ids) − start, V] logits of the target along a known text from token start − 1 on, fed `block` at a time.
 
         What a baseline computes is block 1, what verification computes is block K + 1; their difference is numerical.
         """

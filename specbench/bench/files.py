@@ -82,7 +82,8 @@ def csv_rows(path: Path) -> list[Row]:
         check_header(reader.fieldnames or (), path)
         return [checked(row, f"{shown(path)}:{reader.line_num}") for row in reader]
     except csv.Error as error:
-        raise UsageError(f"{shown(path)}:{reader.line_num}: not CSV ({first_line(error)})") from error
+        begins = reader.line_num + 1  # of the row that failed; a quote without an end reaches to the end of the file
+        raise UsageError(f"{shown(path)}:{begins}: not CSV ({first_line(error)})") from error
     finally:
         csv.field_size_limit(limit)
 

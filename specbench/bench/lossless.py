@@ -1,7 +1,8 @@
 """Does greedy output of the method equal the baseline's, and if not, is the difference numerical?
 
-Verification scores K + 1 tokens in one pass, the baseline one: other kernels, other rounding. A divergence is numerical
-where the two best tokens lie closer together than the noise between the two ways of scoring; anything else is a mismatch.
+Verification scores K + 1 tokens in one pass, the baseline one: other kernels, other rounding. A divergence is
+numerical where the two best tokens lie closer together than the noise between the two ways of scoring; anything else
+is a mismatch.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,11 +45,13 @@ def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def compare(outputs: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]], scores: Scores, block: int) -> Losslessness:
+def compare(
+    outputs: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]], scores: Scores, block: int
+) -> Losslessness:
     """The verdict over (prompt ids, baseline tokens, method tokens) of greedy decodes; scores only where they differ.
 
-    The gap is the largest top-2 gap at any divergence, the noise the largest difference of any logit between scoring one
-    token at a time and `block` at a time over the texts that diverged.
+    The gap is the largest top-2 gap at any divergence, the noise the largest difference of any logit between scoring
+    one token at a time and `block` at a time over the texts that diverged.
     """
     forks = [(prompt, base, at) for prompt, base, other in outputs if (at := divergence(base, other)) is not None]
     same = len(outputs) - len(forks)

@@ -24,7 +24,7 @@ def slug(name: str) -> str:
 
 
 class RunFolder:
-    """`<parent>/<time>_<target>_<draft>_<hash>/`, made with run.json in it. Raises UsageError where it cannot be written."""
+    """`<parent>/<time>_<target>_<draft>_<hash>/`, made with run.json in it; UsageError where it cannot be written."""
 
     def __init__(self, parent: Path, name: str, description: Mapping[str, Any]) -> None:
         self.path = self._make(parent, name)
@@ -44,7 +44,9 @@ class RunFolder:
                     continue
                 return path
         except OSError as error:
-            raise UsageError(f"cannot write results to {parent}: {error.strerror}; choose another --output-dir") from None
+            raise UsageError(
+                f"cannot write results to {parent}: {error.strerror}; choose another --output-dir"
+            ) from None
         raise UsageError(f"{parent} holds too many runs of one second; choose another --output-dir")
 
     def add(self, cell: str, sample: Sample) -> None:
@@ -119,6 +121,4 @@ def _replace(path: Path, text: str) -> None:
 
 def finite(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows with NaN and infinities as None, as JSON wants them."""
-    return [
-        {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows
-    ]
+    return [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]

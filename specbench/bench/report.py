@@ -58,7 +58,13 @@ def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
     """One line on what all cells share."""
     first = rows[0]
     shared = [f"{first['target']} ← {first['draft'] or 'no draft'}"] if "target" not in varying else []
-    names = {"method": "", "k": "K ", "dtype_resolved": "", "temperature": "temperature ", "max_new_tokens": "new tokens "}
+    names = {
+        "method": "",
+        "k": "K ",
+        "dtype_resolved": "",
+        "temperature": "temperature ",
+        "max_new_tokens": "new tokens ",
+    }
     shared += [f"{label}{first.get(s)}" for s, label in names.items() if s not in varying]
     return " · ".join([*shared, f"{first['tier']} on {first.get('device_name') or first.get('device')}"])
 
@@ -69,11 +75,14 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
     for row in rows:
         if row.get("prompts") and row["prompts"] < 20:
-            found.append(f"{row['dataset']}: {row['prompts']} prompts, the interval is too narrow below 20 (raise --limit)")
+            found.append(
+                f"{row['dataset']}: {row['prompts']} prompts, the interval is too narrow below 20 (raise --limit)"
+            )
         if row.get("lossless") == "numeric":
             found.append(
-                f"{row['dataset']}: {row['prompts_compared'] - row['prompts_identical']} of {row['prompts_compared']} outputs "
-                f"part from the baseline's at near-ties (top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
+                f"{row['dataset']}: {row['prompts_compared'] - row['prompts_identical']} of {row['prompts_compared']} "
+                "outputs part from the baseline's at near-ties "
+                f"(top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
             )
     return found
 
@@ -113,8 +122,13 @@ def rendered(rows: Sequence[Mapping[str, Any]], style: str) -> str:
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The run table as Markdown."""
-    lines = ["| | " + " | ".join(str(r["dataset"]).replace("|", "\\|") for r in rows) + " |", "|---|" + "---:|" * len(rows)]
-    lines += [f"| {label.strip()} | " + " | ".join(cell_text(r, column) for r in rows) + " |" for label, column, _ in ROWS]
+    lines = [
+        "| | " + " | ".join(str(r["dataset"]).replace("|", "\\|") for r in rows) + " |",
+        "|---|" + "---:|" * len(rows),
+    ]
+    lines += [
+        f"| {label.strip()} | " + " | ".join(cell_text(r, column) for r in rows) + " |" for label, column, _ in ROWS
+    ]
     return "\n".join(lines) + "\n"
 
 

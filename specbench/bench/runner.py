@@ -13,7 +13,7 @@ import torch
 from specbench.backends.base import Backend, Decode
 from specbench.bench import lossless
 from specbench.bench.prompts import Prompt, PromptSet
-from specbench.bench.samples import Cell, Sample
+from specbench.bench.samples import Arm, Cell, Sample
 from specbench.decoding.decode import NonFiniteError
 from specbench.errors import SpecbenchError
 from specbench.spec import RunSpec
@@ -89,7 +89,7 @@ def measure_cell(
 def samples_of(job: Job, backend: Backend) -> Iterator[Sample]:
     """Warm up both arms, then decode every prompt with both, the leading arm alternating."""
     spec = job.spec
-    arms = {
+    arms: dict[Arm, Decode] = {
         "baseline": backend.prepare(spec.with_(method=BASELINE, k=0)),
         "method": backend.prepare(spec),
     }
@@ -100,7 +100,7 @@ def samples_of(job: Job, backend: Backend) -> Iterator[Sample]:
             yield pair_of(arms, prompt, spec, repeat, "baseline" if leads else "method")
 
 
-def warm_up(arms: dict[str, Decode], prompts: Sequence[Prompt], spec: RunSpec) -> None:
+def warm_up(arms: dict[Arm, Decode], prompts: Sequence[Prompt], spec: RunSpec) -> None:
     """Decode the first prompts with both arms, uncounted: first calls allocate, choose kernels and fill caches."""
     for number in range(spec.warmup):
         prompt = prompts[number % len(prompts)]
@@ -108,14 +108,20 @@ def warm_up(arms: dict[str, Decode], prompts: Sequence[Prompt], spec: RunSpec) -
             arm([prompt.ids], [seed_of(spec, prompt.id, number, f"warm-up {name}")])
 
 
-def pair_of(arms: dict[str, Decode], prompt: Prompt, spec: RunSpec, repeat: int, first: str) -> Sample:
+def pair_of(arms: dict[Arm, Decode], prompt: Prompt, spec: RunSpec, repeat: int, first: Arm) -> Sample:
     """One prompt decoded by both arms, one directly after the other."""
-    order = ["baseline", "method"] if first == "baseline" else ["method", "baseline"]
+    order: tuple[Arm, Arm] = ("baseline", "method") if first == "baseline" else ("method", "baseline")
     traces = {}
     for arm in order:
         (traces[arm],) = arms[arm]([prompt.ids], [seed_of(spec, prompt.id, repeat, arm)])
     return Sample(
-        prompt.id, prompt.category, repeat, len(prompt.ids), order[0], traces["baseline"], traces["method"]  # type: ignore[arg-type]
+        prompt.id,
+        prompt.category,
+        repeat,
+        len(prompt.ids),
+        order[0],
+        traces["baseline"],
+        traces["method"],
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from specbench import metrics, theory
@@ -12,6 +12,7 @@ from specbench.decoding.decode import Trace
 from specbench.spec import RunSpec
 
 SCHEMA_VERSION = 1
+Arm = Literal["baseline", "method"]
 Status = Literal["ok", "partial", "nan", "oom", "error"]
 
 
@@ -23,7 +24,7 @@ class Sample:
     category: str
     repeat: int
     prompt_tokens: int
-    first: Literal["baseline", "method"]
+    first: Arm
     baseline: Trace
     method: Trace
 
@@ -55,8 +56,7 @@ class Sample:
         """The lines of rounds.parquet: one per round of the method."""
         where = {"prompt": self.prompt, "repeat": self.repeat}
         return [
-            {**where, "round": i, "drafted": r.drafted, "tested": r.tested, "accepted": r.accepted, "emitted": r.emitted,
-             "overlap": list(r.overlap)}
+            {**where, "round": i, **asdict(r)}
             for i, r in enumerate(self.method.rounds)
         ]  # fmt: skip
 
@@ -78,7 +78,7 @@ class Cell:
 
     def row(self) -> dict[str, Any]:
         """The columns of results.csv, in their order. A cell that ended without numbers has none."""
-        row = {"schema_version": SCHEMA_VERSION, "status": self.status, "error": self.error}
+        row: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "status": self.status, "error": self.error}
         row |= {"cell": self.spec.key, **self.spec.model_dump(mode="json"), **self.resolved}
         row |= dict.fromkeys(NUMBERS)
         if self.samples and self.status in {"ok", "partial"}:
@@ -187,8 +187,10 @@ def numbers(samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def predictions(counts: metrics.Acceptance, cost: metrics.Costs) -> dict[str, float]:
-    """Leviathan's formula from this run's α and c, and the calibrated one from acceptance by position, v and overhead."""
-    reached = [0.0 if math.isnan(a) else a for a in counts.by_position]  # a position that was never reached adds nothing
+    """Leviathan's formula from this run's α and c; the calibrated one adds acceptance by position, v and overhead."""
+    reached = [
+        0.0 if math.isnan(a) else a for a in counts.by_position
+    ]  # a position that was never reached adds nothing
     if not counts.tested:  # nothing was drafted: the method is the baseline
         return {"speedup_predicted": 1.0, "speedup_calibrated": metrics.ratio(1.0, cost.v + cost.overhead)}
     return {

@@ -1,4 +1,4 @@
-"""Intervals over prompts. Tokens of one prompt depend on each other, so prompts are what is drawn again, never tokens."""
+"""Intervals over prompts. Tokens of one prompt depend on each other, so prompts are drawn again, never tokens."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 RESAMPLES = 4000
-ENOUGH = 20  # prompts below which a bootstrap interval covers visibly less than it says (reliability: coverage 0.90 at 20)
+ENOUGH = (
+    20  # prompts below which a bootstrap interval covers visibly less than it says (reliability: coverage 0.90 at 20)
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ def _interval(columns: Sequence[Sequence[float]], statistic: Callable[..., NDArr
         if len(arrays[0]) < 2 or not math.isfinite(value):
             return Interval(value, math.nan, math.nan)
         found = bootstrap(
-            arrays, of_totals, paired=True, vectorized=True, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(0)
+            arrays,
+            of_totals,
+            paired=True,
+            vectorized=True,
+            n_resamples=RESAMPLES,
+            method="percentile",
+            rng=np.random.default_rng(0),
         ).confidence_interval
     return Interval(value, float(found.low), float(found.high))

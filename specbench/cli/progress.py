@@ -33,7 +33,9 @@ class Watch:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._progress.stop()
 
     def begin(self, spec: RunSpec, total: int) -> None:
@@ -51,7 +53,9 @@ class Watch:
             self._progress.remove_task(self._task)
         if not self._quiet:
             done = f"{cell.spec.dataset} {cell.spec.method} K={cell.spec.k}: {cell.status}, {len(cell.samples)} samples"
-            self._console.print(f"{done}, {live_line(cell.samples)}" if cell.samples else done, markup=False, highlight=False)
+            self._console.print(
+                f"{done}, {live_line(cell.samples)}" if cell.samples else done, markup=False, highlight=False
+            )
 
 
 def live_line(samples: Sequence[Sample]) -> str:

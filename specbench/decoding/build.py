@@ -28,7 +28,9 @@ def read_method(name: str) -> dict[str, Any]:
     """The content of a method file: one that ships, by name, or any other, by its path."""
     path = methods().get(name, Path(name))
     if not path.is_file():
-        raise UsageError(f"unknown method {name!r}: choose one of {', '.join(methods())}, or give the path of a YAML file")
+        raise UsageError(
+            f"unknown method {name!r}: choose one of {', '.join(methods())}, or give the path of a YAML file"
+        )
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -66,7 +68,9 @@ def _part(value: Any, where: str, values: Mapping[str, Any], clock: Clock | None
     """An object from `Name`, `{Name: {field: part}}`, a word of `values`, or a plain number or list."""
     if isinstance(value, dict):
         if len(value) != 1:
-            raise UsageError(f"{where}: expected one part as {{Name: {{...}}}}, found the keys {', '.join(map(str, value))}")
+            raise UsageError(
+                f"{where}: expected one part as {{Name: {{...}}}}, found the keys {', '.join(map(str, value))}"
+            )
         (name, arguments), *_ = value.items()
         return _object(str(name), arguments or {}, f"{where}.{name}", values, clock)
     if isinstance(value, str):

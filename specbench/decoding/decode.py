@@ -39,7 +39,7 @@ class Trace:
 
 
 def begin(prompts: Sequence[Sequence[int]], new: int, room: int, eos: Sequence[int], device: torch.device) -> Context:
-    """A context of B prompts (each at least one token) with space for `new` tokens and a tree of `room` nodes behind them."""
+    """A context of B prompts (at least one token each) with space behind them for `new` tokens and `room` nodes."""
     if not prompts or not all(prompts):
         raise ValueError("every prompt needs at least one token")
     longest = max(map(len, prompts))
@@ -96,13 +96,24 @@ def levels_left(context: Context) -> int:
 
 
 def traces(
-    context: Context, starts: Sequence[int], rounds: list[Round], seconds: float, prefill: float, spans: dict[str, float]
+    context: Context,
+    starts: Sequence[int],
+    rounds: list[Round],
+    seconds: float,
+    prefill: float,
+    spans: dict[str, float],
 ) -> list[Trace]:
     """Read everything that the rounds left on the device, once, after the clock has stopped."""
     tokens, ends = context.seq.tolist(), context.pos.tolist()
     counts = [read_counts(r) for r in rounds]
     return [
-        Trace(tuple(tokens[row][start : ends[row] + 1]), tuple(c[row] for c in counts if c[row].emitted), seconds, prefill, spans)
+        Trace(
+            tuple(tokens[row][start : ends[row] + 1]),
+            tuple(c[row] for c in counts if c[row].emitted),
+            seconds,
+            prefill,
+            spans,
+        )
         for row, start in enumerate(starts)
     ]
 
@@ -111,4 +122,7 @@ def read_counts(done: Round) -> list[RoundCounts]:
     """The counts of a round on the host, one per row."""
     numbers = torch.stack([done.drafted, done.tested, done.accepted, done.emitted], 1).tolist()
     overlaps = done.overlap.double().tolist()
-    return [RoundCounts(*row, tuple(overlap[: row[1]])) for row, overlap in zip(numbers, overlaps, strict=True)]
+    return [
+        RoundCounts(drafted, tested, accepted, emitted, tuple(overlap[:tested]))
+        for (drafted, tested, accepted, emitted), overlap in zip(numbers, overlaps, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Drafters without a tree of their own: none, and a chain from a model. They know the algebra, not the models' insides."""
+"""Drafters without a tree: none, and a chain from a model. They know the algebra, not the models' insides."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class NoDraft:
     def start(self, context: Context) -> None:
         return
 
-    def propose(self, context: Context, budget: int, rng: Source) -> Draft:
+    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
         return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
 
     def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
@@ -44,11 +44,11 @@ class ModelDrafter:
     def start(self, context: Context) -> None:
         self.model.start(context)
 
-    def propose(self, context: Context, budget: int, rng: Source) -> Draft:
+    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
         k = min(self.k, budget)
-        if k < 1:  # only where every row ends in this round, so that the model never lags by more than one token
+        if k < 1:
             return NoDraft().propose(context, budget, rng)
-        ids, rows = self.model.sample(context, k, rng)
+        ids, rows = self.model.sample(context, k, rng, lag)
         return Draft(TokenTree.chain(ids), rows)
 
     def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:

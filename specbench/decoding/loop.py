@@ -1,6 +1,6 @@
 """The one loop: propose, score, judge, commit. Every method is a `Speculate`, and a `Speculate` is itself a drafter.
 
-Knows the protocols of `types`; must not know Hugging Face, prompts as text, or how anything is timed beyond naming phases.
+Knows the protocols of `types`; must not know Hugging Face, prompts as text, or more of timing than names of phases.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.types import Context, Draft, Drafter, Model, Round, Verdict, Verifier
 from specbench.decoding.verify import at
 from specbench.timing import Clock, NullClock
-from specbench.tokens import ROOT, TokenTree
+from specbench.tokens import ROOT, TokenTree, constant
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Step:
 class Speculate:
     """Speculative decoding of `model` with drafts of `drafter`: what it emits is distributed as the model's rows.
 
-    As a drafter (cascades, TriForce) it proposes `length` tokens of its own; as the outermost object `length` is unused.
+    As a drafter (cascades, TriForce) it proposes `length` tokens of its own; the outermost does not use `length`.
     """
 
     drafter: Drafter
@@ -47,10 +47,14 @@ class Speculate:
         self.model.start(context)
         self.drafter.start(context)
 
-    def advance(self, context: Context, budget: int, rng: Source, refeed: bool = False) -> Step:
-        """One round: at most `budget` drafted levels, at least one emitted token per live row."""
+    def advance(self, context: Context, budget: int, rng: Source, refeed: int = 0, lag: int = 1) -> Step:
+        """One round: at most `budget` drafted levels, at least one emitted token per live row.
+
+        `refeed` and `lag` say how many committed tokens before the last the model and the drafter may not have been
+        fed: none and one (after a fully accepted round) unless somebody else committed in the meantime.
+        """
         with self.clock.span("draft"):
-            draft = self.drafter.propose(context, budget, rng)
+            draft = self.drafter.propose(context, budget, rng, lag)
         with self.clock.span("verify"):
             p = self.model.probs(context, draft.tree, refeed)
         with self.clock.span("accept"):
@@ -61,19 +65,24 @@ class Speculate:
             self.drafter.learn(context, draft, p, verdict)
         return Step(draft, p, verdict, done)
 
-    def propose(self, context: Context, budget: int, rng: Source) -> Draft:
+    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
         """`length` tokens (at most `budget`) from rounds on a fork of the context; rows that met an EOS have fewer."""
         length = min(self.length, budget)
         inner = context.fork(length)
         ids = context.seq.new_zeros((context.rows, length))
-        q, rounds, left = None, [], length
+        q: Tensor | None = None
+        rounds: list[Round] = []
+        left = length
         while left > 0:
             offset = inner.pos - context.pos
-            step = self.advance(inner, max(left - 1, 0), rng, refeed=not rounds)
+            # What the outer model committed its own drafter lacks too, besides the two tokens that it may lack itself:
+            # one after a fully accepted round, one from a last round that had no budget for a draft.
+            refeed, its_lag = (0, 1) if rounds else (lag, lag + 2)
+            step = self.advance(inner, left - 1, rng, refeed, its_lag)
             rounds.append(step.round)
             q = step.p.new_zeros((*ids.shape, step.p.shape[-1])) if q is None else q
             keep_rows(q, step, offset)
-            left = int((length - (inner.pos - context.pos)).mul(inner.live).max())  # the one host read of an inner round
+            left = int(((inner.last - inner.pos) * inner.live).max())  # the one host read of an inner round
         offsets = torch.arange(length, device=ids.device)
         ids = inner.seq.gather(1, context.pos.unsqueeze(1) + 1 + offsets)
         valid = offsets < (inner.pos - context.pos).unsqueeze(1)
@@ -88,7 +97,7 @@ class Speculate:
 
 
 def keep_rows(q: Tensor, step: Step, offset: Tensor) -> None:
-    """Write the law of every emitted token of a round into q [B, length, V], at offset [B] from the start of the draft."""
+    """Write the law of every emitted token of a round into q [B, length, V], from offset [B] on."""
     path, emitted = step.verdict.path, step.round.emitted
     for level in range(path.shape[1] + 1):
         node = path[:, level - 1] + 1 if level else torch.zeros_like(offset)  # the law after the token before it
@@ -123,7 +132,7 @@ def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
 def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
     """The counts of a round that emitted `emitted` [B] tokens: tests behind the end of the sequence do not count."""
     tree = draft.tree
-    levels = torch.tensor(tree.topology.depths, device=emitted.device)
+    levels = constant(tree.topology.depths, emitted.device)
     valid = draft.valid if draft.valid is not None else torch.ones_like(tree.ids, dtype=torch.bool)
     drafted = (valid * levels).amax(1) if tree.size else torch.zeros_like(emitted)
     drafted = drafted * (emitted > 0)
@@ -138,4 +147,4 @@ def tried_further(tree: TokenTree, valid: Tensor, verdict: Verdict) -> Tensor:
         return (verdict.accepted < valid.sum(1)).long()
     end = verdict.path.gather(1, (verdict.accepted - 1).clamp_min(0).unsqueeze(1))
     end = torch.where(verdict.accepted.unsqueeze(1) > 0, end, torch.full_like(end, ROOT))
-    return ((torch.tensor(tree.parents, device=end.device) == end) & valid).any(1).long()
+    return ((constant(tree.parents, end.device) == end) & valid).any(1).long()

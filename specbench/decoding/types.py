@@ -75,8 +75,10 @@ class Draft:
 
 @dataclass(frozen=True)
 class Verdict:
-    """path [B, depth] accepted nodes from the root, -1 behind them; accepted [B] their number; token [B] what is emitted
-    after them (correction or bonus); overlap [B, depth] the chance that the level is accepted, given that it is reached.
+    """What a verifier decided.
+
+    path [B, depth] accepted nodes from the root, -1 behind them; accepted [B] their number; token [B] what is emitted
+    after them (correction or bonus); overlap [B, depth] the chance that a level is accepted, given that it is reached.
     """
 
     path: Tensor
@@ -92,14 +94,14 @@ class Model(Protocol):
         """Take in the prompts: all committed tokens but the last."""
         ...
 
-    def probs(self, context: Context, tree: TokenTree, refeed: bool = False) -> Tensor:
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         """[B, n + 1, V]: row 0 is the law after the last committed token, row i + 1 the law after node i.
 
-        `refeed` feeds the second last committed token again: needed when it may have been committed without being fed.
+        `refeed` committed tokens before the last are fed again: those that may have been committed without being fed.
         """
         ...
 
-    def sample(self, context: Context, k: int, rng: Source) -> tuple[Tensor, Tensor]:
+    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
         """A chain of k tokens drawn one after the other: ids [B, k] and the rows [B, k, V] they were drawn from."""
         ...
 
@@ -127,8 +129,8 @@ class Drafter(Protocol):
         """Take in the prompts."""
         ...
 
-    def propose(self, context: Context, budget: int, rng: Source) -> Draft:
-        """A draft of at most `budget` levels."""
+    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
+        """A draft of at most `budget` levels; `lag` committed tokens before the last may be new to its models."""
         ...
 
     def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:

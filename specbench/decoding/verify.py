@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.types import Draft, Verdict
-from specbench.tokens import Rank
+from specbench.tokens import Rank, constant
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Rejection:
 
     Leviathan et al. 2022 §2.3 and Chen et al. 2023 Alg. 2 for a chain; several children of a node are tested in their
     order against the residual that the earlier ones left (SpecInfer, Miao et al. 2023, Alg. 2), which is exact for
-    independent draws, for draws without replacement and for point masses, as long as q is what the token was drawn from.
+    independent draws, for draws without replacement and for point masses, if q is what the token was drawn from.
     """
 
     lossless: ClassVar[bool] = True
@@ -33,12 +33,11 @@ class Rejection:
         miss = p.new_ones(p.shape[:2])  # the chance that no child is accepted, averaged over the last child's draw
         rejected = p.new_ones(p.shape[:2])  # the chance that none of the children drawn so far is accepted
         for number, rank in enumerate(ranks):
-            nodes, parents = list(rank.nodes), [parent + 1 for parent in rank.parents]
+            nodes, parents = places(rank, p)
             r, q, valid = residual[:, parents], drawn_from(draft, rank, p), exists(draft, rank, p)
             ratio = acceptance(r, q, draft.tree.ids[:, nodes]) * valid
             accept = rng.bernoulli(ratio, Stream.ACCEPT) & (child[:, parents] < 0)
-            here = torch.tensor(nodes, device=p.device)
-            child[:, parents] = torch.where(accept, here, child[:, parents])
+            child[:, parents] = torch.where(accept, nodes, child[:, parents])
             miss[:, parents] = rejected[:, parents] * (1 - torch.minimum(r, q).sum(-1) * valid)
             rejected[:, parents] *= (1 - ratio).clamp_min(0).to(p.dtype)
             if number + 1 < len(ranks):
@@ -51,7 +50,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class TokenMatch:
-    """The model draws its own token at every node; a child that is the same token is accepted, else that token is emitted.
+    """The model draws its own token at every node; a child that is the same token is accepted, else it is emitted.
 
     Lossless for any way of drafting, because what is emitted is the model's own draw; it accepts Σ p·q of the drafts,
     which is less than the Σ min(p, q) of `Rejection` (methods: naive token match; greedy: the same rule).
@@ -66,10 +65,10 @@ class TokenMatch:
         hit = p.new_zeros(p.shape[:2])
         unseen = p  # what of p lies on none of the earlier siblings: a token counts once, however often it was drawn
         for number, rank in enumerate(ranks):
-            nodes, parents = list(rank.nodes), [parent + 1 for parent in rank.parents]
+            nodes, parents = places(rank, p)
             valid = exists(draft, rank, p)
             match = (own[:, parents] == draft.tree.ids[:, nodes]) & valid & (child[:, parents] < 0)
-            child[:, parents] = torch.where(match, torch.tensor(nodes, device=p.device), child[:, parents])
+            child[:, parents] = torch.where(match, nodes, child[:, parents])
             hit[:, parents] += (unseen[:, parents] * drawn_from(draft, rank, p)).sum(-1) * valid
             if number + 1 < len(ranks):
                 rest = unseen[:, parents].scatter(-1, draft.tree.ids[:, nodes].unsqueeze(-1), 0)
@@ -79,9 +78,14 @@ class TokenMatch:
         return Verdict(path, accepted, own.gather(1, last.unsqueeze(1)).squeeze(1), overlap_along(hit, path))
 
 
+def places(rank: Rank, p: Tensor) -> tuple[Tensor, Tensor]:
+    """[m] the nodes of a rank and [m] the rows of p that belong to their parents: row 0 is the root's."""
+    return constant(rank.nodes, p.device), constant(tuple(parent + 1 for parent in rank.parents), p.device)
+
+
 def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
     """[B, m, V] the laws the nodes of a rank were drawn from; a point mass where the draft gives none."""
-    nodes = list(rank.nodes)
+    nodes, _ = places(rank, p)
     if draft.q is not None:
         return draft.q[:, nodes]
     return F.one_hot(draft.tree.ids[:, nodes], p.shape[-1]).to(p.dtype)
@@ -90,7 +94,7 @@ def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
 def exists(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
     """[B, m] bool: which rows have the nodes of this rank."""
     if draft.valid is not None:
-        return draft.valid[:, list(rank.nodes)]
+        return draft.valid[:, places(rank, p)[0]]
     return p.new_ones((p.shape[0], len(rank.nodes)), dtype=torch.bool)
 
 
@@ -102,7 +106,7 @@ def acceptance(p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
 
 
 def subtract(p: Tensor, q: Tensor) -> Tensor:
-    """The residual (p − q)⁺ normalised over the last dimension; p itself where nothing is left (p = q up to rounding)."""
+    """The residual (p − q)⁺ normalised over the last dimension; p itself where nothing is left (p = q)."""
     rest = (p - q).clamp_min(0)
     mass = rest.sum(-1, keepdim=True)
     return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(p.dtype).tiny), p)
@@ -112,7 +116,7 @@ def left_over(p: Tensor, draft: Draft, last: Tensor) -> Tensor:
     """[B, V] the law of the token after the accepted path: p at node `last` [B] less the q of its rejected children."""
     row = at(p, last)
     for rank in draft.tree.topology.ranks:
-        parents = torch.tensor([parent + 1 for parent in rank.parents], device=p.device)
+        _, parents = places(rank, p)
         here = (parents == last.unsqueeze(1)) & exists(draft, rank, p)  # at most one child of this rank hangs on `last`
         q = at(drawn_from(draft, rank, p), here.long().argmax(1))
         row = torch.where(here.any(1, keepdim=True), subtract(row, q), row)

@@ -38,10 +38,12 @@ def _not_our_inputs(config: PreTrainedConfig) -> str | None:
     missing = {"past_key_values", "position_ids"} - set(inspect.signature(network.forward).parameters)
     if missing:
         return f"{config.model_type} takes no {' and no '.join(sorted(missing))}, which token trees and rollback need"
-    if not network._supports_sdpa:
-        # Eager attention would add our boolean masks to its scores: no error, wrong numbers.
-        return f"{config.model_type} has no sdpa attention, the only kind that takes our masks"
     return None
+
+
+def attention(config: PreTrainedConfig) -> str:
+    """The attention implementation to load a checkpoint with: sdpa, or eager where its softcapping knows no other."""
+    return "sdpa" if _network(config)._supports_sdpa else "eager"
 
 
 def _not_by_position(config: PreTrainedConfig) -> str | None:

@@ -19,7 +19,7 @@ class Slots:
     index: Tensor = field(default_factory=lambda: torch.empty((0, 0), dtype=torch.long))
 
 
-class RowStaticLayer(StaticLayer):
+class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
     """A static layer that writes at the given slots of every row instead of one position for all rows."""
 
     def __init__(self, length: int, slots: Slots) -> None:
@@ -29,6 +29,8 @@ class RowStaticLayer(StaticLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
         slots = self.slots.index[:, None, :, None]
         self.keys.scatter_(2, slots.expand_as(key_states), key_states)
         self.values.scatter_(2, slots.expand_as(value_states), value_states)
@@ -40,15 +42,15 @@ class RowStaticLayer(StaticLayer):
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots source [B, m] to slots target [B, m], all reads before all writes."""
         for store in (self.keys, self.values):
+            assert store is not None, "nothing was ever written to this cache"
             shape = (-1, store.shape[1], -1, store.shape[3])
             rows = store.gather(2, source[:, None, :, None].expand(shape))
             store.scatter_(2, target[:, None, :, None].expand(shape), rows)
 
     def select(self, rows: Tensor) -> None:
         """Make the given rows [B'] the rows of the layer; rows may repeat."""
-        if not self.is_initialized:
-            return  # nothing was fed yet: prompts of one token
-        self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        if self.keys is not None and self.values is not None:  # else nothing was fed yet: prompts of one token
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
 
 class RowStaticCache(Cache):
@@ -56,13 +58,14 @@ class RowStaticCache(Cache):
 
     def __init__(self, layers: int, length: int) -> None:
         self.slots = Slots()
-        super().__init__(layers=[RowStaticLayer(length, self.slots) for _ in range(layers)])
+        self.rows = [RowStaticLayer(length, self.slots) for _ in range(layers)]
+        super().__init__(layers=list(self.rows))
         self.length = length
 
     def move(self, source: Tensor, target: Tensor) -> None:
-        for layer in self.layers:
+        for layer in self.rows:
             layer.move(source, target)
 
     def select(self, rows: Tensor) -> None:
-        for layer in self.layers:
+        for layer in self.rows:
             layer.select(rows)

@@ -13,7 +13,7 @@ from specbench.decoding.types import Context, Verdict
 from specbench.models.caches import RowStaticCache
 from specbench.models.masks import additive, causal_mask, tree_mask
 from specbench.models.warp import Law
-from specbench.tokens import TokenTree
+from specbench.tokens import TokenTree, constant
 
 
 class Causal:
@@ -33,24 +33,24 @@ class Causal:
             self._forward(context.seq[:, :longest], positions, positions, self._chain_mask(positions), keep=1)
 
     @torch.inference_mode()
-    def probs(self, context: Context, tree: TokenTree, refeed: bool = False) -> Tensor:
-        fed = self._last(context, 2 if refeed else 1)
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        fed = self._last(context, refeed + 1)
         nodes = torch.arange(tree.size, device=fed.device)
         slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
         ids = torch.cat([context.seq.gather(1, fed), tree.ids], 1)
         if tree.topology.is_chain:
             logits = self._forward(ids, slots, slots, self._chain_mask(slots))
         else:
-            depths = torch.tensor(tree.topology.depths, device=fed.device)
+            depths = constant(tree.topology.depths, fed.device)
             positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
             logits = self._forward(ids, positions, slots, self._tree_mask(fed, tree))
         return self._rows(context, logits[:, fed.shape[1] - 1 :])
 
     @torch.inference_mode()
-    def sample(self, context: Context, k: int, rng: Source) -> tuple[Tensor, Tensor]:
+    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
         # The first step feeds two tokens: after a fully accepted round the second last was committed but never fed.
         # Always feeding both keeps the shapes constant and needs no branch on what was accepted.
-        fed = self._last(context, 2)
+        fed = self._last(context, refeed + 1)
         ids, rows = [], []
         feed = context.seq.gather(1, fed)
         for _ in range(k):
@@ -84,13 +84,15 @@ class Causal:
             self.cache.select(rows)
 
     def _last(self, context: Context, tokens: int) -> Tensor:
-        """[B, tokens] the positions of the last committed tokens; the first token of all stands in for one before it."""
+        """[B, tokens] positions of the last committed tokens; the first of all stands in for those before it."""
         back = torch.arange(1 - tokens, 1, device=context.pos.device)
         return (context.pos.unsqueeze(1) + back).clamp_min(0)
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         """Logits [B, ..., V'] as laws [B, ..., V]; remembers rows that are none."""
-        context.finite &= logits.amax(-1).isfinite().flatten(1).all(1) if logits.ndim > 2 else logits.amax(-1).isfinite()
+        context.finite &= (
+            logits.amax(-1).isfinite().flatten(1).all(1) if logits.ndim > 2 else logits.amax(-1).isfinite()
+        )
         return self.law(logits, self.width)
 
     def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
@@ -119,9 +121,11 @@ class Causal:
         return {"": window}
 
     def _per_type(self, masks: dict[str, Tensor]) -> Any:
-        if self.config._attn_implementation == "eager":  # it adds the mask to the scores: a boolean one would hide nothing
+        if (
+            self.config._attn_implementation == "eager"
+        ):  # it adds the mask to the scores: a boolean one would hide nothing
             masks = {name: additive(mask, self.network.dtype) for name, mask in masks.items()}
-        return masks[""] if "" in masks else masks
+        return masks.get("", masks)
 
     def _chain_mask(self, positions: Tensor) -> Any:
         assert self.cache is not None

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models import hub, weights
-from specbench.models.architectures import obstacle
+from specbench.models.architectures import attention, obstacle
 from specbench.models.hub import one_line
 from specbench.models.pairs import Checkpoint
 
@@ -123,7 +123,7 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.
             folder,
             config=config,
             dtype=dtype,
-            attn_implementation="sdpa",
+            attn_implementation=attention(config),
             use_safetensors=not pickled,
             weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
             trust_remote_code=False,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from specbench.tokens import TokenTree, ancestors
+from specbench.tokens import TokenTree, ancestors, constant
 
 
 def causal_mask(positions: Tensor, length: int, window: int | None = None) -> Tensor:
@@ -28,12 +28,14 @@ def tree_mask(fed: Tensor, tree: TokenTree, length: int, window: int | None = No
     slots = torch.arange(length, device=fed.device)
     node = slots - root - 1  # [B, length] which node lies at a slot; committed where negative
     inside = (node >= 0) & (node < tree.size)
-    relation = ancestors(tree.parents).to(fed.device)[:, node.clamp(0, tree.size - 1)].movedim(0, 1)  # [B, n, length]
+    relation = ancestors(tree.parents, fed.device)[:, node.clamp(0, tree.size - 1)].movedim(0, 1)  # [B, n, length]
     committed = (node < 0).unsqueeze(1)
     seen = committed | (inside.unsqueeze(1) & relation)
     if window is not None:
-        depths = torch.tensor(tree.topology.depths, device=fed.device)
-        lies_at = torch.where(inside, root + depths[node.clamp(0, tree.size - 1)], slots)  # position of what lies at a slot
+        depths = constant(tree.topology.depths, fed.device)
+        lies_at = torch.where(
+            inside, root + depths[node.clamp(0, tree.size - 1)], slots
+        )  # position of what lies at a slot
         query_at = (root + depths).unsqueeze(-1)
         seen = seen & (lies_at.unsqueeze(1) > query_at - window)
     return torch.cat([causal_mask(fed, length, window), seen.unsqueeze(1)], 2)

@@ -23,6 +23,16 @@ from transformers.generation.logits_process import (
 COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves float32
 
 
+class Eta(EtaLogitsWarper):
+    """Eta sampling as in transformers, whose entropy comes with a check of its input that waits for the device."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        probs = scores.softmax(-1)
+        entropy = torch.special.entr(probs).sum(-1, keepdim=True)
+        eta = torch.minimum(self.epsilon, self.epsilon.sqrt() * (-entropy).exp())
+        return scores.masked_fill((probs < eta) & (scores < scores.amax(-1, keepdim=True)), self.filter_value)
+
+
 @dataclass(frozen=True)
 class Law:
     """How logits become the law that tokens are drawn from. Temperature 0 is greedy: a one-hot row, lowest id at ties.
@@ -57,7 +67,7 @@ class Law:
         if self.min_p is not None:
             warpers.append(MinPLogitsWarper(self.min_p))
         if self.eta is not None and self.eta < 1.0:
-            warpers.append(EtaLogitsWarper(self.eta))
+            warpers.append(Eta(self.eta))
         return warpers
 
     def __call__(self, logits: Tensor, width: int) -> Tensor:
@@ -74,6 +84,7 @@ class Law:
             scores = scores.double() - scores.amax(-1, keepdim=True)
         flat = scores.reshape(-1, scores.shape[-1])
         if self._warpers:
-            flat = self._warpers(torch.empty((flat.shape[0], 0), dtype=torch.long, device=flat.device), flat)
+            nothing = torch.empty((flat.shape[0], 0), dtype=torch.long, device=flat.device)  # no warper reads the text
+            flat = self._warpers(nothing, flat)  # type: ignore[arg-type]
         probs = flat.softmax(-1).view(scores.shape)
         return F.pad(probs, (0, width - probs.shape[-1])) if probs.shape[-1] < width else probs

@@ -30,7 +30,7 @@ class Document:
 
     @property
     def held_out(self) -> bool:
-        """Whether the document is kept for evaluation: decided by its name alone, so the same on every machine."""
+        """Whether the document is kept for evaluation: decided by its name, so the same on every machine."""
         return hashlib.sha256(self.name.encode()).digest()[0] < 256 * HELD_OUT
 
 
@@ -40,7 +40,7 @@ def documentation_roots() -> list[Path]:
 
 
 def read_corpus(docs: list[Path]) -> list[Document]:
-    """All documents of this Python, in a fixed order: the standard library, its tests, the given documentation folders."""
+    """All documents of this Python, in a fixed order: the standard library, its tests, the documentation."""
     library = Path(sysconfig.get_paths()["stdlib"])
     documents = list(_read("library", library, "*.py"))
     for root in docs:
@@ -99,7 +99,7 @@ def encode(tokenizer: Tokenizer, documents: list[Document]) -> tuple[Ids, Ids]:
     encoded = tokenizer.encode_batch([d.text for d in shuffled])
 
     def stream(held_out: bool) -> Ids:
-        rows = [e.ids + [0] for d, e in zip(shuffled, encoded, strict=True) if d.held_out == held_out]
+        rows = [[*e.ids, 0] for d, e in zip(shuffled, encoded, strict=True) if d.held_out == held_out]
         return np.concatenate([np.asarray(row, dtype=np.uint16) for row in rows])
 
     return stream(False), stream(True)

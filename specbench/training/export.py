@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -69,7 +68,7 @@ def write_pair(
     command: str,
 ) -> None:
     """Write out/target and out/draft as checkpoints that transformers loads, and out/README.md, the model card."""
-    fast = PreTrainedTokenizerFast(
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         bos_token=corpus.END_OF_TEXT,
         eos_token=corpus.END_OF_TEXT,
@@ -79,7 +78,7 @@ def write_pair(
     )
     facts: dict[str, object] = {}
     for role, model in models.items():
-        model.to(torch.bfloat16).save_pretrained(out / role)
+        model.bfloat16().save_pretrained(out / role)
         fast.save_pretrained(out / role)
         facts[f"{role}_layers"] = model.config.num_hidden_layers
         facts[f"{role}_parameters"] = sum(p.numel() for p in model.parameters())

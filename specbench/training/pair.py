@@ -82,7 +82,7 @@ def silence(block: nn.Module, layers: int) -> None:
 
 
 def deepen(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
-    """The same function with `layers` layers: behind every layer come copies of it whose output projections are zero."""
+    """The same function with `layers` layers: behind every layer come copies of it that write nothing yet."""
     deeper = LlamaForCausalLM(llama(layers))
     copies = layers // len(model.model.layers)
     state = {k: v for k, v in model.state_dict().items() if ".layers." not in k}
@@ -113,13 +113,14 @@ class Learner:
             torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
         ]
-        self.forward = torch.compile(model.model.forward)
+        self.forward: Any = torch.compile(model.model.forward)
 
     def logits(self, ids: Tensor) -> Tensor:
         """[rows, length, vocabulary] in float32, computed in bfloat16 on float32 master weights."""
         with torch.autocast(ids.device.type, torch.bfloat16):
             hidden = self.forward(input_ids=ids, use_cache=False).last_hidden_state
-            return self.model.lm_head(hidden).float()
+            logits: Tensor = self.model.lm_head(hidden).float()
+        return logits
 
     def step(self, loss: Tensor, factor: float) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -147,7 +148,7 @@ def distillation_loss(p: Tensor, logits: Tensor) -> Tensor:
 
 
 def schedule(stage: Stage, step: int, last: bool) -> float:
-    """Factor on the learning rate: a short warm-up into every stage, then constant; linear to zero in a model's last stage."""
+    """Factor on the learning rate: a short warm-up, then constant; linear to zero in a model's last stage."""
     warm = min(1.0, (step + 1) / 60)
     return warm * (1 - step / stage.steps if last else 1.0)
 
@@ -251,7 +252,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder of checkpoints and logs; start again to go on")
     parser.add_argument("--out", type=Path, help="where the finished pair is written (target/, draft/, README.md)")
-    parser.add_argument("--docs", type=Path, action="append", help="documentation sources; default: where Debian puts them")
+    parser.add_argument(
+        "--docs", type=Path, action="append", help="documentation sources; default: where Debian puts them"
+    )
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     documents = corpus.read_corpus(arguments.docs or corpus.documentation_roots())

@@ -1,0 +1,149 @@
+"""Method files: every one that ships is proven exact over toy models, and a wrong one is refused with what would be right."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specbench.decoding.build import HEADER, build, methods, needs, read_method
+from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.loop import Speculate
+from specbench.decoding.verify import Rejection, TokenMatch
+from specbench.errors import UsageError
+from specbench.timing import WallClock
+from tests.laws import EXACT, sequence_error
+from tests.toys import KINDS, Toy, random_pair
+
+TARGET, DRAFT = (Toy(table) for table in random_pair(0, 3, 4))
+
+
+def toys(name: str, seed: int, vocab: int) -> dict[str, Toy]:
+    """A toy for every model that a method file mentions; the target is called target."""
+    p, q = random_pair(seed, vocab, 4)
+    others = sorted(needs(name) - {"target"})
+    return {"target": Toy(p), **{other: Toy(q.roll(row, 0)) for row, other in enumerate(others)}}
+
+
+@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
+@pytest.mark.parametrize(("vocab", "k"), [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2)])
+@pytest.mark.parametrize("name", methods())
+def test_a_shipped_method_is_lossless_if_it_says_so(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> None:
+    errors = []
+    for seed in range(len(KINDS)):
+        models = toys(name, seed, vocab)
+        method = build(name, models, k)
+        errors.append(sequence_error(method, models["target"].table, 4, eos=eos))
+    assert (max(errors) <= EXACT) == read_method(name)["lossless"] == build(name, models, k).verifier.lossless
+
+
+def test_the_methods_of_this_version_ship() -> None:
+    assert {"baseline", "chain", "token-match"} <= set(methods())
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_shipped_method_says_what_it_is(name: str) -> None:
+    content = read_method(name)
+    assert set(content) == HEADER
+    assert all(len(content[key]) > 10 for key in ("summary", "paper"))
+    assert "target" in needs(name)
+
+
+def test_files_become_objects() -> None:
+    models = {"target": TARGET, "draft": DRAFT}
+    assert build("baseline", models, 3) == Speculate(NoDraft(), TARGET, Rejection())
+    assert build("chain", models, 3) == Speculate(ModelDrafter(DRAFT, 3), TARGET, Rejection())
+    assert build("token-match", models, 5) == Speculate(ModelDrafter(DRAFT, 5), TARGET, TokenMatch())
+
+
+def test_needs_are_the_models_of_a_file() -> None:
+    assert needs("baseline") == {"target"}
+    assert needs("chain") == {"target", "draft"}
+
+
+def written(folder: Path, method: object) -> str:
+    file = folder / "mine.yaml"
+    header = {"summary": "a method of my own", "paper": "none", "lossless": True}
+    file.write_text(yaml.safe_dump({**header, "method": method}))
+    return str(file)
+
+
+CHAIN = {"drafter": {"ModelDrafter": {"model": "draft", "k": "k"}}, "model": "target", "verifier": "Rejection"}
+
+
+def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
+    inner = {"Speculate": {**CHAIN, "model": "draft", "length": 2}}
+    name, clock = written(tmp_path, {"Speculate": {**CHAIN, "drafter": inner}}), WallClock()
+    method = build(name, {"target": TARGET, "draft": DRAFT}, 1, clock)
+    assert method == Speculate(Speculate(ModelDrafter(DRAFT, 1), DRAFT, Rejection(), 2), TARGET, Rejection())
+    assert method.clock is method.drafter.clock is clock
+    assert sequence_error(method, TARGET.table, 3) <= EXACT
+
+
+@pytest.mark.parametrize(
+    ("method", "where", "accepted"),
+    [
+        (
+            {"Speculte": CHAIN},
+            "method.Speculte: unknown part 'Speculte'",
+            "ModelDrafter, NoDraft, Rejection, Speculate",
+        ),
+        (
+            {"Speculate": {**CHAIN, "drafts": 3}},
+            "method.Speculate: unknown field drafts",
+            "drafter, model, verifier, length",
+        ),
+        ({"Speculate": {"drafter": "NoDraft"}}, "method.Speculate: missing field model, verifier", ""),
+        (
+            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "draft", "K": 4}}}},
+            "method.Speculate.drafter.ModelDrafter: unknown field K",
+            "ModelDrafter takes model, k",
+        ),
+        (
+            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "drft", "k": 4}}}},
+            "method.Speculate.drafter.ModelDrafter.model: unknown part 'drft'",
+            "draft, k",
+        ),
+        ({"Speculate": CHAIN, "NoDraft": {}}, "method: expected one part as {Name: {...}}", "Speculate, NoDraft"),
+        ({"Speculate": ["NoDraft"]}, "method.Speculate: unknown field ['NoDraft']", "drafter, model, verifier"),
+        ({"Speculate": {**CHAIN, "verifier": {"Rejection": {"lenience": 2}}}}, "Rejection: unknown field", "no fields"),
+        ("Rejection", "method: the outermost part must be Speculate, not Rejection", ""),
+        (7, "method: the outermost part must be Speculate, not int", ""),
+    ],
+)
+def test_a_wrong_part_is_refused_by_file_path_and_choice(
+    tmp_path: Path, method: object, where: str, accepted: str
+) -> None:
+    name = written(tmp_path, method)
+    with pytest.raises(UsageError) as caught:
+        build(name, {"target": TARGET, "draft": DRAFT}, 4)
+    message = str(caught.value)
+    assert message.startswith(f"{name}: method")
+    assert where in message
+    assert accepted in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"method: [1,", "not readable as YAML"),
+        (b"\xff\xfe\x00", "not readable as YAML"),
+        (b"- a list", "exactly the keys lossless, method, paper, summary"),
+        (b"method: NoDraft", "exactly the keys lossless, method, paper, summary"),
+        (b"", "exactly the keys lossless, method, paper, summary"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        build(str(file), {"target": TARGET}, 4)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ")
+    assert said in message
+    assert "\n" not in message
+
+
+def test_an_unknown_method_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown method 'chian': choose one of baseline, chain, token-match"):
+        build("chian", {"target": TARGET}, 4)

@@ -1,0 +1,255 @@
+"""Counts, overlaps and costs: by hand, by enumeration, and from decodes of toy models under a clock that we turn."""
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench import theory
+from specbench.decoding.decode import Trace, decode
+from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import Source, seeded
+from specbench.decoding.types import Context, Draft, Verdict, Verifier
+from specbench.decoding.verify import Rejection, TokenMatch
+from specbench.metrics import RoundCounts, Timing, acceptance, costs, speedup
+from specbench.timing import NullClock, WallClock
+from specbench.tokens import TokenTree
+from tests.laws import EXACT, one_round
+from tests.toys import CPU, KINDS, PROMPT, Stopping, Toy, Tree, chain, methods, number_of, random_pair
+
+both = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=lambda verifier: type(verifier).__name__)
+
+
+def test_acceptance_by_hand() -> None:
+    # three drafted: one accepted; all accepted; the second is an end token; clipped to one draft, rejected
+    rounds = [
+        RoundCounts(3, 2, 1, 2, (0.5, 0.25)),
+        RoundCounts(3, 3, 3, 4, (0.75, 1.0, 0.5)),
+        RoundCounts(3, 2, 2, 2, (1.0, 0.5)),
+        RoundCounts(1, 1, 0, 1, (0.5,)),
+    ]
+    found = acceptance(rounds)
+    assert (found.rounds, found.drafted, found.tested, found.accepted, found.emitted) == (4, 10, 8, 6, 9)
+    assert found.alpha == 5.0 / 8
+    assert found.alpha_tested == 6 / 8
+    assert found.accepted_per_drafted == 6 / 10
+    assert found.tokens_per_round == 9 / 4
+    assert found.by_position == (3 / 4, 2 / 3, 1.0)  # of those tested at a position
+
+
+def test_nothing_to_divide_by_is_no_number() -> None:
+    empty, undrafted = acceptance([]), acceptance([RoundCounts(0, 0, 0, 1, ())])
+    assert all(map(math.isnan, (empty.alpha, empty.alpha_tested, empty.accepted_per_drafted, empty.tokens_per_round)))
+    assert math.isnan(undrafted.alpha)
+    assert undrafted.tokens_per_round == 1
+    assert undrafted.by_position == ()
+    assert math.isnan(speedup([], [], [], []))
+
+
+def test_speedup_is_a_ratio_of_totals_per_token() -> None:
+    assert speedup([1.0, 3.0], [10, 30], [1.0, 1.0], [10, 30]) == 2.0
+    assert speedup([4.0], [40], [1.0], [20]) == 2.0  # half the tokens in a quarter of the time
+
+
+def expected_tokens(accepted: Tensor, k: int) -> float:
+    """1 + Σ over all prefixes of up to k drafts of the product of their rows of `accepted` [N, V]."""
+    vocab, reached, total = accepted.shape[1], torch.ones(1, dtype=torch.float64), 1.0
+    number = torch.tensor([number_of(PROMPT, vocab)])
+    for _ in range(k):
+        reached = (reached.unsqueeze(1) * accepted[number]).flatten()
+        number = (number.unsqueeze(1) * vocab + 1 + torch.arange(vocab)).flatten()
+        total += reached.sum().item()
+    return total
+
+
+def emitted_on_average(method: Speculate, k: int) -> float:
+    outcomes = one_round(method, [PROMPT], len(PROMPT) + k + 1)
+    return outcomes.mean(outcomes.step.round.emitted).item()
+
+
+@pytest.mark.parametrize(("vocab", "k"), [(2, 4), (3, 3), (4, 2)])
+@pytest.mark.parametrize("seed", range(len(KINDS)))
+def test_the_expected_number_of_tokens_is_the_closed_form(vocab: int, k: int, seed: int) -> None:
+    p, q = random_pair(seed, vocab, k + 1)
+    rejection, match = emitted_on_average(chain(p, q, k), k), emitted_on_average(chain(p, q, k, TokenMatch()), k)
+    assert rejection == pytest.approx(expected_tokens(torch.minimum(p, q), k), abs=EXACT)
+    assert match == pytest.approx(expected_tokens(p * q, k), abs=EXACT)
+    assert match <= rejection + EXACT
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_equal_acceptance_everywhere_gives_the_formula_of_leviathan(k: int) -> None:
+    p, q = random_pair(KINDS.index("flat"), 3, k + 1)
+    alpha = torch.minimum(p[0], q[0]).sum().item()
+    assert emitted_on_average(chain(p, q, k), k) == pytest.approx(theory.expected_tokens(alpha, k), abs=EXACT)
+
+
+@both
+@pytest.mark.parametrize("eos", [(), (2,)], ids=["endless", "eos"])
+@pytest.mark.parametrize("end", [4, 2], ids=["roomy", "clipped"])
+@pytest.mark.parametrize("how", ["iid", "without", "top"])
+@pytest.mark.parametrize("widths", [(1, 1), (3,), (2, 1)])
+def test_the_overlap_of_a_level_is_its_chance_of_acceptance(
+    widths: tuple[int, ...], how: str, end: int, eos: tuple[int, ...], verifier: Verifier
+) -> None:
+    for seed, kind in product(range(len(KINDS)), (Tree, Stopping)):
+        p, q = random_pair(seed, 3, len(widths) + 1)
+        outcomes = one_round(Speculate(kind((Toy(q),), widths, how), Toy(p), verifier), [PROMPT], end, eos, len(widths))
+        done, level = outcomes.step.round, torch.arange(len(widths))
+        tested, accepted = (level < n.unsqueeze(1) for n in (done.tested, done.accepted))
+        assert torch.allclose(outcomes.mean(done.overlap), outcomes.mean(accepted), rtol=0, atol=EXACT), (seed, kind)
+        assert not done.overlap[~tested].any()
+        assert (done.accepted <= done.tested).all()
+        assert (done.tested <= torch.minimum(done.drafted, done.emitted)).all()
+
+
+def test_a_branch_that_ends_early_is_not_tested_further() -> None:
+    p, q = random_pair(0, 3, 3)
+    second = int(q[number_of(PROMPT, 3)].topk(2).indices[1])  # the second child is left without a child of its own
+    method = Speculate(Stopping((Toy(q),), (2, 1), "top", stop=second), Toy(p), Rejection())
+    step = one_round(method, [PROMPT], 4).step
+    first_node, tested = step.verdict.path[:, 0], step.round.tested
+    assert set(tested[first_node == 0].tolist()) == {2}
+    assert set(tested[first_node == 1].tolist()) == {1}
+
+
+@pytest.mark.parametrize("name", methods(3))
+def test_counts_of_a_decode_add_up(name: str) -> None:
+    prompts = [(0,), (1, 0), (0, 1, 1), (1, 1)]
+    traces = decode(methods(3)[name], prompts, new=12, eos=(2,), rng=seeded(range(4), CPU), device=CPU)
+    for trace in traces:
+        assert sum(done.emitted for done in trace.rounds) == len(trace.tokens) <= 12
+        assert len(trace.tokens) == 12 or trace.tokens[-1] == 2
+        assert 2 not in trace.tokens[:-1]
+        for place, done in enumerate(trace.rounds, start=1):
+            last = place == len(trace.rounds)
+            assert done.accepted <= done.tested <= done.drafted
+            assert len(done.overlap) == done.tested
+            assert done.emitted == done.accepted + 1 or (last and done.emitted == done.accepted)
+
+
+@both
+def test_alpha_by_overlap_agrees_with_alpha_by_counting(verifier: Verifier) -> None:
+    p, q = random_pair(0, 8, 3)
+    traces = decode(chain(p, q, 4, verifier), [PROMPT] * 32, new=200, eos=(), rng=seeded(range(32), CPU), device=CPU)
+    rounds = [done for trace in traces for done in trace.rounds]
+    found = acceptance(rounds)
+    variance = math.fsum(a * (1 - a) for done in rounds for a in done.overlap)  # of a sum of tests, given their chances
+    assert abs(found.alpha - found.alpha_tested) <= 4 * math.sqrt(variance) / found.tested
+    assert 0.1 < found.alpha < 0.9
+    unclipped = acceptance([done for done in rounds if done.drafted == 4 and done.emitted == done.accepted + 1])
+    assert theory.expected_tokens_by_position(unclipped.by_position) == pytest.approx(unclipped.tokens_per_round)
+
+
+@dataclass
+class Hand:
+    """A clock that stands still until somebody moves it."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True, eq=False)
+class Slow(Toy):
+    """Takes `seconds` for a pass over one token, half as long again for a pass over more."""
+
+    hand: Hand
+    seconds: float
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        self.hand.now += self.seconds * (1.5 if tree.size else 1)
+        return super().probs(context, tree, refeed)
+
+    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
+        self.hand.now += self.seconds * k
+        return super().sample(context, k, rng, refeed)
+
+
+@dataclass(frozen=True)
+class SlowRejection(Rejection):
+    hand: Hand
+
+    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        self.hand.now += 0.25
+        return super().judge(p, draft, rng)
+
+
+def timing(trace: Trace) -> Timing:
+    drafted = sum(done.drafted for done in trace.rounds)
+    spans = trace.spans
+    return Timing(trace.seconds, spans["draft"], spans["verify"], len(trace.rounds), drafted, len(trace.tokens))
+
+
+def test_costs_are_those_of_the_models() -> None:
+    hand = Hand()
+    clock = WallClock(now=hand)
+    p, q = random_pair(0, 3, 3)
+    target, draft, rule = Slow(p, hand, 1.0), Slow(q, hand, 0.125), SlowRejection(hand)
+    arms = []
+    for drafter in (NoDraft(), ModelDrafter(draft, 2)):
+        method = Speculate(drafter, target, rule, clock=clock)
+        arms += decode(method, [PROMPT], new=31, eos=(), rng=seeded([1], CPU), device=CPU, clock=clock)
+    assert arms[0].spans == {"draft": 0.0, "verify": 31.0, "accept": 31 * 0.25}
+    assert arms[0].seconds == 31 * 1.25
+    assert set(arms[1].spans) == {"draft", "verify", "accept"}
+    assert sum(arms[1].spans.values()) == arms[1].seconds
+
+    baseline, method = map(timing, arms)
+    found = costs(baseline, method)
+    assert found.baseline_step_seconds == 1.25
+    assert found.c == pytest.approx(0.125 / 1.25)
+    assert found.v == pytest.approx(arms[1].spans["verify"] / method.rounds)
+    k = method.drafted / method.rounds
+    assert k * found.c + found.v + found.overhead == pytest.approx(found.round_seconds / found.baseline_step_seconds)
+    measured = speedup([baseline.seconds], [baseline.tokens], [method.seconds], [method.tokens])
+    tokens_per_round = acceptance(arms[1].rounds).tokens_per_round
+    assert tokens_per_round / (k * found.c + found.v + found.overhead) == pytest.approx(measured)
+
+
+def test_a_baseline_costs_a_step_a_round() -> None:
+    arm = Timing(seconds=10.0, draft=0.0, verify=8.0, rounds=5, drafted=0, tokens=5)
+    found = costs(arm, arm)
+    assert (found.c, found.v, found.overhead) == (0.0, 1.0, 0.0)
+
+
+def test_spans_are_named_by_their_path_and_survive_an_error() -> None:
+    hand = Hand()
+    clock = WallClock(now=hand)
+    clock.start()
+    for _ in range(2):
+        with clock.span("draft"):
+            hand.now += 1
+            with clock.span("verify"):
+                hand.now += 2
+    with suppress(ZeroDivisionError), clock.span("verify"):
+        hand.now += 4
+        _ = 1 / 0
+    hand.now += 8
+    assert clock.stop() == (18.0, {"draft": 6.0, "draft/verify": 4.0, "verify": 4.0})
+    clock.start()
+    assert clock.stop() == (0.0, {})  # earlier spans are forgotten
+
+
+def test_the_spans_of_an_inner_speculation_lie_inside_the_draft() -> None:
+    hand = Hand()
+    clock = WallClock(now=hand)
+    p, q = random_pair(0, 3, 3)
+    inner = Speculate(ModelDrafter(Slow(q, hand, 0.125), 1), Slow(q, hand, 0.5), Rejection(), 1, clock)
+    method = Speculate(inner, Slow(p, hand, 1.0), Rejection(), clock=clock)
+    spans = decode(method, [PROMPT], new=9, eos=(), rng=seeded([1], CPU), device=CPU, clock=clock)[0].spans
+    assert set(spans) == {"draft", "draft/draft", "draft/verify", "draft/accept", "verify", "accept"}
+    assert spans["draft"] == spans["draft/draft"] + spans["draft/verify"] > 0
+
+
+def test_a_null_clock_measures_nothing() -> None:
+    clock = NullClock()
+    clock.start()
+    with clock.span("draft"):
+        assert clock.stop() == (0.0, {})

@@ -1,0 +1,186 @@
+"""The host reads the device once per round, and in a steady round it sends nothing there.
+
+Counted on a CPU: reads by the operators and methods that would wait for a device, copies by the tensors that are made
+of host data. Both make the host wait on CUDA, where `torch.cuda.set_sync_debug_mode` is asked as well.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specbench.decoding.decode import begin, decode, levels_left
+from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import Source, seeded
+from specbench.decoding.types import Context, Draft, Drafter, Verdict, Verifier
+from specbench.decoding.verify import Rejection, TokenMatch
+from specbench.models.causal import Causal
+from specbench.models.warp import Law
+from specbench.timing import NullClock
+from specbench.tokens import TokenTree
+from tests.tiny import CPU, network
+
+READS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}
+PYTHON_READS = ("tolist", "numpy", "cpu", "__array__")  # on a CPU these pass no operator
+COPIES = {
+    "aten::lift_fresh"
+}  # torch.tensor(...), a list as an index; not single numbers, which CUDA fills in itself
+V, K, ROOM, NEW = 32, 4, 6, 40
+START = 2  # reads of a prefill, one per model
+
+
+@dataclass
+class Counts(TorchDispatchMode):
+    """Reads and copies so far."""
+
+    reads: int = 0
+    copies: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self:  # in inference mode an operator that is made of others would hide them
+            result = func.decompose(*args, **(kwargs or {}))
+        if result is not NotImplemented:
+            return result
+        self.reads += func.name().split(".")[0] in READS
+        self.copies += func.name().split(".")[0] in COPIES and args[0].ndim > 0
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counted() -> Iterator[Counts]:
+    counts = Counts()
+
+    def counting(method: Any) -> Any:
+        def wrapped(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+            counts.reads += 1
+            return method(self, *args, **kwargs)
+
+        return wrapped
+
+    with pytest.MonkeyPatch.context() as patch, counts:
+        for name in PYTHON_READS:
+            patch.setattr(torch.Tensor, name, counting(getattr(torch.Tensor, name)))
+        yield counts
+
+
+@dataclass
+class Marks(NullClock):
+    """Notes how often the host has read when a timed region begins and when it ends."""
+
+    counts: Counts
+    at: list[int] = field(default_factory=list)
+
+    def start(self) -> None:
+        self.at.append(self.counts.reads)
+
+    def stop(self) -> tuple[float, dict[str, float]]:
+        self.at.append(self.counts.reads)
+        return super().stop()
+
+
+@dataclass(frozen=True)
+class AnyTree:
+    """Some tree, the same in every round, of tokens that lie about."""
+
+    room: int = 6
+
+    def start(self, context: Context) -> None:
+        return
+
+    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
+        return Draft(TokenTree(context.seq[:, :6] % 3, (-1, -1, 0, 0, 1, 4)))
+
+    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        return
+
+    def select(self, rows: Tensor) -> None:
+        return
+
+
+def pair(drafter: str, verifier: Verifier, law: Law, device: torch.device = CPU) -> Speculate:
+    target, draft = (Causal(network("llama", V, seed, torch.float32).to(device), law, V) for seed in (0, 1))
+    drafters: dict[str, Drafter] = {"none": NoDraft(), "model": ModelDrafter(draft, K), "tree": AnyTree()}
+    return Speculate(drafters[drafter], target, verifier)
+
+
+methods = pytest.mark.parametrize(
+    ("drafter", "verifier"),
+    [
+        ("none", Rejection()),
+        ("model", Rejection()),
+        ("model", TokenMatch()),
+        ("tree", Rejection()),
+        ("tree", TokenMatch()),
+    ],
+    ids=["baseline", "chain", "token-match", "tree", "tree token-match"],
+)
+laws = pytest.mark.parametrize(
+    "law", [Law(0), Law(1.0, top_p=0.9), Law(0.7, top_k=9, top_p=0.95, min_p=0.05, eta=0.01)], ids=["0", "top-p", "all"]
+)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_counter_counts(inference: bool) -> None:
+    with torch.inference_mode(inference), counted() as counts:
+        flag = torch.ones(2)
+        for read in (flag.tolist, flag.sum().item, lambda: bool(flag[0]), lambda: int(flag[0]), flag.nonzero, flag.cpu):
+            before = counts.reads
+            read()
+            assert counts.reads == before + 1, read
+        before = counts.copies
+        torch.tensor([0, 1])
+        flag[[0, 1]]
+        assert counts.copies == before + 2
+
+
+@laws
+@methods
+def test_the_host_reads_once_per_round(drafter: str, verifier: Verifier, law: Law) -> None:
+    with counted() as counts:
+        clock = Marks(counts)
+        rng = seeded([3], CPU)
+        trace, *_ = decode(pair(drafter, verifier, law), [[1, 2, 3]], new=NEW, eos=[], rng=rng, device=CPU, clock=clock)
+    prefill, decoding = clock.at[1] - clock.at[0], clock.at[3] - clock.at[2]
+    assert len(trace.tokens) == NEW
+    assert prefill <= START
+    assert decoding <= len(trace.rounds)
+
+
+@laws
+@methods
+def test_a_round_sends_nothing_to_the_device(drafter: str, verifier: Verifier, law: Law) -> None:
+    method, rng = pair(drafter, verifier, law), seeded([3, 4], CPU)
+    with torch.inference_mode():
+        context = begin([[1, 2, 3], [4]], NEW, ROOM, [0], CPU)
+        method.start(context)
+        method.advance(context, K, rng)  # the first round of a shape may bring its constants
+        with counted() as counts:
+            method.advance(context, K, rng)
+    assert (counts.reads, counts.copies) == (0, 0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@laws
+@methods
+def test_a_round_does_not_wait_for_a_cuda_device(drafter: str, verifier: Verifier, law: Law) -> None:
+    device = torch.device("cuda")
+    method, rng = pair(drafter, verifier, law, device), seeded([3, 4], device)
+    with torch.inference_mode():
+        context = begin([[1, 2, 3], [4]], NEW, ROOM, [0], device)
+        method.start(context)
+        method.advance(context, K, rng)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            method.advance(context, K, rng)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert levels_left(context) >= 0
