@@ -1,4 +1,4 @@
-"""Method files: every one that ships is proven exact over toy models, and a wrong one is refused with what would be right."""
+"""Method files: every one that ships is proven exact over toys, a wrong one is refused with what would be right."""
 
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
             "method.Speculate.drafter.ModelDrafter.model: unknown part 'drft'",
             "draft, k",
         ),
-        ({"Speculate": CHAIN, "NoDraft": {}}, "method: expected one part as {Name: {...}}", "Speculate, NoDraft"),
+        ({"Speculate": CHAIN, "NoDraft": {}}, "method: expected one part as {Name: {...}}", "NoDraft, Speculate"),
         ({"Speculate": ["NoDraft"]}, "method.Speculate: unknown field ['NoDraft']", "drafter, model, verifier"),
         ({"Speculate": {**CHAIN, "verifier": {"Rejection": {"lenience": 2}}}}, "Rejection: unknown field", "no fields"),
         ("Rejection", "method: the outermost part must be Speculate, not Rejection", ""),

@@ -129,7 +129,7 @@ def reported(change: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, 
 
 
 def grown(change: Callable[[Tree, Context, Draft], Draft]) -> Callable[..., Draft]:
-    return lambda self, context, budget, rng: change(self, context, GROW(self, context, budget, rng))
+    return lambda self, context, *arguments: change(self, context, GROW(self, context, *arguments))
 
 
 def raw_rows(tree: Tree, context: Context, draft: Draft) -> Draft:

@@ -4,6 +4,7 @@ Counted on a CPU: reads by the operators and methods that would wait for a devic
 of host data. Both make the host wait on CUDA, where `torch.cuda.set_sync_debug_mode` is asked as well.
 """
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,9 +29,7 @@ from tests.tiny import CPU, network
 
 READS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}
 PYTHON_READS = ("tolist", "numpy", "cpu", "__array__")  # on a CPU these pass no operator
-COPIES = {
-    "aten::lift_fresh"
-}  # torch.tensor(...), a list as an index; not single numbers, which CUDA fills in itself
+COPIES = {"aten::lift_fresh"}  # torch.tensor(...), a list as an index; not single numbers, which CUDA fills in itself
 V, K, ROOM, NEW = 32, 4, 6, 40
 START = 2  # reads of a prefill, one per model
 
@@ -107,7 +106,9 @@ class AnyTree:
 
 
 def pair(drafter: str, verifier: Verifier, law: Law, device: torch.device = CPU) -> Speculate:
-    target, draft = (Causal(network("llama", V, seed, torch.float32).to(device), law, V) for seed in (0, 1))
+    target, draft = (
+        Causal(copy.deepcopy(network("llama", V, seed, torch.float32)).to(device), law, V) for seed in (0, 1)
+    )
     drafters: dict[str, Drafter] = {"none": NoDraft(), "model": ModelDrafter(draft, K), "tree": AnyTree()}
     return Speculate(drafters[drafter], target, verifier)
 

@@ -105,7 +105,9 @@ def random_pair(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor]:
     kind = KINDS[seed % len(KINDS)]
     if kind in ("equal", "close"):
         p = table("dense", rng, rows, vocab)
-        q = p if kind == "equal" else p * (1 + 4e-16 * torch.rand(p.shape, generator=rng, dtype=p.dtype))
+        if kind == "equal":
+            return p, p.clone()
+        q = p * (1 + 4e-16 * torch.rand(p.shape, generator=rng, dtype=p.dtype))
         return p, q / q.sum(1, keepdim=True)
     if kind == "disjoint":
         p, q = table("dense", rng, rows, vocab), table("dense", rng, rows, vocab)

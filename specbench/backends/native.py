@@ -13,13 +13,15 @@ from specbench.backends.base import Decode
 from specbench.decoding.build import build, needs
 from specbench.decoding.decode import Trace, begin, decode
 from specbench.decoding.randomness import seeded
-from specbench.errors import UsageError
+from specbench.errors import UnusableModelError, UsageError
 from specbench.models import check, loading, pairs
 from specbench.models.causal import Causal
 from specbench.models.probe import probe
 from specbench.models.warp import Law
 from specbench.spec import RunSpec
 from specbench.timing import clock_for
+
+NOT_LOADED: Any = None  # stands for a model where only the form of a method is looked at
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Native:
     def __init__(self, spec: RunSpec) -> None:
         self.device = loading.resolve_device(spec.device)
         roles = needs(spec.method) | {"target"}
+        build(spec.method, dict.fromkeys(("target", "draft"), NOT_LOADED), spec.k)  # a wrong method file ends it here
         target = self._role(pairs.resolve(spec.target, spec.target_revision), spec.dtype)
         self.roles = {"target": target}
         self.warnings: tuple[str, ...] = ()
@@ -81,11 +84,20 @@ class Native:
     def load(self) -> None:
         """Read the weights of every role."""
         for name, role in self.roles.items():
-            loaded = loading.load_model(role.checkpoint, role.dtype, self.device)
+            loaded = self._read(role)
             probe(Causal(loaded.model, Law(), self.width), role.checkpoint.name, self.device)
             self.networks[name] = loaded.model
             self.commits[name] = loaded.commit
             self.warnings += loaded.warnings
+
+    def _read(self, role: Role) -> loading.Loaded:
+        try:
+            return loading.load_model(role.checkpoint, role.dtype, self.device)
+        except torch.OutOfMemoryError as error:
+            raise UnusableModelError(
+                f"{role.checkpoint.name}: its weights do not fit into the memory of {self.device}; "
+                "choose a smaller --dtype, a smaller model or --device cpu"
+            ) from error
 
     def eos(self, spec: RunSpec) -> list[int]:
         """The ids that end a sequence: the target's generation config decides; none under --ignore-eos."""

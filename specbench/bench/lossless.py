@@ -5,6 +5,7 @@ numerical where the two best tokens lie closer together than the noise between t
 is a mismatch.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -50,19 +51,28 @@ def compare(
 ) -> Losslessness:
     """The verdict over (prompt ids, baseline tokens, method tokens) of greedy decodes; scores only where they differ.
 
-    The gap is the largest top-2 gap at any divergence, the noise the largest difference of any logit between scoring
+    The gap is the largest `shortfall` at any divergence, the noise the largest difference of any logit between scoring
     one token at a time and `block` at a time over the texts that diverged.
     """
-    forks = [(prompt, base, at) for prompt, base, other in outputs if (at := divergence(base, other)) is not None]
+    forks = [
+        (prompt, base, other, at) for prompt, base, other in outputs if (at := divergence(base, other)) is not None
+    ]
     same = len(outputs) - len(forks)
     if not forks:
         return Losslessness("identical", same, len(outputs))
     gap, noise = 0.0, 0.0
-    for prompt, base, at in forks:
+    for prompt, base, other, at in forks:
         text = [*prompt, *base]
         one, many = scores(text, len(prompt), 1).double(), scores(text, len(prompt), block).double()
-        best = one[min(at, len(base) - 1)].topk(2).values
-        gap = max(gap, float(best[0] - best[1]))
+        gap = max(gap, shortfall(one[at], base[at], other[at]) if at < min(len(base), len(other)) else math.inf)
         noise = max(noise, float((one - many).abs().max()))
     verdict: Verdict = "numeric" if gap <= 2 * noise else "MISMATCH"
-    return Losslessness(verdict, same, len(outputs), min(at for _, _, at in forks), gap, noise)
+    return Losslessness(verdict, same, len(outputs), min(at for *_, at in forks), gap, noise)
+
+
+def shortfall(scores: Tensor, *tokens: int) -> float:
+    """How far the worst of the tokens lies below the best score; the top-2 gap where the tokens are the two best.
+
+    (A text that ends where the other goes on has no token there: no rounding does that, so its gap is infinite.)
+    """
+    return float(scores.max() - scores[list(tokens)].min())

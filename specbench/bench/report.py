@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from specbench.bench.files import clean
 from specbench.bench.record import finite, write_rows
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
@@ -42,16 +43,21 @@ ROWS: tuple[tuple[str, str, str], ...] = (  # label, column, what it is
 def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     """One column per cell, one line per number; what all cells share stands above the table, failures below it."""
     varying = [s for s in SETTINGS if len({str(r.get(s)) for r in rows}) > 1]
-    table = Table(title=Text(constants(rows, varying)), title_justify="left", title_style="")
+    table = Table(title=Text(shown(constants(rows, varying))), title_justify="left", title_style="")
     table.add_column("")
     for row in rows:
-        heading = [str(row["dataset"]), *(f"{s} {row.get(s)}" for s in varying)]
-        table.add_column(Text("\n".join(heading)), justify="right")
+        heading = [row["dataset"], *(f"{s} {row.get(s)}" for s in varying)]
+        table.add_column(Text("\n".join(map(shown, heading))), justify="right")
     table.add_column("", style="dim", overflow="fold")
     for label, column, meaning in ROWS:
         style = "bold" if column == "speedup" else ""
-        table.add_row(Text(label), *(Text(cell_text(r, column)) for r in rows), Text(meaning), style=style)
-    return Group(table, *(Text(note) for note in notes(rows)))
+        table.add_row(Text(label), *(Text(shown(cell_text(r, column))) for r in rows), Text(meaning), style=style)
+    return Group(table, *(Text(note) for note in map(shown, notes(rows))))
+
+
+def shown(text: object) -> str:
+    """Text of a data set, a model or an error as a terminal may have it: without control characters."""
+    return clean(text, 2000)
 
 
 def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
@@ -121,15 +127,16 @@ def rendered(rows: Sequence[Mapping[str, Any]], style: str) -> str:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The run table as Markdown."""
+    """The run table as Markdown, and its notes as a list."""
     lines = [
-        "| | " + " | ".join(str(r["dataset"]).replace("|", "\\|") for r in rows) + " |",
+        "| | " + " | ".join(shown(r["dataset"]).replace("|", "\\|") for r in rows) + " |",
         "|---|" + "---:|" * len(rows),
     ]
     lines += [
         f"| {label.strip()} | " + " | ".join(cell_text(r, column) for r in rows) + " |" for label, column, _ in ROWS
     ]
-    return "\n".join(lines) + "\n"
+    remarks = [f"- {shown(note)}" for note in notes(rows)]
+    return "\n".join([*lines, *(["", *remarks] if remarks else [])]) + "\n"
 
 
 def show(rows: Sequence[Mapping[str, Any]], style: str, console: Console) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from specbench.backends.base import Backend, Decode
 from specbench.bench import lossless
+from specbench.bench.files import first_line
 from specbench.bench.prompts import Prompt, PromptSet
 from specbench.bench.samples import Arm, Cell, Sample
 from specbench.decoding.decode import NonFiniteError
@@ -76,14 +77,21 @@ def measure_cell(
         verdict = compare(job, samples, scores)
     except NonFiniteError as error:
         return replace(cell, samples=samples, status="nan", error=str(error)), None
-    except torch.OutOfMemoryError as error:
-        reason = f"out of memory: {str(error).splitlines()[0]} Try a smaller dtype, shorter prompts or a smaller pair."
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        reason = f"out of memory ({first_line(error)}): try a smaller dtype, shorter prompts or a smaller pair"
         return replace(cell, samples=samples, status="oom", error=reason), None
     except KeyboardInterrupt as stop:
         return replace(cell, samples=samples, status="partial", error="interrupted"), stop
     except SpecbenchError as error:
         return replace(cell, samples=samples, status="error", error=str(error)), None
     return replace(cell, samples=samples, lossless=verdict), None
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; on a CPU torch has no exception of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def samples_of(job: Job, backend: Backend) -> Iterator[Sample]:

@@ -43,7 +43,7 @@ class Sample:
             "seconds": self.method.seconds,
             "baseline_prefill_seconds": self.baseline.prefill_seconds,
             "prefill_seconds": self.method.prefill_seconds,
-            "speedup": _per_token(self.baseline) / _per_token(self.method),
+            "speedup": metrics.ratio(_per_token(self.baseline), _per_token(self.method)),
             "identical": self.baseline.tokens == self.method.tokens,
             "rounds": counts.rounds,
             "drafted": counts.drafted,
@@ -193,6 +193,8 @@ def predictions(counts: metrics.Acceptance, cost: metrics.Costs) -> dict[str, fl
     ]  # a position that was never reached adds nothing
     if not counts.tested:  # nothing was drafted: the method is the baseline
         return {"speedup_predicted": 1.0, "speedup_calibrated": metrics.ratio(1.0, cost.v + cost.overhead)}
+    if not all(map(math.isfinite, (cost.c, cost.v, cost.overhead))):  # a clock or an engine that tells no phases
+        return {"speedup_predicted": math.nan, "speedup_calibrated": math.nan}
     return {
         "speedup_predicted": theory.speedup(counts.alpha, len(reached), cost.c),
         "speedup_calibrated": theory.speedup_calibrated(reached, len(reached), cost.c, cost.v, cost.overhead),

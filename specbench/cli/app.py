@@ -1,7 +1,8 @@
 """The Typer application: its commands, and how an error becomes one line and an exit code."""
 
+import io
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -38,11 +39,25 @@ def main_options(
 
 def main() -> None:
     """Entry point: what a user can cause ends in one line on stderr and the exit code of its kind."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that has no α, a file name that is no text
     try:
-        app()
+        code = app(standalone_mode=False)  # else typer would draw a box of five lines around a wrong option
     except SpecbenchError as error:
-        typer.echo(f"specbench: {error}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("specbench: interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        end(str(error), error.exit_code)
+    except typer.TyperException as error:
+        end(f"{error.format_message()} (see --help)" if error.format_message() else "", error.exit_code)
+    except typer.Abort:
+        end("aborted", 1)
+    if code == INTERRUPTED:
+        end("interrupted", INTERRUPTED)
+    sys.exit(code)
+
+
+def end(message: str, code: int) -> NoReturn:
+    """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor."""
+    if message:
+        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in message)
+        typer.echo(f"specbench: {line}", err=True)
+    sys.exit(code)

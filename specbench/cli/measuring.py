@@ -1,8 +1,10 @@
 """From settings to a finished run folder and a printed table: the command's body, which may import torch."""
 
+import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from rich.console import Console
 from specbench.backends.native import Native
 from specbench.bench import report
 from specbench.bench.environment import environment, now
+from specbench.bench.files import clean
 from specbench.bench.prompts import PromptSet, load_prompts
 from specbench.bench.record import RunFolder, slug
 from specbench.bench.runner import Job, measure
@@ -22,6 +25,8 @@ from specbench.errors import CellsFailedError, NotLosslessError, UsageError
 from specbench.models import pairs
 from specbench.spec import RunSpec
 
+BESIDES = ("format", "output_dir")  # settings that change no number
+
 
 def run(settings: dict[str, Any], quiet: bool, verbose: int) -> None:
     """Measure and print; raises what the exit code says (see the README)."""
@@ -29,20 +34,22 @@ def run(settings: dict[str, Any], quiet: bool, verbose: int) -> None:
     style = settings.pop("format", "table")
     if style not in report.FORMATS:
         raise UsageError(f"unknown --format {style!r}: choose one of {', '.join(report.FORMATS)}")
-    parent = Path(settings.pop("output_dir", "results"))
+    parent = Path(str(settings.pop("output_dir", "results")))
     specs = specs_of(settings)
     backend = Native(specs[0])
     prompts = [prompts_of(spec, backend) for spec in specs]  # bad data ends the run before any weight is read
     backend.load()
     jobs = [Job(spec, found, resolved(backend, found)) for spec, found in zip(specs, prompts, strict=True)]
-    for warning in () if quiet else backend.warnings:
-        err.print(f"note: {warning}", markup=False, highlight=False)
-    folder = RunFolder(parent, folder_name(specs), describe(specs, backend))
-    with Watch(err, lambda spec, sample: folder.add(spec.key, sample), quiet) as watch:
-        cells, stopped = measure(jobs, backend, backend.scores, watch)
-    finish(cells, folder, style, out)
+    description = describe(specs, backend)
     if not quiet:
-        err.print(f"results: {folder.path}", markup=False, highlight=False)
+        say(err, [f"note: {warning}" for warning in backend.warnings])
+        say(err, json.dumps(description, indent=2).splitlines() if verbose else [])
+    folder = RunFolder(parent, folder_name(specs), description)
+    with closing(folder), Watch(err, folder, quiet) as watch:
+        cells, stopped = measure(jobs, backend, backend.scores, watch)
+    report.show([cell.row() for cell in cells], style, out)
+    if not quiet:
+        say(err, [f"results: {folder.path}"])
     if stopped is not None:
         raise stopped
     judge(cells)
@@ -59,7 +66,7 @@ def specs_of(settings: Mapping[str, Any]) -> list[RunSpec]:
         rest["draft"] = first.draft or pairs.default_draft(first.target)
         if "k" not in rest and rest["draft"] and (known := pairs.default_k(first.target, rest["draft"])):
             rest["k"] = known
-        return [RunSpec(**rest, dataset=name) for name in dict.fromkeys(datasets)]
+        return list(dict.fromkeys(RunSpec(**rest, dataset=name) for name in datasets))
     except ValidationError as error:
         raise UsageError(one_line(error)) from None
 
@@ -69,7 +76,7 @@ def one_line(error: ValidationError) -> str:
     first = error.errors()[0]
     name = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
     if first["type"] == "extra_forbidden":
-        return f"unknown setting {name[2:]}; known are {', '.join(sorted(RunSpec.model_fields))}"
+        return f"unknown setting {name[2:]}; known are {', '.join(sorted([*RunSpec.model_fields, *BESIDES]))}"
     return f"{name} {first.get('input')!r}: {first['msg']}"
 
 
@@ -121,16 +128,14 @@ def describe(specs: list[RunSpec], backend: Native) -> dict[str, Any]:
         "command": shlex.join(["specbench", *sys.argv[1:]]),
         "specs": [spec.model_dump(mode="json") for spec in specs],
         "environment": environment(backend.device),
+        "resolved": roles(backend),
     }
 
 
-def finish(cells: list[Cell], folder: RunFolder, style: str, out: Console) -> None:
-    """Tables on disk first, then on the screen."""
-    for cell in cells:
-        folder.end(cell)
-    folder.render(cells)
-    folder.close()
-    report.show([cell.row() for cell in cells], style, out)
+def say(console: Console, lines: Iterable[str]) -> None:
+    """Plain lines, neither wrapped nor coloured, without control characters."""
+    for line in lines:
+        console.print(clean(line, 2000), markup=False, highlight=False, soft_wrap=True)
 
 
 def judge(cells: list[Cell]) -> None:

@@ -1,11 +1,12 @@
 """`specbench run`: baseline and one method over some data sets, measured side by side."""
 
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from specbench.errors import UsageError
+from specbench.errors import SpecbenchError, UsageError
 
 PAIR, METHOD, DATA, LAW, MEASURE, OUTPUT = "Pair", "Method", "Data", "Sampling", "Measuring", "Output"
 DEFAULT_DATASETS = ("code", "articles")
@@ -40,7 +41,7 @@ def run(
     output_dir: Annotated[Path | None, typer.Option("--output-dir", "-o", help="Where the run's folder is made. [default: results]", rich_help_panel=OUTPUT)] = None,
     format: Annotated[str | None, typer.Option("--format", help="table, csv, json, jsonl or md on stdout.", rich_help_panel=OUTPUT)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.", rich_help_panel=OUTPUT)] = False,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on stderr.", rich_help_panel=OUTPUT)] = 0,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="-v prints settings, versions and machine on stderr, -vv also the traceback of an error.", rich_help_panel=OUTPUT)] = 0,
 ) -> None:  # fmt: skip
     """Measure baseline and speculative decoding of a pair over prompts.
 
@@ -50,7 +51,12 @@ def run(
 
     given = {name: value for name, value in locals().items() if name not in {"measuring", "config", "quiet", "verbose"}}
     settings = {**read_config(config), **{name: value for name, value in given.items() if value is not None}}
-    measuring.run(settings, quiet=quiet, verbose=verbose)
+    try:
+        measuring.run(settings, quiet=quiet, verbose=verbose)
+    except SpecbenchError:
+        if verbose > 1:
+            traceback.print_exc()
+        raise
 
 
 def read_config(path: Path | None) -> dict[str, Any]:

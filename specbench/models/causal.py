@@ -121,9 +121,8 @@ class Causal:
         return {"": window}
 
     def _per_type(self, masks: dict[str, Tensor]) -> Any:
-        if (
-            self.config._attn_implementation == "eager"
-        ):  # it adds the mask to the scores: a boolean one would hide nothing
+        # Eager attention adds the mask to its scores, where a boolean one would hide nothing.
+        if self.config._attn_implementation == "eager":
             masks = {name: additive(mask, self.network.dtype) for name, mask in masks.items()}
         return masks.get("", masks)
 

@@ -1,0 +1,227 @@
+"""At temperature 0 every method emits, token for token, what `generate` of transformers does."""
+
+import copy
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+
+from specbench.decoding.decode import NonFiniteError, Trace, decode
+from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import seeded
+from specbench.decoding.types import Drafter, Verifier
+from specbench.decoding.verify import Rejection, TokenMatch
+from specbench.metrics import acceptance
+from specbench.models.causal import Causal
+from specbench.models.warp import Law
+from specbench.shipped import ASSETS
+from tests.tiny import CPU, network
+
+GREEDY = Law(0)
+V, NEW = 48, 48
+KS = range(1, 9)
+verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+PAIR = ASSETS / "pair"
+shipped = pytest.mark.skipif(not (PAIR / "target" / "config.json").exists(), reason="the shipped pair is not there yet")
+
+
+@lru_cache
+def random_prompts(count: int = 12) -> tuple[tuple[int, ...], ...]:
+    """Prompts of 1 to `count` tokens."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple(tuple(torch.randint(V, (n + 1,), generator=generator).tolist()) for n in range(count))
+
+
+@lru_cache
+def target_of(dtype: torch.dtype) -> Any:
+    return network("llama", V, 3, dtype)
+
+
+@lru_cache
+def draft_of(dtype: torch.dtype, noise: float = 0.03) -> Any:
+    """The target with noise on its weights: wrong often enough, and not too often."""
+    draft = copy.deepcopy(target_of(dtype))
+    generator = torch.Generator().manual_seed(1)
+    for parameter in draft.parameters():
+        parameter.data += noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
+    return draft
+
+
+def run(
+    target: Any,
+    draft: Any,
+    k: int,
+    verifier: Verifier,
+    prompts: Sequence[Sequence[int]],
+    new: int = NEW,
+    eos: Sequence[int] = (),
+    law: Law = GREEDY,
+) -> list[Trace]:
+    """Decode all prompts in one ragged batch; without a draft it is the baseline."""
+    width = target.config.vocab_size
+    drafter: Drafter = ModelDrafter(Causal(draft, law, width), k) if draft else NoDraft()
+    method = Speculate(drafter, Causal(target, law, width), verifier)
+    return decode(method, prompts, new=new, eos=eos, rng=seeded(range(len(prompts)), CPU), device=CPU)
+
+
+def tokens_of(traces: Sequence[Trace]) -> list[tuple[int, ...]]:
+    return [trace.tokens for trace in traces]
+
+
+@torch.inference_mode()
+def generated(net: Any, prompt: Sequence[int], new: int = NEW, eos: Sequence[int] = ()) -> tuple[int, ...]:
+    """What transformers emits greedily after one prompt, alone."""
+    config = hf.GenerationConfig(
+        do_sample=False, max_new_tokens=new, eos_token_id=list(eos) or None, pad_token_id=0, bos_token_id=None
+    )
+    ids = torch.tensor([prompt])
+    output = net.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    return tuple(output[0, len(prompt) :].tolist())
+
+
+@lru_cache
+def expected(dtype: torch.dtype) -> list[tuple[int, ...]]:
+    return [generated(target_of(dtype), prompt) for prompt in random_prompts()]
+
+
+@dtypes
+def test_the_baseline_is_generate(dtype: torch.dtype) -> None:
+    traces = run(target_of(dtype), None, 0, Rejection(), random_prompts())
+    assert tokens_of(traces) == expected(dtype)
+    assert all(len(trace.rounds) == NEW for trace in traces)
+
+
+@verifiers
+@pytest.mark.parametrize("k", KS)
+@dtypes
+def test_every_method_is_generate_whatever_was_accepted(dtype: torch.dtype, k: int, verifier: Verifier) -> None:
+    traces = run(target_of(dtype), draft_of(dtype), k, verifier, random_prompts())
+    assert tokens_of(traces) == expected(dtype)
+    whole = [r for trace in traces for r in trace.rounds if r.drafted == k]
+    assert {r.accepted for r in whole} == set(range(k + 1)), "some number of accepted tokens never occurred"
+    assert len({len(trace.rounds) for trace in traces}) > 1, "the rows never went apart"
+
+
+@verifiers
+def test_rows_do_not_see_each_other(verifier: Verifier) -> None:
+    target, draft = target_of(torch.float64), draft_of(torch.float64)
+    together = run(target, draft, 3, verifier, random_prompts())
+    alone = [run(target, draft, 3, verifier, [prompt])[0] for prompt in random_prompts()]
+    assert tokens_of(together) == tokens_of(alone)
+
+
+@verifiers
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_decoding_ends_with_the_first_end_token_as_generate_does(k: int, verifier: Verifier) -> None:
+    dtype = torch.float64
+    full = expected(dtype)
+    ends = sorted({tokens[place] for tokens, place in zip(full, (0, 1, 2, 5, 7, 11), strict=False)})
+    traces = run(target_of(dtype), draft_of(dtype), k, verifier, random_prompts(), eos=ends)
+    assert tokens_of(traces) == [generated(target_of(dtype), prompt, eos=ends) for prompt in random_prompts()]
+    assert len({len(trace.tokens) for trace in traces}) > 2
+    assert any(trace.tokens[-1] in ends for trace in traces)
+    assert not any(token in ends for trace in traces for token in trace.tokens[:-1])
+
+
+@verifiers
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_there_are_never_more_tokens_than_asked_for(k: int, verifier: Verifier) -> None:
+    dtype = torch.float64
+    for new in (1, 2, k, k + 1, k + 2):
+        traces = run(target_of(dtype), draft_of(dtype), k, verifier, random_prompts(4), new=new)
+        assert tokens_of(traces) == [tokens[:new] for tokens in expected(dtype)[:4]]
+        assert all(sum(r.emitted for r in trace.rounds) == new for trace in traces)
+
+
+@verifiers
+def test_among_equal_logits_the_lowest_id_is_emitted(verifier: Verifier) -> None:
+    flat = copy.deepcopy(target_of(torch.float64))
+    flat.lm_head.weight.data.zero_()
+    traces = run(flat, draft_of(torch.float64), 3, verifier, random_prompts(4), new=12)
+    assert tokens_of(traces) == [generated(flat, prompt, 12) for prompt in random_prompts(4)] == [(0,) * 12] * 4
+
+
+@verifiers
+@pytest.mark.parametrize("law", [GREEDY, Law(1.0), Law(0.8, top_p=0.9)], ids=str)
+@pytest.mark.parametrize("k", [1, 4])
+def test_a_draft_equal_to_the_target_is_always_accepted(k: int, law: Law, verifier: Verifier) -> None:
+    if law.temperature and isinstance(verifier, TokenMatch):
+        pytest.skip("two draws from one law differ: token match accepts Σ p² of them")
+    net = target_of(torch.float64)
+    traces = run(net, copy.deepcopy(net), k, verifier, random_prompts(3), new=4 * (k + 1), law=law)
+    found = acceptance([r for trace in traces for r in trace.rounds])
+    assert found.alpha_tested == 1
+    assert found.alpha == pytest.approx(1, abs=1e-12)
+    assert found.tokens_per_round == k + 1
+
+
+@pytest.mark.parametrize("law", [GREEDY, Law(1.0), Law(1.0, top_k=5, top_p=0.9)], ids=str)
+@pytest.mark.parametrize("verifier", [None, Rejection(), TokenMatch()], ids=["baseline", "chain", "token-match"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("broken", ["target", "draft"])
+@pytest.mark.parametrize("where", ["everywhere", "after one token"])
+def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
+    where: str, broken: str, value: float, verifier: Verifier | None, law: Law
+) -> None:
+    if broken == "draft" and verifier is None:
+        pytest.skip("the baseline has no draft")
+    target, draft = copy.deepcopy(target_of(torch.float32)), copy.deepcopy(draft_of(torch.float32))
+    net, prompts = (target if broken == "target" else draft), random_prompts(3)
+    if where == "everywhere":
+        net.lm_head.weight.data[:] = value
+    else:
+        seen = run(target, None, 0, Rejection(), prompts, law=law)[0].tokens
+        net.model.embed_tokens.weight.data[seen[5]] = value
+    with pytest.raises(NonFiniteError, match="NaN or infinite") as caught:
+        run(target, draft if verifier else None, 3, verifier or Rejection(), prompts, law=law)
+    assert "\n" not in str(caught.value)
+
+
+# The shipped pair: 20 prompts of the shipped data sets in one ragged batch, in float32.
+
+LONG = 128
+
+
+@lru_cache
+def shipped_pair() -> tuple[Any, Any, tuple[tuple[int, ...], ...], int]:
+    """Target, draft, prompts of many lengths, and the end token."""
+    target, draft = (
+        hf.AutoModelForCausalLM.from_pretrained(PAIR / name, dtype=torch.float32, attn_implementation="sdpa").eval()
+        for name in ("target", "draft")
+    )
+    tokenizer = hf.AutoTokenizer.from_pretrained(PAIR / "target")
+    texts = [json.loads(line)["prompt"] for line in (ASSETS / "prompts/code.jsonl").read_text().splitlines()[:10]]
+    texts += [
+        json.loads(line)["document"] for line in (ASSETS / "prompts/articles.jsonl").read_text().splitlines()[:10]
+    ]
+    prompts = tuple(tuple(tokenizer(text)["input_ids"][: 4 + 2 * n]) for n, text in enumerate(texts))
+    return target, draft, prompts, target.config.eos_token_id
+
+
+@lru_cache
+def shipped_baseline() -> list[tuple[int, ...]]:
+    target, _, prompts, end = shipped_pair()
+    return tokens_of(run(target, None, 0, Rejection(), prompts, LONG, [end]))
+
+
+@shipped
+def test_the_baseline_of_the_shipped_pair_is_generate() -> None:
+    target, _, prompts, end = shipped_pair()
+    for row in (0, 7, 14, 19):
+        assert shipped_baseline()[row] == generated(target, prompts[row], LONG, [end])
+
+
+@shipped
+@pytest.mark.parametrize("k", KS)
+def test_the_shipped_pair_is_lossless(k: int) -> None:
+    target, draft, prompts, end = shipped_pair()
+    verifier = TokenMatch() if k in (3, 6) else Rejection()  # at temperature 0 they differ in no decision
+    traces = run(target, draft, k, verifier, prompts, LONG, [end])
+    assert tokens_of(traces) == shipped_baseline()
+    assert {r.accepted for trace in traces for r in trace.rounds if r.drafted == k} == set(range(k + 1))
