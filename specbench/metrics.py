@@ -83,7 +83,8 @@ class Timing:
 class Costs:
     """Costs of a round in units of one baseline decode step (design: c, v, overhead).
 
-    Kc + v + overhead is the measured cost of a round, with K the mean number of drafted tokens.
+    Kc + v + overhead is the measured cost of a round, with K the mean number of drafted tokens. In the ideal of
+    Leviathan's formula v is 1 and overhead is 0: a round costs its draft and one baseline step, sampling included.
     """
 
     baseline_step_seconds: float
@@ -95,7 +96,8 @@ class Costs:
 
 def costs(baseline: Timing, method: Timing) -> Costs:
     """c = draft seconds per drafted token ÷ baseline step; v = verify pass ÷ the baseline's pass over one token;
-    overhead = the rest of the round ÷ baseline step. Both arms come from the same run."""
+    overhead = what the round costs beyond its draft and v baseline steps ÷ baseline step. Both arms from one run.
+    """
     step = ratio(baseline.seconds, baseline.rounds)
     per_round = ratio(method.seconds, method.rounds)
     c = ratio(ratio(method.draft, method.drafted), step) if method.drafted else 0.0

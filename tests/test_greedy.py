@@ -44,12 +44,17 @@ def target_of(dtype: torch.dtype) -> Any:
 
 
 @lru_cache
-def draft_of(dtype: torch.dtype, noise: float = 0.03) -> Any:
-    """The target with noise on its weights: wrong often enough, and not too often."""
-    draft = copy.deepcopy(target_of(dtype))
+def draft_of(dtype: torch.dtype) -> Any:
+    return with_noise(target_of(dtype))
+
+
+def with_noise(target: Any, noise: float = 0.03) -> Any:
+    """A draft that is wrong often enough, and not too often."""
+    draft = copy.deepcopy(target)
     generator = torch.Generator().manual_seed(1)
     for parameter in draft.parameters():
-        parameter.data += noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
+        wrong = noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data += wrong.to(parameter.dtype)
     return draft
 
 
@@ -137,6 +142,16 @@ def test_there_are_never_more_tokens_than_asked_for(k: int, verifier: Verifier) 
         traces = run(target_of(dtype), draft_of(dtype), k, verifier, random_prompts(4), new=new)
         assert tokens_of(traces) == [tokens[:new] for tokens in expected(dtype)[:4]]
         assert all(sum(r.emitted for r in trace.rounds) == new for trace in traces)
+
+
+@verifiers
+@pytest.mark.parametrize("name", ["gpt2", "opt", "llama"])
+def test_rows_may_end_with_the_last_position_that_the_network_knows(name: str, verifier: Verifier) -> None:
+    target, new = network(name, V), 24
+    prompts = [[token] * (target.config.max_position_embeddings - new) for token in range(6)]
+    traces = run(target, with_noise(target), 6, verifier, prompts, new)
+    assert tokens_of(traces) == [generated(target, prompt, new) for prompt in prompts]
+    assert len({len(trace.rounds) for trace in traces}) > 1, "no row went on beside one that had ended"
 
 
 @verifiers

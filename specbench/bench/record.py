@@ -81,7 +81,8 @@ class RunFolder:
         """Render what an interrupt may have kept from the tables; the folder is complete."""
         if self._rendered < len(self._cells):
             self.render()
-        self._journal.close()
+        with writing_to(self.path):
+            self._journal.close()
 
 
 @contextmanager
@@ -99,7 +100,12 @@ def write_rounds(path: Path, cells: Sequence[Cell]) -> None:
     """One row per round of every method: counts, and the chance of acceptance at each tested position."""
     import pandas as pd
 
-    rows = [{"cell": c.spec.key, **r} for c in cells for s in c.samples for r in s.round_rows()]
+    rows = [
+        {"cell": c.spec.key, **r, "prompt": clean(s.prompt, LONGEST)}
+        for c in cells
+        for s in c.samples
+        for r in s.round_rows()
+    ]
     if rows:
         temporary = path.with_suffix(".tmp")
         pd.DataFrame(rows).to_parquet(temporary, index=False)

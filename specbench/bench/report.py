@@ -43,7 +43,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (  # label, column, what it is
 def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     """One column per cell, one line per number; what all cells share stands above the table, failures below it."""
     varying = [s for s in SETTINGS if len({str(r.get(s)) for r in rows}) > 1]
-    table = Table(title=Text(shown(constants(rows, varying))), title_justify="left", title_style="")
+    table = Table()
     table.add_column("")
     for row in rows:
         heading = [row["dataset"], *(f"{s} {row.get(s)}" for s in varying)]
@@ -52,7 +52,7 @@ def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     for label, column, meaning in ROWS:
         style = "bold" if column == "speedup" else ""
         table.add_row(Text(label), *(Text(shown(cell_text(r, column))) for r in rows), Text(meaning), style=style)
-    return Group(table, *(Text(note) for note in map(shown, notes(rows))))
+    return Group(Text(shown(constants(rows, varying))), table, *(Text(note) for note in map(shown, notes(rows))))
 
 
 def shown(text: object) -> str:

@@ -17,6 +17,7 @@ from specbench.timing import Clock
 
 PARTS: dict[str, type] = {c.__name__: c for c in (NoDraft, ModelDrafter, Speculate, Rejection, TokenMatch)}
 HEADER = {"summary", "paper", "lossless", "method"}
+KINDS = {"drafter": "propose", "model": "probs", "verifier": "judge"}  # what a part in a field of this name can do
 
 
 def methods() -> dict[str, Path]:
@@ -57,6 +58,9 @@ def needs(name: str) -> set[str]:
         if isinstance(value, dict):
             for inner_key, inner in value.items():
                 search(inner, inner_key)
+        elif isinstance(value, list):
+            for inner in value:
+                search(inner, key)
         elif key == "model":
             found.add(str(value))
 
@@ -77,6 +81,8 @@ def _part(value: Any, where: str, values: Mapping[str, Any], clock: Clock | None
         if value in values:
             return values[value]
         return _object(value, {}, where, values, clock)
+    if isinstance(value, list):
+        return [_part(part, f"{where}[{i}]", values, clock) for i, part in enumerate(value)]
     return value
 
 
@@ -91,4 +97,17 @@ def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], cl
     if missing := required - set(arguments):
         raise UsageError(f"{where}: missing field {', '.join(sorted(missing))}")
     built = {key: _part(part, f"{where}.{key}", values, clock) for key, part in arguments.items()}
+    for key, part in built.items():
+        _check(key, part, f"{where}.{key}")
     return PARTS[name](**built, **({"clock": clock} if name == "Speculate" and clock else {}))
+
+
+def _check(field: str, part: Any, where: str) -> None:
+    """Refuse a part of the wrong kind: fields are named for what they hold, and all others hold counts."""
+    if field in KINDS:
+        if not hasattr(part, KINDS[field]):
+            raise UsageError(
+                f"{where}: expected a {field}, found {part if isinstance(part, int) else type(part).__name__}"
+            )
+    elif isinstance(part, bool) or not isinstance(part, int) or part < 0:
+        raise UsageError(f"{where}: expected a whole number from 0 on, or the word k, found {part!r}")

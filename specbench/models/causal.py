@@ -39,11 +39,11 @@ class Causal:
         slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
         ids = torch.cat([context.seq.gather(1, fed), tree.ids], 1)
         if tree.topology.is_chain:
-            logits = self._forward(ids, slots, slots, self._chain_mask(slots))
+            logits = self._forward(ids, self._within(context, slots), slots, self._chain_mask(slots))
         else:
             depths = constant(tree.topology.depths, fed.device)
             positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
-            logits = self._forward(ids, positions, slots, self._tree_mask(fed, tree))
+            logits = self._forward(ids, self._within(context, positions), slots, self._tree_mask(fed, tree))
         return self._rows(context, logits[:, fed.shape[1] - 1 :])
 
     @torch.inference_mode()
@@ -54,7 +54,7 @@ class Causal:
         ids, rows = [], []
         feed = context.seq.gather(1, fed)
         for _ in range(k):
-            logits = self._forward(feed, fed, fed, self._chain_mask(fed))
+            logits = self._forward(feed, self._within(context, fed), fed, self._chain_mask(fed))
             rows.append(self._rows(context, logits[:, -1]))
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))
             feed, fed = ids[-1].unsqueeze(1), fed[:, -1:] + 1
@@ -87,6 +87,11 @@ class Causal:
         """[B, tokens] positions of the last committed tokens; the first of all stands in for those before it."""
         back = torch.arange(1 - tokens, 1, device=context.pos.device)
         return (context.pos.unsqueeze(1) + back).clamp_min(0)
+
+    def _within(self, context: Context, positions: Tensor) -> Tensor:
+        """Positions [B, q] up to the end of every row: what is drafted behind it beside longer rows is never emitted,
+        and a network whose positions are learned may have none there."""
+        return torch.minimum(positions, context.last.unsqueeze(1))
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         """Logits [B, ..., V'] as laws [B, ..., V]; remembers rows that are none."""

@@ -1,0 +1,225 @@
+"""The folder of a run: what lies in it, when it is written, and that nothing in it runs or gets lost."""
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from specbench.bench.record import RunFolder, finite, plain, slug, write_csv
+from specbench.errors import UsageError
+from tests.measured import cell, sample
+
+DESCRIPTION = {"specs": [], "command": "specbench run"}
+HOSTILE = ("[/]", "[bold]x[/nope]", "\x1b[31mred\x1b[0m", "\x1b]8;;http://x\x07", "\udcff", "a\nb", "a\0b", "\x9b2J", "\u202e")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    made = RunFolder(tmp_path, "run", DESCRIPTION)
+    yield made
+    made.close()
+
+
+def lines(folder: RunFolder) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder.path / "journal.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def table(folder: RunFolder, name: str = "results.csv") -> list[dict[str, str]]:
+    with (folder.path / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def files(folder: RunFolder) -> set[str]:
+    return {path.name for path in folder.path.iterdir()}
+
+
+# --- what is written, and when ----------------------------------------------------------------------------------------
+
+
+def test_run_json_is_there_before_anything_is_measured(folder: RunFolder) -> None:
+    assert files(folder) == {"run.json", "journal.jsonl"}
+    assert json.loads((folder.path / "run.json").read_text()) == DESCRIPTION
+    assert lines(folder) == []
+
+
+def test_a_finished_cell_leaves_all_files_and_no_temporary_ones(folder: RunFolder) -> None:
+    folder.end(cell(sample("p1"), sample("p2")))
+    assert files(folder) == {"run.json", "journal.jsonl", "results.csv", "samples.csv", "rounds.parquet"}
+
+
+def test_every_sample_is_a_line_that_is_on_disk_before_anything_else_happens(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(len(lines(folder))))
+    for number in range(3):
+        folder.add("cell", sample(f"p{number}"))
+    assert synced == [1, 2, 3]
+
+
+def test_the_journal_holds_everything_a_sample_knows(folder: RunFolder) -> None:
+    one = sample("p1", (4, 0))
+    folder.add("abc", one)
+    folder.end(cell(one, status="partial", error="interrupted"))
+    first, last = lines(folder)
+    assert first["cell"] == "abc"
+    assert first["sample"]["method"]["rounds"][1] == {
+        "drafted": 4, "tested": 1, "accepted": 0, "emitted": 1, "overlap": [0.5],
+    }  # fmt: skip
+    assert first["sample"]["baseline"]["tokens"] == list(one.baseline.tokens)
+    assert (last["status"], last["error"]) == ("partial", "interrupted")
+
+
+def test_the_tables_grow_with_every_cell(folder: RunFolder) -> None:
+    folder.end(cell(sample("p1"), dataset="code"))
+    assert [row["dataset"] for row in table(folder)] == ["code"]
+    folder.end(cell(sample("p1"), sample("p2"), dataset="articles"))
+    assert [row["dataset"] for row in table(folder)] == ["code", "articles"]
+    assert [(row["dataset"], row["prompt"]) for row in table(folder, "samples.csv")] == [
+        ("code", "p1"), ("articles", "p1"), ("articles", "p2"),
+    ]  # fmt: skip
+
+
+def test_the_rounds_are_a_table_of_their_own(folder: RunFolder) -> None:
+    done = cell(sample("p1", (4, 2)), sample("p2", (0,)))
+    folder.end(done)
+    rounds = pd.read_parquet(folder.path / "rounds.parquet")
+    assert list(rounds["cell"].unique()) == [done.spec.key]
+    assert list(zip(rounds["prompt"], rounds["round"], rounds["accepted"], strict=True)) == [
+        ("p1", 0, 4), ("p1", 1, 2), ("p2", 0, 0),
+    ]  # fmt: skip
+    assert [len(overlap) for overlap in rounds["overlap"]] == [4, 3, 1]
+
+
+def test_a_run_in_which_nothing_was_measured_has_a_row_and_no_rounds(folder: RunFolder) -> None:
+    folder.end(cell(status="nan", error="a model gave NaN"))
+    assert [(row["status"], row["speedup"]) for row in table(folder)] == [("nan", "")]
+    assert "rounds.parquet" not in files(folder)
+
+
+def test_closing_renders_what_an_interrupt_kept_from_the_tables(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "render", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            folder.end(cell(sample("p1")))
+    folder.close()
+    assert [row["prompts"] for row in table(folder)] == ["1"]
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_of_one_second_get_two_folders(tmp_path: Path) -> None:
+    made = [RunFolder(tmp_path, "run", DESCRIPTION) for _ in range(3)]
+    assert [folder.path.name for folder in made] == ["run", "run-2", "run-3"]
+    for folder in made:
+        folder.close()
+
+
+def test_parents_are_made(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "a" / "b", "run", DESCRIPTION)
+    folder.close()
+    assert folder.path == tmp_path / "a" / "b" / "run"
+
+
+def complaint(parent: Path) -> str:
+    with pytest.raises(UsageError) as refusal:
+        RunFolder(parent, "run", DESCRIPTION)
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("inside", ["", "deeper"])
+def test_a_file_where_the_folder_should_be_is_told_in_one_line(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "file").write_text("")
+    assert "choose another --output-dir" in complaint(tmp_path / "file" / inside)
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write")
+def test_a_folder_that_cannot_be_written_is_told_in_one_line() -> None:
+    assert "cannot write results to /proc" in complaint(Path("/proc"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_told_in_one_line_and_the_journal_keeps_what_it_has(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "run", DESCRIPTION)
+    folder.add("cell", sample("p1"))
+    os.dup2((full := open("/dev/full", "w")).fileno(), folder._journal.fileno())  # noqa: SIM115
+    with pytest.raises(UsageError, match="No space left on device"):
+        folder.add("cell", sample("p2"))
+    assert len(lines(folder)) == 1
+    full.close()
+    with pytest.raises(UsageError, match="No space"):  # what the buffer still holds cannot be written either
+        folder.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("llama-7b", "llama-7b"), ("owner/Model_1.5", "Model-1.5"), ("/a/b/", "b"), ("../..", "model"), ("é" * 90, "model")],
+)
+def test_a_models_name_cannot_leave_the_results_folder(name: str, folder: str) -> None:
+    assert slug(name) == folder
+    assert len(slug(name * 40)) <= 40
+
+
+# --- CSV --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_csv_is_replaced_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results.csv"
+    write_csv(path, [{"a": 1}])
+    states = []
+
+    def replace(source: Path, target: Path) -> None:
+        states.append((Path(source).read_text(), Path(target).read_text()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        write_csv(path, [{"a": 2}])
+    assert states == [("a\n2\n", "a\n1\n")]
+    assert path.read_text() == "a\n1\n"
+
+
+def test_columns_are_those_of_all_rows_in_the_order_of_their_appearance(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", [{"a": 1}, {"a": 2, "b": 3}])
+    assert (tmp_path / "t.csv").read_text() == "a,b\n1,\n2,3\n"
+
+
+@pytest.mark.parametrize("formula", ["=1+1", "+1", "-1", "@SUM(A1)", '=HYPERLINK("http://x")'])
+def test_text_that_a_spreadsheet_would_run_is_quoted(formula: str) -> None:
+    assert plain(formula) == "'" + formula
+
+
+def test_numbers_stay_numbers_and_what_is_missing_is_empty() -> None:
+    assert [plain(v) for v in (-1, -0.5, True, math.nan, None, "")] == [-1, -0.5, True, "", "", ""]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_breaks_a_file_or_reaches_a_terminal_as_a_command(folder: RunFolder, text: str) -> None:
+    one = sample(text, category=text)
+    folder.add("cell", one)
+    folder.end(cell(one, error=text, resolved={"device_name": text}))
+    for name in ("results.csv", "samples.csv"):
+        content = (folder.path / name).read_text(encoding="utf-8")
+        assert all(line.isprintable() for line in content.splitlines())
+        assert len(table(folder, name)) == 1
+    assert lines(folder)[0]["sample"]["prompt"] == text, "the journal keeps what was there"
+
+
+def test_a_megabyte_of_text_is_cut() -> None:
+    assert len(plain("x" * 1_000_000)) == 10_000
+
+
+def test_json_has_no_nan() -> None:
+    assert finite([{"a": math.nan, "b": math.inf, "c": 1.5, "d": "nan"}]) == [{"a": None, "b": None, "c": 1.5, "d": "nan"}]
