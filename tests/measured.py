@@ -1,4 +1,4 @@
-"""Measurements made by hand: traces with known phase costs, samples, cells, prompts, and a backend that only remembers."""
+"""Measurements made by hand: traces with known phase costs, samples, cells, and a backend that only remembers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

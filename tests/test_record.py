@@ -15,7 +15,17 @@ from specbench.errors import UsageError
 from tests.measured import cell, sample
 
 DESCRIPTION = {"specs": [], "command": "specbench run"}
-HOSTILE = ("[/]", "[bold]x[/nope]", "\x1b[31mred\x1b[0m", "\x1b]8;;http://x\x07", "\udcff", "a\nb", "a\0b", "\x9b2J", "\u202e")
+HOSTILE = (
+    "[/]",
+    "[bold]x[/nope]",
+    "\x1b[31mred\x1b[0m",
+    "\x1b]8;;http://x\x07",
+    "\udcff",
+    "a\nb",
+    "a\0b",
+    "\x9b2J",
+    "\u202e",
+)
 
 
 @pytest.fixture
@@ -165,7 +175,13 @@ def test_a_full_disk_is_told_in_one_line_and_the_journal_keeps_what_it_has(tmp_p
 
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("llama-7b", "llama-7b"), ("owner/Model_1.5", "Model-1.5"), ("/a/b/", "b"), ("../..", "model"), ("é" * 90, "model")],
+    [
+        ("llama-7b", "llama-7b"),
+        ("owner/Model_1.5", "Model-1.5"),
+        ("/a/b/", "b"),
+        ("../..", "model"),
+        ("é" * 90, "model"),
+    ],
 )
 def test_a_models_name_cannot_leave_the_results_folder(name: str, folder: str) -> None:
     assert slug(name) == folder
@@ -222,4 +238,6 @@ def test_a_megabyte_of_text_is_cut() -> None:
 
 
 def test_json_has_no_nan() -> None:
-    assert finite([{"a": math.nan, "b": math.inf, "c": 1.5, "d": "nan"}]) == [{"a": None, "b": None, "c": 1.5, "d": "nan"}]
+    assert finite([{"a": math.nan, "b": math.inf, "c": 1.5, "d": "nan"}]) == [
+        {"a": None, "b": None, "c": 1.5, "d": "nan"}
+    ]

@@ -29,7 +29,9 @@ def steep_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
     return torch.arange(100.0).expand(len(ids) - start, -1)
 
 
-def run(*jobs: Job, answer: Answer | None = None, scores: object = no_scores) -> tuple[FakeBackend, Witness, list[Cell]]:
+def run(
+    *jobs: Job, answer: Answer | None = None, scores: object = no_scores
+) -> tuple[FakeBackend, Witness, list[Cell]]:
     backend, witness = FakeBackend(answer) if answer else FakeBackend(), Witness()
     cells, stopped = measure(jobs, backend, scores, witness)  # type: ignore[arg-type]
     assert stopped is None

@@ -1,4 +1,4 @@
-"""The numbers of a cell: exact on phase costs made by hand, consistent on a real decode, absent where nothing was measured."""
+"""The numbers of a cell: exact on phase costs made by hand, consistent on a real decode, absent where it failed."""
 
 import math
 from collections.abc import Sequence

@@ -56,7 +56,7 @@ def prompts(path: Path, *lengths: int, first: int = 1) -> str:
     return f"jsonl:{path}"
 
 
-def change_weights(place: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+def change_weights(place: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     """Load the weights of a checkpoint, change them in place and write them back."""
     weights = load_file(place / WEIGHTS)
     change(weights)

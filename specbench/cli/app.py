@@ -47,7 +47,8 @@ def main() -> None:
     except SpecbenchError as error:
         end(str(error), error.exit_code)
     except typer.TyperException as error:
-        end(f"{error.format_message()} (see --help)" if error.format_message() else "", error.exit_code)
+        message = error.format_message().rstrip(".")  # empty where typer has shown the help instead
+        end(message and f"{message} (see --help)", error.exit_code)
     except typer.Abort:
         end("aborted", 1)
     if code == INTERRUPTED:

@@ -20,11 +20,12 @@ from specbench.bench.record import RunFolder, slug
 from specbench.bench.runner import Job, measure
 from specbench.bench.samples import Cell
 from specbench.cli.progress import Watch
-from specbench.cli.run import DEFAULT_DATASETS, DEFAULT_LIMIT
 from specbench.errors import CellsFailedError, NotLosslessError, UsageError
 from specbench.models import pairs
 from specbench.spec import RunSpec
 
+DEFAULT_DATASETS = ("code", "articles")
+DEFAULT_LIMIT = 20
 BESIDES = ("format", "output_dir")  # settings that change no number
 
 

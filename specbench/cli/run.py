@@ -9,8 +9,6 @@ import typer
 from specbench.errors import SpecbenchError, UsageError
 
 PAIR, METHOD, DATA, LAW, MEASURE, OUTPUT = "Pair", "Method", "Data", "Sampling", "Measuring", "Output"
-DEFAULT_DATASETS = ("code", "articles")
-DEFAULT_LIMIT = 20
 
 
 def run(
@@ -27,18 +25,18 @@ def run(
     column: Annotated[str | None, typer.Option(help="Column that holds the prompt. Default: found by its name.", rich_help_panel=DATA)] = None,
     template: Annotated[str | None, typer.Option(help="Prompt template with the column's name in braces.", rich_help_panel=DATA)] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Prompts per data set: a seeded sample over its categories.", rich_help_panel=DATA)] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens to decode per prompt. [default: 128]", rich_help_panel=LAW)] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy. [default: 0]", rich_help_panel=LAW)] = None,
-    top_k: Annotated[int | None, typer.Option(min=1, rich_help_panel=LAW)] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, rich_help_panel=LAW)] = None,
-    min_p: Annotated[float | None, typer.Option(min=0, max=1, rich_help_panel=LAW)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens to decode per prompt. Default: 128.", rich_help_panel=LAW)] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy. Default: 0.", rich_help_panel=LAW)] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw from the k likeliest tokens.", rich_help_panel=LAW)] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Draw from the smallest set of this mass.", rich_help_panel=LAW)] = None,
+    min_p: Annotated[float | None, typer.Option(min=0, max=1, help="Drop tokens below this share of the likeliest.", rich_help_panel=LAW)] = None,
     eta: Annotated[float | None, typer.Option(min=0, max=1, help="Epsilon of eta sampling.", rich_help_panel=LAW)] = None,
-    ignore_eos: Annotated[bool | None, typer.Option("--ignore-eos/--stop-at-eos", help="Decode a fixed length. [default: stop-at-eos]", rich_help_panel=LAW)] = None,
-    seed: Annotated[int | None, typer.Option(min=0, rich_help_panel=MEASURE)] = None,
-    warmup: Annotated[int | None, typer.Option(min=0, help="Uncounted prompts per arm and cell. [default: 2]", rich_help_panel=MEASURE)] = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="How often every prompt is decoded. [default: 1]", rich_help_panel=MEASURE)] = None,
+    ignore_eos: Annotated[bool | None, typer.Option("--ignore-eos/--stop-at-eos", help="Decode a fixed length. Default: stop-at-eos.", rich_help_panel=LAW)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the sample of prompts and of every draw. Default: 0.", rich_help_panel=MEASURE)] = None,
+    warmup: Annotated[int | None, typer.Option(min=0, help="Uncounted prompts per arm and cell. Default: 2.", rich_help_panel=MEASURE)] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="How often every prompt is decoded. Default: 1.", rich_help_panel=MEASURE)] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML with the same keys; the command line wins.", rich_help_panel=OUTPUT)] = None,
-    output_dir: Annotated[Path | None, typer.Option("--output-dir", "-o", help="Where the run's folder is made. [default: results]", rich_help_panel=OUTPUT)] = None,
+    output_dir: Annotated[Path | None, typer.Option("--output-dir", "-o", help="Where the run's folder is made. Default: results.", rich_help_panel=OUTPUT)] = None,
     format: Annotated[str | None, typer.Option("--format", help="table, csv, json, jsonl or md on stdout.", rich_help_panel=OUTPUT)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.", rich_help_panel=OUTPUT)] = False,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="-v prints settings, versions and machine on stderr, -vv also the traceback of an error.", rich_help_panel=OUTPUT)] = 0,

@@ -1,0 +1,44 @@
+"""Fixtures of the commands: a tiny pair on disk, and `specbench` called in this process as a user calls it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from specbench.cli import app
+from tests.frontdoor import SHORT, Command, Outcome
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory):  # type: ignore[no-untyped-def]
+    from tests.tinypair import save_pair
+
+    return save_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """`specbench` with the given arguments, in an empty folder."""
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["specbench", *map(str, arguments)])
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err, tmp_path)
+
+    return call
+
+
+@pytest.fixture
+def run(command: Command, pair, tmp_path: Path) -> Command:  # type: ignore[no-untyped-def]
+    """`specbench run` on the tiny pair and the first two of three short prompts, unless the arguments say otherwise."""
+    from tests.tinypair import prompts
+
+    def call(*arguments: object, data: str | None = None) -> Outcome:
+        dataset = data or prompts(tmp_path / "words.jsonl", 4, 6, 5)
+        return command("run", *pair.options, "--dataset", dataset, *SHORT, *arguments)
+
+    return call

@@ -1,0 +1,161 @@
+"""What may import what: heavy libraries only where they are needed, and layers only downwards."""
+
+import ast
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import specbench
+
+PACKAGE = Path(specbench.__file__).parent
+HEAVY = {"torch", "transformers", "datasets", "pandas", "scipy", "pyarrow"}
+PURE = "pure"
+LAYERS = ("cli", "bench", "backends", "training", "models", "decoding", PURE)  # from top to bottom
+
+LIGHT_COMMANDS = {
+    "help": ["--help"],
+    "version": ["--version"],
+    "run --help": ["run", "--help"],
+    "predict": ["predict", "--alpha", ".7", "--c", ".05", "--k", "4"],
+    "usage error": ["run", "--nope"],
+}
+WATCH = """
+import sys
+from specbench.cli.app import main
+sys.argv[0] = "specbench"
+try:
+    main()
+finally:
+    print("LOADED", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+# --- heavy libraries --------------------------------------------------------------------------------------------------
+
+
+def loaded_by(*arguments: str, **environment: str) -> tuple[set[str], str]:
+    """The top-level modules that a command loads, and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    *_, line = done.stderr.splitlines()
+    word, *names = line.split()
+    assert word == "LOADED", done.stderr
+    return set(names), done.stdout
+
+
+@pytest.mark.parametrize("arguments", LIGHT_COMMANDS.values(), ids=LIGHT_COMMANDS.keys())
+def test_commands_that_need_no_model_load_no_heavy_library(arguments: list[str]) -> None:
+    names, _ = loaded_by(*arguments)
+    assert "typer" in names
+    assert not names & HEAVY
+
+
+def test_shell_completion_loads_no_heavy_library() -> None:
+    environment = {"_SPECBENCH_COMPLETE": "complete_bash", "COMP_WORDS": "specbench ru", "COMP_CWORD": "1"}
+    names, out = loaded_by(**environment)
+    assert out.split() == ["run"]
+    assert not names & HEAVY
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package, by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = [PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def imports_of(name: str) -> frozenset[str]:
+    """Everything that a module imports anywhere, as dotted names; relative imports are not used here."""
+    found: set[str] = set()
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(found)
+
+
+def inner_imports(name: str) -> set[str]:
+    """The modules of specbench that a module imports: the longest prefix of each name that is one."""
+    return {module for full in imports_of(name) if (module := as_module(full)) and module != PACKAGE.name}
+
+
+def as_module(full: str) -> str | None:
+    prefixes = [full.rsplit(".", cut)[0] for cut in range(full.count(".") + 1)]
+    return next((prefix for prefix in prefixes if prefix in modules()), None)
+
+
+def layer(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else PURE
+
+
+def is_upward(importer: str, imported: str) -> bool:
+    return LAYERS.index(layer(imported)) < LAYERS.index(layer(importer))
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    assert {layer(name) for name in modules()} == set(LAYERS)
+
+
+def test_imports_point_down_only() -> None:
+    upward = [f"{name} → {other}" for name in modules() for other in inner_imports(name) if is_upward(name, other)]
+    assert upward == []
+
+
+def test_an_import_upwards_would_be_seen() -> None:
+    """The control of the test above."""
+    assert is_upward("specbench.decoding.loop", "specbench.bench.runner")
+    assert is_upward("specbench.theory", "specbench.decoding.loop")
+    assert not is_upward("specbench.cli.run", "specbench.theory")
+    assert as_module("specbench.bench.runner.Job") == "specbench.bench.runner"
+
+
+def cycle_from(name: str, path: tuple[str, ...], done: set[str]) -> tuple[str, ...] | None:
+    if name in path:
+        return (*path[path.index(name) :], name)
+    if name in done:
+        return None
+    for other in sorted(inner_imports(name)):
+        if found := cycle_from(other, (*path, name), done):
+            return found
+    done.add(name)
+    return None
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    done: set[str] = set()
+    assert [found for name in modules() if (found := cycle_from(name, (), done))] == []
+
+
+def test_pure_modules_do_not_know_the_engine() -> None:
+    for name in (n for n in modules() if layer(n) == PURE):
+        heavy = {full.partition(".")[0] for full in imports_of(name)} & HEAVY
+        assert heavy <= ({"torch"} if name in {"specbench.tokens", "specbench.timing"} else set()), name
+
+
+def test_only_typers_public_names_are_used() -> None:
+    """typer carries a copy of click of its own; the one on the index is another library by now."""
+    for name in modules():
+        roots = {full.split(".")[0] for full in imports_of(name)}
+        assert "click" not in roots, name
+        assert not [full for full in imports_of(name) if full.startswith("typer.") and "_" in full], name
