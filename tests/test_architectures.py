@@ -8,6 +8,7 @@ import transformers
 from transformers import PreTrainedConfig
 
 from specbench.models.architectures import attention, obstacle
+from specbench.models.attention import NAME
 from specbench.models.loading import load_config, load_model
 from specbench.models.pairs import Checkpoint
 from tests.checkpoints import CPU, llama, refusal_of
@@ -57,7 +58,7 @@ def test_full_and_sliding_attention_pass(name: str) -> None:
 
 
 def test_sdpa_is_the_attention_where_the_architecture_has_it() -> None:
-    assert attention(config_of("llama")) == "sdpa"
+    assert attention(config_of("llama")) == NAME
     assert attention(config_of("gemma2")) == "eager"
 
 

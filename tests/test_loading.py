@@ -13,6 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
+from specbench.models.attention import NAME
 from specbench.models.loading import Loaded, load_config, load_model, load_tokenizer
 from specbench.models.pairs import Checkpoint
 from tests.checkpoints import CPU, WEIGHTS, WORDS, llama, refusal_of, save_tiny
@@ -52,7 +53,7 @@ def test_a_checkpoint_loads_ready_to_use(pristine: Path) -> None:
     loaded = load(pristine)
     assert not loaded.model.training
     assert not any(p.requires_grad for p in loaded.model.parameters())
-    assert loaded.model.config._attn_implementation == "sdpa"
+    assert loaded.model.config._attn_implementation == NAME
     assert loaded.dtype == loaded.model.dtype == torch.float32
     assert loaded.commit is None
     assert loaded.warnings == ()

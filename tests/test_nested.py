@@ -44,7 +44,9 @@ def test_with_one_network_on_all_levels_every_token_of_every_level_is_accepted(
 
     def watched(context, budget, rng, refeed=0, lag=1):
         step = original(context, budget, rng, refeed, lag)
-        accepted.append((step.round.drafted - step.round.accepted).clamp_min(0) * (step.round.emitted > step.round.accepted))
+        accepted.append(
+            (step.round.drafted - step.round.accepted).clamp_min(0) * (step.round.emitted > step.round.accepted)
+        )
         return step
 
     object.__setattr__(inner, "advance", watched)

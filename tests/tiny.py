@@ -22,6 +22,7 @@ from specbench.decoding.draft import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Context
+from specbench.models.attention import NAME
 from specbench.models.warp import Law
 from specbench.tokens import ROOT, TokenTree
 from tests.sources import enumerate_outcomes
@@ -55,7 +56,7 @@ ARCHITECTURES = tuple(CONFIGS)
 def network(name: str, vocab: int = 3, seed: int = 0, dtype: torch.dtype = torch.float64) -> Any:
     """A random network whose laws are far from uniform and depend on every token; shared, so nobody may change it."""
     config, shape = CONFIGS[name]
-    attention = "eager" if name == "gemma2" else "sdpa"  # transformers has no other for Gemma 2: it caps the scores
+    attention = "eager" if name == "gemma2" else NAME  # transformers has no other for Gemma 2: it caps the scores
     config = config(vocab_size=vocab, bos_token_id=None, eos_token_id=None, pad_token_id=None, **shape)
     built = hf.AutoModelForCausalLM.from_config(config, attn_implementation=attention).to(dtype).eval()
     generator = torch.Generator().manual_seed(1000 * seed + len(name))

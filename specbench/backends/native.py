@@ -76,11 +76,6 @@ class Native:
         ids: list[int] = self.roles["target"].tokenizer(text).input_ids
         return ids
 
-    def decode_text(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-        text: str = self.roles["target"].tokenizer.decode(list(ids))
-        return text
-
     def load(self) -> None:
         """Read the weights of every role."""
         for name, role in self.roles.items():

@@ -9,6 +9,8 @@ from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, DynamicCache, PreTrainedConfig
 
+from specbench.models import attention as grouped
+
 # By name, because the list must hold over several releases: a layer class that is not here is refused, known or not.
 ROLLED_BACK_BY_POSITION = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 OTHER_HEAD = re.compile(r"For(?!CausalLM|ConditionalGeneration)[A-Z]")  # LlamaForSequenceClassification
@@ -42,8 +44,8 @@ def _not_our_inputs(config: PreTrainedConfig) -> str | None:
 
 
 def attention(config: PreTrainedConfig) -> str:
-    """The attention implementation to load a checkpoint with: sdpa, or eager where its softcapping knows no other."""
-    return "sdpa" if _network(config)._supports_sdpa else "eager"
+    """The attention to load a checkpoint with: ours, built on sdpa, or eager where softcapping knows no other."""
+    return grouped.NAME if _network(config)._supports_sdpa else "eager"
 
 
 def _not_by_position(config: PreTrainedConfig) -> str | None:
