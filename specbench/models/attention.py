@@ -32,12 +32,25 @@ def grouped_attention(
     """
     rows, heads, length, _ = query.shape
     groups = heads // key.shape[1]
-    if groups == 1 or attention_mask is None or attention_mask.shape[1] != 1 or kwargs.get("position_bias") is not None:
+    if attention_mask is None or groups == 1 or attention_mask.shape[1] != 1 or kwargs.get("position_bias") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     beside = query.reshape(rows, key.shape[1], groups * length, -1)
-    mask = attention_mask.repeat(1, 1, groups, 1) if length > 1 else attention_mask
+    mask = attention_mask if attention_mask.shape[2] != length else tiled(attention_mask, groups)
     out = F.scaled_dot_product_attention(beside, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return out.reshape(rows, heads, length, -1).transpose(1, 2).contiguous(), None
+
+
+def tiled(mask: Tensor, groups: int) -> Tensor:
+    """[B, 1, q, L] → [B, 1, groups · q, L]: the mask of queries that lie side by side; one query needs no copies."""
+    return mask.repeat(1, 1, groups, 1) if groups > 1 and mask.shape[2] > 1 else mask
+
+
+def for_groups(mask: Tensor, config: Any) -> Tensor:
+    """The mask as `grouped_attention` wants it in every layer of a network, made once per pass."""
+    if config._attn_implementation != NAME:
+        return mask
+    heads = config.num_attention_heads
+    return tiled(mask, heads // (getattr(config, "num_key_value_heads", None) or heads))
 
 
 AttentionInterface.register(NAME, grouped_attention)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.types import Context, Verdict
+from specbench.models.attention import for_groups
 from specbench.models.caches import RowStaticCache
 from specbench.models.masks import additive, causal_mask, tree_mask
 from specbench.models.warp import Law
@@ -126,10 +127,9 @@ class Causal:
         return {"": window}
 
     def _per_type(self, masks: dict[str, Tensor]) -> Any:
-        # Eager attention adds the mask to its scores, where a boolean one would hide nothing.
-        if self.config._attn_implementation == "eager":
-            masks = {name: additive(mask, self.network.dtype) for name, mask in masks.items()}
-        return masks.get("", masks)
+        # Added to the scores: eager attention knows nothing else, and sdpa would convert a boolean mask in every layer.
+        ready = {name: for_groups(additive(m, self.network.dtype), self.config) for name, m in masks.items()}
+        return ready.get("", ready)
 
     def _chain_mask(self, positions: Tensor) -> Any:
         assert self.cache is not None

@@ -1,6 +1,5 @@
 """Writing the trained pair: tokenizer, bfloat16 safetensors and the model card. Knows formats, not training."""
 
-import json
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,8 +36,11 @@ they know nothing and must not be used for anything but measuring.
 
 ## Data and licence
 
-The text that comes with Python {python}: {documents}. Copyright © 2001 Python Software Foundation; used and mentioned
-under the PSF License Agreement (https://docs.python.org/3/license.html), a permissive licence compatible with the
+The text that comes with Python {python}:
+
+{documents}
+
+Copyright © 2001 Python Software Foundation; used and mentioned under the PSF License Agreement (https://docs.python.org/3/license.html), a permissive licence compatible with the
 Apache-2.0 licence of these weights. {held_out} documents were held out by the hash of their name and never trained on.
 
 ## Make it again
@@ -47,6 +49,7 @@ Apache-2.0 licence of these weights. {held_out} documents were held out by the h
 {command}
 ```
 
+The documentation is read from where Debian's package `python3.11-doc` puts its sources (`--docs` names another folder).
 The same text gives the same tokenizer and the same order of batches; floating point makes the weights differ in detail.
 """
 
@@ -88,7 +91,6 @@ def write_pair(
     facts |= {"python": platform.python_version(), "documents": described(documents), "command": command}
     facts["held_out"] = sum(d.held_out for d in documents)
     (out / "README.md").write_text(CARD.format(**facts, **figures), encoding="utf-8")
-    (out / "figures.json").write_text(json.dumps(dict(figures), indent=2) + "\n", encoding="utf-8")
 
 
 def described(documents: Sequence[corpus.Document]) -> str:
@@ -97,4 +99,4 @@ def described(documents: Sequence[corpus.Document]) -> str:
     for document in documents:
         size[document.kind] += len(document.text)
     names = {"library": "the standard library's sources", "tests": "half of its tests", "docs": "its documentation"}
-    return ", ".join(f"{names[kind]} ({files[kind]} files, {size[kind] / 1e6:.1f} MB)" for kind in files)
+    return "\n".join(f"* {names[kind]}: {files[kind]} files, {size[kind] / 1e6:.1f} MB" for kind in files)
