@@ -77,7 +77,7 @@ def test_a_target_has_a_default_draft() -> None:
 
 
 def test_a_pair_may_have_a_default_lookahead() -> None:
-    assert pairs.default_k("demo", "demo-draft") == 4
+    assert pairs.default_k("demo", "demo-draft") == 2
     assert pairs.default_k("demo", "llama-68m") is None
     assert pairs.default_k("llama-7b", "llama-68m") is None
     assert pairs.default_k("some/where", "demo-draft") is None

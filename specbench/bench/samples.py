@@ -108,15 +108,11 @@ def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 def end_to_end(samples: Sequence[Sample]) -> float:
     """Speedup per token with the prefill of both arms."""
-    return metrics.ratio(
-        metrics.ratio(
-            math.fsum(s.baseline.seconds + s.baseline.prefill_seconds for s in samples),
-            sum(len(s.baseline.tokens) for s in samples),
-        ),
-        metrics.ratio(
-            math.fsum(s.method.seconds + s.method.prefill_seconds for s in samples),
-            sum(len(s.method.tokens) for s in samples),
-        ),
+    return metrics.speedup(
+        (s.baseline.seconds + s.baseline.prefill_seconds for s in samples),
+        (len(s.baseline.tokens) for s in samples),
+        (s.method.seconds + s.method.prefill_seconds for s in samples),
+        (len(s.method.tokens) for s in samples),
     )
 
 
