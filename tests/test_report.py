@@ -60,7 +60,7 @@ def test_what_all_cells_share_stands_above_and_not_in_the_table() -> None:
     title, *body = table.splitlines()
     assert "big ← small" in title
     assert "temperature 0.5" in title
-    assert "on abacus" in title
+    assert "eager · abacus" in title
     assert not [line for line in body if "temperature" in line]
 
 
@@ -77,7 +77,7 @@ def test_what_varies_stands_over_its_column_and_not_above_the_table(setting: str
 def test_a_single_cell_varies_in_nothing() -> None:
     title, _, heading, *_ = printed(cell(*TWO)).splitlines()
     assert heading.split("┃")[2].strip() == "code"
-    assert "chain · K 4 · float32 · temperature 0.0 · new tokens 128" in title
+    assert "chain · K 4 · float32 · temperature 0.0 · tokens 128" in title
 
 
 def test_a_failed_cell_stays_in_the_table_with_dashes_and_its_reason_below() -> None:

@@ -46,13 +46,18 @@ def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     table = Table()
     table.add_column("")
     for row in rows:
-        heading = [row["dataset"], *(f"{s} {row.get(s)}" for s in varying)]
+        heading = [title(row["dataset"]), *(f"{s} {row.get(s)}" for s in varying)]
         table.add_column(Text("\n".join(map(shown, heading))), justify="right")
     table.add_column("", style="dim", overflow="fold")
     for label, column, meaning in ROWS:
         style = "bold" if column == "speedup" else ""
         table.add_row(Text(label), *(Text(shown(cell_text(r, column))) for r in rows), Text(meaning), style=style)
     return Group(Text(shown(constants(rows, varying))), table, *(Text(note) for note in map(shown, notes(rows))))
+
+
+def title(dataset: str) -> str:
+    """A data set's name as the heading of a column: of a file only its name."""
+    return dataset.rsplit("/", 1)[-1] if ":" in dataset else dataset
 
 
 def shown(text: object) -> str:
@@ -69,10 +74,10 @@ def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
         "k": "K ",
         "dtype_resolved": "",
         "temperature": "temperature ",
-        "max_new_tokens": "new tokens ",
+        "max_new_tokens": "tokens ",
     }
     shared += [f"{label}{first.get(s)}" for s, label in names.items() if s not in varying]
-    return " · ".join([*shared, f"{first['tier']} on {first.get('device_name') or first.get('device')}"])
+    return " · ".join([*shared, str(first["tier"]), str(first.get("device_name") or first.get("device"))])
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -129,7 +134,7 @@ def rendered(rows: Sequence[Mapping[str, Any]], style: str) -> str:
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The run table as Markdown, and its notes as a list."""
     lines = [
-        "| | " + " | ".join(shown(r["dataset"]).replace("|", "\\|") for r in rows) + " |",
+        "| | " + " | ".join(shown(title(r["dataset"])).replace("|", "\\|") for r in rows) + " |",
         "|---|" + "---:|" * len(rows),
     ]
     lines += [

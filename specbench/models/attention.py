@@ -53,5 +53,5 @@ def for_groups(mask: Tensor, config: Any) -> Tensor:
     return tiled(mask, heads // (getattr(config, "num_key_value_heads", None) or heads))
 
 
-AttentionInterface.register(NAME, grouped_attention)  # type: ignore[no-untyped-call]
-AttentionMaskInterface.register(NAME, sdpa_mask)  # type: ignore[no-untyped-call]
+AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

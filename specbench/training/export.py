@@ -41,7 +41,8 @@ The text that comes with Python {python}:
 {documents}
 
 Copyright © 2001 Python Software Foundation, under the PSF License Agreement (https://docs.python.org/3/license.html), a
-permissive licence compatible with the Apache-2.0 licence of these weights. {held_out} documents were held out by the hash of their name and never trained on.
+permissive licence compatible with the Apache-2.0 licence of these weights. {held_out} documents were held out by the
+hash of their name and never trained on.
 
 ## Make it again
 
