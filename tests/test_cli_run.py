@@ -86,7 +86,7 @@ def test_every_format_holds_what_lies_on_disk(run: Command, style: str, parse: C
 
 
 def test_markdown_is_a_table(run: Command) -> None:
-    assert run("--format", "md").out.startswith("| | jsonl:")
+    assert run("--format", "md").out.startswith("| | words.jsonl |\n|---|---:|\n| prompts |")
 
 
 def test_quiet_prints_nothing_but_the_result(run: Command) -> None:
