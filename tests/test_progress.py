@@ -1,6 +1,7 @@
 """What a user sees while a run goes on: live numbers on a terminal, one line per cell elsewhere, nothing when quiet."""
 
 import io
+import threading
 from typing import Any
 
 import pytest
@@ -34,7 +35,6 @@ def watched(quiet: bool = False, terminal: bool = False, **changes: Any) -> tupl
         watch.begin(done.spec, 2)
         for each in done.samples:
             watch.sample(done.spec, each)
-            watch._progress.refresh()
         watch.end(done)
     return screen.getvalue(), notebook
 
@@ -84,3 +84,11 @@ def test_a_cell_without_samples_says_how_it_ended() -> None:
         watch.begin(RunSpec(), 2)
         watch.end(failed)
     assert screen.getvalue() == "code chain K=4: oom, 0 samples\n"
+
+
+def test_nothing_draws_beside_the_timed_loop() -> None:
+    screen = io.StringIO()
+    before = threading.active_count()
+    with Watch(Console(file=screen, force_terminal=True, width=150), Notebook(screen), quiet=False) as watch:  # type: ignore[arg-type]
+        watch.begin(cell(sample("p1")).spec, 1)
+        assert threading.active_count() == before

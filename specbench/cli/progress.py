@@ -29,6 +29,7 @@ class Watch:
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            auto_refresh=False,  # it would draw from a thread of its own, beside the loop that is being timed
             disable=quiet or not console.is_terminal,
         )
 
@@ -44,21 +45,27 @@ class Watch:
     def begin(self, spec: RunSpec, total: int) -> None:
         self._samples = []
         self._task = self._progress.add_task(name_of(spec), total=total, live="warming up")
+        self._progress.refresh()
 
     def sample(self, spec: RunSpec, sample: Sample) -> None:
         self._folder.add(spec.key, sample)
         self._samples.append(sample)
         if self._task is not None:
             self._progress.update(self._task, advance=1, live=live_line(self._samples))
+            self._progress.refresh()
 
     def end(self, cell: Cell) -> None:
         self._folder.end(cell)
         if self._task is not None:
             self._progress.remove_task(self._task)
+            self._progress.refresh()
         if not self._quiet:
             done = f"{name_of(cell.spec)}: {cell.status}, {len(cell.samples)} samples"
             self._console.print(
-                f"{done}, {live_line(cell.samples)}" if cell.samples else done, markup=False, highlight=False
+                f"{done}, {live_line(cell.samples)}" if cell.samples else done,
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
 
 
