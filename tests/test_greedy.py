@@ -18,6 +18,8 @@ from specbench.decoding.types import Drafter, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.metrics import acceptance
 from specbench.models.causal import Causal
+from specbench.models.loading import load_model, load_tokenizer
+from specbench.models.pairs import resolve
 from specbench.models.warp import Law
 from specbench.shipped import ASSETS
 from tests.tiny import CPU, network
@@ -28,7 +30,6 @@ KS = range(1, 9)
 verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 PAIR = ASSETS / "pair"
-shipped = pytest.mark.skipif(not (PAIR / "target" / "config.json").exists(), reason="the shipped pair is not there yet")
 
 
 @lru_cache
@@ -204,39 +205,43 @@ LONG = 128
 
 
 @lru_cache
-def shipped_pair() -> tuple[Any, Any, tuple[tuple[int, ...], ...], int]:
-    """Target, draft, prompts of many lengths, and the end token."""
-    target, draft = (
-        hf.AutoModelForCausalLM.from_pretrained(PAIR / name, dtype=torch.float32, attn_implementation="sdpa").eval()
-        for name in ("target", "draft")
-    )
-    tokenizer = hf.AutoTokenizer.from_pretrained(PAIR / "target")
-    texts = [json.loads(line)["prompt"] for line in (ASSETS / "prompts/code.jsonl").read_text().splitlines()[:10]]
-    texts += [
-        json.loads(line)["document"] for line in (ASSETS / "prompts/articles.jsonl").read_text().splitlines()[:10]
-    ]
-    prompts = tuple(tuple(tokenizer(text)["input_ids"][: 4 + 2 * n]) for n, text in enumerate(texts))
-    return target, draft, prompts, target.config.eos_token_id
+def shipped_pair(dtype: torch.dtype) -> tuple[Any, Any]:
+    """Target and draft as a run loads them."""
+    target, draft = (load_model(resolve(name), dtype, CPU).model for name in ("demo", "demo-draft"))
+    return target, draft
 
 
 @lru_cache
-def shipped_baseline() -> list[tuple[int, ...]]:
-    target, _, prompts, end = shipped_pair()
-    return tokens_of(run(target, None, 0, Rejection(), prompts, LONG, [end]))
+def shipped_prompts() -> tuple[tuple[int, ...], ...]:
+    """Twenty prompts of many lengths, code and prose."""
+    tokenizer = load_tokenizer(resolve("demo"))
+    files = {"code": "prompt", "articles": "document"}
+    texts = [
+        json.loads(line)[column]
+        for name, column in files.items()
+        for line in (ASSETS / "prompts" / f"{name}.jsonl").read_text().splitlines()[:10]
+    ]
+    return tuple(tuple(tokenizer(text)["input_ids"][: 4 + 2 * n]) for n, text in enumerate(texts))
 
 
-@shipped
-def test_the_baseline_of_the_shipped_pair_is_generate() -> None:
-    target, _, prompts, end = shipped_pair()
-    for row in (0, 7, 14, 19):
-        assert shipped_baseline()[row] == generated(target, prompts[row], LONG, [end])
+@lru_cache
+def shipped_baseline(dtype: torch.dtype) -> list[tuple[int, ...]]:
+    target, _ = shipped_pair(dtype)
+    return tokens_of(run(target, None, 0, Rejection(), shipped_prompts(), LONG, [target.config.eos_token_id]))
 
 
-@shipped
+@dtypes
+def test_the_baseline_of_the_shipped_pair_is_generate(dtype: torch.dtype) -> None:
+    plain = hf.AutoModelForCausalLM.from_pretrained(PAIR / "target", dtype=dtype, attn_implementation="sdpa").eval()
+    end = plain.config.eos_token_id
+    assert shipped_baseline(dtype) == [generated(plain, prompt, LONG, [end]) for prompt in shipped_prompts()]
+
+
+@dtypes
 @pytest.mark.parametrize("k", KS)
-def test_the_shipped_pair_is_lossless(k: int) -> None:
-    target, draft, prompts, end = shipped_pair()
+def test_the_shipped_pair_is_lossless(k: int, dtype: torch.dtype) -> None:
+    target, draft = shipped_pair(dtype)
     verifier = TokenMatch() if k in (3, 6) else Rejection()  # at temperature 0 they differ in no decision
-    traces = run(target, draft, k, verifier, prompts, LONG, [end])
-    assert tokens_of(traces) == shipped_baseline()
+    traces = run(target, draft, k, verifier, shipped_prompts(), LONG, [target.config.eos_token_id])
+    assert tokens_of(traces) == shipped_baseline(dtype)
     assert {r.accepted for trace in traces for r in trace.rounds if r.drafted == k} == set(range(k + 1))
