@@ -32,9 +32,3 @@ class CellsFailedError(SpecbenchError):
     """Some cells of a run ended without numbers; the others are on disk."""
 
     exit_code = 6
-
-
-class NotComparableError(SpecbenchError):
-    """Two runs differ in something that forbids comparing them."""
-
-    exit_code = 7

@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-import math
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class RunSpec(BaseModel):
@@ -40,13 +39,6 @@ class RunSpec(BaseModel):
     seed: int = Field(default=0, ge=0)
     warmup: int = Field(default=2, ge=0)
     repeat: int = Field(default=1, ge=1)
-
-    @field_validator("temperature")
-    @classmethod
-    def _number(cls, value: float) -> float:
-        if math.isnan(value):
-            raise ValueError("temperature must be a number")
-        return value
 
     def with_(self, **changes: Any) -> "RunSpec":
         """The same cell but for `changes`, validated again."""
