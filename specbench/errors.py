@@ -16,6 +16,12 @@ class UsageError(SpecbenchError):
     exit_code = 2
 
 
+class RegressionError(SpecbenchError):
+    """A new run is worse than its base by more than a gate allows."""
+
+    exit_code = 3
+
+
 class UnusableModelError(SpecbenchError):
     """A checkpoint is missing, gated, corrupt or unsupported, or target and draft do not fit together."""
 
@@ -32,3 +38,9 @@ class CellsFailedError(SpecbenchError):
     """Some cells of a run ended without numbers; the others are on disk."""
 
     exit_code = 6
+
+
+class NotComparableError(SpecbenchError):
+    """Two runs, or something in them that was asked for, cannot be compared."""
+
+    exit_code = 7

@@ -69,7 +69,10 @@ def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Timing:
-    """Decode seconds of one arm over some prompts, by phase, with the rounds and tokens they bought."""
+    """Decode seconds of one arm over some prompts, by phase, with the rounds and tokens they bought.
+
+    `draft_first` is the part of `draft` that the first drafted token of each round took; 0 where nobody timed it.
+    """
 
     seconds: float
     draft: float
@@ -77,6 +80,25 @@ class Timing:
     rounds: int
     drafted: int
     tokens: int
+    accept: float = 0.0
+    draft_first: float = 0.0
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Mean seconds of a round by phase; they add up to the round. `host` is what no other phase covers."""
+
+    draft: float
+    verify: float
+    accept: float
+    host: float
+
+
+def phases(timing: Timing) -> Phases:
+    """The mean round of an arm. Where nothing was drafted, what an empty draft took counts as host; NaN if no round."""
+    draft = timing.draft if timing.drafted else 0.0
+    rest = timing.seconds - draft - timing.verify - timing.accept
+    return Phases(*(ratio(part, timing.rounds) for part in (draft, timing.verify, timing.accept, rest)))
 
 
 @dataclass(frozen=True)

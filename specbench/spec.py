@@ -4,13 +4,18 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+BASELINE = "baseline"
+SCHEMA_VERSION = 2  # of the columns of results.csv and samples.csv, and of the lines of the journal
 
 
 class RunSpec(BaseModel):
     """One cell: a pair, a method, a K, a data set and how it is decoded. Hashable, picklable, round-trips through JSON.
 
     Names of models, data sets and methods are kept as they were given; what they resolved to stands in the record.
+    `k` is the lookahead of a constant schedule and the ceiling of the others; `confidence` is read by its schedule
+    alone. `until_ci` ends the cell once the speedup's interval is that narrow (relative half width).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -21,6 +26,8 @@ class RunSpec(BaseModel):
     draft_revision: str | None = None
     method: str = "chain"
     k: int = Field(default=4, ge=0, le=512)
+    schedule: Literal["constant", "auto", "heuristic", "confidence"] = "constant"
+    confidence: float = Field(default=0.4, ge=0, le=1)
     dataset: str = "code"
     column: str | None = None
     template: str | None = None
@@ -39,10 +46,22 @@ class RunSpec(BaseModel):
     seed: int = Field(default=0, ge=0)
     warmup: int = Field(default=2, ge=0)
     repeat: int = Field(default=1, ge=1)
+    until_ci: float | None = Field(default=None, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _one_reading(self) -> "RunSpec":
+        if self.until_ci is not None and self.repeat > 1:
+            raise ValueError("an interval is narrowed by more prompts, not by repeating them: leave repeat at 1")
+        return self
 
     def with_(self, **changes: Any) -> "RunSpec":
         """The same cell but for `changes`, validated again."""
         return RunSpec(**{**self.model_dump(), **changes})
+
+    @property
+    def baseline(self) -> "RunSpec":
+        """The cell that this one is compared with; cells with an equal baseline share its decodes."""
+        return self.with_(method=BASELINE, k=0, schedule="constant", confidence=0.4)
 
     @property
     def key(self) -> str:

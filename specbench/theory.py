@@ -68,8 +68,7 @@ def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0
     _check_cost("c", c)
     _check_cost("v", v)
     round_cost = k * c + v + overhead
-    if not 0 < round_cost < math.inf:
-        raise ValueError(f"a round must cost more than nothing, got Kc + v + overhead = {round_cost}")
+    _check_round(round_cost)
     return expected_tokens_by_position(alphas) / round_cost
 
 
@@ -139,6 +138,50 @@ def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX) -
     return list(range(near[0], near[-1] + 1))  # the speedup has one peak in K; a gap could only be rounding
 
 
+def round_costs(first: float, later: float, verify: Sequence[float], overhead: float) -> tuple[float, ...]:
+    """Cost of a round in target decode steps, by K = 0..len(verify) − 1: first + (K − 1)·later + verify[K] + overhead.
+
+    first, later = the first and every further drafted token of a round; verify[K] = a step with the target's pass over
+    K + 1 tokens in it; overhead = what else a round costs beyond a step. K = 0 is plain decoding and costs one step.
+    With first = later = c, verify = 1 and overhead = 0 a round costs Kc + 1 as in Leviathan's formula.
+    ValueError if first, later or an entry of verify is out of range, or a round would cost nothing.
+    """
+    _check_cost("the cost of a first drafted token", first)
+    _check_cost("the cost of a later drafted token", later)
+    found = [1.0]
+    for k, pass_ in enumerate(verify[1:], start=1):
+        _check_cost(f"the cost of verifying {k + 1} tokens", pass_)
+        found.append(first + (k - 1) * later + pass_ + overhead)
+        _check_round(found[-1])
+    return tuple(found)
+
+
+def best_k_of(alpha: float, costs: Sequence[float]) -> tuple[int, float]:
+    """The K with the greatest E(α, K) ÷ costs[K], and that speedup; (0, 1.0) if no K pays. costs: see `round_costs`.
+
+    ValueError if alpha is outside [0, 1].
+    """
+    speedups = [expected_tokens(alpha, k) / cost for k, cost in enumerate(costs)]
+    best = max(range(len(speedups)), key=speedups.__getitem__)
+    return best, speedups[best]
+
+
+def near_best_of(alpha: float, costs: Sequence[float], share: float = 0.01) -> list[int]:
+    """All K whose speedup is within `share` of the best one; measured costs may leave gaps between them.
+
+    ValueError if alpha or share is outside [0, 1].
+    """
+    _check_share("share", share)
+    floor = (1 - share) * best_k_of(alpha, costs)[1]
+    return [k for k, cost in enumerate(costs) if expected_tokens(alpha, k) / cost >= floor]
+
+
+def break_even_alpha_of(costs: Sequence[float]) -> float | None:
+    """The alpha above which some K pays at these costs of a round; None if no alpha does. costs: see `round_costs`."""
+    payable = [alpha_from_tokens(max(cost, 1.0), k) for k, cost in enumerate(costs) if k and cost <= k + 1]
+    return min(payable, default=None)
+
+
 def break_even_alpha(k: int, c: float) -> float | None:
     """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does (c > 1).
 
@@ -176,6 +219,11 @@ def _check_share(name: str, value: float) -> None:
 def _check_cost(name: str, value: float) -> None:
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of 0 or more, got {value}")
+
+
+def _check_round(cost: float) -> None:
+    if not 0 < cost < math.inf:
+        raise ValueError(f"a round must cost more than nothing, got Kc + v + overhead = {cost}")
 
 
 def _check_k(k: int) -> None:

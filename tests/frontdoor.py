@@ -1,11 +1,15 @@
 """How a command of `specbench` ended when it was called as a user calls it."""
 
 import csv
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from specbench.bench import journal
+
+if TYPE_CHECKING:
+    from specbench.bench.samples import Sample
 
 SHORT = ("--limit", "2", "--max-new-tokens", "8", "--warmup", "0", "--k", "3")
 
@@ -29,11 +33,13 @@ class Outcome:
             return list(csv.DictReader(file))
 
     def journal(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "journal.jsonl").read_text().splitlines()]
+        return journal.read(self.folder / journal.NAME)
 
-    def samples(self) -> list[dict[str, Any]]:
-        """The samples in the journal."""
-        return [line["sample"] for line in self.journal() if "sample" in line]
+    def samples(self) -> "list[Sample]":
+        """The samples of all cells in the journal."""
+        from specbench.bench.record import read_run
+
+        return [sample for cell in read_run(self.folder).cells for sample in cell.samples]
 
     @property
     def line(self) -> str:

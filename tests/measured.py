@@ -1,6 +1,6 @@
 """Measurements made by hand: traces with known phase costs, samples, cells, and a backend that only remembers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ def method_trace(accepted: Sequence[int], tokens: Sequence[int] | None = None) -
 
 def sample(prompt: str = "p1", accepted: Sequence[int] = (4, 2, 0, 2), repeat: int = 0, **changes: Any) -> Sample:
     method = method_trace(accepted)
-    fields = {"category": "all", "prompt_tokens": 7, "first": "baseline"}
+    fields = {"category": "all", "prompt_tokens": 7, "turn": 0, "places": (0, 1), "load": 0.5}
     fields |= {"baseline": baseline_trace(method.tokens), "method": method}
     return Sample(prompt=prompt, repeat=repeat, **{**fields, **changes})
 
@@ -79,7 +79,8 @@ class FakeBackend:
 
     def prepare(self, spec: RunSpec) -> Decode:
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
-            call = Call(spec.method, tuple(prompts[0]), seeds[0])
+            arm = spec.method if spec.k == 0 else f"{spec.method} K={spec.k}"
+            call = Call(arm, tuple(prompts[0]), seeds[0])
             self.calls.append(call)
             tokens = self.answer(call)
             return [baseline_trace(tokens) if spec.k == 0 else method_trace([len(tokens) - 1], tokens)]
@@ -91,15 +92,15 @@ class FakeBackend:
 class Witness:
     """An observer that keeps what it saw."""
 
-    begun: list[tuple[str, int]] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    begun: list[tuple[list[str], int]] = field(default_factory=list)
+    turns: list[dict[RunSpec, Sample]] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
 
-    def begin(self, spec: RunSpec, total: int) -> None:
-        self.begun.append((spec.dataset, total))
+    def begin(self, cells: Sequence[Cell], turns: int) -> None:
+        self.begun.append(([c.spec.dataset for c in cells], turns))
 
-    def sample(self, spec: RunSpec, sample: Sample) -> None:
-        self.samples.append(sample)
+    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
+        self.turns.append(dict(samples))
 
     def end(self, cell: Cell) -> None:
         self.cells.append(cell)

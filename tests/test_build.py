@@ -1,25 +1,28 @@
 """Method files: every one that ships is proven exact over toys, a wrong one is refused with what would be right."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
 
-from specbench.decoding.build import HEADER, build, methods, needs, read_method
+from specbench.decoding.build import HEADER, build, methods, needs, read_method, words
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
+from specbench.decoding.schedule import Constant, Heuristic, Schedule
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
 from specbench.timing import WallClock
+from tests.histories import SCHEDULES, history_error
 from tests.laws import EXACT, sequence_error
 from tests.toys import KINDS, Toy, random_pair
 
 TARGET, DRAFT = (Toy(table) for table in random_pair(0, 3, 4))
 
 
-def toys(name: str, seed: int, vocab: int) -> dict[str, Toy]:
+def toys(name: str, seed: int, vocab: int, length: int = 4) -> dict[str, Toy]:
     """A toy for every model that a method file mentions; the target is called target."""
-    p, q = random_pair(seed, vocab, 4)
+    p, q = random_pair(seed, vocab, length)
     others = sorted(needs(name) - {"target"})
     return {"target": Toy(p), **{other: Toy(q.roll(row, 0)) for row, other in enumerate(others)}}
 
@@ -34,6 +37,34 @@ def test_a_shipped_method_is_lossless_if_it_says_so(name: str, vocab: int, k: in
         method = build(name, models, k)
         errors.append(sequence_error(method, models["target"].table, 4, eos=eos))
     assert (max(errors) <= EXACT) == read_method(name)["lossless"] == build(name, models, k).verifier.lossless
+
+
+@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+@pytest.mark.parametrize("name", [name for name in methods() if "schedule" in words(name, "schedule")])
+def test_a_shipped_method_stays_lossless_with_every_schedule(
+    name: str, schedule: Schedule, eos: tuple[int, ...]
+) -> None:
+    errors = []
+    for seed, (vocab, k, new) in product(range(len(KINDS)), [(2, 3, 5), (3, 2, 4)]):
+        models = toys(name, seed, vocab, length=new + 2)
+        method = build(name, models, k, schedule=schedule)
+        errors.append(history_error(method, models["target"].table, new, [(0,), (1, 0)], eos))
+    assert (max(errors) <= EXACT) == read_method(name)["lossless"]
+
+
+def test_the_methods_with_a_schedule_are_those_that_draft_chains_from_a_model() -> None:
+    with_one = {name for name in methods() if "schedule" in words(name, "schedule")}
+    assert {"chain", "token-match"} <= with_one
+    assert "baseline" not in with_one
+
+
+@pytest.mark.parametrize("schedule", [s for s in SCHEDULES.values() if s != Constant()], ids=repr)
+def test_a_method_without_a_place_for_a_schedule_refuses_one(schedule: Schedule) -> None:
+    assert build("baseline", {"target": TARGET}, 3, schedule=Constant()) == build("baseline", {"target": TARGET}, 3)
+    with pytest.raises(UsageError, match=r"^baseline: .*--schedule constant") as caught:
+        build("baseline", {"target": TARGET}, 3, schedule=schedule)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_methods_of_this_version_ship() -> None:
@@ -70,12 +101,21 @@ def written(folder: Path, method: object) -> str:
 CHAIN = {"drafter": {"ModelDrafter": {"model": "draft", "k": "k"}}, "model": "target", "verifier": "Rejection"}
 
 
+def test_drafters_of_one_method_have_schedules_of_their_own(tmp_path: Path) -> None:
+    drafter = {"ModelDrafter": {"model": "draft", "k": "k", "schedule": "schedule"}}
+    inner = {"Speculate": {**CHAIN, "drafter": drafter, "model": "draft"}}
+    name, schedule = written(tmp_path, {"Speculate": {**CHAIN, "drafter": inner}}), Heuristic()
+    built = [build(name, {"target": TARGET, "draft": DRAFT}, 2, schedule=schedule).drafter.drafter for _ in range(2)]
+    assert built[0].schedule == built[1].schedule == schedule
+    assert len({id(built[0].schedule), id(built[1].schedule), id(schedule)}) == 3
+
+
 def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
     inner = {"Speculate": {**CHAIN, "model": "draft", "length": 2}}
     name, clock = written(tmp_path, {"Speculate": {**CHAIN, "drafter": inner}}), WallClock()
     method = build(name, {"target": TARGET, "draft": DRAFT}, 1, clock)
     assert method == Speculate(Speculate(ModelDrafter(DRAFT, 1), DRAFT, Rejection(), 2), TARGET, Rejection())
-    assert method.clock is method.drafter.clock is clock
+    assert method.clock is method.drafter.clock is method.drafter.drafter.clock is clock
     assert sequence_error(method, TARGET.table, 3) <= EXACT
 
 
@@ -108,6 +148,11 @@ def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
         ({"Speculate": {**CHAIN, "verifier": {"Rejection": {"lenience": 2}}}}, "Rejection: unknown field", "no fields"),
         ({"Speculate": {**CHAIN, "verifier": "target"}}, "verifier: expected a verifier", "found Toy"),
         ({"Speculate": {**CHAIN, "drafter": 3}}, "drafter: expected a drafter", "found 3"),
+        (
+            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "draft", "k": 4, "schedule": 3}}}},
+            "schedule: expected a schedule",
+            "found 3",
+        ),
         ({"Speculate": {**CHAIN, "length": -1}}, "length: expected a whole number", "found -1"),
         ({"Speculate": {**CHAIN, "length": 2.5}}, "length: expected a whole number", "found 2.5"),
         ("Rejection", "method: the outermost part must be Speculate, not Rejection", ""),

@@ -4,6 +4,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.types import Context, Draft, Verdict, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
-from specbench.metrics import RoundCounts, Timing, acceptance, costs, speedup
+from specbench.metrics import Phases, RoundCounts, Timing, acceptance, costs, phases, speedup
 from specbench.timing import NullClock, WallClock
 from specbench.tokens import TokenTree
 from tests.laws import EXACT, one_round
@@ -167,9 +168,9 @@ class Slow(Toy):
         self.hand.now += self.seconds * (1.5 if tree.size else 1)
         return super().probs(context, tree, refeed)
 
-    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
+    def sample(self, context: Context, k: int, rng: Source, *rest: Any) -> tuple[Tensor, Tensor]:
         self.hand.now += self.seconds * k
-        return super().sample(context, k, rng, refeed)
+        return super().sample(context, k, rng, *rest)
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,15 @@ def test_a_baseline_costs_a_step_a_round() -> None:
     arm = Timing(seconds=10.0, draft=0.0, verify=8.0, rounds=5, drafted=0, tokens=5)
     found = costs(arm, arm)
     assert (found.c, found.v, found.overhead) == (0.0, 1.0, 0.0)
+
+
+def test_the_phases_of_a_mean_round_add_up_to_it() -> None:
+    arm = Timing(seconds=10.0, draft=2.0, verify=5.0, rounds=4, drafted=8, tokens=9, accept=1.0)
+    assert phases(arm) == Phases(draft=0.5, verify=1.25, accept=0.25, host=0.5)
+    idle = Timing(seconds=10.0, draft=1.0, verify=8.0, rounds=4, drafted=0, tokens=4)
+    assert phases(idle) == Phases(draft=0.0, verify=2.0, accept=0.0, host=0.5)
+    nothing = phases(Timing(0.0, 0.0, 0.0, 0, 0, 0))
+    assert math.isnan(nothing.host)
 
 
 def test_spans_are_named_by_their_path_and_survive_an_error() -> None:

@@ -1,5 +1,6 @@
 """A cached model gives the rows of a plain forward, and a whole decode has the law of autoregression: to 1e-12."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,8 @@ from torch import Tensor
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate, commit
 from specbench.decoding.randomness import seeded
-from specbench.decoding.types import Context, Draft, Verdict, Verifier
+from specbench.decoding.schedule import Confidence, Constant, Schedule
+from specbench.decoding.types import After, Context, Draft, Verdict, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.models.causal import Causal
 from specbench.models.warp import Law
@@ -90,7 +92,14 @@ def append(context: Context, chance: Chance, most: int, vocab: int) -> None:
         context.seq.scatter_(1, context.pos.unsqueeze(1), chance.below(vocab, (context.rows, 1)))
 
 
-def chain_error(net: Any, refeed: int = 0, model: type[Causal] = Causal, k: int = 3, rounds: int = 6) -> float:
+def chain_error(
+    net: Any,
+    refeed: int = 0,
+    model: type[Causal] = Causal,
+    k: int = 3,
+    rounds: int = 6,
+    after: After | None = None,
+) -> float:
     """Worst error of `sample` and of `probs` while chains are drafted and accepted at random; every third one fully."""
     law, vocab, chance, error = Law(), net.config.vocab_size, Chance(7), 0.0
     target, draft = model(net, law, vocab), model(net, law, vocab)
@@ -99,7 +108,7 @@ def chain_error(net: Any, refeed: int = 0, model: type[Causal] = Causal, k: int 
     draft.start(context)
     rng = seeded(range(context.rows), CPU)
     for number in range(rounds):
-        ids, q = draft.sample(context, k, rng, refeed + 1)
+        ids, q = draft.sample(context, k, rng, refeed + 1, after)
         tree = TokenTree.chain(ids)
         p = target.probs(context, tree, refeed)
         expected = tree_rows(net, law, vocab, context, tree)
@@ -132,6 +141,31 @@ def test_rows_along_chains_do_not_depend_on_what_was_rolled_back(name: str, refe
     assert chain_error(network(name, vocab=5), refeed) <= TOLERANCE
 
 
+def test_a_draft_that_stops_early_keeps_its_cache_right() -> None:
+    """Whether one to three tokens were drawn; what it is told of each token is its logits."""
+    net, chance, widths = network("llama", vocab=5), Chance(3), Counter[int]()
+
+    def after(ids: Tensor, logits: Tensor) -> bool:
+        assert logits.shape == (len(HISTORIES), 5)
+        assert ids.shape == (len(HISTORIES),)
+        stop = int(chance.below(2)) == 0
+        widths[int(stop)] += 1
+        return stop
+
+    for refeed in (0, 1, 2):
+        assert chain_error(net, refeed, rounds=12, after=after) <= TOLERANCE
+    assert min(widths[0], widths[1]) > 5
+
+
+@verifiers
+@pytest.mark.parametrize("pair", [("llama", "gpt2"), ("mistral", "gemma3")], ids=" drafted by ".join)
+def test_a_draft_that_stops_where_it_is_unsure_leaves_the_law_alone(pair: tuple[str, str], verifier: Verifier) -> None:
+    for threshold in (0.2, 0.4, 0.6):
+        unsure = Confidence(threshold)
+        error = law_error(*pair, verifier, K + 2, eos=[1], prompts=RAGGED[:2], together=True, schedule=unsure)
+        assert error <= TOLERANCE, threshold
+
+
 @refeeds
 @architectures
 def test_rows_of_trees_are_those_of_every_path_alone_before_and_after_settling(name: str, refeed: int) -> None:
@@ -150,10 +184,11 @@ def law_error(
     draft_vocab: int = 3,
     together: bool = False,
     model: type[Causal] = Causal,
+    schedule: Schedule | None = None,
 ) -> float:
     """How far the law of `new` tokens from a real pair with 3 tokens is from that of its target without a cache."""
     net = network(target)
-    drafter = ModelDrafter(model(network(draft, draft_vocab, seed=1), draft_law or law, 3), K)
+    drafter = ModelDrafter(model(network(draft, draft_vocab, seed=1), draft_law or law, 3), K, schedule or Constant())
     exact = enumerate_law(Speculate(drafter, model(net, law, 3), verifier), prompts, new, eos, together)
     oracles = [oracle_law(net, law, 3, prompt, new, eos) for prompt in prompts]
     assert sum(map(len, oracles)) > 1 or law.temperature == 0, "a law with one outcome proves nothing"

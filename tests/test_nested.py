@@ -7,19 +7,23 @@ from specbench.decoding.decode import decode
 from specbench.decoding.draft import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
+from specbench.decoding.schedule import Constant, Schedule
 from specbench.decoding.verify import Rejection
 from specbench.models.causal import Causal
 from specbench.models.warp import Law
 from tests import tiny
+from tests.histories import SCHEDULES
 
 PROMPTS = ([1, 2, 0, 2], [2], [0, 1])
 NEW = 24
 
 
-def nested(names: tuple[tuple[str, int], ...], law: Law, k: int, lengths: tuple[int, ...]) -> Speculate:
+def nested(
+    names: tuple[tuple[str, int], ...], law: Law, k: int, lengths: tuple[int, ...], schedule: Schedule | None = None
+) -> Speculate:
     """Target first, smallest draft last; every network but the last judges, every length is of one inner level."""
     models = [Causal(tiny.network(name, 3, seed), law, 3) for name, seed in names]
-    method = ModelDrafter(models[-1], k)
+    method = ModelDrafter(models[-1], k, schedule or Constant())
     for model, length in zip(models[-2:0:-1], lengths, strict=True):
         method = Speculate(method, model, Rejection(), length)
     return Speculate(method, models[0], Rejection())
@@ -53,6 +57,20 @@ def test_with_one_network_on_all_levels_every_token_of_every_level_is_accepted(
     for trace in run(method, PROMPTS):
         assert all(r.accepted == r.drafted for r in trace.rounds)
     assert not torch.stack(accepted).any()
+
+
+@pytest.mark.parametrize("lengths", [(2,), (4,), (2, 3)])
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_whatever_an_inner_schedule_drafts_no_cache_misses_a_token(
+    schedule: Schedule, lengths: tuple[int, ...]
+) -> None:
+    for temperature in (0.0, 1.0):
+        method = nested((("llama", 0),) * (len(lengths) + 2), Law(temperature), 3, lengths, schedule)
+        assert all(r.accepted == r.drafted for trace in run(method, PROMPTS) for r in trace.rounds)
+    names = (("llama", 0), ("mistral", 1), ("gpt2", 2), ("qwen3", 3))[: len(lengths) + 2]
+    cascade = run(nested(names, Law(0.0), 3, lengths, schedule), PROMPTS, (0,))
+    alone = run(nested((("llama", 0), ("gpt2", 0)), Law(0.0), 2, ()), PROMPTS, (0,))
+    assert [t.tokens for t in cascade] == [t.tokens for t in alone]
 
 
 @pytest.mark.parametrize("lengths", [(1,), (3,), (2, 3)])

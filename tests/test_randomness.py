@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -233,6 +234,6 @@ class Broken(Toy):
         context.finite &= False
         return super().probs(context, tree) * torch.nan
 
-    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
+    def sample(self, context: Context, k: int, rng: Source, *_: Any) -> tuple[Tensor, Tensor]:
         context.finite &= False
         return Toy(self.table * torch.nan).sample(context, k, rng)

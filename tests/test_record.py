@@ -5,16 +5,22 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from specbench.bench.record import RunFolder, finite, plain, slug, write_csv
+from specbench.bench import journal
+from specbench.bench.lossless import Losslessness
+from specbench.bench.record import RunFolder, finite, plain, read_run, slug, write_csv
+from specbench.bench.samples import Cell
 from specbench.errors import UsageError
+from specbench.spec import SCHEMA_VERSION
 from tests.measured import cell, sample
 
-DESCRIPTION = {"specs": [], "command": "specbench run"}
+DESCRIPTION = {"schema_version": SCHEMA_VERSION, "specs": [], "command": "specbench run"}
 HOSTILE = (
     "[/]",
     "[bold]x[/nope]",
@@ -30,13 +36,13 @@ HOSTILE = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    made = RunFolder(tmp_path, "run", DESCRIPTION)
+    made = RunFolder.create(tmp_path, "run", DESCRIPTION)
     yield made
     made.close()
 
 
-def lines(folder: RunFolder) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder.path / "journal.jsonl").read_text(encoding="utf-8").splitlines()]
+def lines(folder: RunFolder) -> list[dict[str, Any]]:
+    return journal.read(folder.path / "journal.jsonl")
 
 
 def table(folder: RunFolder, name: str = "results.csv") -> list[dict[str, str]]:
@@ -45,7 +51,7 @@ def table(folder: RunFolder, name: str = "results.csv") -> list[dict[str, str]]:
 
 
 def files(folder: RunFolder) -> set[str]:
-    return {path.name for path in folder.path.iterdir()}
+    return {path.name for path in folder.path.iterdir()} - {".lock"}
 
 
 # --- what is written, and when ----------------------------------------------------------------------------------------
@@ -62,27 +68,22 @@ def test_a_finished_cell_leaves_all_files_and_no_temporary_ones(folder: RunFolde
     assert files(folder) == {"run.json", "journal.jsonl", "results.csv", "samples.csv", "rounds.parquet"}
 
 
-def test_every_sample_is_a_line_that_is_on_disk_before_anything_else_happens(
+def test_every_turn_is_a_line_that_is_on_disk_before_anything_else_happens(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(len(lines(folder))))
     for number in range(3):
-        folder.add("cell", sample(f"p{number}"))
+        folder.turn({cell().spec: sample(f"p{number}")})
     assert synced == [1, 2, 3]
 
 
-def test_the_journal_holds_everything_a_sample_knows(folder: RunFolder) -> None:
+def test_the_baseline_of_a_turn_stands_in_the_journal_once(folder: RunFolder) -> None:
     one = sample("p1", (4, 0))
-    folder.add("abc", one)
-    folder.end(cell(one, status="partial", error="interrupted"))
-    first, last = lines(folder)
-    assert first["cell"] == "abc"
-    assert first["sample"]["method"]["rounds"][1] == {
-        "drafted": 4, "tested": 1, "accepted": 0, "emitted": 1, "overlap": [0.5],
-    }  # fmt: skip
-    assert first["sample"]["baseline"]["tokens"] == list(one.baseline.tokens)
-    assert (last["status"], last["error"]) == ("partial", "interrupted")
+    folder.turn({cell(k=k).spec: one for k in (1, 2, 3)})
+    (line,) = lines(folder)
+    assert line["turn"]["baseline"]["trace"]["tokens"] == list(one.baseline.tokens)
+    assert [arm["trace"]["rounds"][1] for arm in line["turn"]["arms"].values()] == [[4, 1, 0, 1, [0.5]]] * 3
 
 
 def test_the_tables_grow_with_every_cell(folder: RunFolder) -> None:
@@ -126,25 +127,98 @@ def test_closing_renders_what_an_interrupt_kept_from_the_tables(
     assert [row["prompts"] for row in table(folder)] == ["1"]
 
 
+# --- reading it again -------------------------------------------------------------------------------------------------
+
+
+def filled(folder: RunFolder) -> list[Cell]:
+    """A run with cells that share turns, one that failed, one that is not finished, and one that has not begun to."""
+    done, cut = (
+        cell(sample("p1"), sample("p2", (3, 1), turn=1), k=k, resolved={"rejected": "1 empty"}) for k in (2, 3)
+    )
+    done = replace(done, lossless=Losslessness("numeric", 1, 2, 3, 0.1, 0.2))
+    bad = cell(sample("p1"), k=4, status="error", error="unexpected TypeError", detail="Traceback …")
+    fresh = cell(k=5)
+    folder.begin([done, cut, bad, fresh], 2)
+    folder.turn({c.spec: c.samples[0] for c in (done, cut, bad)})
+    folder.end(bad)
+    folder.turn({c.spec: c.samples[1] for c in (done, cut)})
+    folder.end(done)
+    off = {"error": "the run was cut off; go on with --resume"}
+    return [done, replace(cut, status="partial", **off), bad, replace(fresh, status="skipped", **off)]
+
+
+def test_a_run_is_read_back_as_it_was_measured(folder: RunFolder) -> None:
+    cells = filled(folder)
+    run = read_run(folder.path)
+    assert run.description == DESCRIPTION
+    assert [replace(c, samples=tuple(c.samples)) for c in run.cells] == cells
+
+
+def test_a_run_that_is_continued_has_what_the_journal_holds(folder: RunFolder) -> None:
+    cells = filled(folder)
+    before = (folder.path / "journal.jsonl").read_bytes()
+    folder.close()
+    again = RunFolder.resume(folder.path)
+    assert {c.spec: (c.status, len(c.samples)) for c in again.past.values()} == {
+        c.spec: (c.status, len(c.samples)) for c in cells
+    }
+    again.begin(cells, 2)
+    assert (folder.path / "journal.jsonl").read_bytes() == before, "cells that had begun do not begin again"
+    again.end(replace(cells[1], status="ok", error=""))
+    again.close()
+    assert [(row["k"], row["status"]) for row in table(folder)] == [
+        ("2", "ok"), ("3", "ok"), ("4", "error"), ("5", "skipped"),
+    ]  # fmt: skip
+
+
+def test_only_one_process_writes_into_a_folder(folder: RunFolder) -> None:
+    with pytest.raises(UsageError, match="is being written by another process"):
+        RunFolder(folder.path)
+    folder.begin([cell()], 1)
+    folder.close()
+    RunFolder.resume(folder.path).close()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is not the folder of a run"),
+        ("not json", "is not a description of a run"),
+        ("[]", "is not a description of a run"),
+        ("{}", "is not a description of a run"),
+        ('{"schema_version": 1}', "schema_version 1, this specbench reads and writes 2: measure it again"),
+        ('{"schema_version": "\\u001b[31m"}', "schema_version"),
+    ],
+)
+def test_what_is_no_run_of_this_schema_is_refused_in_one_line(tmp_path: Path, content: str | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    for read in (read_run, RunFolder.resume):
+        with pytest.raises(UsageError) as refusal:
+            read(tmp_path)
+        assert said in str(refusal.value)
+        assert str(refusal.value).isprintable()
+    assert not (tmp_path / "journal.jsonl").exists()
+
+
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
 def test_two_runs_of_one_second_get_two_folders(tmp_path: Path) -> None:
-    made = [RunFolder(tmp_path, "run", DESCRIPTION) for _ in range(3)]
+    made = [RunFolder.create(tmp_path, "run", DESCRIPTION) for _ in range(3)]
     assert [folder.path.name for folder in made] == ["run", "run-2", "run-3"]
     for folder in made:
         folder.close()
 
 
-def test_parents_are_made(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "a" / "b", "run", DESCRIPTION)
-    folder.close()
-    assert folder.path == tmp_path / "a" / "b" / "run"
+def test_a_folder_in_which_no_cell_began_is_removed(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "a" / "b", "run", DESCRIPTION).close()
+    assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
 def complaint(parent: Path) -> str:
     with pytest.raises(UsageError) as refusal:
-        RunFolder(parent, "run", DESCRIPTION)
+        RunFolder.create(parent, "run", DESCRIPTION)
     assert "\n" not in str(refusal.value)
     return str(refusal.value)
 
@@ -158,19 +232,6 @@ def test_a_file_where_the_folder_should_be_is_told_in_one_line(tmp_path: Path, i
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write")
 def test_a_folder_that_cannot_be_written_is_told_in_one_line() -> None:
     assert "cannot write results to /proc" in complaint(Path("/proc"))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_told_in_one_line_and_the_journal_keeps_what_it_has(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "run", DESCRIPTION)
-    folder.add("cell", sample("p1"))
-    os.dup2((full := open("/dev/full", "w")).fileno(), folder._journal.fileno())  # noqa: SIM115
-    with pytest.raises(UsageError, match="No space left on device"):
-        folder.add("cell", sample("p2"))
-    assert len(lines(folder)) == 1
-    full.close()
-    with pytest.raises(UsageError, match="No space"):  # what the buffer still holds cannot be written either
-        folder.close()
 
 
 @pytest.mark.parametrize(
@@ -223,14 +284,17 @@ def test_numbers_stay_numbers_and_what_is_missing_is_empty() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_breaks_a_file_or_reaches_a_terminal_as_a_command(folder: RunFolder, text: str) -> None:
-    one = sample(text, category=text)
-    folder.add("cell", one)
-    folder.end(cell(one, error=text, resolved={"device_name": text}))
+    done = cell(sample(text, category=text), error=text, resolved={"device_name": text})
+    folder.begin([done], 1)
+    folder.turn({done.spec: done.samples[0]})
+    folder.end(done)
     for name in ("results.csv", "samples.csv"):
         content = (folder.path / name).read_text(encoding="utf-8")
         assert all(line.isprintable() for line in content.splitlines())
         assert len(table(folder, name)) == 1
-    assert lines(folder)[0]["sample"]["prompt"] == text, "the journal keeps what was there"
+    (again,) = read_run(folder.path).cells
+    assert again.samples == [*done.samples], "the journal keeps what was there"
+    assert (again.error, again.resolved) == (text, done.resolved)
 
 
 def test_a_megabyte_of_text_is_cut() -> None:

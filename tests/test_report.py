@@ -65,13 +65,13 @@ def test_what_all_cells_share_stands_above_and_not_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "values"), [("k", (2, 4)), ("temperature", (0.0, 0.7)), ("method", ("chain", "x"))]
+    ("setting", "values"), [("temperature", (0.0, 0.7)), ("method", ("chain", "x"))]
 )
 def test_what_varies_stands_over_its_column_and_not_above_the_table(setting: str, values: tuple[Any, Any]) -> None:
     title, *body = printed(*(cell(*TWO, **{setting: value}) for value in values)).splitlines()
     heading = next(line for line in body if setting in line)
     assert all(f"{setting} {value}" in heading for value in values)
-    assert f"{'K' if setting == 'k' else setting} {values[0]}" not in title
+    assert f"{setting} {values[0]}" not in title
 
 
 def test_a_single_cell_varies_in_nothing() -> None:
@@ -82,7 +82,7 @@ def test_a_single_cell_varies_in_nothing() -> None:
 
 def test_a_failed_cell_stays_in_the_table_with_dashes_and_its_reason_below() -> None:
     text = printed(cell(*TWO), cell(dataset="articles", status="oom", error="out of memory: try less"))
-    assert "articles: oom: out of memory: try less" in text
+    assert "articles, K 4: oom: out of memory: try less" in text
     speedups = next(line for line in text.splitlines() if "speedup" in line).split("│")
     assert (speedups[2].strip(), speedups[3].strip()) == ("1.538×", "–")
 
@@ -143,7 +143,7 @@ def test_markdown_is_a_table_with_one_column_per_cell_and_its_notes() -> None:
     assert {len(line) for line in grid} == {4}
     assert grid[0] == ["", "code", "articles", "third"]
     assert ["speedup", "1.538×", "2.051×", "–"] in grid
-    assert "- third: nan: gave NaN" in remarks.splitlines()
+    assert "- third, K 4: nan: gave NaN" in remarks.splitlines()
 
 
 def test_a_bar_in_a_name_does_not_split_a_column_of_markdown() -> None:

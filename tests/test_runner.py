@@ -1,6 +1,6 @@
 """The order in which things are decoded, and what becomes of a run in which something fails. No model is involved."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -8,92 +8,88 @@ from torch import Tensor
 
 from specbench.bench.lossless import Losslessness
 from specbench.bench.runner import measure, seed_of
-from specbench.bench.samples import Cell
 from specbench.decoding.decode import NonFiniteError
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
-from tests.measured import Call, FakeBackend, Job, Witness, job
-
-Answer = Callable[[Call], Sequence[int]]
-
-
-def no_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
-    raise AssertionError("equal texts are not scored")
-
-
-def flat_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
-    return torch.zeros(len(ids) - start, 100)
+from tests.measured import Call, FakeBackend, Witness, job
+from tests.races import failing, flat_scores, no_scores, run
 
 
 def steep_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
     return torch.arange(100.0).expand(len(ids) - start, -1)
 
 
-def run(
-    *jobs: Job, answer: Answer | None = None, scores: object = no_scores
-) -> tuple[FakeBackend, Witness, list[Cell]]:
-    backend, witness = FakeBackend(answer) if answer else FakeBackend(), Witness()
-    cells, stopped = measure(jobs, backend, scores, witness)  # type: ignore[arg-type]
-    assert stopped is None
-    assert cells == witness.cells
-    return backend, witness, cells
-
-
-def failing(error: BaseException, at: int) -> Answer:
-    """Answers until call number `at`, which fails."""
-    seen: list[Call] = []
-
-    def answer(call: Call) -> Sequence[int]:
-        seen.append(call)
-        if len(seen) == at:
-            raise error
-        return (1, 2, 3)
-
-    return answer
-
-
 # --- the order of decodes ---------------------------------------------------------------------------------------------
 
 
-def test_the_arms_are_interleaved_per_prompt_and_the_leading_arm_alternates() -> None:
-    backend, _, (cell,) = run(job("a", "b", "c"))
-    assert [(c.arm, c.prompt[0]) for c in backend.calls] == [
-        ("baseline", 10), ("chain", 10), ("chain", 11), ("baseline", 11), ("baseline", 12), ("chain", 12),
-    ]  # fmt: skip
-    assert [s.first for s in cell.samples] == ["baseline", "method", "baseline"]
+def arms_by_prompt(backend: FakeBackend) -> list[list[str]]:
+    """The arms in the order of their decodes, prompt after prompt; all decode a prompt before the next one begins."""
+    found: list[list[str]] = []
+    prompts: list[int] = []
+    for call in backend.calls:
+        if not prompts or prompts[-1] != call.prompt[0]:
+            prompts.append(call.prompt[0])
+            found.append([])
+        found[-1].append(call.arm)
+    return found
 
 
-def test_a_prompt_is_led_by_the_other_arm_when_it_is_repeated() -> None:
-    _, _, (cell,) = run(job("a", "b", repeat=2))
-    led = [(s.prompt, s.repeat, s.first) for s in cell.samples]
-    assert led == [("a", 0, "baseline"), ("b", 0, "method"), ("a", 1, "method"), ("b", 1, "baseline")]
+def test_the_arms_are_interleaved_per_prompt_and_every_second_prompt_has_them_reversed() -> None:
+    backend, _, (cell,) = run(job("a", "b", "c", "d"))
+    orders = arms_by_prompt(backend)
+    assert [sorted(order) for order in orders] == [["baseline", "chain K=4"]] * 4
+    assert orders[0] == orders[1][::-1]
+    assert orders[2] == orders[3][::-1]
+    assert [s.places for s in cell.samples] == [(o.index("baseline"), o.index("chain K=4")) for o in orders]
+    assert [s.turn for s in cell.samples] == [0, 1, 2, 3]
 
 
-def test_both_arms_get_the_same_prompts() -> None:
-    backend, _, _ = run(job("a", "b", "c", repeat=3))
-    baseline, method = ([c.prompt for c in backend.calls if c.arm == arm] for arm in ("baseline", "chain"))
-    assert sorted(baseline) == sorted(method)
+def test_cells_with_a_common_baseline_share_its_decodes_and_stand_in_random_order() -> None:
+    names = [f"p{n}" for n in range(12)]
+    backend, witness, cells = run(*(job(*names, k=k) for k in (1, 2, 4, 8)))
+    orders = arms_by_prompt(backend)
+    arms = ["baseline", "chain K=1", "chain K=2", "chain K=4", "chain K=8"]
+    assert [sorted(order) for order in orders] == [arms] * 12
+    assert len({tuple(order) for order in orders}) > 8
+    for arm in arms:
+        places = [order.index(arm) for order in orders]
+        assert sum(places) / len(places) == 2, "reversing every second order leaves no arm early or late"
+    assert [len(c.samples) for c in cells] == [12] * 4
+    assert all(len({id(s.baseline) for s in turn.values()}) == 1 for turn in witness.turns)
 
 
-def test_warm_up_comes_first_and_is_not_counted() -> None:
-    backend, witness, (cell,) = run(job("a", "b", warmup=3))
-    warming = [(c.arm, c.prompt[0]) for c in backend.calls[:6]]
-    assert warming == [(arm, prompt) for prompt in (10, 11, 10) for arm in ("baseline", "chain")]
-    assert len(backend.calls) == 6 + 4
-    assert len(cell.samples) == len(witness.samples) == 2
+def test_a_prompt_is_decoded_in_the_reverse_order_when_it_is_repeated() -> None:
+    backend, _, (cell,) = run(job("a", "b", repeat=2))
+    orders = arms_by_prompt(backend)
+    assert [order[::-1] for order in orders[:2]] == orders[2:]
+    assert [(s.prompt, s.repeat, s.turn) for s in cell.samples] == [("a", 0, 0), ("b", 0, 1), ("a", 1, 2), ("b", 1, 3)]
 
 
-def test_every_sample_is_seen_as_soon_as_it_is_measured() -> None:
+def test_cells_that_differ_in_more_than_method_and_lookahead_have_baselines_of_their_own() -> None:
+    backend, witness, _ = run(job("a"), job("a", temperature=1.0), job("a", k=2))
+    assert [c.arm for c in backend.calls].count("baseline") == 2
+    assert witness.begun == [(["code", "code"], 1), (["code"], 1)]
+
+
+def test_warm_up_comes_first_for_every_arm_and_is_not_counted() -> None:
+    backend, witness, cells = run(job("a", "b", warmup=3, k=1), job("a", "b", warmup=3, k=2))
+    warming = [(c.arm, c.prompt[0]) for c in backend.calls[:9]]
+    assert warming == [(arm, p) for arm in ("baseline", "chain K=1", "chain K=2") for p in (10, 11, 10)]
+    assert len(backend.calls) == 9 + 6
+    assert [len(c.samples) for c in cells] == [2, 2]
+    assert len(witness.turns) == 2
+
+
+def test_every_turn_is_seen_as_soon_as_it_is_measured() -> None:
     seen_after = []
     witness = Witness()
 
     def answer(call: Call) -> Sequence[int]:
-        seen_after.append(len(witness.samples))
+        seen_after.append(len(witness.turns))
         return (1, 2, 3)
 
     measure([job("a", "b")], FakeBackend(answer), no_scores, witness)
     assert seen_after == [0, 0, 1, 1]
-    assert witness.begun == [("code", 2)]
 
 
 def test_the_baseline_arm_is_the_same_cell_without_a_draft() -> None:
@@ -107,6 +103,13 @@ def test_the_baseline_arm_is_the_same_cell_without_a_draft() -> None:
     task = job("a", temperature=0.5, max_new_tokens=7, k=3)
     measure([task], Noting(), no_scores, Witness())
     assert prepared == [task.spec.with_(method="baseline", k=0), task.spec]
+
+
+def test_the_baseline_can_be_measured_against_itself() -> None:
+    backend, _, (cell,) = run(job("a", "b", method="baseline", k=0, temperature=1.0))
+    assert [c.arm for c in backend.calls] == ["baseline"] * 4
+    assert len({c.seed for c in backend.calls}) == 4
+    assert (cell.status, len(cell.samples)) == ("ok", 2)
 
 
 # --- seeds ------------------------------------------------------------------------------------------------------------
@@ -149,48 +152,78 @@ def test_a_failure_is_the_status_of_its_cell_and_keeps_the_samples_before_it(
     error: Exception, status: str, text: str
 ) -> None:
     _, witness, (cell,) = run(job("a", "b", "c"), answer=failing(error, at=4))
-    assert (cell.status, len(cell.samples), len(witness.samples)) == (status, 1, 1)
+    assert (cell.status, len(cell.samples), len(witness.turns)) == (status, 1, 1)
     assert text in cell.error
     assert "\n" not in cell.error
     assert cell.row()["speedup"] is None
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_later_cells_go_on_after_a_failed_one(at: int) -> None:
+def test_later_groups_go_on_after_a_failed_one(at: int) -> None:
     _, _, cells = run(job("a", warmup=1), job("a", "b"), answer=failing(NonFiniteError("NaN"), at))
     assert [(c.status, len(c.samples)) for c in cells] == [("nan", 0), ("ok", 2)]
+
+
+def test_an_arm_that_fails_ends_its_own_cell_and_the_others_of_its_group_go_on() -> None:
+    def answer(call: Call) -> Sequence[int]:
+        if call.arm == "chain K=2" and call.prompt[0] == 11:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return (1, 2, 3)
+
+    backend, witness, cells = run(*(job("a", "b", "c", k=k) for k in (1, 2, 4)), answer=answer)
+    assert [(c.spec.k, c.status, len(c.samples)) for c in cells] == [(1, "ok", 3), (2, "oom", 1), (4, "ok", 3)]
+    assert sum(c.arm == "chain K=2" for c in backend.calls) == 2, "it is not tried again"
+    assert [sorted(s.k for s in turn) for turn in witness.turns] == [[1, 2, 4], [1, 4], [1, 4]]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_baseline_that_fails_ends_all_cells_of_its_group(at: int) -> None:
+    def answer(call: Call) -> Sequence[int]:
+        if call.arm == "baseline" and call.prompt[0] == 10 + at:
+            raise NonFiniteError("NaN")
+        return (1, 2, 3)
+
+    _, witness, cells = run(*(job("a", "b", "c", k=k) for k in (1, 2)), answer=answer)
+    assert [(c.status, len(c.samples)) for c in cells] == [("nan", at)] * 2
+    assert len(witness.turns) == at
 
 
 def test_a_failure_while_preparing_is_the_status_of_the_cell() -> None:
     class Refusing(FakeBackend):
         def prepare(self, spec: RunSpec):  # type: ignore[no-untyped-def]
-            raise UsageError("no such part")
+            if spec.k == 2:
+                raise UsageError("no such part")
+            return super().prepare(spec)
 
-    cells, _ = measure([job("a")], Refusing(), no_scores, Witness())
-    assert [(c.status, c.error) for c in cells] == [("error", "no such part")]
+    cells, _ = measure([job("a", k=k) for k in (1, 2)], Refusing(), no_scores, Witness())
+    assert [(c.status, c.error) for c in cells] == [("ok", ""), ("error", "no such part")]
 
 
-def test_what_nobody_foresaw_is_not_hidden_in_a_row() -> None:
-    with pytest.raises(RuntimeError, match="a bug"):
-        run(job("a"), answer=failing(RuntimeError("a bug"), at=1))
+def test_what_nobody_foresaw_ends_its_cell_with_a_traceback_for_the_journal() -> None:
+    _, _, (cell, other) = run(job("a"), job("a", seed=1), answer=failing(TypeError("a bug"), at=1))
+    assert (cell.status, other.status) == ("error", "ok")
+    assert cell.error == "unexpected TypeError: a bug (traceback: journal.jsonl)"
+    assert "in answer" in cell.detail
+    assert "detail" not in cell.row()
 
 
 @pytest.mark.parametrize(("at", "finished"), [(1, 0), (2, 0), (4, 1), (6, 2)])
 def test_an_interrupt_ends_the_run_and_keeps_what_was_measured(at: int, finished: int) -> None:
     backend, witness = FakeBackend(failing(KeyboardInterrupt(), at)), Witness()
-    cells, stopped = measure([job("a", "b", "c"), job("a")], backend, no_scores, witness)
+    cells, stopped = measure([job("a", "b", "c"), job("a", seed=1)], backend, no_scores, witness)
     assert isinstance(stopped, KeyboardInterrupt)
-    assert [(c.status, len(c.samples)) for c in cells] == [("partial", finished)]
+    first = "partial" if finished else "skipped"
+    assert [(c.status, len(c.samples)) for c in cells] == [(first, finished), ("skipped", 0)]
     assert cells == witness.cells
-    assert len(witness.samples) == finished
+    assert len(witness.turns) == finished
     assert len(backend.calls) == at
 
 
-def test_an_interrupt_in_the_second_cell_leaves_the_first_as_it_was() -> None:
+def test_an_interrupt_in_the_second_group_leaves_the_first_as_it_was() -> None:
     backend = FakeBackend(failing(KeyboardInterrupt(), at=5))
-    cells, stopped = measure([job("a", "b"), job("a", "b")], backend, no_scores, Witness())
+    cells, stopped = measure([job("a", "b"), job("a", "b", seed=1)], backend, no_scores, Witness())
     assert stopped is not None
-    assert [(c.status, len(c.samples)) for c in cells] == [("ok", 2), ("partial", 0)]
+    assert [(c.status, len(c.samples)) for c in cells] == [("ok", 2), ("skipped", 0)]
 
 
 # --- losslessness -----------------------------------------------------------------------------------------------------
@@ -198,7 +231,7 @@ def test_an_interrupt_in_the_second_cell_leaves_the_first_as_it_was() -> None:
 
 def unequal(call: Call) -> Sequence[int]:
     """The method parts from the baseline at the second token of the first prompt."""
-    return (1, 9, 3) if (call.arm, call.prompt[0]) == ("chain", 10) else (1, 2, 3)
+    return (1, 9, 3) if (call.arm, call.prompt[0]) == ("chain K=4", 10) else (1, 2, 3)
 
 
 def verdict_of(scores: object, **changes: object) -> Losslessness:
@@ -215,8 +248,10 @@ def test_a_tie_is_numeric() -> None:
     assert verdict_of(flat_scores) == Losslessness("numeric", 1, 2, 1, 0.0, 0.0)
 
 
-def test_a_worse_token_is_a_mismatch() -> None:
-    assert verdict_of(steep_scores) == Losslessness("MISMATCH", 1, 2, 1, 97.0, 0.0)
+def test_a_worse_token_is_a_mismatch_and_its_cell_has_no_numbers() -> None:
+    _, _, (cell,) = run(job("a", "b"), answer=unequal, scores=steep_scores)
+    assert cell.lossless == Losslessness("MISMATCH", 1, 2, 1, 97.0, 0.0)
+    assert (cell.status, cell.row()["speedup"], cell.row()["lossless"]) == ("mismatch", None, "MISMATCH")
 
 
 def test_repetitions_of_a_greedy_decode_are_compared_once() -> None:

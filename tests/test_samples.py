@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import cache
 
 import pytest
@@ -11,13 +11,13 @@ from transformers import LlamaForCausalLM
 
 from specbench import metrics, theory
 from specbench.bench.lossless import Losslessness
-from specbench.bench.samples import NUMBERS, SCHEMA_VERSION, Sample, by_prompt, numbers, speedup_of, timing
+from specbench.bench.samples import NUMBERS, Sample, by_prompt, numbers, speedup_of, timing
 from specbench.decoding.build import build
 from specbench.decoding.decode import Trace, decode
 from specbench.decoding.randomness import seeded
 from specbench.models.causal import Causal
 from specbench.models.warp import Law
-from specbench.spec import RunSpec
+from specbench.spec import SCHEMA_VERSION, RunSpec
 from tests.checkpoints import CPU, llama
 from tests.measured import K, baseline_trace, cell, method_trace, one_round, sample
 
@@ -40,7 +40,7 @@ def exactly(value: float) -> float:
 
 
 def test_costs_come_out_as_they_were_put_in() -> None:
-    found = numbers(TWO)
+    found = numbers(TWO, K)
     assert found["c"] == exactly(0.1)
     assert found["v"] == exactly(1.5)
     assert found["overhead"] == exactly(0.05)
@@ -50,7 +50,7 @@ def test_costs_come_out_as_they_were_put_in() -> None:
 
 
 def test_speedups_come_out_as_they_were_put_in() -> None:
-    found = numbers(TWO)
+    found = numbers(TWO, K)
     assert found["speedup"] == exactly(120 / 78)
     assert found["speedup_end_to_end"] == exactly((120 + 200) / (78 + 400))
     assert found["speedup_predicted"] == theory.speedup(0.5, K, found["c"])
@@ -59,18 +59,18 @@ def test_speedups_come_out_as_they_were_put_in() -> None:
 
 
 def test_the_calibrated_prediction_explains_the_measured_speedup_to_the_last_digit() -> None:
-    found = numbers(TWO)
+    found = numbers(TWO, K)
     assert found["speedup_calibrated"] == exactly(found["speedup"])
 
 
 def test_the_parts_of_a_round_add_up_to_it() -> None:
-    found = numbers(TWO)
+    found = numbers(TWO, K)
     parts = K * found["draft_token_ms"] + found["v"] * 10 + found["overhead"] * 10
     assert parts == exactly(found["round_ms"])
 
 
 def test_acceptance_counts_what_was_tested() -> None:
-    found = numbers(TWO)
+    found = numbers(TWO, K)
     assert (found["rounds"], found["drafted"], found["tested"], found["accepted"]) == (4, 16, 11, 8)
     assert found["alpha"] == exactly(0.5)
     assert found["alpha_tested"] == exactly(8 / 11)
@@ -80,7 +80,7 @@ def test_acceptance_counts_what_was_tested() -> None:
 
 
 def test_tokens_are_rounds_and_accepted_tokens_together() -> None:
-    found = numbers(TWO)
+    found = numbers(TWO, K)
     assert found["tokens"] == found["rounds"] + found["accepted"] == 12
 
 
@@ -92,7 +92,7 @@ def test_inner_spans_are_part_of_the_outer_one_and_not_counted_twice() -> None:
 
 def test_drafting_nothing_is_the_baseline() -> None:
     nothing = sample(method=baseline_trace(range(12)), baseline=baseline_trace(range(12)))
-    found = numbers([nothing])
+    found = numbers([nothing], K)
     assert (found["c"], found["v"], found["overhead"]) == (0.0, exactly(1.0), exactly(0.0))
     assert (found["speedup"], found["speedup_predicted"]) == (exactly(1.0), 1.0)
     assert found["speedup_calibrated"] == exactly(1.0)
@@ -107,7 +107,7 @@ def test_a_clock_that_saw_no_time_pass_gives_no_number_and_no_crash() -> None:
 
 def test_an_engine_that_tells_no_phases_gets_no_predictions() -> None:
     dark = [replace(trace, spans={}) for trace in (TWO[0].baseline, TWO[0].method)]
-    found = numbers([sample(baseline=dark[0], method=dark[1])])
+    found = numbers([sample(baseline=dark[0], method=dark[1])], K)
     assert found["speedup"] == exactly(80 / 39)
     assert math.isnan(found["speedup_predicted"])
     assert math.isnan(found["speedup_calibrated"])
@@ -119,31 +119,31 @@ def test_an_engine_that_tells_no_phases_gets_no_predictions() -> None:
 def test_repetitions_of_a_prompt_are_one_draw() -> None:
     repeated = [sample(p, a, repeat=r) for r in range(5) for p, a in (("p1", (4, 2)), ("p2", (0, 2)))]
     assert [len(group) for group in by_prompt(repeated)] == [5, 5]
-    assert numbers(repeated)["prompts"] == 2
-    assert speedup_of(repeated) == pytest.approx(speedup_of(TWO))
+    assert numbers(repeated, K)["prompts"] == 2
+    assert astuple(speedup_of(repeated)) == pytest.approx(astuple(speedup_of(TWO)))
 
 
 def speedup_bounds(samples: Sequence[Sample]) -> tuple[float, float]:
-    found = numbers(samples)
+    found = numbers(samples, K)
     return found["speedup_low"], found["speedup_high"]
 
 
 def test_the_interval_stands_around_the_speedup() -> None:
     low, high = speedup_bounds(TWO)
-    assert low < numbers(TWO)["speedup"] < high
+    assert low < numbers(TWO, K)["speedup"] < high
 
 
 def test_one_prompt_has_a_speedup_without_an_interval() -> None:
     low, high = speedup_bounds(TWO[:1])
     assert math.isnan(low)
     assert math.isnan(high)
-    assert numbers(TWO[:1])["speedup"] > 1
+    assert numbers(TWO[:1], K)["speedup"] > 1
 
 
 def test_alpha_weighs_prompts_by_what_they_tested() -> None:
     sure = sample("sure", method=Trace(tuple(range(5)), (one_round(4, overlap=1.0),), 0.02, 0.1, {"verify": 0.012}))
     unsure = sample("unsure", method=Trace((1,), (one_round(0, overlap=0.25),), 0.02, 0.1, {"verify": 0.012}))
-    assert numbers([sure, unsure])["alpha"] == exactly((4 * 1.0 + 0.25) / 5)
+    assert numbers([sure, unsure], K)["alpha"] == exactly((4 * 1.0 + 0.25) / 5)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_an_ok_row_has_every_column_of_the_design_filled() -> None:
 
 
 def test_the_list_of_numbers_is_what_is_computed() -> None:
-    computed = [name for name in numbers(TWO) if not name.startswith("acceptance_at_")]
+    computed = [name for name in numbers(TWO, K) if not name.startswith("acceptance_at_")]
     assert sorted(NUMBERS) == sorted([*computed, *LOSSLESS.row()])
 
 

@@ -1,4 +1,4 @@
-"""The host reads the device once per round, and in a steady round it sends nothing there.
+"""The host reads the device once per round, plus what a schedule says it reads; in a steady round it sends nothing.
 
 Counted on a CPU: reads by the operators and methods that would wait for a device, copies by the tensors that are made
 of host data. Both make the host wait on CUDA, where `torch.cuda.set_sync_debug_mode` is asked as well.
@@ -19,6 +19,7 @@ from specbench.decoding.decode import begin, decode, levels_left
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
+from specbench.decoding.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.types import Context, Draft, Drafter, Verdict, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.models.causal import Causal
@@ -105,11 +106,14 @@ class AnyTree:
         return
 
 
-def pair(drafter: str, verifier: Verifier, law: Law, device: torch.device = CPU) -> Speculate:
+def pair(
+    drafter: str, verifier: Verifier, law: Law, device: torch.device = CPU, schedule: Schedule | None = None
+) -> Speculate:
     target, draft = (
         Causal(copy.deepcopy(network("llama", V, seed, torch.float32)).to(device), law, V) for seed in (0, 1)
     )
-    drafters: dict[str, Drafter] = {"none": NoDraft(), "model": ModelDrafter(draft, K), "tree": AnyTree()}
+    chain = ModelDrafter(draft, K, schedule or Constant())
+    drafters: dict[str, Drafter] = {"none": NoDraft(), "model": chain, "tree": AnyTree()}
     return Speculate(drafters[drafter], target, verifier)
 
 
@@ -154,6 +158,40 @@ def test_the_host_reads_once_per_round(drafter: str, verifier: Verifier, law: La
     assert len(trace.tokens) == NEW
     assert prefill <= START
     assert decoding <= len(trace.rounds)
+
+
+@laws
+@pytest.mark.parametrize("schedule", [Heuristic(), Marginal(), Confidence(0.2)], ids=repr)
+def test_a_schedule_reads_what_it_says(schedule: Schedule, law: Law) -> None:
+    """Besides the read of every round: one per draft, or for confidence one per drafted token but the last of k."""
+    with counted() as counts:
+        clock = Marks(counts)
+        method = pair("model", Rejection(), law, schedule=schedule)
+        trace, *_ = decode(method, [[1, 2, 3]], new=NEW, eos=[], rng=seeded([3], CPU), device=CPU, clock=clock)
+    drafts, left = [r.drafted for r in trace.rounds], NEW
+    reads = len(drafts)
+    for done in trace.rounds:
+        most = min(K, left - 1)
+        per_token = min(done.drafted, max(most - 1, 0))
+        reads += per_token if isinstance(schedule, Confidence) else int(most > 0)
+        left -= done.emitted
+    assert clock.at[3] - clock.at[2] == reads
+    assert len(set(drafts[:-3])) > 1, "the schedule never adapted"
+
+
+@laws
+@pytest.mark.parametrize("schedule", [Heuristic(), Marginal(), Confidence()], ids=repr)
+def test_a_round_with_a_schedule_sends_nothing_to_the_device(schedule: Schedule, law: Law) -> None:
+    method, rng, copies = pair("model", Rejection(), law, schedule=schedule), seeded([3, 4], CPU), {}
+    with torch.inference_mode():
+        context = begin([[1, 2, 3], [4]], NEW, ROOM, [0], CPU)
+        method.start(context)
+        while context.live.any():
+            with counted() as counts:
+                shape = method.advance(context, K, rng).draft.tree.size
+            copies.setdefault(shape, []).append(counts.copies)
+    assert all(not any(later) for _, *later in copies.values())  # the first round of a shape may bring its constants
+    assert any(later for _, *later in copies.values())
 
 
 @laws

@@ -40,6 +40,10 @@ REFUSED = [
     (theory.best_k, (0.5, 0.1, -1)), (theory.near_best, (0.5, 0.1, 2)), (theory.break_even_alpha, (0, 0.1)),
     (theory.alpha_from_tokens, (0.9, 3)), (theory.alpha_from_tokens, (4.1, 3)),
     (theory.alpha_from_tokens, (math.nan, 3)), (theory.alpha_from_tokens, (1, 0)),
+    (theory.round_costs, (-0.1, 0.1, (1, 1), 0)), (theory.round_costs, (0.1, math.nan, (1, 1), 0)),
+    (theory.round_costs, (0.1, 0.1, (1, math.inf), 0)), (theory.round_costs, (0.1, 0.1, (1, 1), -1.1)),
+    (theory.round_costs, (0.1, 0.1, (1, 1), math.nan)), (theory.best_k_of, (1.1, (1, 1))),
+    (theory.near_best_of, (0.5, (1, 1), 2)),
 ]
 # fmt: on
 
@@ -124,6 +128,45 @@ def test_tutorial_speedups(alpha: float, k: int, c: float, printed: float) -> No
 def test_best_k(alpha: float, c: float, k: int, speedup: float) -> None:
     best, value = theory.best_k(alpha, c)
     assert (best, round(value, 3)) == (k, speedup)
+    costs = theory.round_costs(c, c, [1.0] * 61, 0.0)  # those of the formula
+    assert theory.best_k_of(alpha, costs) == pytest.approx((best, value), rel=1e-12)
+    assert theory.near_best_of(alpha, costs) == theory.near_best(alpha, c, k_max=60)
+
+
+def test_costs_of_a_machine_by_hand() -> None:
+    costs = theory.round_costs(0.3, 0.1, (1.0, 1.2, 1.2, 1.6), 0.05)
+    assert costs == pytest.approx((1, 1.55, 1.65, 2.15))
+    # α = 0.8 gives 1.8, 2.44 and 2.952 tokens: 1.16×, 1.479× and 1.373×
+    assert theory.best_k_of(0.8, costs) == (2, pytest.approx(2.44 / 1.65))
+    assert theory.near_best_of(0.8, costs) == [2]
+    assert theory.near_best_of(0.8, costs, share=0.08) == [2, 3]
+    assert theory.best_k_of(0.3, costs) == (0, 1.0)
+    assert theory.break_even_alpha_of(costs) == pytest.approx((math.sqrt(1 + 4 * 0.65) - 1) / 2)  # 1 + α + α² = 1.65
+
+
+def test_a_jagged_cost_curve_may_leave_a_gap_between_the_best() -> None:
+    assert theory.near_best_of(0.9, (1.0, 1.0, 2.0, 3.439 / 1.9)) == [1, 3]
+
+
+def test_no_alpha_pays_for_rounds_that_cost_more_than_their_tokens() -> None:
+    assert theory.break_even_alpha_of((1.0, 2.1, 3.2)) is None
+    assert theory.break_even_alpha_of((1.0, 2.1, 3.0)) == pytest.approx(1)
+    assert theory.break_even_alpha_of((1.0, 0.9)) == 0  # a round that is cheaper than a step pays without acceptance
+    assert theory.break_even_alpha_of((1.0,)) is None
+
+
+@quick
+@given(st.floats(0, 1), st.lists(st.floats(0.5, 8), min_size=1, max_size=9), st.floats(0, 1), st.floats(-0.2, 0.5))
+def test_some_k_pays_exactly_above_the_break_even_alpha(
+    later: float, passes: list[float], first: float, overhead: float
+) -> None:
+    costs = theory.round_costs(first, later, [1.0, *passes], overhead)
+    even = theory.break_even_alpha_of(costs)
+    if even is None:
+        assert theory.best_k_of(1, costs) == (0, 1.0)
+        return
+    assert theory.best_k_of(max(even - 1e-9, 0), costs)[1] <= 1 + 1e-9 or even == 0
+    assert theory.best_k_of(min(even + 1e-9, 1), costs)[1] >= 1 - 1e-12
 
 
 def test_a_bigram_draft_of_no_cost_still_pays() -> None:

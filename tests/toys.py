@@ -13,7 +13,8 @@ from torch import Tensor
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.types import Context, Draft, Verdict, Verifier
+from specbench.decoding.schedule import Constant, Schedule
+from specbench.decoding.types import After, Context, Draft, Verdict, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.tokens import ROOT, TokenTree
 
@@ -66,11 +67,15 @@ class Toy:
             number.append(self.after(number[parent + 1], tree.ids[:, node]))
         return self.table[torch.stack(number, 1)]
 
-    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
         number, ids, rows = self.number(context), [], []
         for _ in range(k):
             rows.append(self.table[number])
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))
+            if after is not None and after(ids[-1], rows[-1].log()):
+                break
             number = self.after(number, ids[-1])
         return torch.stack(ids, 1), torch.stack(rows, 1)
 
@@ -203,9 +208,11 @@ class Stopping(Tree):
         return replace(draft, valid=valid)
 
 
-def chain(p: Tensor, q: Tensor, k: int, verifier: Verifier | None = None) -> Speculate:
+def chain(
+    p: Tensor, q: Tensor, k: int, verifier: Verifier | None = None, schedule: Schedule | None = None
+) -> Speculate:
     """Speculative sampling of the toy with table p, drafted by the toy with table q."""
-    return Speculate(ModelDrafter(Toy(q), k), Toy(p), verifier or Rejection())
+    return Speculate(ModelDrafter(Toy(q), k, schedule or Constant()), Toy(p), verifier or Rejection())
 
 
 def three(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -213,10 +220,17 @@ def three(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
     return *random_pair(seed, vocab, length), random_pair(seed + 5, vocab, length)[1]
 
 
-def nested(p: Tensor, middle: Tensor, q: Tensor, k: int, length: int, inside: Verifier | None = None) -> Speculate:
+def nested(
+    p: Tensor,
+    middle: Tensor,
+    q: Tensor,
+    k: int,
+    length: int,
+    inside: Verifier | None = None,
+    schedule: Schedule | None = None,
+) -> Speculate:
     """A speculation drafted by a speculation: q drafts k at a time for `middle`, which drafts `length` for p."""
-    inner = Speculate(ModelDrafter(Toy(q), k), Toy(middle), inside or Rejection(), length)
-    return Speculate(inner, Toy(p), Rejection())
+    return Speculate(replace(chain(middle, q, k, inside, schedule), length=length), Toy(p), Rejection())
 
 
 def methods(k: int, vocab: int = 3) -> dict[str, Speculate]:

@@ -13,6 +13,7 @@ from specbench.backends.base import Decode
 from specbench.decoding.build import build, needs
 from specbench.decoding.decode import Trace, begin, decode
 from specbench.decoding.randomness import seeded
+from specbench.decoding.schedule import Costs, Schedule, scheduled
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models import check, loading, pairs
 from specbench.models.causal import Causal
@@ -45,12 +46,16 @@ def draft_name(spec: RunSpec) -> str:
 
 
 class Native:
-    """The pair of a spec. Creating it checks everything that can be checked without weights; `load` reads them."""
+    """The pair of some specs. Creating it checks everything that can be checked without weights; `load` reads them."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, *specs: RunSpec) -> None:
+        spec = specs[0]
         self.device = loading.resolve_device(spec.device)
-        roles = needs(spec.method) | {"target"}
-        build(spec.method, dict.fromkeys(("target", "draft"), NOT_LOADED), spec.k)  # a wrong method file ends it here
+        roles = {"target"}.union(*(needs(one.method) for one in specs))
+        self.costs: Costs | None = None  # what `--k auto` reckons with; set by whoever has measured them on this pair
+        nothing = dict.fromkeys(("target", "draft"), NOT_LOADED)
+        for one in specs:
+            build(one.method, nothing, one.k, schedule=self.schedule(one))  # a wrong method file ends it here
         target = self._role(pairs.resolve(spec.target, spec.target_revision), spec.dtype)
         self.roles = {"target": target}
         self.warnings: tuple[str, ...] = ()
@@ -108,9 +113,13 @@ class Native:
         law = Law(spec.temperature, spec.top_k, spec.top_p, spec.min_p, spec.eta)
         return {name: Causal(network, law, self.width) for name, network in self.networks.items()}
 
+    def schedule(self, spec: RunSpec) -> Schedule:
+        """The rule that says how many of K tokens a drafter draws."""
+        return scheduled(spec.schedule, spec.confidence, self.costs)
+
     def prepare(self, spec: RunSpec) -> Decode:
         clock = clock_for(self.device)
-        method = build(spec.method, self.models(spec), spec.k, clock)
+        method = build(spec.method, self.models(spec), spec.k, clock, self.schedule(spec))
         eos = self.eos(spec)
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:

@@ -1,7 +1,10 @@
 """What machine and which versions a number came from. An allow-list: nothing of the environment is stored wholesale."""
 
+import hashlib
+import json
 import os
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -9,6 +12,8 @@ from typing import Any
 
 from specbench import __version__
 
+# What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
+MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python", "torch", "transformers")
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "numpy", "scipy")
 
 
@@ -23,13 +28,25 @@ def environment(device: Any) -> dict[str, Any]:
         "platform": platform.platform(terse=True),
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "cores": os.cpu_count(),
+        "load_average": load_average(),
         "device": str(device),
         "device_name": _cpu(),
     }
     if device.type == "cuda":
         found |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
-    return found
+    return found | {"fingerprint": fingerprint(found)}
+
+
+def fingerprint(found: Mapping[str, Any]) -> str:
+    """Twelve hex digits that are equal on machines whose absolute times may be compared."""
+    told = {name: found.get(name) for name in MACHINE}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def load_average() -> float | None:
+    """Processes that ran or waited during the last minute, where the system counts them."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def _version(package: str) -> str | None:

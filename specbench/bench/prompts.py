@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specbench.bench.files import Row, clean
 from specbench.bench.sources import read_rows
@@ -45,6 +45,11 @@ class PromptSet:
     rejected: Mapping[str, int]
     sha256: str
     revision: str | None
+
+    def in_order(self, rows: Sequence[int]) -> "PromptSet":
+        """The same prompts in another order."""
+        prompts = tuple(self.prompts[row] for row in rows)
+        return replace(self, prompts=prompts, sha256=fingerprint(prompts))
 
 
 @dataclass(frozen=True)

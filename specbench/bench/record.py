@@ -9,17 +9,68 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+from specbench.bench import journal
 from specbench.bench.files import clean, first_line
 from specbench.bench.samples import Cell, Sample
+from specbench.bench.turns import begin_line, cell_of, end_line, samples_of, turn_line
 from specbench.errors import UsageError
+from specbench.spec import SCHEMA_VERSION, RunSpec
 
 LONGEST = 10_000  # characters of a text in a CSV cell; spreadsheets cut at 32,767
+DESCRIPTION, LOCK = "run.json", ".lock"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder as its journal tells it: run.json, and every cell that has begun."""
+
+    path: Path
+    description: dict[str, Any]
+    cells: list[Cell]
+
+
+def read_run(path: Path) -> Run:
+    """A run from its folder. UsageError if it is none, damaged, or written with other columns."""
+    try:
+        description = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+        version = description["schema_version"]
+    except OSError as error:
+        raise UsageError(f"{path} is not the folder of a run ({DESCRIPTION}: {error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path / DESCRIPTION} is not a description of a run: {first_line(error)}") from error
+    if version != SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} was written with schema_version {clean(str(version), 20)}, this specbench reads and writes "
+            f"{SCHEMA_VERSION}: measure it again, or use the specbench that wrote it"
+        )
+    return Run(path, description, _cells(path / journal.NAME))
+
+
+def _cells(path: Path) -> list[Cell]:
+    begun: dict[str, Mapping[str, Any]] = {}
+    ended: dict[str, Mapping[str, Any]] = {}
+    samples: dict[str, list[Sample]] = {}
+    try:
+        for line in journal.read(path):
+            if "begin" in line:
+                begun[RunSpec(**line["begin"]["spec"]).key] = line["begin"]
+            elif "turn" in line:
+                for key, sample in samples_of(line["turn"]).items():
+                    samples.setdefault(key, []).append(sample)
+            else:
+                ended[line["end"]["cell"]] = line["end"]
+        return [cell_of(line, samples.get(key, []), ended.get(key)) for key, line in begun.items()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} has a line that this specbench did not write: {first_line(error)}") from error
 
 
 def slug(name: str) -> str:
@@ -28,61 +79,105 @@ def slug(name: str) -> str:
 
 
 class RunFolder:
-    """`<parent>/<time>_<target>_<draft>_<hash>/`, made with run.json in it; UsageError where it cannot be written."""
+    """`<parent>/<time>_<target>_<draft>_<hash>/` while it is being written; only one process can have it at a time."""
 
-    def __init__(self, parent: Path, name: str, description: Mapping[str, Any]) -> None:
-        with writing_to(parent):
-            self.path = self._make(parent, name)
-            _replace(self.path / "run.json", json.dumps(description, indent=2, sort_keys=True) + "\n")
-            self._journal = (self.path / "journal.jsonl").open("a", encoding="utf-8")
-        self._cells: list[Cell] = []
-        self._rendered = 0
-
-    @staticmethod
-    def _make(parent: Path, name: str) -> Path:
-        for attempt in range(1, 1000):
-            path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.past: dict[RunSpec, Cell] = {}
+        self._lock = FileLock(self.path / LOCK, timeout=0)
+        with writing_to(self.path):
             try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                if not path.is_dir():
-                    raise
-                continue
-            return path
-        raise UsageError(f"{parent} holds too many runs of one second; choose another --output-dir")
+                self._lock.acquire()
+            except Timeout:
+                raise UsageError(f"{self.path} is being written by another process: wait for it, or end it") from None
+            self._journal = journal.Journal(self.path / journal.NAME)
+        self._begun: set[RunSpec] = set()
+        self._rows: dict[RunSpec, dict[str, Any]] = {}
+        self._samples: dict[RunSpec, list[dict[str, Any]]] = {}
+        self._rounds: dict[RunSpec, list[dict[str, Any]]] = {}
+        self._rendered = True
 
-    def add(self, cell: str, sample: Sample) -> None:
+    @classmethod
+    def create(cls, parent: Path, name: str, description: Mapping[str, Any]) -> "RunFolder":
+        """A new folder with run.json in it; UsageError where it cannot be written."""
+        with writing_to(parent):
+            path = make_folder(parent, name)
+            replace_text(path / DESCRIPTION, json.dumps(description, indent=2, sort_keys=True) + "\n")
+        return cls(path)
+
+    @classmethod
+    def resume(cls, path: Path) -> "RunFolder":
+        """The folder of a run that was cut off, with the cells that its journal holds."""
+        read_run(path)  # says what is wrong with it before a lock file is made
+        folder = cls(path)
+        for cell in read_run(path).cells:  # nobody else writes any more
+            folder.past[cell.spec] = cell
+            folder._begun.add(cell.spec)
+            folder._keep(cell)
+        return folder
+
+    def begin(self, cells: Sequence[Cell], turns: int) -> None:
+        """Note which cells begin and what their names stand for; those of a continued run are noted already."""
+        for cell in cells:
+            if cell.spec not in self._begun:
+                self._write({"begin": begin_line(cell.spec, cell.resolved)})
+                self._begun.add(cell.spec)
+
+    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
         """Append one finished prompt to the journal and wait until it is on disk."""
-        self._write({"cell": cell, "sample": asdict(sample)})
+        self._write({"turn": turn_line(samples)})
 
     def end(self, cell: Cell) -> None:
         """Append how a cell ended, and render the tables with it: a later cell may take hours, or the process."""
-        self._cells.append(cell)
-        self._write({"cell": cell.spec.key, "status": cell.status, "error": cell.error})
+        self.begin([cell], 0)
+        self._write({"end": end_line(cell)})
+        self._keep(cell)
         self.render()
+
+    def _keep(self, cell: Cell) -> None:
+        self._rows[cell.spec], self._samples[cell.spec] = cell.row(), cell.sample_rows()
+        self._rounds[cell.spec] = [
+            {"cell": cell.spec.key, **r, "prompt": clean(s.prompt, LONGEST)}
+            for s in cell.samples
+            for r in s.round_rows()
+        ]
+        self._rendered = False
 
     def _write(self, line: Mapping[str, Any]) -> None:
         with writing_to(self.path):
-            self._journal.write(json.dumps(line, separators=(",", ":")) + "\n")
-            self._journal.flush()
-            os.fsync(self._journal.fileno())
+            self._journal.append(line)
 
     def render(self) -> None:
         """Write results.csv, samples.csv and rounds.parquet anew from every cell that has ended."""
-        cells = list(self._cells)
-        samples = [{"cell": c.spec.key, "dataset": c.spec.dataset, **s.row()} for c in cells for s in c.samples]
         with writing_to(self.path):
-            write_csv(self.path / "results.csv", [cell.row() for cell in cells])
-            write_csv(self.path / "samples.csv", samples)
-            write_rounds(self.path / "rounds.parquet", cells)
-        self._rendered = len(cells)
+            write_csv(self.path / "results.csv", list(self._rows.values()))
+            write_csv(self.path / "samples.csv", [row for rows in self._samples.values() for row in rows])
+            write_rounds(self.path / "rounds.parquet", [row for rows in self._rounds.values() for row in rows])
+        self._rendered = True
 
     def close(self) -> None:
-        """Render what an interrupt may have kept from the tables; the folder is complete."""
-        if self._rendered < len(self._cells):
-            self.render()
-        with writing_to(self.path):
+        """Render what an interrupt may have kept from the tables and let others write; a folder without cells goes."""
+        try:
+            if not self._rendered:
+                self.render()
+        finally:
             self._journal.close()
+            self._lock.release()
+            if not self._begun:
+                shutil.rmtree(self.path, ignore_errors=True)
+
+
+def make_folder(parent: Path, name: str) -> Path:
+    for attempt in range(1, 1000):
+        path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+            continue
+        return path
+    raise UsageError(f"{parent} holds too many runs of one second; choose another --output-dir")
 
 
 @contextmanager
@@ -96,16 +191,10 @@ def writing_to(place: Path) -> Iterator[None]:
         ) from error
 
 
-def write_rounds(path: Path, cells: Sequence[Cell]) -> None:
+def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """One row per round of every method: counts, and the chance of acceptance at each tested position."""
     import pandas as pd
 
-    rows = [
-        {"cell": c.spec.key, **r, "prompt": clean(s.prompt, LONGEST)}
-        for c in cells
-        for s in c.samples
-        for r in s.round_rows()
-    ]
     if rows:
         temporary = path.with_suffix(".tmp")
         pd.DataFrame(rows).to_parquet(temporary, index=False)
@@ -142,7 +231,7 @@ def plain(value: Any) -> Any:
     return "'" + text if text.startswith(("=", "+", "-", "@")) else text  # CWE-1236
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
     temporary = path.with_suffix(path.suffix + ".tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

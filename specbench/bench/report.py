@@ -14,22 +14,25 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.bench.files import clean
+from specbench.bench.noise import Diagnostics, warnings
 from specbench.bench.record import finite, write_rows
+from specbench.bench.sweep_table import lookahead, series, sweep_markdown, sweep_table
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
-SETTINGS = ("target", "draft", "method", "k", "dtype_resolved", "draft_dtype_resolved", "temperature", "top_k", "top_p",
-            "min_p", "eta", "max_new_tokens", "ignore_eos", "limit", "seed", "tier", "device")  # fmt: skip
+SETTINGS = ("target", "draft", "method", "k", "schedule", "confidence", "dtype_resolved", "draft_dtype_resolved",
+            "temperature", "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos", "limit", "until_ci",
+            "seed", "tier", "device")  # fmt: skip
 ROWS: tuple[tuple[str, str, str], ...] = (  # label, column, what it is
     ("prompts", "prompts", "decoded by both arms"),
     ("tokens/s baseline", "baseline_tokens_per_second", "decode only, same loop without a draft"),
     ("tokens/s method", "tokens_per_second", "decode only"),
     ("speedup", "speedup", "measured: total baseline ÷ total method time"),
-    ("  95 % interval", "speedup_interval", "bootstrap over prompts"),
+    ("  95 % interval", "speedup_interval", "over prompts (jackknife)"),
     ("  predicted", "speedup_predicted", "(1−α^(K+1)) / ((1−α)(Kc+1))"),
     ("  calibrated", "speedup_calibrated", "Σ Π αᵢ / (Kc + v + overhead)"),
     ("  end to end", "speedup_end_to_end", "with prefill"),
     ("alpha", "alpha", "mean chance of acceptance per tested token"),
-    ("  95 % interval", "alpha_interval", "bootstrap over prompts"),
+    ("  95 % interval", "alpha_interval", "over prompts (jackknife)"),
     ("accepted/tested", "alpha_tested", "must agree with alpha"),
     ("accepted/drafted", "accepted_per_drafted", "what many tools call acceptance rate"),
     ("tokens per round", "tokens_per_round", "correction or bonus included"),
@@ -40,8 +43,20 @@ ROWS: tuple[tuple[str, str, str], ...] = (  # label, column, what it is
 )
 
 
+WIDEST = 4  # cells side by side; more of them stand below each other
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> Group:
+    """Cells that differ in their lookahead alone as a sweep, the others side by side, a few at a time."""
+    groups = series(rows)
+    alone = [group[0] for group in groups if len(group) == 1]
+    parts = [sweep_table(group, cell_text) for group in groups if len(group) > 1]
+    side_by_side = [run_table(alone[i : i + WIDEST]) for i in range(0, len(alone), WIDEST)]
+    return Group(*parts, *side_by_side, *(Text(note) for note in map(shown, notes(rows))))
+
+
 def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
-    """One column per cell, one line per number; what all cells share stands above the table, failures below it."""
+    """One column per cell, one line per number; what all cells share stands above the table."""
     varying = [s for s in SETTINGS if len({str(r.get(s)) for r in rows}) > 1]
     table = Table()
     table.add_column("")
@@ -52,7 +67,7 @@ def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     for label, column, meaning in ROWS:
         style = "bold" if column == "speedup" else ""
         table.add_row(Text(label), *(Text(shown(cell_text(r, column))) for r in rows), Text(meaning), style=style)
-    return Group(Text(shown(constants(rows, varying))), table, *(Text(note) for note in map(shown, notes(rows))))
+    return Group(Text(shown(constants(rows, varying))), table)
 
 
 def title(dataset: str) -> str:
@@ -69,25 +84,22 @@ def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
     """One line on what all cells share."""
     first = rows[0]
     shared = [f"{first['target']} ← {first['draft'] or 'no draft'}"] if "target" not in varying else []
-    names = {
-        "method": "",
-        "k": "K ",
-        "dtype_resolved": "",
-        "temperature": "temperature ",
-        "max_new_tokens": "tokens ",
-    }
-    shared += [f"{label}{first.get(s)}" for s, label in names.items() if s not in varying]
+    names = {"method": "", "k": "K ", "dtype_resolved": "", "temperature": "temperature ", "max_new_tokens": "tokens "}
+    values = {**first, "k": lookahead(first)}
+    shared += [f"{label}{values.get(s)}" for s, label in names.items() if s not in varying]
     return " · ".join([*shared, str(first["tier"]), str(first.get("device_name") or first.get("device"))])
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader must know besides the numbers."""
-    found = [f"{r['dataset']}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
+    """What a reader must know besides the numbers, each thing once."""
+    found = [f"{r['dataset']}, K {lookahead(r)}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
     found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
     for row in rows:
+        found += [f"{row['dataset']}: {line}" for line in machine(row)]
         if row.get("prompts") and row["prompts"] < 20:
             found.append(
-                f"{row['dataset']}: {row['prompts']} prompts, the interval is too narrow below 20 (raise --limit)"
+                f"{row['dataset']}: {row['prompts']} prompts: below 20 a few unusual ones decide the interval "
+                "(raise --limit)"
             )
         if row.get("lossless") == "numeric":
             found.append(
@@ -95,7 +107,15 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 "outputs part from the baseline's at near-ties "
                 f"(top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
             )
-    return found
+    return list(dict.fromkeys(found))
+
+
+def machine(row: Mapping[str, Any]) -> list[str]:
+    """What the machine did while a cell was measured; cells that share a baseline share most of it."""
+    if not row.get("prompts"):
+        return []
+    found = Diagnostics(**{name: row[name] for name in Diagnostics.__dataclass_fields__})
+    return warnings(found, row["prompts"] * row["repeat"], row.get("threads"))
 
 
 def cell_text(row: Mapping[str, Any], column: str) -> str:
@@ -132,7 +152,17 @@ def rendered(rows: Sequence[Mapping[str, Any]], style: str) -> str:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The run table as Markdown, and its notes as a list."""
+    """The tables as Markdown, and their notes as a list."""
+    groups = series(rows)
+    parts = [sweep_markdown(group, cell_text) for group in groups if len(group) > 1]
+    if alone := [group[0] for group in groups if len(group) == 1]:
+        parts.append(run_markdown(alone))
+    remarks = "".join(f"- {shown(note)}\n" for note in notes(rows))
+    return "\n".join([*parts, remarks] if remarks else parts)
+
+
+def run_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The run table as Markdown."""
     lines = [
         "| | " + " | ".join(shown(title(r["dataset"])).replace("|", "\\|") for r in rows) + " |",
         "|---|" + "---:|" * len(rows),
@@ -140,13 +170,12 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     lines += [
         f"| {label.strip()} | " + " | ".join(cell_text(r, column) for r in rows) + " |" for label, column, _ in ROWS
     ]
-    remarks = [f"- {shown(note)}" for note in notes(rows)]
-    return "\n".join([*lines, *(["", *remarks] if remarks else [])]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def show(rows: Sequence[Mapping[str, Any]], style: str, console: Console) -> None:
     """Print the rows on the console of stdout."""
     if style == "table":
-        console.print(run_table(rows))
+        console.print(tables(rows))
     else:
         console.file.write(rendered(rows, style))

@@ -1,35 +1,44 @@
-"""The runner: cells in, samples out. Baseline and method interleaved per prompt, in the same loop, on the same weights.
+"""The runner: groups of cells in, samples out. All arms of a prompt are decoded one after another, on the same weights.
 
-Knows backends, prompts and records through their protocols; must not know the command line or how tables look.
+Knows backends, prompts and observers through their protocols; must not know the command line, files or tables.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
-import torch
-
 from specbench.backends.base import Backend, Decode
-from specbench.bench import lossless
-from specbench.bench.files import first_line
+from specbench.bench import lossless, statistics
+from specbench.bench.environment import load_average
+from specbench.bench.failures import Failure, attempt
+from specbench.bench.plan import grouped
 from specbench.bench.prompts import Prompt, PromptSet
-from specbench.bench.samples import Arm, Cell, Sample
-from specbench.decoding.decode import NonFiniteError
-from specbench.errors import SpecbenchError
-from specbench.spec import RunSpec
+from specbench.bench.samples import Cell, Sample, speedup_of
+from specbench.decoding.decode import Trace
+from specbench.spec import BASELINE, RunSpec
 
-BASELINE = "baseline"
+INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
+UNFINISHED = ("partial", "skipped")  # what a continued run goes on with; other statuses are how a cell ended for good
+Past = Mapping[RunSpec, Cell]
 
 
 class Observer(Protocol):
     """Sees everything as it is measured: it may store and draw, it cannot change a number."""
 
-    def begin(self, spec: RunSpec, total: int) -> None: ...
+    def begin(self, cells: Sequence[Cell], turns: int) -> None:
+        """A group begins: its cells, and how many turns it has at most."""
+        ...
 
-    def sample(self, spec: RunSpec, sample: Sample) -> None: ...
+    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
+        """All arms have decoded a prompt."""
+        ...
 
-    def end(self, cell: Cell) -> None: ...
+    def end(self, cell: Cell) -> None:
+        """A cell has ended, one way or another."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,100 +52,206 @@ class Job:
 
 def seed_of(spec: RunSpec, prompt: str, repeat: int, arm: str) -> int:
     """The seed of one decode: different for every seed, prompt, repetition and arm, and the same on every machine."""
-    digest = hashlib.sha256(f"{spec.seed}\0{prompt}\0{repeat}\0{arm}".encode()).digest()
+    digest = hashlib.sha256(f"{spec.seed}\0{prompt}\0{repeat}\0{arm}".encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8]) >> 1
 
 
 def measure(
-    jobs: Sequence[Job], backend: Backend, scores: lossless.Scores, observer: Observer
-) -> tuple[list[Cell], BaseException | None]:
-    """Measure every job. A job that fails ends its own cell; an interrupt ends the run, with what was measured kept.
+    jobs: Sequence[Job],
+    backend: Backend,
+    scores: lossless.Scores,
+    observer: Observer,
+    past: Past = MappingProxyType({}),
+) -> tuple[list[Cell], KeyboardInterrupt | None]:
+    """Measure every job, those with a common baseline together. What fails ends its own cell and nothing else.
 
-    Returns the cells and the interrupt, if there was one.
+    `past` holds the cells of a run that is continued: finished ones are kept, the turns of others are not repeated.
+    Returns the cells, and the interrupt if there was one; what an interrupt kept from beginning is `skipped`.
     """
     cells: list[Cell] = []
-    for job in jobs:
-        cell, stop = measure_cell(job, backend, scores, observer)
+    stop: KeyboardInterrupt | None = None
+    for group in grouped(jobs, lambda job: job.spec.baseline):
+        race = Race(group, backend, scores, observer, past)
+        if stop is None:
+            stop = race.run()
+        else:
+            race.fail(list(race.live), INTERRUPTED)
+        cells += race.cells.values()
+    return cells, stop
+
+
+@dataclass
+class Race:
+    """The cells of one group while they are measured. `live` are those that have not ended."""
+
+    jobs: Sequence[Job]
+    backend: Backend
+    scores: lossless.Scores
+    observer: Observer
+    past: Past
+    cells: dict[RunSpec, Cell] = field(init=False)
+    live: dict[RunSpec, list[Sample]] = field(init=False)
+    arms: dict[str, Decode] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.baseline, self.prompts = self.jobs[0].spec.baseline, self.jobs[0].prompts
+        before = {job.spec: self.past.get(job.spec) for job in self.jobs}
+        self.cells = {job.spec: before[job.spec] or Cell(job.spec, job.resolved) for job in self.jobs}
+        unfinished = [spec for spec, cell in before.items() if cell is None or cell.status in UNFINISHED]
+        self.live = {spec: list(self.cells[spec].samples) for spec in unfinished}
+
+    def run(self) -> KeyboardInterrupt | None:
+        """Measure what is left to measure; an interrupt is returned, with what was measured kept."""
+        if not self.live:
+            return None
+        spec = self.baseline
+        try:
+            self.observer.begin([self.cells[s] for s in self.live], len(self.prompts.prompts) * spec.repeat)
+            self.prepare()
+            for turn, (repeat, number) in enumerate(
+                (repeat, number) for repeat in range(spec.repeat) for number in range(len(self.prompts.prompts))
+            ):
+                if not self.live or self.narrow(turn):
+                    break
+                self.turn(turn, repeat, number)
+            for one in list(self.live):
+                self.finish(one)
+        except KeyboardInterrupt as stop:
+            self.fail(list(self.live), INTERRUPTED)
+            return stop
+        finally:
+            self.arms.clear()  # their caches would stay on the device while the next group allocates its own
+        return None
+
+    def prepare(self) -> None:
+        """Build every arm and decode the first prompts with it, uncounted: first calls allocate and choose kernels."""
+        for arm, spec in {BASELINE: self.baseline, **{spec.key: spec for spec in self.live}}.items():
+            if not self.depend_on(arm):
+                continue  # the baseline has failed
+            ready = attempt(lambda arm=arm, spec=spec: self.warmed_up(arm, spec))
+            if isinstance(ready, Failure):
+                self.fail(self.depend_on(arm), ready)
+            else:
+                self.arms[arm] = ready
+
+    def warmed_up(self, arm: str, spec: RunSpec) -> Decode:
+        decode = self.backend.prepare(spec)
+        for number in range(spec.warmup):
+            prompt = self.prompts.prompts[number % len(self.prompts.prompts)]
+            decode([prompt.ids], [seed_of(spec, prompt.id, number, f"warm-up {side(arm)}")])
+        return decode
+
+    def depend_on(self, arm: str) -> list[RunSpec]:
+        """The cells that end when an arm fails: its own, and all of them when it is the baseline."""
+        return [spec for spec in self.live if arm in {BASELINE, spec.key}]
+
+    def turn(self, turn: int, repeat: int, number: int) -> None:
+        """Decode one prompt with every arm, unless the journal has it already."""
+        if all(any(s.turn == turn for s in samples) for samples in self.live.values()):
+            return
+        prompt, load = self.prompts.prompts[number], load_average()
+        order = order_of([BASELINE, *(spec.key for spec in self.live)], self.baseline.seed, repeat, number)
+        traces = self.decoded(order, prompt, repeat)
+        about = (prompt.id, prompt.category, repeat, len(prompt.ids), turn)
+        places = {spec: (order.index(BASELINE), order.index(spec.key)) for spec in self.live}
+        samples = {s: Sample(*about, places[s], load, traces[BASELINE], traces[s.key]) for s in self.live}
+        if samples:
+            self.observer.turn(samples)
+        for spec, sample in samples.items():
+            self.live[spec].append(sample)
+
+    def decoded(self, order: Sequence[str], prompt: Prompt, repeat: int) -> dict[str, Trace]:
+        """What every arm that is still alive makes of a prompt; an arm that fails ends its cells."""
+        traces: dict[str, Trace] = {}
+        for arm in order:
+            if not self.depend_on(arm):
+                continue  # the baseline has failed in this very turn
+            seed = seed_of(self.baseline, prompt.id, repeat, side(arm))
+            found = attempt(lambda arm=arm, seed=seed: self.arms[arm]([prompt.ids], [seed]))
+            if isinstance(found, Failure):
+                self.fail(self.depend_on(arm), found)
+            else:
+                (traces[arm],) = found
+        return traces
+
+    def narrow(self, turns: int) -> bool:
+        """Whether all intervals are as narrow as the spec asks, looked at only after 20, 30, 45 … turns."""
+        goal = self.baseline.until_ci
+        if goal is None or turns not in checkpoints(len(self.prompts.prompts)):
+            return False
+        intervals = [speedup_of([s for s in samples if s.turn < turns]) for samples in self.live.values()]
+        return all(statistics.half_width(interval) <= goal for interval in intervals)
+
+    def finish(self, spec: RunSpec) -> None:
+        """Compare the outputs of a cell whose prompts are all decoded, and end it."""
+        samples = self.live[spec]
+        verdict = attempt(lambda: compare(spec, self.prompts, samples, self.scores))
+        if isinstance(verdict, Failure):
+            self.fail([spec], verdict)
+            return
+        status, error = ("mismatch", NOT_LOSSLESS) if verdict.verdict == "MISMATCH" else ("ok", "")
+        self.end(replace(self.cells[spec], samples=samples, status=status, error=error, lossless=verdict))
+
+    def fail(self, specs: Sequence[RunSpec], failure: Failure) -> None:
+        for spec in specs:
+            self.end(ended(replace(self.cells[spec], samples=self.live[spec]), failure))
+
+    def end(self, cell: Cell) -> None:
+        self.cells[cell.spec] = cell
+        del self.live[cell.spec]
+        self.observer.end(cell)
+
+
+def give_up(specs: Sequence[RunSpec], failure: Failure, observer: Observer, past: Past) -> list[Cell]:
+    """End the cells of a pair that cannot be had; those of a continued run that have ended stay as they are."""
+    cells = []
+    for spec in specs:
+        cell = past.get(spec) or Cell(spec, {}, status="skipped")
+        if cell.status in UNFINISHED:
+            cell = ended(cell, failure)
+            observer.end(cell)
         cells.append(cell)
-        observer.end(cell)
-        if stop is not None:
-            return cells, stop
-    return cells, None
+    return cells
 
 
-def measure_cell(
-    job: Job, backend: Backend, scores: lossless.Scores, observer: Observer
-) -> tuple[Cell, BaseException | None]:
-    """One cell, whatever happens in it."""
-    cell, samples = Cell(job.spec, job.resolved), []
-    observer.begin(job.spec, len(job.prompts.prompts) * job.spec.repeat)
-    try:
-        for sample in samples_of(job, backend):
-            samples.append(sample)
-            observer.sample(job.spec, sample)
-        verdict = compare(job, samples, scores)
-    except NonFiniteError as error:
-        return replace(cell, samples=samples, status="nan", error=str(error)), None
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        reason = f"out of memory ({first_line(error)}): try a smaller dtype, shorter prompts or a smaller pair"
-        return replace(cell, samples=samples, status="oom", error=reason), None
-    except KeyboardInterrupt as stop:
-        return replace(cell, samples=samples, status="partial", error="interrupted"), stop
-    except SpecbenchError as error:
-        return replace(cell, samples=samples, status="error", error=str(error)), None
-    return replace(cell, samples=samples, lossless=verdict), None
+def ended(cell: Cell, failure: Failure) -> Cell:
+    """A cell with a failure for its end; one that was interrupted before its first sample is skipped."""
+    status = "skipped" if failure.status == "partial" and not cell.samples else failure.status
+    return replace(cell, status=status, error=failure.error, detail=failure.detail)
 
 
-def out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; on a CPU torch has no exception of its own for it."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
 
 
-def samples_of(job: Job, backend: Backend) -> Iterator[Sample]:
-    """Warm up both arms, then decode every prompt with both, the leading arm alternating."""
-    spec = job.spec
-    arms: dict[Arm, Decode] = {
-        "baseline": backend.prepare(spec.with_(method=BASELINE, k=0)),
-        "method": backend.prepare(spec),
-    }
-    warm_up(arms, job.prompts.prompts, spec)
-    for repeat in range(spec.repeat):
-        for number, prompt in enumerate(job.prompts.prompts):
-            leads = (number + repeat) % 2 == 0
-            yield pair_of(arms, prompt, spec, repeat, "baseline" if leads else "method")
+def side(arm: str) -> str:
+    """The name by which seeds know an arm: all methods and lookaheads draw the same uniforms, the baseline others."""
+    return arm if arm == BASELINE else "method"
 
 
-def warm_up(arms: dict[Arm, Decode], prompts: Sequence[Prompt], spec: RunSpec) -> None:
-    """Decode the first prompts with both arms, uncounted: first calls allocate, choose kernels and fill caches."""
-    for number in range(spec.warmup):
-        prompt = prompts[number % len(prompts)]
-        for name, arm in arms.items():
-            arm([prompt.ids], [seed_of(spec, prompt.id, number, f"warm-up {name}")])
+def order_of(arms: Sequence[str], seed: int, repeat: int, number: int) -> list[str]:
+    """A random order of the arms; the next prompt (and the next repetition) has it reversed, so none is always early.
+
+    The same in every process: a run that is continued goes on as it would have.
+    """
+    order = sorted(arms)
+    random.Random(f"{seed} {number // 2}").shuffle(order)
+    return order if (number + repeat) % 2 == 0 else order[::-1]
 
 
-def pair_of(arms: dict[Arm, Decode], prompt: Prompt, spec: RunSpec, repeat: int, first: Arm) -> Sample:
-    """One prompt decoded by both arms, one directly after the other."""
-    order: tuple[Arm, Arm] = ("baseline", "method") if first == "baseline" else ("method", "baseline")
-    traces = {}
-    for arm in order:
-        (traces[arm],) = arms[arm]([prompt.ids], [seed_of(spec, prompt.id, repeat, arm)])
-    return Sample(
-        prompt.id,
-        prompt.category,
-        repeat,
-        len(prompt.ids),
-        order[0],
-        traces["baseline"],
-        traces["method"],
-    )
+def checkpoints(turns: int) -> Iterator[int]:
+    """Where `until_ci` may look: after 20, 30, 45, 67 … turns. Looking after every prompt would stop on lucky ones."""
+    look = statistics.ENOUGH
+    while look < turns:
+        yield look
+        look += look // 2
 
 
-def compare(job: Job, samples: Sequence[Sample], scores: lossless.Scores) -> lossless.Losslessness:
+def compare(
+    spec: RunSpec, prompts: PromptSet, samples: Sequence[Sample], scores: lossless.Scores
+) -> lossless.Losslessness:
     """The losslessness of a greedy cell; sampled output differs by chance and is not compared."""
-    if job.spec.temperature > 0:
+    if spec.temperature > 0:
         return lossless.Losslessness()
-    ids = {prompt.id: prompt.ids for prompt in job.prompts.prompts}
+    ids = {prompt.id: prompt.ids for prompt in prompts.prompts}
     outputs = [(ids[s.prompt], s.baseline.tokens, s.method.tokens) for s in samples if s.repeat == 0]
-    return lossless.compare(outputs, scores, job.spec.k + 1)
+    return lossless.compare(outputs, scores, spec.k + 1)

@@ -1,30 +1,37 @@
 """What is measured, as data: samples of prompts, and a cell's result, whose `row()` is the only list of CSV columns."""
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from specbench import metrics, theory
-from specbench.bench import statistics
+from specbench import metrics
+from specbench.bench import noise, statistics
 from specbench.bench.lossless import Losslessness
 from specbench.decoding.decode import Trace
-from specbench.spec import RunSpec
+from specbench.spec import SCHEMA_VERSION, RunSpec
+from specbench.waterfall import explain
 
-SCHEMA_VERSION = 1
-Arm = Literal["baseline", "method"]
-Status = Literal["ok", "partial", "nan", "oom", "error"]
+Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
+MEASURED = ("ok", "partial")  # the statuses that come with numbers
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt decoded once by both arms, one after the other; `first` says which arm led."""
+    """One prompt decoded once by baseline and method in one turn.
+
+    turn: position in time within the group of cells that share the baseline; places: the place of (baseline, method)
+    among the arms of the turn; load: processes that ran or waited just before it.
+    """
 
     prompt: str
     category: str
     repeat: int
     prompt_tokens: int
-    first: Arm
+    turn: int
+    places: tuple[int, int]
+    load: float | None
     baseline: Trace
     method: Trace
 
@@ -35,7 +42,10 @@ class Sample:
             "prompt": self.prompt,
             "category": self.category,
             "repeat": self.repeat,
-            "first": self.first,
+            "turn": self.turn,
+            "baseline_place": self.places[0],
+            "place": self.places[1],
+            "load_average": self.load,
             "prompt_tokens": self.prompt_tokens,
             "baseline_tokens": len(self.baseline.tokens),
             "tokens": len(self.method.tokens),
@@ -43,12 +53,19 @@ class Sample:
             "seconds": self.method.seconds,
             "baseline_prefill_seconds": self.baseline.prefill_seconds,
             "prefill_seconds": self.method.prefill_seconds,
-            "speedup": metrics.ratio(_per_token(self.baseline), _per_token(self.method)),
+            "speedup": _speedup(self),
             "identical": self.baseline.tokens == self.method.tokens,
+            "baseline_output_sha256": digest(self.baseline.tokens),
+            "output_sha256": digest(self.method.tokens),
+            "baseline_rounds": len(self.baseline.rounds),
+            "baseline_verify_seconds": self.baseline.spans.get("verify", 0.0),
             "rounds": counts.rounds,
             "drafted": counts.drafted,
             "tested": counts.tested,
             "accepted": counts.accepted,
+            "overlap": math.fsum(x for r in self.method.rounds for x in r.overlap),
+            "draft_seconds": self.method.spans.get("draft", 0.0),
+            "verify_seconds": self.method.spans.get("verify", 0.0),
             "alpha": counts.alpha,
         }
 
@@ -61,13 +78,25 @@ class Sample:
         ]  # fmt: skip
 
 
+def digest(tokens: Sequence[int]) -> str:
+    """Sixteen hex digits of an output: equal texts have equal ones, and no text of a model stands in a table."""
+    return hashlib.sha256(" ".join(map(str, tokens)).encode()).hexdigest()[:16]
+
+
 def _per_token(trace: Trace) -> float:
     return metrics.ratio(trace.seconds, len(trace.tokens))
 
 
+def _speedup(sample: Sample) -> float:
+    return metrics.ratio(_per_token(sample.baseline), _per_token(sample.method))
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a run: its spec, what it resolved to, the samples, and how it ended."""
+    """One cell of a run: its spec, what it resolved to, the samples, and how it ended.
+
+    `detail` is the traceback of an error that nobody foresaw; the journal keeps it, no table shows it.
+    """
 
     spec: RunSpec
     resolved: Mapping[str, Any]
@@ -75,15 +104,24 @@ class Cell:
     status: Status = "ok"
     error: str = ""
     lossless: Losslessness = field(default_factory=Losslessness)
+    detail: str = ""
 
     def row(self) -> dict[str, Any]:
         """The columns of results.csv, in their order. A cell that ended without numbers has none."""
         row: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "status": self.status, "error": self.error}
         row |= {"cell": self.spec.key, **self.spec.model_dump(mode="json"), **self.resolved}
         row |= dict.fromkeys(NUMBERS)
-        if self.samples and self.status in {"ok", "partial"}:
-            row |= numbers(self.samples) | self.lossless.row()
+        if self.status in (*MEASURED, "mismatch"):
+            row |= self.lossless.row()
+        if self.samples and self.status in MEASURED:
+            row |= numbers(self.samples, self.spec.k if self.spec.schedule == "constant" else None)
         return row
+
+    def sample_rows(self) -> list[dict[str, Any]]:
+        """The lines of samples.csv. Outliers are marked; none is left out of any number."""
+        where = {"cell": self.spec.key, "dataset": self.spec.dataset}
+        flags = noise.flags(self.samples)
+        return [{**where, **s.row(), "outlier": flag} for s, flag in zip(self.samples, flags, strict=True)]
 
 
 def timing(traces: Sequence[Trace]) -> metrics.Timing:
@@ -92,6 +130,8 @@ def timing(traces: Sequence[Trace]) -> metrics.Timing:
         seconds=math.fsum(t.seconds for t in traces),
         draft=math.fsum(t.spans.get("draft", 0.0) for t in traces),
         verify=math.fsum(t.spans.get("verify", 0.0) for t in traces),
+        accept=math.fsum(t.spans.get("accept", 0.0) for t in traces),
+        draft_first=math.fsum(t.spans.get("draft/first", 0.0) for t in traces),
         rounds=sum(len(t.rounds) for t in traces),
         drafted=sum(r.drafted for t in traces for r in t.rounds),
         tokens=sum(len(t.tokens) for t in traces),
@@ -99,7 +139,7 @@ def timing(traces: Sequence[Trace]) -> metrics.Timing:
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Repetitions of a prompt belong together: they are one draw of the bootstrap."""
+    """Repetitions of a prompt belong together: intervals are over prompts, not over decodes."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.prompt, []).append(sample)
@@ -128,28 +168,35 @@ def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
 
 
 def alpha_of(samples: Sequence[Sample]) -> statistics.Interval:
-    """α with a cluster bootstrap over prompts."""
+    """α with its interval over prompts: the tests of one prompt depend on each other."""
     counts = [metrics.acceptance([r for s in g for r in s.method.rounds]) for g in by_prompt(samples)]
     tested = [c.tested for c in counts]
-    return statistics.ratio_of_totals([c.alpha * c.tested if c.tested else 0.0 for c in counts], tested)
+    return statistics.ratio_of_totals([c.alpha * c.tested if c.tested else 0.0 for c in counts], tested, at_most=1.0)
 
 
 NUMBERS = (
     "prompts", "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round", "c", "v",
-    "overhead", "baseline_step_ms", "round_ms", "draft_token_ms", "baseline_tokens_per_second", "tokens_per_second",
-    "speedup", "speedup_low", "speedup_high", "speedup_end_to_end", "speedup_predicted", "speedup_calibrated",
-    "baseline_prefill_ms", "prefill_ms", "rounds", "drafted", "tested", "accepted", "tokens", "baseline_tokens",
+    "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms", "round_host_ms",
+    "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second",
+    "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end",
+    "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_position", "term_verify",
+    "term_sampling", "term_host", "term_truncated",
+    "baseline_prefill_ms", "prefill_ms", "rounds", "drafted", "tested", "accepted", "drafted_per_round", "tokens",
+    "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average",
     "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
 )  # fmt: skip
 
 
-def numbers(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Everything that is computed from the samples of a cell; the glossary in the README explains each name."""
-    counts = metrics.acceptance([r for s in samples for r in s.method.rounds])
+def numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[str, Any]:
+    """Everything that is computed from the samples of a cell; the glossary in the README explains each name.
+
+    `lookahead` is the K of a constant schedule, None of any other.
+    """
+    rounds = [r for s in samples for r in s.method.rounds]
+    counts = metrics.acceptance(rounds)
     baseline, method = timing([s.baseline for s in samples]), timing([s.method for s in samples])
-    cost = metrics.costs(baseline, method)
     speed, alpha = speedup_of(samples), alpha_of(samples)
-    found: dict[str, Any] = {
+    return {
         "prompts": len(by_prompt(samples)),
         "alpha": alpha.value,
         "alpha_low": alpha.low,
@@ -157,41 +204,40 @@ def numbers(samples: Sequence[Sample]) -> dict[str, Any]:
         "alpha_tested": counts.alpha_tested,
         "accepted_per_drafted": counts.accepted_per_drafted,
         "tokens_per_round": counts.tokens_per_round,
+        **costs(samples, baseline, method),
+        "speedup": speed.value,
+        "speedup_low": speed.low,
+        "speedup_high": speed.high,
+        "speedup_geomean": statistics.geomean([_speedup(s) for s in samples]),
+        "speedup_end_to_end": end_to_end(samples),
+        **explain(rounds, baseline, method, lookahead, speed.value).row(),
+        "rounds": counts.rounds,
+        "drafted": counts.drafted,
+        "tested": counts.tested,
+        "accepted": counts.accepted,
+        "drafted_per_round": metrics.ratio(counts.drafted, counts.rounds),
+        "tokens": method.tokens,
+        "baseline_tokens": baseline.tokens,
+        **asdict(noise.diagnose(samples)),
+        **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
+    }
+
+
+def costs(samples: Sequence[Sample], baseline: metrics.Timing, method: metrics.Timing) -> dict[str, float]:
+    """Seconds as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second."""
+    cost = metrics.costs(baseline, method)
+    drafts = sum(r.drafted > 0 for s in samples for r in s.method.rounds)
+    return {
         "c": cost.c,
         "v": cost.v,
         "overhead": cost.overhead,
         "baseline_step_ms": 1000 * cost.baseline_step_seconds,
         "round_ms": 1000 * cost.round_seconds,
-        "draft_token_ms": 1000 * cost.c * cost.baseline_step_seconds,
+        **{f"round_{phase}_ms": 1000 * s for phase, s in asdict(metrics.phases(method)).items()},
+        "draft_token_ms": 1000 * metrics.ratio(method.draft, method.drafted),
+        "draft_first_ms": 1000 * metrics.ratio(method.draft_first, drafts),
         "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
         "tokens_per_second": metrics.ratio(method.tokens, method.seconds),
-        "speedup": speed.value,
-        "speedup_low": speed.low,
-        "speedup_high": speed.high,
-        "speedup_end_to_end": end_to_end(samples),
         "baseline_prefill_ms": 1000 * math.fsum(s.baseline.prefill_seconds for s in samples) / len(samples),
         "prefill_ms": 1000 * math.fsum(s.method.prefill_seconds for s in samples) / len(samples),
-        "rounds": counts.rounds,
-        "drafted": counts.drafted,
-        "tested": counts.tested,
-        "accepted": counts.accepted,
-        "tokens": method.tokens,
-        "baseline_tokens": baseline.tokens,
-    }
-    found |= predictions(counts, cost)
-    return found | {f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)}
-
-
-def predictions(counts: metrics.Acceptance, cost: metrics.Costs) -> dict[str, float]:
-    """Leviathan's formula from this run's α and c; the calibrated one adds acceptance by position, v and overhead."""
-    reached = [
-        0.0 if math.isnan(a) else a for a in counts.by_position
-    ]  # a position that was never reached adds nothing
-    if not counts.tested:  # nothing was drafted: the method is the baseline
-        return {"speedup_predicted": 1.0, "speedup_calibrated": metrics.ratio(1.0, cost.v + cost.overhead)}
-    if not all(map(math.isfinite, (cost.c, cost.v, cost.overhead))):  # a clock or an engine that tells no phases
-        return {"speedup_predicted": math.nan, "speedup_calibrated": math.nan}
-    return {
-        "speedup_predicted": theory.speedup(counts.alpha, len(reached), cost.c),
-        "speedup_calibrated": theory.speedup_calibrated(reached, len(reached), cost.c, cost.v, cost.overhead),
     }

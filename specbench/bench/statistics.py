@@ -1,57 +1,137 @@
-"""Intervals over prompts. Tokens of one prompt depend on each other, so prompts are drawn again, never tokens."""
+"""Intervals over prompts. Tokens of one prompt depend on each other, so a prompt is one draw and a token is none.
+
+Knows numbers only. Every interval here is that of a ratio of totals, from the delete-one jackknife over the prompts:
+the error of the logarithm of the ratio, times the quantile of Student's t with one degree of freedom less than there
+are prompts (Miller, "The jackknife - a review", Biometrika 61, 1974). It needs no random numbers.
+
+Why not a bootstrap: it covers less than it says where prompts are few, and twenty prompts are few. How often the 95 %
+intervals held the truth (`python -m tests.benchmarks.coverage`; standard errors 0.005, of a bootstrap 0.01):
+
+                                  jackknife with t        percentile bootstrap    BCa bootstrap
+    prompts                       10    20    40    164   10    20    40    164   10    20    40    164
+    speedup, log-sd 0.22          .957  .949  .946  .956  .908  .928  .938  .958  .888  .932  .946  .954
+      tails, unequal lengths      .946  .936  .941  .956  .878  .908  .926  .952  .854  .884  .898  .936
+    speedup, log-sd 0.08          .960  .952  .949  .951  .900  .936  .942  .952  .894  .936  .944  .950
+      3 % of prompts 1.5× slower  .940  .931  .931  .945  .872  .906  .918  .934  .850  .898  .908  .940
+    α 0.7, sd 0.1 of prompts      .953  .952  .960  .947  .898  .902  .934  .940  .894  .898  .942  .950
+
+An interval that takes tokens for independent draws (binomial) holds the last one in 57 to 59 of a hundred runs.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
+from scipy.special import ndtri, stdtrit
 
-RESAMPLES = 4000
-ENOUGH = (
-    20  # prompts below which a bootstrap interval covers visibly less than it says (reliability: coverage 0.90 at 20)
-)
+from specbench import metrics
+
+LEVEL = 0.95
+ENOUGH = 20  # prompts below which a few unusual ones decide what the interval is
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A ratio with its 95 % interval; the bounds are NaN where one prompt leaves nothing to draw again."""
+    """A ratio with its 95 % interval; the bounds are NaN where the prompts do not say how far off it may be."""
 
     value: float
     low: float
     high: float
 
 
-def ratio_of_totals(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
-    """Σ parts ÷ Σ wholes over prompts, with a paired percentile bootstrap over the prompts (scipy)."""
-    return _interval((parts, wholes), lambda p, w: p / w)
+def ratio_of_totals(parts: Sequence[float], wholes: Sequence[float], at_most: float = math.inf) -> Interval:
+    """Σ parts ÷ Σ wholes over prompts; `at_most` is the largest value that makes sense (1 for a share such as α)."""
+    value = metrics.ratio(math.fsum(parts), math.fsum(wholes))
+    found = _interval(value, (parts, wholes), (1, -1))
+    return Interval(*(min(bound, at_most) for bound in (found.value, found.low, found.high)))
 
 
 def speedup(
     baseline_seconds: Sequence[float], baseline_tokens: Sequence[int], seconds: Sequence[float], tokens: Sequence[int]
 ) -> Interval:
     """Baseline seconds per token ÷ method seconds per token, both from totals, paired by prompt."""
-    return _interval((baseline_seconds, baseline_tokens, seconds, tokens), lambda bs, bt, s, t: (bs / bt) / (s / t))
+    columns = (baseline_seconds, baseline_tokens, seconds, tokens)
+    return _interval(metrics.speedup(*columns), columns, (1, -1, -1, 1))
 
 
-def _interval(columns: Sequence[Sequence[float]], statistic: Callable[..., NDArray[np.float64]]) -> Interval:
-    arrays = tuple(np.asarray(c, dtype=float) for c in columns)
+def geomean(ratios: Sequence[float]) -> float:
+    """The geometric mean; NaN where there is no ratio, or one that is no positive number."""
+    if not ratios or not all(r > 0 for r in ratios):
+        return math.nan
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
-    def of_totals(*samples: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
-        return statistic(*(s.sum(axis=axis) for s in samples))
 
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(of_totals(*arrays))
-        if len(arrays[0]) < 2 or not math.isfinite(value):
-            return Interval(value, math.nan, math.nan)
-        found = bootstrap(
-            arrays,
-            of_totals,
-            paired=True,
-            vectorized=True,
-            n_resamples=RESAMPLES,
-            method="percentile",
-            rng=np.random.default_rng(0),
-        ).confidence_interval
-    return Interval(value, float(found.low), float(found.high))
+def half_width(interval: Interval) -> float:
+    """Half the width of the interval relative to its value: 0.02 is "± 2 %"."""
+    return (interval.high - interval.low) / 2 / interval.value if interval.value else math.nan
+
+
+def log_error(interval: Interval, prompts: int) -> float:
+    """The standard error of the logarithm of the value, from an interval of this module over so many prompts."""
+    return _log_half(interval) / _student(prompts) if prompts > 1 else math.nan
+
+
+def needed(interval: Interval, prompts: int, goal: float) -> int | None:
+    """How many prompts in all would narrow the relative half width to `goal`; None if there is no interval."""
+    return _prompts_for(math.asinh(goal), interval, prompts)
+
+
+def to_settle(interval: Interval, prompts: int) -> int | None:
+    """How many prompts in all until the interval would exclude 1, if the value stays; None if the value is 1."""
+    return _prompts_for(abs(math.log(interval.value)), interval, prompts) if interval.value > 0 else None
+
+
+def widened(interval: Interval, comparisons: int) -> Interval:
+    """The interval at the level that holds for the best of so many (Bonferroni), by the normal law of the logarithm.
+
+    Who reports the best of several K has looked several times, and the best look was partly luck.
+    """
+    wider = float(ndtri(1 - (1 - LEVEL) / 2 / max(comparisons, 1)) / ndtri((1 + LEVEL) / 2))
+    if not (interval.value > 0 and interval.low > 0 and math.isfinite(interval.high)):
+        return interval
+    low, high = ((bound / interval.value) ** wider for bound in (interval.low, interval.high))
+    return Interval(interval.value, interval.value * low, interval.value * high)
+
+
+def _interval(value: float, columns: Sequence[Sequence[float]], powers: Sequence[int]) -> Interval:
+    """Bounds for a value that is the product of the columns' totals, each to its power of 1 or -1, paired by prompt."""
+    table = np.asarray(columns, dtype=float)
+    if table.shape[1] < 2 or not 0 < value < math.inf:
+        return Interval(value, math.nan, math.nan)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        left_out = np.log(table.sum(axis=1, keepdims=True) - table)
+        half = _student(table.shape[1]) * _jackknife_error(np.asarray(powers) @ left_out)
+        low, high = (value * np.exp([-half, half])).tolist()
+    if not (low > 0 and high < math.inf):  # without one of its prompts there was nothing to divide (by)
+        low = high = math.nan
+    return Interval(value, low, high)
+
+
+def _jackknife_error(left_out: NDArray[np.float64]) -> float:
+    """The standard error of a statistic from its values without each of the prompts in turn."""
+    prompts = len(left_out)
+    return float(np.sqrt((prompts - 1) * np.var(left_out)))
+
+
+def _student(prompts: int) -> float:
+    return float(stdtrit(prompts - 1, (1 + LEVEL) / 2))
+
+
+def _log_half(interval: Interval) -> float:
+    """Half the width on the scale of logarithms; NaN if there is none."""
+    if not (interval.low > 0 and math.isfinite(interval.high)):
+        return math.nan
+    return math.log(interval.high / interval.low) / 2
+
+
+def _prompts_for(half: float, interval: Interval, prompts: int) -> int | None:
+    """The least number of prompts (two or more) whose interval would have this half width on the log scale."""
+    spread = log_error(interval, prompts) * math.sqrt(prompts)
+    if not (half > 0 and math.isfinite(spread)):
+        return None
+    enough = max(2, math.ceil((ndtri((1 + LEVEL) / 2) * spread / half) ** 2))
+    while _student(enough) * spread > half * math.sqrt(enough):  # a few steps: t is wider than the normal law
+        enough += 1
+    return enough

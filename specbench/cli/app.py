@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from specbench import __version__
-from specbench.cli import predict, run
+from specbench.cli import calibrate, compare, predict, run, selftest, sweep, verdict
 from specbench.errors import SpecbenchError
 
 INTERRUPTED = 130
@@ -19,6 +19,12 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command(name="run")(run.run)
+app.command(name="sweep-k")(sweep.sweep_k)
+app.command(name="sweep")(sweep.sweep)
+app.command(name="compare")(compare.compare)
+app.command(name="verdict")(verdict.verdict)
+app.command(name="calibrate")(calibrate.calibrate)
+app.command(name="selftest")(selftest.selftest)
 app.command(name="predict")(predict.predict)
 
 

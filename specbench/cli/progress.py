@@ -1,11 +1,10 @@
 """What a user sees while a run goes on, on stderr: a live bar on a terminal, one plain line per cell elsewhere."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from specbench import metrics
 from specbench.bench.files import clean
@@ -15,50 +14,27 @@ from specbench.spec import RunSpec
 
 
 class Watch:
-    """Draws progress and passes every event on to `folder`, which must have it on disk before anything is drawn."""
+    """Passes every event on to `folder`, which must have it on disk before anything is drawn."""
 
-    def __init__(self, console: Console, folder: RunFolder, quiet: bool) -> None:
+    def __init__(self, console: Console, folder: RunFolder, quiet: bool, turns: int | None = None) -> None:
         self._console, self._folder, self._quiet = console, folder, quiet
-        self._samples: list[Sample] = []
-        self._task: TaskID | None = None
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[live]}", markup=False),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            auto_refresh=False,  # it would draw from a thread of its own, beside the loop that is being timed
-            disable=quiet or not console.is_terminal,
-        )
 
     def __enter__(self) -> "Watch":
-        self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        return
 
-    def begin(self, spec: RunSpec, total: int) -> None:
-        self._samples = []
-        self._task = self._progress.add_task(name_of(spec), total=total, live="warming up")
-        self._progress.refresh()
+    def begin(self, cells: Sequence[Cell], turns: int) -> None:
+        self._folder.begin(cells, turns)
 
-    def sample(self, spec: RunSpec, sample: Sample) -> None:
-        self._folder.add(spec.key, sample)
-        self._samples.append(sample)
-        if self._task is not None:
-            self._progress.update(self._task, advance=1, live=live_line(self._samples))
-            self._progress.refresh()
+    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
+        self._folder.turn(samples)
 
     def end(self, cell: Cell) -> None:
         self._folder.end(cell)
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._progress.refresh()
         if not self._quiet:
             done = f"{name_of(cell.spec)}: {cell.status}, {len(cell.samples)} samples"
             self._console.print(

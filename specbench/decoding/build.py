@@ -1,6 +1,7 @@
 """Method files → objects: one short recursion over nested YAML. Knows the classes of the algebra and their fields."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import yaml
 
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
+from specbench.decoding.schedule import Constant, Schedule
 from specbench.decoding.types import Model
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
@@ -17,7 +19,8 @@ from specbench.timing import Clock
 
 PARTS: dict[str, type] = {c.__name__: c for c in (NoDraft, ModelDrafter, Speculate, Rejection, TokenMatch)}
 HEADER = {"summary", "paper", "lossless", "method"}
-KINDS = {"drafter": "propose", "model": "probs", "verifier": "judge"}  # what a part in a field of this name can do
+# what a part in a field of this name can do
+KINDS = {"drafter": "propose", "model": "probs", "verifier": "judge", "schedule": "lookahead"}
 
 
 def methods() -> dict[str, Path]:
@@ -41,10 +44,22 @@ def read_method(name: str) -> dict[str, Any]:
     return content
 
 
-def build(name: str, models: Mapping[str, Model], k: int, clock: Clock | None = None) -> Speculate:
-    """The method `name` as an object over the given models; `k` stands for the word k in the file."""
-    values: dict[str, Any] = {**models, "k": k}
+def build(
+    name: str, models: Mapping[str, Model], k: int, clock: Clock | None = None, schedule: Schedule | None = None
+) -> Speculate:
+    """The method `name` as an object over the given models.
+
+    `k` and `schedule` (constant unless given) stand for these words in the file; every place has a schedule of its own.
+    UsageError for a wrong file, and for a schedule that is not constant where the file has no place for it.
+    """
+    schedule = schedule or Constant()
+    values: dict[str, Any] = {**models, "k": k, "schedule": schedule}
     method = _part(read_method(name)["method"], f"{name}: method", values, clock)
+    if not isinstance(schedule, Constant) and "schedule" not in words(name, "schedule"):
+        raise UsageError(
+            f"{name}: the method has no place for a schedule (the word `schedule` in its file): "
+            "choose --schedule constant, or a method whose drafts are a chain from a model"
+        )
     if not isinstance(method, Speculate):
         raise UsageError(f"{name}: method: the outermost part must be Speculate, not {type(method).__name__}")
     return method
@@ -52,6 +67,11 @@ def build(name: str, models: Mapping[str, Model], k: int, clock: Clock | None = 
 
 def needs(name: str) -> set[str]:
     """The names of the models that a method file mentions."""
+    return words(name, "model")
+
+
+def words(name: str, field: str) -> set[str]:
+    """What stands in the fields of one name anywhere in a method file, as words."""
     found: set[str] = set()
 
     def search(value: Any, key: str) -> None:
@@ -61,7 +81,7 @@ def needs(name: str) -> set[str]:
         elif isinstance(value, list):
             for inner in value:
                 search(inner, key)
-        elif key == "model":
+        elif key == field:
             found.add(str(value))
 
     search(read_method(name)["method"], "")
@@ -79,7 +99,8 @@ def _part(value: Any, where: str, values: Mapping[str, Any], clock: Clock | None
         return _object(str(name), arguments or {}, f"{where}.{name}", values, clock)
     if isinstance(value, str):
         if value in values:
-            return values[value]
+            # a schedule has a state: two drafters of one method must not share it
+            return copy(values[value]) if value == "schedule" else values[value]
         return _object(value, {}, where, values, clock)
     if isinstance(value, list):
         return [_part(part, f"{where}[{i}]", values, clock) for i, part in enumerate(value)]
@@ -89,7 +110,8 @@ def _part(value: Any, where: str, values: Mapping[str, Any], clock: Clock | None
 def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], clock: Clock | None) -> Any:
     if name not in PARTS:
         raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join([*sorted(PARTS), *values])}")
-    known = {f.name: f for f in fields(PARTS[name]) if f.name != "clock"}
+    known = {f.name: f for f in fields(PARTS[name])}
+    timed = known.pop("clock", None) is not None and clock is not None
     if not isinstance(arguments, dict) or set(arguments) - set(known):
         wrong = ", ".join(map(str, set(arguments) - set(known))) if isinstance(arguments, dict) else repr(arguments)
         raise UsageError(f"{where}: unknown field {wrong}; {name} takes {', '.join(known) or 'no fields'}")
@@ -99,7 +121,7 @@ def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], cl
     built = {key: _part(part, f"{where}.{key}", values, clock) for key, part in arguments.items()}
     for key, part in built.items():
         _check(key, part, f"{where}.{key}")
-    return PARTS[name](**built, **({"clock": clock} if name == "Speculate" and clock else {}))
+    return PARTS[name](**built, **({"clock": clock} if timed else {}))
 
 
 def _check(field: str, part: Any, where: str) -> None:

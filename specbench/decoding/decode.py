@@ -84,7 +84,10 @@ def decode(
 
 
 def levels_left(context: Context) -> int:
-    """The one host read of a round: how many tokens the longest live row may still emit; 0 when all rows have ended."""
+    """The host read of every round: how many tokens the longest live row may still emit; 0 when all rows have ended.
+
+    A schedule that adapts reads besides (see `schedule`), a speculation inside another once per inner round.
+    """
     state = torch.stack([(context.last - context.pos) * context.live, context.finite.long()]).tolist()
     if not all(state[1]):
         row = state[1].index(0)

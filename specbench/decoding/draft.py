@@ -1,11 +1,15 @@
 """Drafters without a tree: none, and a chain from a model. They know the algebra, not the models' insides."""
 
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from specbench.decoding.randomness import Source
+from specbench.decoding.schedule import Constant, Schedule
 from specbench.decoding.types import Context, Draft, Model, Verdict
+from specbench.timing import Clock, NullClock
 from specbench.tokens import TokenTree
 
 
@@ -32,10 +36,16 @@ class NoDraft:
 
 @dataclass(frozen=True)
 class ModelDrafter:
-    """A chain of k tokens drawn one after the other from a smaller model (Leviathan et al. 2022, Alg. 1)."""
+    """A chain of at most k tokens drawn one after the other from a smaller model (Leviathan et al. 2022, Alg. 1).
+
+    `schedule` says how many of the k are drawn in a round; what it makes the host read is said there. The first token
+    of a round, which feeds more than the others, is timed as the span "first".
+    """
 
     model: Model
     k: int
+    schedule: Schedule = field(default_factory=Constant)
+    clock: Clock = field(default_factory=NullClock, compare=False)
 
     @property
     def room(self) -> int:
@@ -43,16 +53,70 @@ class ModelDrafter:
 
     def start(self, context: Context) -> None:
         self.model.start(context)
+        self.schedule.start(context, self.k)
 
     def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
-        k = min(self.k, budget)
-        if k < 1:
+        chain = Reach.of_round(self.schedule, context, min(self.k, budget))
+        if chain.width < 1:
             return NoDraft().propose(context, budget, rng)
-        ids, rows = self.model.sample(context, k, rng, lag)
-        return Draft(TokenTree.chain(ids), rows)
+        with ExitStack() as first:
+            first.enter_context(self.clock.span("first"))
+
+            def after(ids: Tensor, logits: Tensor) -> bool:
+                first.close()
+                return chain.ends(ids, logits)
+
+            ids, rows = self.model.sample(context, chain.width, rng, lag, after)
+        return Draft(TokenTree.chain(ids), rows, chain.valid)
 
     def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return
+        self.schedule.learn(context, draft, verdict)
 
     def select(self, rows: Tensor) -> None:
         self.model.select(rows)
+        self.schedule.select(rows)
+
+
+@dataclass
+class Reach:
+    """How far every row of a chain goes, while it is drawn. `width` is how many tokens are drawn at most.
+
+    reach [B] is None as long as every row goes as far as the chain does.
+    """
+
+    schedule: Schedule
+    context: Context
+    width: int
+    reach: Tensor | None = None
+    drawn: int = 0
+
+    @classmethod
+    def of_round(cls, schedule: Schedule, context: Context, most: int) -> "Reach":
+        """What the schedule asks for, at most `most`; the host reads the largest of the rows if it asks at all."""
+        lookahead = schedule.lookahead() if most > 0 else None
+        if lookahead is None:
+            return cls(schedule, context, most)
+        reach = torch.minimum(lookahead, drawable(context, most))
+        return cls(schedule, context, int(reach.max()), reach)
+
+    def ends(self, ids: Tensor, logits: Tensor) -> bool:
+        """Whether no row goes on behind the token ids [B] just drawn; the host reads it if the schedule may stop."""
+        self.drawn += 1
+        low = self.schedule.stops(ids, logits) if self.drawn < self.width else None
+        if low is None:
+            return False
+        reach = drawable(self.context, self.width) if self.reach is None else self.reach
+        self.reach = torch.where(low, reach.clamp_max(self.drawn), reach)
+        return not (self.reach > self.drawn).any()
+
+    @property
+    def valid(self) -> Tensor | None:
+        """[B, drawn] which tokens a row has."""
+        if self.reach is None:
+            return None
+        return torch.arange(self.drawn, device=self.reach.device) < self.reach.unsqueeze(1)
+
+
+def drawable(context: Context, most: int) -> Tensor:
+    """[B] how many drafts a row can use, at most `most`: one token of a round is never a draft."""
+    return ((context.last - context.pos - 1) * context.live).clamp(0, most)

@@ -4,6 +4,7 @@ Notation, fixed here once: **p** is the law of the model that judges, **q** the 
 (Leviathan et al. 2022; Chen et al. 2023 swap the letters). V is the width of the target's head.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -87,6 +88,10 @@ class Verdict:
     overlap: Tensor
 
 
+# (ids [B] just drawn, logits [B, V'] of the network before its law is applied) → whether to draw no more
+After = Callable[[Tensor, Tensor], bool]
+
+
 class Model(Protocol):
     """A language model at one cost level: (context, tree) → laws. Its cache changes time, never answers."""
 
@@ -101,8 +106,13 @@ class Model(Protocol):
         """
         ...
 
-    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
-        """A chain of k tokens drawn one after the other: ids [B, k] and the rows [B, k, V] they were drawn from."""
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A chain of k tokens drawn one after the other: ids [B, k] and the rows [B, k, V] they were drawn from.
+
+        `after` is called with every token as soon as it is drawn; where it says so, that token is the last one.
+        """
         ...
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:

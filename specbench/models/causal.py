@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.types import Context, Verdict
+from specbench.decoding.types import After, Context, Verdict
 from specbench.models.attention import for_groups
 from specbench.models.caches import RowStaticCache
 from specbench.models.masks import additive, causal_mask, tree_mask
@@ -48,7 +48,9 @@ class Causal:
         return self._rows(context, logits[:, fed.shape[1] - 1 :])
 
     @torch.inference_mode()
-    def sample(self, context: Context, k: int, rng: Source, refeed: int = 1) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
         # The first step feeds two tokens: after a fully accepted round the second last was committed but never fed.
         # Always feeding both keeps the shapes constant and needs no branch on what was accepted.
         fed = self._last(context, refeed + 1)
@@ -58,6 +60,8 @@ class Causal:
             logits = self._forward(feed, self._within(context, fed), fed, self._chain_mask(fed))
             rows.append(self._rows(context, logits[:, -1]))
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))
+            if after is not None and after(ids[-1], logits[:, -1]):
+                break
             feed, fed = ids[-1].unsqueeze(1), fed[:, -1:] + 1
         return torch.stack(ids, 1), torch.stack(rows, 1)
 

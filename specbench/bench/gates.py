@@ -1,0 +1,200 @@
+"""The test behind `compare`: has a number become worse by more than a margin, and by more than chance?
+
+Knows totals per prompt, margins and levels; must not know files, cells or how a verdict looks. numpy and scipy only.
+
+A metric is a ratio of totals over prompts, and what is judged is log(new ÷ base). Its error is the delete-one jackknife
+over prompts (both runs lose the same prompt where they are paired), with Student's t on n − 1 degrees of freedom. Two
+runs of one commit can differ by more than their prompts tell (clock, neighbours, memory layout); no interval over
+prompts sees that, so a change must also exceed a margin, and where NEW was run again every run must show it.
+What false alarms and what detection come out of this: `tests/benchmarks/gate.py`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+Outcome = Literal["ok", "better", "REGRESSION", "inconclusive", "not comparable", "not judged"]
+Totals = Mapping[str, NDArray[np.float64]]  # column of samples.csv → one total per prompt
+POWER = 0.95  # how often the smallest visible effect would be seen
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of results.csv as a product of totals: those `over`, divided by those `under`, times `scale`."""
+
+    over: tuple[str, ...]
+    under: tuple[str, ...]
+    scale: float = 1.0
+
+
+METRICS = {
+    "speedup": Metric(("baseline_seconds", "tokens"), ("baseline_tokens", "seconds")),
+    "alpha": Metric(("overlap",), ("tested",)),
+    "c": Metric(("draft_seconds", "baseline_rounds"), ("drafted", "baseline_seconds")),
+    "v": Metric(("verify_seconds", "baseline_rounds"), ("rounds", "baseline_verify_seconds")),
+    "tokens_per_second": Metric(("tokens",), ("seconds",)),
+    "baseline_tokens_per_second": Metric(("baseline_tokens",), ("baseline_seconds",)),
+    "tokens_per_round": Metric(("tokens",), ("rounds",)),
+    "alpha_tested": Metric(("accepted",), ("tested",)),
+    "accepted_per_drafted": Metric(("accepted",), ("drafted",)),
+    "baseline_step_ms": Metric(("baseline_seconds",), ("baseline_rounds",), 1000),
+    "round_ms": Metric(("seconds",), ("rounds",), 1000),
+    "draft_token_ms": Metric(("draft_seconds",), ("drafted",), 1000),
+}
+COLUMNS = tuple(dict.fromkeys(name for metric in METRICS.values() for name in (*metric.over, *metric.under)))
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Worse is: below (−1) or above (+1) the base by more than `margin`, a share of it."""
+
+    metric: str
+    worse: Literal[-1, 1]
+    margin: float
+
+    @property
+    def limit(self) -> float:
+        """The margin on the log scale, positive; infinite where nothing can fall by so much."""
+        return abs(math.log1p(self.worse * self.margin)) if self.worse * self.margin > -1 else math.inf
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """base → new, the log of their ratio, its standard error (0: a number without noise) and degrees of freedom."""
+
+    base: float
+    new: float
+    log: float
+    error: float
+    df: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One number of one cell: the change over all runs together, and that of each run alone."""
+
+    criterion: Criterion
+    pooled: Estimate
+    runs: tuple[Estimate, ...]
+
+    @property
+    def bad(self) -> float:
+        """The pooled change on the log scale, positive for worse."""
+        return self.criterion.worse * self.pooled.log
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """low, high: one-sided bounds of the relative change. p: Holm-corrected. smallest: the relative worsening that
+    would have been called a regression 19 times in 20, as far as the noise between prompts goes.
+    """
+
+    outcome: Outcome
+    detail: str
+    low: float
+    high: float
+    p: float
+    smallest: float
+
+
+def log_of(metric: Metric, totals: Totals, leave_one_out: bool = False) -> NDArray[np.float64]:
+    """The metric's logarithm from all prompts [], or [n] from all but one; not finite where a total is 0."""
+
+    def log_sum(name: str) -> NDArray[np.float64]:
+        column = totals[name]
+        return np.asarray(np.log(column.sum() - column if leave_one_out else column.sum()), dtype=float)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = sum(map(log_sum, metric.over), np.zeros(())) - sum(map(log_sum, metric.under), np.zeros(()))
+    return np.asarray(value, dtype=float)
+
+
+def estimate(metric: Metric, base: Totals, new: Totals, paired: bool) -> Estimate:
+    """The change of a ratio of totals. Paired: position i of both is one prompt. The error is NaN for one prompt."""
+    before, after = float(log_of(metric, base)), float(log_of(metric, new))
+    left = [log_of(metric, totals, leave_one_out=True) for totals in (base, new)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = [float(metric.scale * np.exp(log)) for log in (before, after)]
+        parts = [jackknife(left[1] - left[0])] if paired else [jackknife(one) for one in left]
+    variance = math.fsum(v for v, _ in parts)
+    # Welch and Satterthwaite; equal to n − 1 where there is one part
+    spread = math.fsum(v * v / df for v, df in parts if df)
+    df = variance * variance / spread if spread > 0 else float(min(df for _, df in parts))
+    return Estimate(values[0], values[1], after - before, math.sqrt(variance), df)
+
+
+def jackknife(values: NDArray[np.float64]) -> tuple[float, int]:
+    """Variance and degrees of freedom from the n estimates that leave one prompt out."""
+    n = values.size
+    if n < 2:
+        return math.nan, 0
+    return float((n - 1) / n * ((values - values.mean()) ** 2).sum()), n - 1
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down correction: the chance of any false alarm among all tests stays below the level."""
+    adjusted, reached = [1.0] * len(p), 0.0
+    for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        reached = max(reached, min(1.0, (len(p) - rank) * p[i]))
+        adjusted[i] = reached
+    return adjusted
+
+
+def judge(trials: Sequence[Trial], level: float) -> list[Verdict]:
+    """One verdict per trial; `level` is the chance of a false alarm that is allowed over all of them."""
+    worse = holm([chance(trial.bad, trial.pooled) for trial in trials])
+    better = holm([chance(-trial.bad, trial.pooled) for trial in trials])
+    return [_verdict(trial, p, q, level, len(trials)) for trial, p, q in zip(trials, worse, better, strict=True)]
+
+
+def chance(log: float, found: Estimate) -> float:
+    """One-sided p of a change this large or larger where there is none."""
+    if found.error == 0:
+        return 0.0 if log > 0 else 1.0
+    return float(student.sf(log / found.error, found.df))
+
+
+def _verdict(trial: Trial, worse: float, better: float, level: float, trials: int) -> Verdict:
+    found, limit = trial.pooled, trial.criterion.limit
+    reach = quantile(level, found)
+    outcome, detail = _outcome(trial, worse < level, better < level, reach)
+    likely = quantile(1 - POWER, found)
+    smallest = max(limit + likely, quantile(level / trials, found) + likely)
+    return Verdict(
+        outcome,
+        detail,
+        relative(found.log - reach),
+        relative(found.log + reach),
+        better if trial.bad < 0 else worse,
+        abs(relative(trial.criterion.worse * smallest)),
+    )
+
+
+def _outcome(trial: Trial, worse: bool, better: bool, reach: float) -> tuple[Outcome, str]:
+    limit = trial.criterion.limit
+    signed = [trial.criterion.worse * run.log for run in trial.runs]
+    if trial.bad > limit and worse:
+        showing = sum(bad > limit / 2 for bad in signed)
+        if showing == len(signed):
+            return "REGRESSION", ""
+        return "inconclusive", f"only {showing} of {len(signed)} new runs show it"
+    if trial.bad < -limit and better and all(bad < -limit / 2 for bad in signed):
+        return "better", ""
+    if trial.bad + reach > limit:
+        return "inconclusive", "noise reaches beyond the margin"
+    return "ok", ""
+
+
+def quantile(tail: float, found: Estimate) -> float:
+    """How far chance reaches on the log scale with this probability, on one side."""
+    return float(student.isf(tail, found.df)) * found.error if found.error else 0.0
+
+
+def relative(log: float) -> float:
+    """A change on the log scale as a share; infinite where it is beyond all numbers."""
+    return math.expm1(log) if log < 700 else math.inf

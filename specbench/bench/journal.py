@@ -1,0 +1,95 @@
+"""The journal of a run: JSON lines with a checksum, on disk before anything else happens: the truth of a folder.
+
+Knows bytes and lines; must not know what they mean. A line is `{"crc32":"<8 hex digits>","body":{…}}`, the checksum
+over the text of the body as it stands in the file. Texts are escaped to ASCII, so that whatever a prompt holds (lone
+surrogates, NUL, line ends) comes back exactly.
+"""
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UsageError
+
+NAME = "journal.jsonl"
+_LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
+
+
+class Journal:
+    """Appends to a journal; opening it drops the torn end that a killed process may have left."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+        self._end = sum(len(line) for line, _ in _sound(path))
+        os.ftruncate(self._file, self._end)
+        _sync_folder(path.parent)
+
+    def append(self, body: Mapping[str, Any]) -> None:
+        """Write one line and wait until it is on disk; OSError leaves the journal as it was before."""
+        line = encode(body)
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):  # the disk is full: the next write would say so, after gluing itself to this one
+                raise OSError(28, "No space left on device")
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, self._end)
+            raise
+        self._end += len(line)
+
+    def close(self) -> None:
+        """Let go of the file; a second call does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """One line of the journal, its end included."""
+    text = json.dumps(body, separators=(",", ":")).encode("ascii")
+    return b'{"crc32":"%08x","body":%s}\n' % (zlib.crc32(text), text)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The bodies of all whole lines. UsageError if a line before the last one is damaged: then nothing here is sure."""
+    try:
+        return [body for _, body in _sound(path)]
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; give the folder of a specbench run") from error
+
+
+def _sound(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The whole lines of a journal with their bodies; a damaged last line is the write that the process died in."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        body = _body(line)
+        if body is not None:
+            yield line, body
+        elif number < len(lines):
+            raise UsageError(
+                f"{path}:{number}: a damaged line (its checksum does not fit): the journal was edited or the disk "
+                "failed; start a new run"
+            )
+
+
+def _body(line: bytes) -> dict[str, Any] | None:
+    found = _LINE.fullmatch(line[:-1]) if line.endswith(b"\n") else None
+    if found is None or int(found[1], 16) != zlib.crc32(found[2]):
+        return None
+    body: dict[str, Any] = json.loads(found[2])
+    return body
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file is on disk only when its folder is."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

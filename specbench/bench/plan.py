@@ -1,0 +1,102 @@
+"""From settings to cells: a list where an option takes one value is an axis, and every combination is a cell.
+
+Knows the fields of RunSpec and the pairs; must not know files, models' weights or how anything is measured.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from specbench.errors import UsageError
+from specbench.models import pairs
+from specbench.spec import BASELINE, RunSpec
+
+T = TypeVar("T")
+
+DEFAULT_DATASETS = ("code", "articles")
+DEFAULT_LIMIT = 20
+AUTO = "auto"
+AUTO_CEILING = 12  # tokens an adaptive lookahead may draft unless --k gives another ceiling
+PAIR = ("target", "draft", "target_revision", "draft_revision", "dtype", "draft_dtype", "device", "tier")
+BESIDES = ("pair", "format", "output_dir")  # settings that are no field of a cell
+
+
+def cells(settings: Mapping[str, Any]) -> list[RunSpec]:
+    """Every combination of the settings, each once; the pair's own K and the shipped data sets where nothing is asked.
+
+    `pair` is a list of targets, or of mappings with target, draft and what else differs between pairs.
+    """
+    settings = dict(settings)
+    if not settings.get("dataset"):
+        settings["dataset"] = list(DEFAULT_DATASETS)
+        if settings.get("until_ci") is None:
+            settings.setdefault("limit", DEFAULT_LIMIT)
+    try:
+        return list(dict.fromkeys(cell(chosen) for chosen in combinations(settings)))
+    except ValidationError as error:
+        raise UsageError(one_line(error)) from None
+
+
+def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One mapping per combination; what comes later in the mapping changes faster, K fastest of all."""
+    axes = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+    if empty := [name for name, values in axes.items() if not values]:
+        raise UsageError(f"the list of {empty[0]} is empty")
+    last = ("method", "schedule", "k")
+    names = [*(n for n in ("pair", *PAIR) if n in axes), *(n for n in axes if n not in (*PAIR, *last, "pair"))]
+    names += [name for name in last if name in axes]
+    for values in product(*(axes[name] for name in names)):
+        chosen = dict(zip(names, values, strict=True))
+        yield chosen | pair_of(chosen.pop("pair", None), chosen)
+
+
+def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry of the axis `pair` sets."""
+    if pair is None:
+        return {}
+    found = {"target": pair} if isinstance(pair, str) else pair
+    if not isinstance(found, dict) or set(found) - set(PAIR) or "target" not in found or set(found) & set(chosen):
+        raise UsageError(f"pair: {pair!r} is neither a target nor a mapping of target, draft, dtype …, each set once")
+    return dict(found)
+
+
+def cell(chosen: Mapping[str, Any]) -> RunSpec:
+    """One cell. K may be the word auto; a method without a draft has no lookahead."""
+    chosen = dict(chosen)
+    if chosen.get("k") == AUTO:
+        chosen["schedule"] = AUTO
+        del chosen["k"]
+    first = RunSpec(**chosen)
+    chosen["draft"] = first.draft or pairs.default_draft(first.target)
+    if first.method == BASELINE:
+        return first.baseline.with_(draft=chosen["draft"])
+    if "k" not in chosen and first.schedule != "constant":
+        chosen["k"] = AUTO_CEILING
+    elif "k" not in chosen and chosen["draft"] and (known := pairs.default_k(first.target, chosen["draft"])):
+        chosen["k"] = known
+    return RunSpec(**chosen)
+
+
+def one_line(error: ValidationError) -> str:
+    """The first thing pydantic found wrong, in the words of the command line."""
+    first = error.errors()[0]
+    name = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
+    if first["type"] == "extra_forbidden":
+        return f"unknown setting {name[2:]}; known are {', '.join(sorted([*RunSpec.model_fields, *BESIDES]))}"
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{name} {first.get('input')!r}: {said}" if first["loc"] else said
+
+
+def by_pair(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+    """The cells of one pair of checkpoints together: each pair is loaded once."""
+    return grouped(specs, lambda spec: tuple(getattr(spec, name) for name in PAIR))
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """Items of one key together, in the order of their first ones."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())

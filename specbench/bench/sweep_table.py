@@ -1,0 +1,130 @@
+"""How a sweep looks: one table per series of cells that differ in their lookahead, and which lookahead is best.
+
+Knows rows of results.csv; must not know how they were measured.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from specbench.bench.files import clean
+from specbench.bench.plan import grouped
+from specbench.bench.samples import MEASURED
+
+Row = Mapping[str, Any]
+LOOKAHEAD = ("k", "schedule", "confidence")
+IDENTITY = ("target", "draft", "target_revision", "draft_revision", "method", "dataset", "column", "template", "limit",
+            "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta", "ignore_eos", "dtype", "draft_dtype",
+            "device", "tier", "seed", "warmup", "repeat", "until_ci")  # fmt: skip
+NEAR = 0.01
+COLUMNS = (
+    ("speedup", "speedup"), ("95 % interval", "speedup_interval"), ("predicted", "speedup_predicted"),
+    ("calibrated", "speedup_calibrated"), ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("c", "c"),
+    ("v", "v"), ("overhead", "overhead"),
+)  # fmt: skip
+
+
+def series(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that differ in their lookahead alone together."""
+    return grouped(rows, lambda row: tuple(row.get(name) for name in IDENTITY))
+
+
+def lookahead(row: Row) -> str:
+    """A cell's lookahead as a table names it: its K, or how K is chosen and its ceiling."""
+    schedule = row.get("schedule") or "constant"
+    return str(row["k"]) if schedule == "constant" else f"{schedule} ≤ {row['k']}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best lookahead of a series by one measure, and those within 1 % of it. K = 0 is decoding without a draft."""
+
+    name: str
+    value: float
+    near: tuple[str, ...]
+
+
+def best(rows: Sequence[Row], column: str) -> Best | None:
+    """The best lookahead by `column`; None if no row has that number. Where nothing exceeds 1, no draft is best."""
+    found = {lookahead(row): row[column] for row in rows if row["status"] in MEASURED and _is_number(row.get(column))}
+    if not found:
+        return None
+    found.setdefault("0", 1.0)
+    top = max(found, key=lambda name: found[name])
+    return Best(top, found[top], tuple(name for name in found if found[name] >= (1 - NEAR) * found[top]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def conclusions(rows: Sequence[Row]) -> list[str]:
+    """What a sweep says about K: measured, and by both predictions."""
+    lines = []
+    for label, suffix in (("measured", ""), ("calibrated", "_calibrated"), ("formula", "_predicted")):
+        found = best(rows, f"speedup{suffix}")
+        if found is not None:
+            near = ", ".join(found.near)
+            lines.append(f"best K, {label}: {found.name} ({found.value:.3f}×); within 1 %: {near}")
+    return lines
+
+
+def heading(rows: Sequence[Row]) -> str:
+    """The data set of a series, and the settings that are not the usual ones."""
+    first = rows[0]
+    parts = [str(first["dataset"]), f"{first['target']} ← {first['draft'] or 'no draft'}", str(first["method"])]
+    parts += [f"temperature {first['temperature']}", f"{first.get('dtype_resolved') or first['dtype']}"]
+    prompts = {row["prompts"] for row in rows if row.get("prompts")}
+    parts += [f"{'/'.join(map(str, sorted(prompts)))} prompts"] if prompts else []
+    return clean(" · ".join(parts), 300)
+
+
+def positions(rows: Sequence[Row]) -> int:
+    """How many positions any row of the series has."""
+    count = 0
+    while any(_is_number(row.get(f"acceptance_at_{count + 1}")) for row in rows):
+        count += 1
+    return count
+
+
+def sweep_table(rows: Sequence[Row], text: Any) -> Group:
+    """One line per lookahead; below it the best ones and the acceptance by position. `text` shows a number of a row."""
+    table = Table(title=Text(heading(rows)), title_justify="left")
+    table.add_column("K", justify="right")
+    for label, _ in COLUMNS:
+        table.add_column(label, justify="right", no_wrap="interval" in label)
+    winner = best(rows, "speedup")
+    for row in rows:
+        failed = row["status"] not in MEASURED
+        cells = [row["status"]] + ["–"] * (len(COLUMNS) - 1) if failed else [text(row, column) for _, column in COLUMNS]
+        style = "bold" if winner is not None and lookahead(row) == winner.name else ""
+        table.add_row(Text(lookahead(row)), *map(Text, cells), style=style)
+    return Group(table, *(Text(line) for line in conclusions(rows)), acceptance_table(rows, text))
+
+
+def acceptance_table(rows: Sequence[Row], text: Any) -> Table:
+    """Acceptance at every position, given that all before it were accepted; one line per lookahead."""
+    count = positions(rows)
+    table = Table(title=Text("acceptance by position"), title_justify="left")
+    table.add_column("K", justify="right")
+    for position in range(1, count + 1):
+        table.add_column(str(position), justify="right")
+    for row in rows:
+        table.add_row(lookahead(row), *(text(row, f"acceptance_at_{p}") for p in range(1, count + 1)))
+    return table
+
+
+def sweep_markdown(rows: Sequence[Row], text: Any) -> str:
+    """The same as Markdown."""
+    labels = ["K", *(label.replace("\n", " ") for label, _ in COLUMNS)]
+    lines = [f"**{heading(rows)}**".replace("|", "\\|"), ""]
+    lines += ["| " + " | ".join(labels) + " |", "|" + "---:|" * len(labels)]
+    for row in rows:
+        cells = [text(row, column) for _, column in COLUMNS]
+        lines.append(f"| {lookahead(row)} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *(f"- {line}" for line in conclusions(rows))]) + "\n"

@@ -1,0 +1,76 @@
+"""Turns as lines of the journal: every arm's decode of one prompt, the shared baseline stored once. There and back.
+
+Knows the fields of samples and traces; must not know files.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.bench.lossless import Losslessness
+from specbench.bench.samples import Cell, Sample
+from specbench.decoding.decode import Trace
+from specbench.metrics import RoundCounts
+from specbench.spec import RunSpec
+
+SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn
+
+
+def turn_line(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
+    """The samples of one turn, by cell. They have one prompt and one baseline decode in common."""
+    first = next(iter(samples.values()))
+    arms = {spec.key: {"place": s.places[1], "trace": _written(s.method)} for spec, s in samples.items()}
+    baseline = {"place": first.places[0], "trace": _written(first.baseline)}
+    return {**{name: getattr(first, name) for name in SHARED}, "baseline": baseline, "arms": arms}
+
+
+def samples_of(line: Mapping[str, Any]) -> dict[str, Sample]:
+    """The samples of a line, by the key of their cell."""
+    shared = {name: line[name] for name in SHARED}
+    baseline, place = _read(line["baseline"]["trace"]), line["baseline"]["place"]
+    return {
+        key: Sample(**shared, places=(place, arm["place"]), baseline=baseline, method=_read(arm["trace"]))
+        for key, arm in line["arms"].items()
+    }
+
+
+def _written(trace: Trace) -> dict[str, Any]:
+    rounds = [[r.drafted, r.tested, r.accepted, r.emitted, list(r.overlap)] for r in trace.rounds]
+    return {
+        "tokens": list(trace.tokens),
+        "rounds": rounds,
+        "seconds": trace.seconds,
+        "prefill_seconds": trace.prefill_seconds,
+        "spans": trace.spans,
+    }
+
+
+def _read(written: Mapping[str, Any]) -> Trace:
+    rounds = tuple(RoundCounts(*counts, tuple(overlap)) for *counts, overlap in written["rounds"])
+    return Trace(**{**written, "tokens": tuple(written["tokens"]), "rounds": rounds})
+
+
+def begin_line(spec: RunSpec, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """That a cell has begun, and what its names stand for."""
+    return {"spec": spec.model_dump(mode="json"), "resolved": dict(resolved)}
+
+
+def end_line(cell: Cell) -> dict[str, Any]:
+    """How a cell ended; its samples stand in the lines of its turns."""
+    lossless = vars(cell.lossless)
+    return {
+        "cell": cell.spec.key,
+        "status": cell.status,
+        "error": cell.error,
+        "detail": cell.detail,
+        "lossless": lossless,
+    }
+
+
+def cell_of(begun: Mapping[str, Any], samples: list[Sample], ended: Mapping[str, Any] | None) -> Cell:
+    """A cell from its lines. One without an end was cut off by what killed the process."""
+    spec, resolved = RunSpec(**begun["spec"]), begun["resolved"]
+    if ended is None:
+        status = "partial" if samples else "skipped"
+        return Cell(spec, resolved, samples, status, "the run was cut off; go on with --resume")  # type: ignore[arg-type]
+    lossless = Losslessness(**ended["lossless"])
+    return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"])

@@ -1,0 +1,44 @@
+"""Values as words, and columns of a table as values, whether they come from Python or from a CSV file. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending whole numbers as in `2-4,7`, the notation of `--k`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def shown(value: float | None, form: str = ".3f") -> str:
+    """A number as a sentence has it; a dash where there is none."""
+    return "–" if value is None else format(value, form)
+
+
+def span(low: float | None, high: float | None) -> str:
+    """The bounds of an interval."""
+    return "[no interval]" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def number(row: Mapping[str, Any], name: str) -> float | None:
+    """A column as a finite number; None where it is absent, blank or no number."""
+    try:
+        return finite(float(row[name]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def text(row: Mapping[str, Any], name: str) -> str:
+    """A column as text; empty where there is none, or NaN as pandas has it."""
+    value = row.get(name)
+    return "" if value is None or value != value else str(value)

@@ -1,0 +1,158 @@
+"""The body of `specbench calibrate`: from settings to a folder and printed tables. May import torch."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Column
+from rich.table import Table as RichTable
+
+from specbench.backends.native import Native
+from specbench.bench import plan, record, report
+from specbench.bench.calibrate import calibrate, fitting
+from specbench.bench.calibration import Calibration
+from specbench.bench.environment import environment, now
+from specbench.bench.prepared import roles
+from specbench.bench.record import make_folder, replace_text
+from specbench.cli.measuring import Output, say
+from specbench.spec import SCHEMA_VERSION, RunSpec
+
+WIDTH = 160  # not the terminal's: rich would cut numbers to fit, and a cut number is a wrong one
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table ready to print: text only."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def start(
+    settings: Mapping[str, Any], widths: Sequence[int], contexts: Sequence[int], repeat: int, output: Output
+) -> None:
+    """Measure a pair, write its folder and print what was found."""
+    (spec,) = plan.cells({**settings, "dataset": "none"})
+    err = Console(stderr=True, quiet=output.quiet)
+    backend = Native(spec)
+    lengths = fitting(contexts, max(widths), backend)
+    backend.load()
+    say(err, [f"note: {warning}" for warning in backend.warnings])
+    if lengths != list(contexts):
+        say(err, [f"note: contexts {join(lengths)}: these models hold {backend.context} tokens"])
+    asked = {"widths": list(widths), "contexts": lengths, "repeat": repeat}
+    folder = begin(spec, backend, asked, output.parent)
+    found = calibrate(
+        backend, lengths, widths, repeat, spec.seed, spec=spec,
+        watch=lambda length: say(err, [f"context {length}: timing {len(widths)} widths {repeat} times …"]),
+    )  # fmt: skip
+    end(folder, found)
+    show(found, output.style)
+    say(err, [f"results: {folder}"])
+
+
+def join(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def begin(spec: RunSpec, backend: Native, asked: Mapping[str, Any], parent: Path) -> Path:
+    """The folder with run.json in it, before anything is measured."""
+    description = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "calibration",
+        "started": now(),
+        "command": shlex.join(["specbench", *sys.argv[1:]]),
+        "calibration": asked,
+        "specs": [spec.model_dump(mode="json")],
+        "environment": environment(backend.device),
+        "resolved": roles(backend),
+    }
+    name = f"{now()}_calibrate_{record.slug(spec.target)}_{record.slug(spec.draft or 'none')}"
+    with record.writing_to(parent):
+        folder = make_folder(parent, name)
+        replace_text(folder / "run.json", json.dumps(description, indent=2, sort_keys=True) + "\n")
+    return folder
+
+
+def end(folder: Path, found: Calibration) -> None:
+    """The two tables of the folder."""
+    with record.writing_to(folder):
+        record.write_csv(folder / "calibration.csv", found.rows())
+        replace_text(folder / "calibration.json", json.dumps(found.document(), indent=2) + "\n")
+
+
+def show(found: Calibration, style: str) -> None:
+    """Print as `style`: points as csv or jsonl, everything as json, tables for readers."""
+    if style in ("csv", "jsonl"):
+        sys.stdout.write(report.rendered(found.rows(), style))
+    elif style == "json":
+        sys.stdout.write(json.dumps(found.document(), indent=2) + "\n")
+    elif style == "md":
+        sys.stdout.write("\n".join(map(markdown, tables(found))))
+    else:
+        console = Console(markup=False, highlight=False, width=WIDTH)
+        for table in tables(found):
+            columns = [Column(name, justify="right") for name in table.header]
+            drawn = RichTable(*columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+            for row in table.rows:
+                drawn.add_row(*row)
+            console.print(drawn)
+
+
+def markdown(table: Table) -> str:
+    lines = [table.header, ("---:",) * len(table.header), *table.rows]
+    return f"**{table.title}**\n\n" + "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def tables(found: Calibration) -> list[Table]:
+    """Passes by width, the costs of a round, and the K to choose; one or a few columns per length of the context."""
+    return [passes(found), costs(found), choices(found)]
+
+
+def passes(found: Calibration) -> Table:
+    header = ["tokens"]
+    for level in found.levels:
+        header += [f"ms at {level.context}", "quartiles", "v"]
+    rows = [
+        (str(points[0].width), *(t for p in points for t in (ms(p.milliseconds), f"{ms(p.low)}–{ms(p.high)}", n(p.v))))
+        for points in zip(*(level.target for level in found.levels), strict=True)
+    ]
+    title = "One pass of the target over so many tokens, by length of the context (v: ÷ one token)"
+    return Table(title, tuple(header), rows)
+
+
+def costs(found: Calibration) -> Table:
+    header = ("context", "baseline step ms", "first drafted ms", "later ms", "c first", "c later", "overhead",
+              "free width", "break-even α")  # fmt: skip
+    rows = []
+    for level in found.levels:
+        context, step, first, later, *shares, free, even = level.summary().values()
+        times = (ms(step), ms(first), ms(later))
+        rows.append((str(context), *times, *map(n, shares), str(free), "none" if even is None else n(even)))
+    return Table("What a round costs; passes up to the free width cost at most 1.10 × one token", header, rows)
+
+
+def choices(found: Calibration) -> Table:
+    header = ["α"]
+    for level in found.levels:
+        header += [f"best K at {level.context}", "within 1 %", "speedup"]
+    rows = [
+        (f"{at[0]['alpha']:g}", *(t for c in at for t in (str(c["best_k"]), c["near_best"], f"{c['speedup']:.2f}×")))
+        for at in zip(*(level.choices() for level in found.levels), strict=True)
+    ]
+    return Table("The K to choose for an acceptance α, with these costs", tuple(header), rows)
+
+
+def ms(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def n(value: float) -> str:
+    return f"{value:.3f}"

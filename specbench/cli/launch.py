@@ -1,0 +1,80 @@
+"""From the options of a measuring command to its cells. torch is imported inside, after the options have been read."""
+
+import traceback
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from specbench.cli.options import settings_of
+from specbench.cli.parsing import parse_k_list
+from specbench.errors import SpecbenchError, UsageError
+
+
+def launch(given: Mapping[str, Any], axes: Collection[str] | None, **defaults: Any) -> None:
+    """Measure what the options of a command ask for, or go on with the run that they name.
+
+    `axes` are the settings that may be lists; None stands for all of them.
+    """
+    try:
+        settings = settings_of(given, given["config"])
+        if given["resume"] is None:
+            begin({**defaults, **settings}, given, axes)
+        else:
+            go_on(settings, given)
+    except SpecbenchError:
+        if given["verbose"] > 1:
+            traceback.print_exc()
+        raise
+
+
+def begin(settings: dict[str, Any], given: Mapping[str, Any], axes: Collection[str] | None) -> None:
+    """Measure into a new folder."""
+    chosen = with_ks(settings)
+    lists = [name for name, value in chosen.items() if isinstance(value, list)]
+    if axes is not None and (wrong := [name for name in lists if name not in axes]):
+        wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
+        raise UsageError(f"--{wrong[0].replace('_', '-')} takes one value here, not a list: use {wanted}")
+    from specbench.bench import plan
+    from specbench.cli import measuring
+
+    output = output_of(chosen, given)
+    measuring.start(plan.cells(chosen), output)
+
+
+def go_on(settings: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Continue a run; its own settings hold."""
+    from specbench.cli import measuring
+
+    output = output_of(settings, given)
+    if settings:
+        name = min(settings).replace("_", "-")
+        raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
+    measuring.resume(given["resume"], output)
+
+
+def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Any:
+    """Take what changes no number out of the settings."""
+    from specbench.cli.measuring import Output
+
+    style, parent = settings.pop("format", "table"), Path(str(settings.pop("output_dir", "results")))
+    return Output(style, parent, given["quiet"], given["verbose"])
+
+
+def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with K as numbers or the word auto, one or a list of them."""
+    found = dict(settings)
+    if "k" in found:
+        items = found["k"] if isinstance(found["k"], list) else [found["k"]]
+        parts = [part.strip() for item in items for part in str(item).split(",")]
+        numbers = [k for part in parts if part != "auto" for k in ks_of(part)]
+        ks: list[Any] = sorted(set(numbers)) + ["auto"] * ("auto" in parts)
+        found["k"] = ks[0] if len(ks) == 1 else ks
+    return found
+
+
+def ks_of(text: str) -> list[int]:
+    """The numbers of one item; an error says which option it was."""
+    try:
+        return parse_k_list(text)
+    except UsageError as error:
+        raise UsageError(f"--k: {error}, or auto") from None
