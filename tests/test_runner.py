@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from specbench.bench.lossless import Losslessness
-from specbench.bench.runner import measure, seed_of
+from specbench.bench.order import seed_of
+from specbench.bench.runner import measure
 from specbench.decoding.decode import NonFiniteError
 from specbench.errors import UsageError
 from specbench.spec import RunSpec

@@ -2,15 +2,18 @@
 
 import io
 import math
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from specbench.bench.report import cell_text, rendered, tables
+from specbench.bench.report import cell_text, remarks, rendered, tables
 from specbench.bench.samples import Cell
 from specbench.bench.sweep_table import best, conclusions, lookahead, series
-from tests.measured import cell, sample
+from specbench.bench.why_table import STAGES, why_table
+from tests.measured import baseline_trace, cell, sample
 
 ACCEPTED = {1: (1, 1, 0, 1), 2: (2, 2, 1, 2), 4: (4, 2, 0, 2)}
 
@@ -42,8 +45,8 @@ def test_every_lookahead_is_a_line_with_its_numbers() -> None:
     text = printed(*sweep())
     for one in sweep():
         row = one.row()
-        line = next(line for line in text.splitlines() if line.startswith(f"│ {row['k']} "))
-        cells = [part.strip() for part in line.strip("│").split("│")]
+        line = next(line for line in text.splitlines() if line.lstrip().startswith(f"{row['k']} "))
+        cells = re.split(r"\s{2,}", line.strip())
         columns = (
             "speedup",
             "speedup_interval",
@@ -57,19 +60,18 @@ def test_every_lookahead_is_a_line_with_its_numbers() -> None:
 
 def test_no_line_of_a_table_is_folded_or_cut_at_110_columns() -> None:
     wide = sweep(schedule="confidence")
-    lines = [line for line in printed(*wide).splitlines() if line.startswith("│")]
-    assert all(line.split("│")[1].strip() for line in lines), "a folded line has no lookahead"
+    lines = printed(*wide).splitlines()
+    assert sum(line.lstrip().startswith("confidence ≤ ") for line in lines) == 6, "in the sweep and in its acceptance"
+    assert sum(line.lstrip().startswith("K confidence ≤ ") for line in lines) == 3, "and in the terms"
     assert "…" not in "".join(lines)
 
 
 def test_acceptance_by_position_stands_below() -> None:
     text = printed(*sweep())
     table = text[text.index("acceptance by position") :].splitlines()
-    four = next(line for line in table if line.startswith("│ 4 "))
+    four = next(line for line in table if line.lstrip().startswith("4 "))
     row = sweep()[2].row()
-    assert [part.strip() for part in four.strip("│").split("│")][1:] == [
-        cell_text(row, f"acceptance_at_{i}") for i in range(1, 5)
-    ]
+    assert four.split()[1:] == [cell_text(row, f"acceptance_at_{i}") for i in range(1, 5)]
 
 
 def test_the_best_is_named_with_all_that_are_within_one_percent() -> None:
@@ -94,14 +96,28 @@ def test_without_numbers_nothing_is_best(nothing: float | None) -> None:
 def test_a_failed_lookahead_is_never_the_best_and_stays_in_the_table() -> None:
     broken = cell(sample("p1", (8, 8)), k=8, status="mismatch", error="greedy output differs")
     text = printed(*sweep(), broken)
-    assert "mismatch" in next(line for line in text.splitlines() if line.startswith("│ 8 "))
-    assert "code, K 8: mismatch: greedy output differs" in text
+    assert "mismatch" in next(line for line in text.splitlines() if line.lstrip().startswith("8 "))
+    assert "code, K 8: mismatch: greedy output differs" in remarks([broken.row()])
     assert all("8" not in line.split(":", 1)[1].split(" (")[0] for line in conclusions([c.row() for c in sweep()]))
 
 
 def test_an_adaptive_lookahead_is_named_with_its_ceiling() -> None:
     assert lookahead(cell(schedule="auto", k=12).row()) == "auto ≤ 12"
     assert lookahead(cell(k=3).row()) == "3"
+
+
+def test_the_terms_between_prediction_and_measurement_stand_below_with_their_signs() -> None:
+    text = printed(*sweep())
+    line = next(line for line in text.splitlines() if line.lstrip().startswith("K 4 "))
+    row = sweep()[2].row()
+    numbers = [float(part.replace("−", "-")) for part in line.split()[2:]]
+    assert numbers == [pytest.approx(row[column], abs=0.0005) for _, column, _ in STAGES]
+    assert numbers[0] + sum(numbers[i] for i in (1, 3, 4, 5, 6, 8)) == pytest.approx(numbers[-1], abs=0.004)
+
+
+def test_cells_without_phases_have_no_terms() -> None:
+    dark = sample("p1", baseline=replace(baseline_trace(range(8)), spans={}))
+    assert why_table([cell(dark).row(), cell(status="oom").row()], ["a", "b"]) is None
 
 
 def test_markdown_has_a_line_for_every_lookahead_and_the_conclusions() -> None:

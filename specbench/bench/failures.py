@@ -33,7 +33,7 @@ def attempt(action: Callable[[], T]) -> T | Failure:
         return action()
     except Exception as error:  # whatever it is, it ends this cell; the others go on
         failure = failure_of(error)
-    if failure.status == "oom" and torch.cuda.is_initialized():
+    if failure.status == "oom" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()  # the next cell has other shapes
     return failure
 

@@ -57,7 +57,7 @@ class Prepared:
         """Make room for the next pair."""
         self.backend.networks.clear()
         gc.collect()
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
     def resolved(self, spec: RunSpec) -> dict[str, Any]:

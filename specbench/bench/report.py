@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +17,8 @@ from specbench.bench.files import clean
 from specbench.bench.noise import Diagnostics, warnings
 from specbench.bench.record import finite, write_rows
 from specbench.bench.sweep_table import lookahead, series, sweep_markdown, sweep_table
+from specbench.bench.verdict import lines, verdict
+from specbench.bench.why_table import why_table
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
 SETTINGS = ("target", "draft", "method", "k", "schedule", "confidence", "dtype_resolved", "draft_dtype_resolved",
@@ -50,9 +52,18 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Group:
     """Cells that differ in their lookahead alone as a sweep, the others side by side, a few at a time."""
     groups = series(rows)
     alone = [group[0] for group in groups if len(group) == 1]
-    parts = [sweep_table(group, cell_text) for group in groups if len(group) > 1]
-    side_by_side = [run_table(alone[i : i + WIDEST]) for i in range(0, len(alone), WIDEST)]
-    return Group(*parts, *side_by_side, *(Text(note) for note in map(shown, notes(rows))))
+    parts: list[RenderableType | None] = []
+    for group in (g for g in groups if len(g) > 1):
+        parts += [sweep_table(group, cell_text), why_table(group, [f"K {lookahead(row)}" for row in group])]
+    for i in range(0, len(alone), WIDEST):
+        some = alone[i : i + WIDEST]
+        parts += [run_table(some), why_table(some, [shown(title(row["dataset"]))[:30] for row in some])]
+    return Group(*(part for part in parts if part is not None))
+
+
+def remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What stands below the tables: notes, and the answer for every data set."""
+    return [*map(shown, notes(rows)), *(shown(line) for answer in verdict(rows) for line in lines(answer))]
 
 
 def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
@@ -157,8 +168,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [sweep_markdown(group, cell_text) for group in groups if len(group) > 1]
     if alone := [group[0] for group in groups if len(group) == 1]:
         parts.append(run_markdown(alone))
-    remarks = "".join(f"- {shown(note)}\n" for note in notes(rows))
-    return "\n".join([*parts, remarks] if remarks else parts)
+    answers = [" ".join(line.strip() for line in lines(answer)) for answer in verdict(rows)]
+    listed = "".join(f"- {shown(note)}\n" for note in [*notes(rows), *answers])
+    return "\n".join([*parts, listed] if listed else parts)
 
 
 def run_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -177,5 +189,7 @@ def show(rows: Sequence[Mapping[str, Any]], style: str, console: Console) -> Non
     """Print the rows on the console of stdout."""
     if style == "table":
         console.print(tables(rows))
+        for line in remarks(rows):
+            console.print(Text(line), soft_wrap=True)
     else:
         console.file.write(rendered(rows, style))

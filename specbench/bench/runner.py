@@ -3,10 +3,9 @@
 Knows backends, prompts and observers through their protocols; must not know the command line, files or tables.
 """
 
-import hashlib
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -14,6 +13,7 @@ from specbench.backends.base import Backend, Decode
 from specbench.bench import lossless, statistics
 from specbench.bench.environment import load_average
 from specbench.bench.failures import Failure, attempt
+from specbench.bench.order import checkpoints, order_of, seed_of, side
 from specbench.bench.plan import grouped
 from specbench.bench.prompts import Prompt, PromptSet
 from specbench.bench.samples import Cell, Sample, speedup_of
@@ -48,12 +48,6 @@ class Job:
     spec: RunSpec
     prompts: PromptSet
     resolved: dict[str, Any]
-
-
-def seed_of(spec: RunSpec, prompt: str, repeat: int, arm: str) -> int:
-    """The seed of one decode: different for every seed, prompt, repetition and arm, and the same on every machine."""
-    digest = hashlib.sha256(f"{spec.seed}\0{prompt}\0{repeat}\0{arm}".encode(errors="surrogatepass")).digest()
-    return int.from_bytes(digest[:8]) >> 1
 
 
 def measure(
@@ -128,7 +122,7 @@ class Race:
         for arm, spec in {BASELINE: self.baseline, **{spec.key: spec for spec in self.live}}.items():
             if not self.depend_on(arm):
                 continue  # the baseline has failed
-            ready = attempt(lambda arm=arm, spec=spec: self.warmed_up(arm, spec))
+            ready = attempt(partial(self.warmed_up, arm, spec))
             if isinstance(ready, Failure):
                 self.fail(self.depend_on(arm), ready)
             else:
@@ -167,7 +161,7 @@ class Race:
             if not self.depend_on(arm):
                 continue  # the baseline has failed in this very turn
             seed = seed_of(self.baseline, prompt.id, repeat, side(arm))
-            found = attempt(lambda arm=arm, seed=seed: self.arms[arm]([prompt.ids], [seed]))
+            found = attempt(partial(self.arms[arm], [prompt.ids], [seed]))
             if isinstance(found, Failure):
                 self.fail(self.depend_on(arm), found)
             else:
@@ -189,8 +183,9 @@ class Race:
         if isinstance(verdict, Failure):
             self.fail([spec], verdict)
             return
-        status, error = ("mismatch", NOT_LOSSLESS) if verdict.verdict == "MISMATCH" else ("ok", "")
-        self.end(replace(self.cells[spec], samples=samples, status=status, error=error, lossless=verdict))
+        cell = replace(self.cells[spec], samples=samples, status="ok", error="", lossless=verdict)
+        void = verdict.verdict == "MISMATCH"
+        self.end(replace(cell, status="mismatch", error=NOT_LOSSLESS) if void else cell)
 
     def fail(self, specs: Sequence[RunSpec], failure: Failure) -> None:
         for spec in specs:
@@ -221,29 +216,6 @@ def ended(cell: Cell, failure: Failure) -> Cell:
 
 
 NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
-
-
-def side(arm: str) -> str:
-    """The name by which seeds know an arm: all methods and lookaheads draw the same uniforms, the baseline others."""
-    return arm if arm == BASELINE else "method"
-
-
-def order_of(arms: Sequence[str], seed: int, repeat: int, number: int) -> list[str]:
-    """A random order of the arms; the next prompt (and the next repetition) has it reversed, so none is always early.
-
-    The same in every process: a run that is continued goes on as it would have.
-    """
-    order = sorted(arms)
-    random.Random(f"{seed} {number // 2}").shuffle(order)
-    return order if (number + repeat) % 2 == 0 else order[::-1]
-
-
-def checkpoints(turns: int) -> Iterator[int]:
-    """Where `until_ci` may look: after 20, 30, 45, 67 … turns. Looking after every prompt would stop on lucky ones."""
-    look = statistics.ENOUGH
-    while look < turns:
-        yield look
-        look += look // 2
 
 
 def compare(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -51,16 +52,12 @@ class Best:
 
 def best(rows: Sequence[Row], column: str) -> Best | None:
     """The best lookahead by `column`; None if no row has that number. Where nothing exceeds 1, no draft is best."""
-    found = {lookahead(row): row[column] for row in rows if row["status"] in MEASURED and _is_number(row.get(column))}
+    found = {lookahead(row): row[column] for row in rows if row["status"] in MEASURED and is_number(row.get(column))}
     if not found:
         return None
     found.setdefault("0", 1.0)
     top = max(found, key=lambda name: found[name])
     return Best(top, found[top], tuple(name for name in found if found[name] >= (1 - NEAR) * found[top]))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def conclusions(rows: Sequence[Row]) -> list[str]:
@@ -84,17 +81,22 @@ def heading(rows: Sequence[Row]) -> str:
     return clean(" · ".join(parts), 300)
 
 
+def is_number(value: Any) -> bool:
+    """A finite number: not what a clock without phases or a failed cell leaves."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def positions(rows: Sequence[Row]) -> int:
     """How many positions any row of the series has."""
     count = 0
-    while any(_is_number(row.get(f"acceptance_at_{count + 1}")) for row in rows):
+    while any(is_number(row.get(f"acceptance_at_{count + 1}")) for row in rows):
         count += 1
     return count
 
 
 def sweep_table(rows: Sequence[Row], text: Any) -> Group:
     """One line per lookahead; below it the best ones and the acceptance by position. `text` shows a number of a row."""
-    table = Table(title=Text(heading(rows)), title_justify="left")
+    table = Table(title=Text(heading(rows)), title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("K", justify="right")
     for label, _ in COLUMNS:
         table.add_column(label, justify="right", no_wrap="interval" in label)
@@ -110,7 +112,7 @@ def sweep_table(rows: Sequence[Row], text: Any) -> Group:
 def acceptance_table(rows: Sequence[Row], text: Any) -> Table:
     """Acceptance at every position, given that all before it were accepted; one line per lookahead."""
     count = positions(rows)
-    table = Table(title=Text("acceptance by position"), title_justify="left")
+    table = Table(title=Text("acceptance by position"), title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("K", justify="right")
     for position in range(1, count + 1):
         table.add_column(str(position), justify="right")

@@ -45,7 +45,7 @@ def _written(trace: Trace) -> dict[str, Any]:
 
 
 def _read(written: Mapping[str, Any]) -> Trace:
-    rounds = tuple(RoundCounts(*counts, tuple(overlap)) for *counts, overlap in written["rounds"])
+    rounds = tuple(RoundCounts(d, t, a, e, tuple(overlap)) for d, t, a, e, overlap in written["rounds"])
     return Trace(**{**written, "tokens": tuple(written["tokens"]), "rounds": rounds})
 
 

@@ -44,7 +44,7 @@ class Output:
 def start(specs: Sequence[RunSpec], output: Output) -> list[Cell]:
     """Measure cells into a new folder; raises what the exit code says (see the README)."""
     groups = plan.by_pair(specs)
-    pairs = [(group, prepared(group, alone=len(groups) == 1)) for group in groups]
+    pairs: Pairs = [(group, prepared(group, alone=len(groups) == 1)) for group in groups]
     description = describe(specs, [pair for _, pair in pairs])
     folder = RunFolder.create(output.parent, folder_name(specs), description)
     with closing(folder):

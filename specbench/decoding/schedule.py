@@ -150,7 +150,7 @@ class Costs:
 UNMEASURED = Costs(first=0.1, later=0.1, verify=tuple(1 + 0.05 * n for n in range(17)), overhead=0.03)
 
 # What `Marginal` believes before and beside its evidence. A test is one drafted token that was judged.
-PRIOR = 0.7  # acceptance before any evidence: published pairs lie between 0.6 and 0.8
+PRIOR = 0.7  # acceptance before any evidence: the mean of the model drafts in Leviathan et al. 2022, Table 3
 PRIOR_TESTS = 10.0  # its weight, σ²/τ² with σ² = 0.7 · 0.3 of a test and a spread of τ = 0.15 between prompts
 SHRINK_TESTS = 20.0  # the weight of the mean over all positions at each of them, with τ = 0.1 between positions
 KEEP = 0.95  # of the evidence after every round: 20 rounds count, as easy and hard stretches of a text are shorter yet

@@ -1,0 +1,41 @@
+"""Why the measured speedup is not the predicted one, as a table: every term of the waterfall, from left to right.
+
+Knows rows of results.csv; the terms and what they mean stand in `specbench.waterfall`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from specbench.bench.sweep_table import is_number
+
+STAGES = (  # heading, column, whether it is a sum rather than a term
+    ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
+    ("predicted", "speedup_predicted", True), ("position", "term_position", False), ("verify", "term_verify", False),
+    ("sampling", "term_sampling", False), ("host", "term_host", False), ("calibrated", "speedup_calibrated", True),
+    ("cut\nrounds", "term_truncated", False), ("measured", "speedup", True),
+)  # fmt: skip
+
+
+def why_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table | None:
+    """One line per cell whose phases were timed; None where there is none. Terms add up to the sums beside them."""
+    named = zip(rows, names, strict=True)
+    timed = [(row, name) for row, name in named if all(is_number(row.get(column)) for _, column, _ in STAGES)]
+    if not timed:
+        return None
+    title = Text("from the formula to the measurement, in units of speedup")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    for heading, _, is_sum in STAGES:
+        table.add_column(heading, justify="right", style="bold" if is_sum else "")
+    for row, name in timed:
+        table.add_row(Text(name), *(stage(row[column], is_sum) for _, column, is_sum in STAGES))
+    return table
+
+
+def stage(value: float, is_sum: bool) -> str:
+    """A sum as a speedup, a term with its sign."""
+    return f"{value:.3f}" if is_sum else f"{value:+.3f}".replace("-", "−")
