@@ -42,7 +42,8 @@ def hindrance(base: Record, new: Record) -> str:
     if base.samples is None or new.samples is None:
         return f"no samples.csv in {'BASE' if base.samples is None else 'NEW'}"
     for name in SAME:
-        if base[name] != new[name]:
+        # the tag behind a plus says for which accelerator torch was built: device and dtype are looked at below
+        if base[name].split("+")[0] != new[name].split("+")[0]:
             return f"{name} {clean(base[name], 40)} ≠ {clean(new[name], 40)}"
     for role in ("target", "draft"):
         name = f"{role}_commit" if base[f"{role}_commit"] and new[f"{role}_commit"] else f"{role}_source"

@@ -14,7 +14,7 @@ ASKED = ("target", "draft", "method", "k", "schedule", "confidence", "dataset", 
          "min_p", "eta", "max_new_tokens", "ignore_eos", "dtype", "tier", "column", "template", "limit")  # fmt: skip
 # Looked at only where a run holds several cells that agree in all of the above.
 FURTHER = ("target_revision", "draft_revision", "draft_dtype", "device", "seed", "warmup", "repeat")
-NAMED = ("dataset", "method", "k")  # what stands in the name of every cell
+NAMED = ("dataset", "method", "k", "schedule")  # what stands in the name of every cell
 
 Key = tuple[str, ...]
 Pair = tuple[Record, Record]  # (of BASE, of NEW)
@@ -64,16 +64,13 @@ def _keyed(run: Sequence[Record], columns: Sequence[str]) -> dict[Key, Record]:
 def _names(keys: Mapping[Key, None], columns: Sequence[str]) -> dict[Key, str]:
     """Data set, method and K, and every other setting in which the cells differ."""
     varying = [i for i, c in enumerate(columns) if c not in NAMED and len({key[i] for key in keys}) > 1]
-    at = {name: columns.index(name) for name in NAMED}
-    return {
-        key: " · ".join(
-            [
-                clean(f"{key[at['dataset']]} {key[at['method']]} K{key[at['k']]}", 120),
-                *(clean(f"{columns[i]} {key[i] or 'none'}", 60) for i in varying),
-            ]
-        )
-        for key in keys
-    }
+    found = {}
+    for key in keys:
+        dataset, method, k, schedule = (key[columns.index(name)] for name in NAMED)
+        lookahead = f"K{k}" if schedule in {"", "constant"} else f"{schedule} K≤{k}"
+        parts = [clean(f"{dataset} {method} {lookahead}", 120)]
+        found[key] = " · ".join([*parts, *(clean(f"{columns[i]} {key[i] or 'none'}", 60) for i in varying)])
+    return found
 
 
 def _absences(

@@ -23,6 +23,7 @@ IDENTITY = ("target", "draft", "target_revision", "draft_revision", "method", "d
             "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta", "ignore_eos", "dtype", "draft_dtype",
             "device", "tier", "seed", "warmup", "repeat", "until_ci")  # fmt: skip
 NEAR = 0.01
+ACCEPTANCE = Text("acceptance by position", style="bold")
 COLUMNS = (
     ("speedup", "speedup"), ("95 % interval", "speedup_interval"), ("predicted", "speedup_predicted"),
     ("calibrated", "speedup_calibrated"), ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("c", "c"),
@@ -96,7 +97,7 @@ def positions(rows: Sequence[Row]) -> int:
 
 def sweep_table(rows: Sequence[Row], text: Any) -> Group:
     """One line per lookahead; below it the best ones and the acceptance by position. `text` shows a number of a row."""
-    table = Table(title=Text(heading(rows)), title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("K", justify="right")
     for label, _ in COLUMNS:
         table.add_column(label, justify="right", no_wrap="interval" in label)
@@ -106,13 +107,14 @@ def sweep_table(rows: Sequence[Row], text: Any) -> Group:
         cells = [row["status"]] + ["–"] * (len(COLUMNS) - 1) if failed else [text(row, column) for _, column in COLUMNS]
         style = "bold" if winner is not None and lookahead(row) == winner.name else ""
         table.add_row(Text(lookahead(row)), *map(Text, cells), style=style)
-    return Group(table, *(Text(line) for line in conclusions(rows)), acceptance_table(rows, text))
+    found = [Text(line) for line in conclusions(rows)]
+    return Group(Text(heading(rows), style="bold"), table, *found, Text(), ACCEPTANCE, acceptance_table(rows, text))
 
 
 def acceptance_table(rows: Sequence[Row], text: Any) -> Table:
     """Acceptance at every position, given that all before it were accepted; one line per lookahead."""
     count = positions(rows)
-    table = Table(title=Text("acceptance by position"), title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("K", justify="right")
     for position in range(1, count + 1):
         table.add_column(str(position), justify="right")

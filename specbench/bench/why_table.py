@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -20,20 +21,19 @@ STAGES = (  # heading, column, whether it is a sum rather than a term
 )  # fmt: skip
 
 
-def why_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table | None:
+def why_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Group | None:
     """One line per cell whose phases were timed; None where there is none. Terms add up to the sums beside them."""
     named = zip(rows, names, strict=True)
     timed = [(row, name) for row, name in named if all(is_number(row.get(column)) for _, column, _ in STAGES)]
     if not timed:
         return None
-    title = Text("from the formula to the measurement, in units of speedup")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
     for heading, _, is_sum in STAGES:
         table.add_column(heading, justify="right", style="bold" if is_sum else "")
     for row, name in timed:
         table.add_row(Text(name), *(stage(row[column], is_sum) for _, column, is_sum in STAGES))
-    return table
+    return Group(Text("from the formula to the measurement, in units of speedup", style="bold"), table)
 
 
 def stage(value: float, is_sum: bool) -> str:
