@@ -12,7 +12,7 @@ import pytest
 import specbench
 
 PACKAGE = Path(specbench.__file__).parent
-HEAVY = {"torch", "transformers", "datasets", "pandas", "scipy", "pyarrow"}
+HEAVY = {"torch", "transformers", "datasets", "pandas", "scipy", "pyarrow", "matplotlib", "jinja2", "numpy"}
 PURE = "pure"
 LAYERS = ("cli", "bench", "backends", "training", "models", "decoding", PURE)  # from top to bottom
 
@@ -22,6 +22,13 @@ LIGHT_COMMANDS = {
     "run --help": ["run", "--help"],
     "predict": ["predict", "--alpha", ".7", "--c", ".05", "--k", "4"],
     "usage error": ["run", "--nope"],
+    "sweep-k --help": ["sweep-k", "--help"],
+    "compare --help": ["compare", "--help"],
+    "verdict --help": ["verdict", "--help"],
+    "calibrate --help": ["calibrate", "--help"],
+    "report --help": ["report", "--help"],
+    "trace --help": ["trace", "--help"],
+    "selftest --help": ["selftest", "--help"],
 }
 WATCH = """
 import sys

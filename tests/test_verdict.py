@@ -189,7 +189,7 @@ def test_the_first_line_says_what_to_do() -> None:
     first, second, *_ = lines(only(row(1, 1.03, prompts=10)))
     assert first.startswith("UNCLEAR — it may be faster or slower: about ")
     assert first.endswith(" more prompts settle it if K = 1 stays at 1.030×")
-    assert "10 prompts × 3; fewer than 20: the interval may be too narrow" in second
+    assert "10 prompts × 3; fewer than 20: a few unusual ones decide" in second
     assert lines(only(row(1, 1.0)))[0] == "UNCLEAR — the speedup is 1 as far as can be told"
 
 

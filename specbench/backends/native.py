@@ -12,6 +12,7 @@ import torch
 from specbench.backends.base import Decode
 from specbench.decoding.build import build, needs
 from specbench.decoding.decode import Trace, begin, decode
+from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.schedule import Costs, Schedule, scheduled
 from specbench.errors import UnusableModelError, UsageError
@@ -20,7 +21,7 @@ from specbench.models.causal import Causal
 from specbench.models.probe import probe
 from specbench.models.warp import Law
 from specbench.spec import RunSpec
-from specbench.timing import clock_for
+from specbench.timing import Clock, clock_for
 
 NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
 
@@ -117,9 +118,13 @@ class Native:
         """The rule that says how many of K tokens a drafter draws."""
         return scheduled(spec.schedule, spec.confidence, self.costs)
 
+    def method(self, spec: RunSpec, clock: Clock | None = None) -> Speculate:
+        """The method of a spec over fresh models."""
+        return build(spec.method, self.models(spec), spec.k, clock, self.schedule(spec))
+
     def prepare(self, spec: RunSpec) -> Decode:
         clock = clock_for(self.device)
-        method = build(spec.method, self.models(spec), spec.k, clock, self.schedule(spec))
+        method = self.method(spec, clock)
         eos = self.eos(spec)
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:

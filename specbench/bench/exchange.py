@@ -61,4 +61,4 @@ def _range(record: Record, metric: str) -> dict[str, str]:
 
 
 def _harmless(text: str) -> str:
-    return re.sub(r"[^\w .,·:+=/-]|(?<=\w)://|\bwww\.", "_", clean(text, 200))
+    return re.sub(r"[^\w .,·:+=/-]|(?<=\w)://|(?<![^\W_])www\.", "_", clean(text, 200))

@@ -17,7 +17,7 @@ from specbench.bench.calibrate import quick_costs
 from specbench.bench.environment import environment
 from specbench.bench.plan import AUTO, grouped
 from specbench.bench.prompts import PromptSet, load_prompts
-from specbench.bench.runner import Job, Past
+from specbench.bench.runner import UNFINISHED, Job, Past
 from specbench.bench.strata import digest
 from specbench.decoding.schedule import Costs
 from specbench.errors import UsageError
@@ -38,10 +38,10 @@ class Prepared:
         for group in grouped(specs, lambda spec: spec.baseline):
             self.prompts |= dict.fromkeys(group, prompts_of(group, self.backend))
 
-    def turns(self) -> int:
-        """How many turns its groups have at most."""
-        groups = grouped(self.specs, lambda spec: spec.baseline)
-        return sum(len(self.prompts[group[0]].prompts) * group[0].repeat for group in groups)
+    def turns(self, past: Past) -> int:
+        """How many turns the groups that have not ended have at most."""
+        left = [s for s in self.specs if s not in past or past[s].status in UNFINISHED]
+        return sum(len(self.prompts[spec].prompts) * spec.repeat for spec in {s.baseline: s for s in left}.values())
 
     def load(self, past: Past) -> list[Job]:
         """Read the weights, and measure what `--k auto` must know beforehand, unless a continued run has it already."""

@@ -26,6 +26,7 @@ from specbench.errors import UsageError
 from specbench.spec import SCHEMA_VERSION, RunSpec
 
 LONGEST = 10_000  # characters of a text in a CSV cell; spreadsheets cut at 32,767
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # the wide forms, too: East Asian spreadsheets read them alike
 DESCRIPTION, LOCK = "run.json", ".lock"
 
 
@@ -228,7 +229,7 @@ def plain(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = clean(value, LONGEST)
-    return "'" + text if text.startswith(("=", "+", "-", "@")) else text  # CWE-1236
+    return "'" + text if text.lstrip().startswith(FORMULA) else text  # CWE-1236
 
 
 def replace_text(path: Path, text: str) -> None:

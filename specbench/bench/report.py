@@ -19,6 +19,7 @@ from specbench.bench.record import finite, write_rows
 from specbench.bench.sweep_table import lookahead, series, sweep_markdown, sweep_table
 from specbench.bench.verdict import lines, verdict
 from specbench.bench.why_table import why_table
+from specbench.bench.wording import literal
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
 SETTINGS = ("target", "draft", "method", "k", "schedule", "confidence", "dtype_resolved", "draft_dtype_resolved",
@@ -169,14 +170,14 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     if alone := [group[0] for group in groups if len(group) == 1]:
         parts.append(run_markdown(alone))
     answers = [" ".join(line.strip() for line in lines(answer)) for answer in verdict(rows)]
-    listed = "".join(f"- {shown(note)}\n" for note in [*notes(rows), *answers])
+    listed = "".join(f"- {literal(shown(note))}\n" for note in [*notes(rows), *answers])
     return "\n".join([*parts, listed] if listed else parts)
 
 
 def run_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The run table as Markdown."""
     lines = [
-        "| | " + " | ".join(shown(title(r["dataset"])).replace("|", "\\|") for r in rows) + " |",
+        "| | " + " | ".join(literal(shown(title(r["dataset"]))) for r in rows) + " |",
         "|---|" + "---:|" * len(rows),
     ]
     lines += [

@@ -16,6 +16,7 @@ from rich.text import Text
 from specbench.bench.files import clean
 from specbench.bench.plan import grouped
 from specbench.bench.samples import MEASURED
+from specbench.bench.wording import literal
 
 Row = Mapping[str, Any]
 LOOKAHEAD = ("k", "schedule", "confidence")
@@ -126,7 +127,7 @@ def acceptance_table(rows: Sequence[Row], text: Any) -> Table:
 def sweep_markdown(rows: Sequence[Row], text: Any) -> str:
     """The same as Markdown."""
     labels = ["K", *(label.replace("\n", " ") for label, _ in COLUMNS)]
-    lines = [f"**{heading(rows)}**".replace("|", "\\|"), ""]
+    lines = [f"**{literal(heading(rows))}**", ""]
     lines += ["| " + " | ".join(labels) + " |", "|" + "---:|" * len(labels)]
     for row in rows:
         cells = [text(row, column) for _, column in COLUMNS]

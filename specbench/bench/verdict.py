@@ -229,7 +229,7 @@ def _figures(found: Verdict) -> list[str]:
         return [place]
     best_of = f", for the best of {found.candidates}" if found.candidates > 1 else ""
     repeats = f" × {found.repeat}" if (found.repeat or 1) > 1 else ""
-    few = f"; fewer than {ENOUGH}: the interval may be too narrow" if (found.prompts or 0) < ENOUGH else ""
+    few = f"; fewer than {ENOUGH}: a few unusual ones decide" if (found.prompts or 0) < ENOUGH else ""
     flat = f"   optimum flat: K = {found.near_best} within 1 %" if set(found.near_best) & set("-,") else ""
     return [
         f"speedup {shown(found.speedup)}× {span(found.low, found.high)} 95 %{best_of} "

@@ -1,6 +1,8 @@
 """Values as words, and columns of a table as values, whether they come from Python or from a CSV file. Pure."""
 
+import html
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,3 +44,8 @@ def text(row: Mapping[str, Any], name: str) -> str:
     """A column as text; empty where there is none, or NaN as pandas has it."""
     value = row.get(name)
     return "" if value is None or value != value else str(value)
+
+
+def literal(text: str) -> str:
+    """Text as Markdown shows it and does not obey it: no markup, HTML, image, link or border of a table's cell."""
+    return re.sub(r"[\\`*_\[\]|~$!#]|(?<=:)/(?=/)|(?<=www)\.", r"\\\g<0>", html.escape(text, quote=False))

@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from specbench import __version__
-from specbench.cli import calibrate, compare, predict, run, selftest, sweep, verdict
+from specbench.cli import calibrate, compare, predict, report, run, selftest, sweep, trace, verdict
 from specbench.errors import SpecbenchError
 
 INTERRUPTED = 130
@@ -22,6 +22,8 @@ app.command(name="run")(run.run)
 app.command(name="sweep-k")(sweep.sweep_k)
 app.command(name="sweep")(sweep.sweep)
 app.command(name="compare")(compare.compare)
+app.command(name="report")(report.report)
+app.command(name="trace")(trace.trace)
 app.command(name="verdict")(verdict.verdict)
 app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="selftest")(selftest.selftest)
@@ -65,6 +67,6 @@ def main() -> None:
 def end(message: str, code: int) -> NoReturn:
     """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor."""
     if message:
-        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in message)
+        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in message).replace("##[", "## [")
         typer.echo(f"specbench: {line}", err=True)
     sys.exit(code)

@@ -77,7 +77,7 @@ def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], outp
     out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
     if not output.quiet and output.verbose:
         say(err, json.dumps(description, indent=2).splitlines())
-    turns = sum(pair.turns() for _, pair in pairs if isinstance(pair, Prepared))
+    turns = sum(pair.turns(folder.past) for _, pair in pairs if isinstance(pair, Prepared))
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
     with Watch(err, folder, output.quiet, turns) as watch:

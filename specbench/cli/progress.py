@@ -52,7 +52,7 @@ class Watch:
         self._task = self._progress.add_task("loading", total=turns)
         self._draws = console.is_terminal and not quiet
         # Without auto_refresh there is no thread: it would draw beside the loop that is being timed.
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._began = self._drawn = self._told = now()
 
     def __enter__(self) -> "Watch":
@@ -108,7 +108,7 @@ class Watch:
     def _tell(self, line: str) -> None:
         self._told = self._now()
         if not self._quiet:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def _line(self) -> str:
         """Where a long run stands, in one line."""

@@ -42,7 +42,7 @@ def measured(specs: Sequence[RunSpec], output: Output) -> list[Cell]:
     pair = Prepared(specs)
     err = Console(stderr=True)
     folder = RunFolder.create(output.parent, measuring.folder_name(specs), measuring.describe(specs, [pair]))
-    with closing(folder), Watch(err, folder, output.quiet, pair.turns()) as watch:
+    with closing(folder), Watch(err, folder, output.quiet, pair.turns({})) as watch:
         cells, stop = measuring.measure_pair(specs, pair, folder, watch, alone=True)
     if not output.quiet:
         measuring.say(err, [f"results: {folder.path}"])

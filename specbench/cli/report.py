@@ -1,0 +1,29 @@
+"""`specbench report`: runs as one HTML file to look at, offline. Needs no model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.errors import UsageError
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of calibrate.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file. Default: report.html in the first folder.")
+    ] = None,
+    png: Annotated[
+        bool, typer.Option("--png/--no-png", help="Write the figures as plots/*.png beside it, too.")
+    ] = True,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
+) -> None:
+    """Write one HTML file on finished runs: the answer, every number, the figures. No network, no script."""
+    if output is not None and output.is_dir():
+        raise UsageError(f"--output {output} is a folder: name a file in it, such as {output / 'report.html'}")
+    from specbench.bench.html import write_report
+
+    file = write_report(runs, output, png=png)
+    typer.echo(str(file))
+    if show:
+        typer.launch(file.resolve().as_uri())
