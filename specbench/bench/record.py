@@ -197,9 +197,8 @@ def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     import pandas as pd
 
     if rows:
-        temporary = path.with_suffix(".tmp")
-        pd.DataFrame(rows).to_parquet(temporary, index=False)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            pd.DataFrame(rows).to_parquet(temporary, index=False)
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -209,10 +208,8 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Replace `path` by a CSV of the rows."""
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         write_rows(file, rows)
-    os.replace(temporary, path)
 
 
 def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -233,8 +230,18 @@ def plain(value: Any) -> Any:
 
 
 def replace_text(path: Path, text: str) -> None:
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    """Replace `path` by a text."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to be written that takes the place of `path` at once, when it is whole and on disk, or not at all."""
+    temporary = path.with_suffix(path.suffix + ".tmp")  # what a kill leaves of it, the next rendering overwrites
+    yield temporary
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
