@@ -4,21 +4,21 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from specbench.bench import token_view
 from specbench.bench.html import write_report
+from specbench.bench.plots_why import STEPS
+from specbench.bench.report import ROWS
 from specbench.bench.samples import NUMBERS
 from specbench.bench.token_view import TokenView, TracedRound, TracedToken
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
-from tests.frontdoor import Command
 from tests.measured import cell, sample
 from tests.sweeps import description, sweep, write_calibration, write_run
 
@@ -126,6 +126,18 @@ def test_every_number_of_the_csv_is_shown(run: Path, page: Page) -> None:
         numeric = [name for name in columns if row[name] and name not in ("lossless",)]
         assert len(numeric) > 40
         assert not [name for name in numeric if (row["cell"], name) not in found]
+
+
+def test_every_line_of_a_table_shows_the_column_that_its_name_says(page: Page) -> None:
+    found: dict[str, set[str]] = {}
+    for line in re.findall(r"<tr.*?</tr>", page.text, re.DOTALL):
+        if name := re.search(r'<th scope="row"[^>]*>([^<]+)</th>', line):
+            found.setdefault(unescape(name[1]), set()).update(re.findall(r'data-column="([^"]+)"', line))
+    steps = {label: {column} for label, column, _ in STEPS}
+    assert {label: found[label] for label in steps} == steps
+    rows = {label.strip(): {column} for label, column, _ in ROWS if not column.endswith("_interval")}
+    assert {label: found[label] for label in rows} == {**rows, "lossless": set()}
+    assert found["95 % interval"] == {"speedup_low", "speedup_high", "alpha_low", "alpha_high"}
 
 
 def test_the_answer_comes_before_the_tables_and_they_before_the_figures(page: Page) -> None:
@@ -270,31 +282,3 @@ def test_a_trace_in_the_folder_is_shown_and_a_broken_one_is_a_note(tmp_path: Pat
         "accepted: p 0.5"
     )
     assert "trace-2.json is no trace" in page.visible
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_says_where_the_file_is(command: Command, tmp_path: Path) -> None:
-    run = write_run(tmp_path, [cell(sample())])
-    outcome = command("report", run, "--no-png")
-    assert (outcome.code, outcome.out.strip(), outcome.err) == (0, str(run / "report.html"), "")
-    assert not (run / "plots").exists()
-    assert command("report", run, "--output", tmp_path / "a" / "b.html").code == 0
-    assert (tmp_path / "a" / "b.html").is_file()
-    assert list((tmp_path / "a" / "plots").iterdir())
-
-
-def unusable(tmp_path: Path) -> Iterator[tuple[Any, ...]]:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("x")
-    run = write_run(tmp_path, [cell(sample())])
-    yield from ((tmp_path / "none",), (tmp_path / "empty",), (tmp_path / "file",), (run, tmp_path / "none"), ())
-    yield from ((run, "--output", tmp_path / "empty"), (run, "--output", tmp_path / "file" / "x.html"), (run, "--nope"))
-
-
-def test_what_cannot_be_read_or_written_ends_in_one_line(command: Command, tmp_path: Path) -> None:
-    for arguments in unusable(tmp_path):
-        outcome = command("report", *arguments)
-        assert (outcome.code, outcome.out) == (2, ""), arguments
-        assert outcome.line

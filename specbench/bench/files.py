@@ -12,6 +12,7 @@ import glob
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from specbench.errors import UsageError
 Row = Mapping[str, object]
 
 LARGEST = 1 << 30  # bytes; rows are held in memory
+RUNNER = re.compile(r"(?<!\S)::(?=[a-z])|##\[", re.IGNORECASE)  # `::error::` opens a line, `##[error]` may stand in one
 
 
 def existing_file(name: str) -> Path:
@@ -143,8 +145,12 @@ def silence_datasets() -> None:
 
 
 def clean(value: object, most: int = 80) -> str:
-    """Fit for a terminal, a CSV cell and an id: one line of printable characters, no escapes, no lone surrogates."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in str(value)[:most])
+    """Fit for a terminal, a CSV cell and an id: one line of printable characters, no escapes, no lone surrogates.
+
+    What GitHub's runner would take for a command in the log of a job is broken, too.
+    """
+    line = "".join(c if c.isprintable() else "\ufffd" for c in str(value)[:most])
+    return RUNNER.sub(lambda found: found[0][:-1] + "\ufffd", line)
 
 
 def shown(path: Path) -> str:

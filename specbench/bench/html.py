@@ -115,7 +115,7 @@ def environment() -> Environment:
 def title(runs: Sequence[RunPart]) -> str:
     """The pairs of the page, the first few by name."""
     pairs = list(dict.fromkeys(f"{text(r, 'target')} ← {text(r, 'draft') or 'no draft'}" for p in runs for r in p.rows))
-    return ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "") or "specbench"
+    return ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "") or "calibration"
 
 
 def source(found: Environment, name: str) -> str:

@@ -132,8 +132,8 @@ def column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 def errors(value: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
     """Distances down and up, as error bars want them; none where there is no interval."""
-    down = [v - a if v >= a else 0.0 for v, a in zip(value, low, strict=True)]  # false for NaN
-    return [down, [b - v if b >= v else 0.0 for v, b in zip(value, high, strict=True)]]
+    down = [v - a if v >= a else math.nan for v, a in zip(value, low, strict=True)]
+    return [down, [b - v if b >= v else math.nan for v, b in zip(value, high, strict=True)]]
 
 
 def spread(values: Sequence[float], around: float, room: float = 0.08) -> tuple[float, float]:

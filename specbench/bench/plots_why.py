@@ -104,7 +104,7 @@ def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
         return None
     with style():
         picture, axes = blank(
-            "cost-against-width",
+            "cost-of-drafting" if model == DRAFT else "cost-of-a-pass",
             f"Cost of drafting: {model}" if model == DRAFT else f"Cost of a pass: {model}",
             DRAFTED if model == DRAFT else PASSED,
             "tokens drafted one after the other" if model == DRAFT else "tokens in the pass",

@@ -98,7 +98,7 @@ def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
     shared = [f"{first['target']} ← {first['draft'] or 'no draft'}"] if "target" not in varying else []
     names = {"method": "", "k": "K ", "dtype_resolved": "", "temperature": "temperature ", "max_new_tokens": "tokens "}
     values = {**first, "k": lookahead(first)}
-    shared += [f"{label}{values.get(s)}" for s, label in names.items() if s not in varying]
+    shared += [f"{label}{values[s]}" for s, label in names.items() if s not in varying and values.get(s) is not None]
     return " · ".join([*shared, str(first["tier"]), str(first.get("device_name") or first.get("device"))])
 
 

@@ -75,7 +75,8 @@ def facts(description: Mapping[str, Any]) -> dict[str, str]:
     known: Mapping[str, Any] = found if isinstance(found, dict) else {}
 
     def told(names: Sequence[str]) -> str:
-        return " · ".join(f"{name.replace('_', ' ')} {known[name]}" for name in names if known.get(name) is not None)
+        values = {name: f"{v:.2f}" if isinstance(v, float) else v for name, v in known.items() if v is not None}
+        return " · ".join(f"{name.replace('_', ' ')} {values[name]}" for name in names if name in values)
 
     names = MACHINE if known.get("cpu") == known.get("device_name") else ("cpu", *MACHINE)
     lines = {"started": when(text(description, "started")), "command": text(description, "command")}

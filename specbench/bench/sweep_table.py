@@ -127,7 +127,7 @@ def acceptance_table(rows: Sequence[Row], text: Any) -> Table:
 def sweep_markdown(rows: Sequence[Row], text: Any) -> str:
     """The same as Markdown."""
     labels = ["K", *(label.replace("\n", " ") for label, _ in COLUMNS)]
-    lines = [f"**{literal(heading(rows))}**", ""]
+    lines = [f"**{literal(heading(rows).strip())}**", ""]
     lines += ["| " + " | ".join(labels) + " |", "|" + "---:|" * len(labels)]
     for row in rows:
         cells = [text(row, column) for _, column in COLUMNS]

@@ -224,7 +224,8 @@ def _headline(found: Verdict) -> str:
 
 
 def _figures(found: Verdict) -> list[str]:
-    place = f"{found.dataset}, T = {shown(found.temperature, 'g')}, batch 1, {found.dtype}, {found.device}"
+    parts = [found.dataset, f"T = {shown(found.temperature, 'g')}", "batch 1", found.dtype, found.device]
+    place = ", ".join(part for part in parts if part)
     if not found.best:
         return [place]
     best_of = f", for the best of {found.candidates}" if found.candidates > 1 else ""

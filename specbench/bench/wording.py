@@ -48,4 +48,4 @@ def text(row: Mapping[str, Any], name: str) -> str:
 
 def literal(text: str) -> str:
     """Text as Markdown shows it and does not obey it: no markup, HTML, image, link or border of a table's cell."""
-    return re.sub(r"[\\`*_\[\]|~$!#]|(?<=:)/(?=/)|(?<=www)\.", r"\\\g<0>", html.escape(text, quote=False))
+    return re.sub(r"^[-+]|[\\`*_\[\]|~$!#]|(?<=:)/(?=/)|(?<=www)\.", r"\\\g<0>", html.escape(text, quote=False))

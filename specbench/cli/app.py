@@ -67,6 +67,6 @@ def main() -> None:
 def end(message: str, code: int) -> NoReturn:
     """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor."""
     if message:
-        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in message).replace("##[", "## [")
-        typer.echo(f"specbench: {line}", err=True)
+        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in message)
+        typer.echo(f"specbench: {line.replace('##[', '## [')}", err=True)  # the log of a CI job would obey ##[error]
     sys.exit(code)
