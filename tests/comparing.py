@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.bench.record import write_csv
+from specbench.bench.writing import write_csv
 from specbench.spec import SCHEMA_VERSION
 
 CELL: dict[str, Any] = {

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specbench.backends import native
-from specbench.bench.record import write_csv
+from specbench.bench.writing import write_csv
 from specbench.models.causal import Causal
 from specbench.timing import WallClock
 from tests.frontdoor import Command

@@ -128,7 +128,7 @@ def test_a_data_set_with_markup_in_its_name_is_printed_as_it_is(tmp_path: Path) 
     file = tmp_path / "results.csv"
     file.write_text("dataset,k,alpha,c,speedup\n[red]a|b,4,0.7,0.1,1.5\n", encoding="utf-8")
     assert "[red]a|b" in call("--from-run", file).stdout
-    assert r"| [red]a\|b |" in call("--from-run", file, "--format", "md").stdout
+    assert r"| \[red\]a\|b |" in call("--from-run", file, "--format", "md").stdout
 
 
 @pytest.mark.parametrize(

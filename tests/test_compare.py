@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specbench.bench.record import write_csv
+from specbench.bench.writing import write_csv
 from tests import measured
 from tests.comparing import Cell, cell, decoded, folder
 from tests.frontdoor import Command, Outcome

@@ -14,8 +14,9 @@ import pytest
 
 from specbench.bench import journal
 from specbench.bench.lossless import Losslessness
-from specbench.bench.record import RunFolder, finite, plain, read_run, slug, write_csv
+from specbench.bench.record import RunFolder, read_run, slug
 from specbench.bench.samples import Cell
+from specbench.bench.writing import finite, plain, write_csv
 from specbench.errors import UsageError
 from specbench.spec import SCHEMA_VERSION
 from tests.measured import cell, sample

@@ -64,9 +64,7 @@ def test_what_all_cells_share_stands_above_and_not_in_the_table() -> None:
     assert not [line for line in body if line.startswith("│") and "temperature" in line]
 
 
-@pytest.mark.parametrize(
-    ("setting", "values"), [("temperature", (0.0, 0.7)), ("method", ("chain", "x"))]
-)
+@pytest.mark.parametrize(("setting", "values"), [("temperature", (0.0, 0.7)), ("method", ("chain", "x"))])
 def test_what_varies_stands_over_its_column_and_not_above_the_table(setting: str, values: tuple[Any, Any]) -> None:
     title, *body = printed(*(cell(*TWO, **{setting: value}) for value in values)).splitlines()
     heading = next(line for line in body if setting in line)

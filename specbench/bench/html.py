@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
 from specbench import __version__
-from specbench.bench import plots, record, report, sections, token_view, verdict
+from specbench.bench import plots, record, report, sections, token_view, verdict, writing
 from specbench.bench.calibration_part import COLUMNS, CalibrationPart, calibration_part, is_calibration
 from specbench.bench.files import clean, first_line
 from specbench.bench.plots import Picture
@@ -40,7 +40,7 @@ def write_report(paths: Sequence[Path], output: Path | None = None, *, png: bool
     page = rendered(parts, album)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        record.replace_text(file, page)
+        writing.replace_text(file, page)
         if png and album.pictures:
             (file.parent / FOLDER).mkdir(exist_ok=True)
             for name, picture in album.pictures.items():
@@ -105,7 +105,7 @@ def environment() -> Environment:
         "point": point,
         "point_columns": COLUMNS,
         "lines": verdict.lines,
-        "columns": record.columns,
+        "columns": writing.columns,
         "label": sections.label,
         "token_view": token_view.fragment,
     }
@@ -159,7 +159,7 @@ def point(row: Row, column: str) -> Markup:
 
 def number(value: Any, told: str, column: str, cell: str) -> Markup:
     """A number as `told`, with its column, its cell and its text in the CSV file; what is none as text alone."""
-    exact = record.plain(value)
+    exact = writing.plain(value)
     if exact == "" or isinstance(value, bool) or (isinstance(value, str) and column not in COLUMNS):
         return Markup("{}").format(shown(told))
     parts = (shown(part) for part in (exact, column, cell, told))

@@ -4,13 +4,10 @@ run.json is written before anything is measured, the journal gets one fsynced li
 table is replaced atomically, so that whatever ends the run loses no finished measurement.
 """
 
-import csv
 import json
-import math
-import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +19,10 @@ from specbench.bench import journal
 from specbench.bench.files import clean, first_line
 from specbench.bench.samples import Cell, Sample
 from specbench.bench.turns import begin_line, cell_of, end_line, samples_of, turn_line
+from specbench.bench.writing import LONGEST, replace_text, replacing, write_csv
 from specbench.errors import UsageError
 from specbench.spec import SCHEMA_VERSION, RunSpec
 
-LONGEST = 10_000  # characters of a text in a CSV cell; spreadsheets cut at 32,767
-FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # the wide forms, too: East Asian spreadsheets read them alike
 DESCRIPTION, LOCK = "run.json", ".lock"
 
 
@@ -199,52 +195,3 @@ def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     if rows:
         with replacing(path) as temporary:
             pd.DataFrame(rows).to_parquet(temporary, index=False)
-
-
-def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """All keys of the rows in the order in which they appear; rows with more positions extend the list at its end."""
-    return list(dict.fromkeys(key for row in rows for key in row))
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace `path` by a CSV of the rows."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        write_rows(file, rows)
-
-
-def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """CSV with a header; what `plain` says of a cell. The journal and JSON keep texts as they are."""
-    writer = csv.DictWriter(file, columns(rows), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: plain(value) for key, value in row.items()} for row in rows)
-
-
-def plain(value: Any) -> Any:
-    """A value as a CSV cell: empty for NaN and nothing, text that no terminal and no spreadsheet would run."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if not isinstance(value, str):
-        return value
-    text = clean(value, LONGEST)
-    return "'" + text if text.lstrip().startswith(FORMULA) else text  # CWE-1236
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace `path` by a text."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file to be written that takes the place of `path` at once, when it is whole and on disk, or not at all."""
-    temporary = path.with_suffix(path.suffix + ".tmp")  # what a kill leaves of it, the next rendering overwrites
-    yield temporary
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def finite(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with NaN and infinities as None, as JSON wants them."""
-    return [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]

@@ -15,11 +15,11 @@ from rich.text import Text
 
 from specbench.bench.files import clean
 from specbench.bench.noise import Diagnostics, warnings
-from specbench.bench.record import finite, write_rows
 from specbench.bench.sweep_table import lookahead, series, sweep_markdown, sweep_table
 from specbench.bench.verdict import lines, verdict
 from specbench.bench.why_table import why_table
 from specbench.bench.wording import literal
+from specbench.bench.writing import finite, write_rows
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
 SETTINGS = ("target", "draft", "method", "k", "schedule", "confidence", "dtype_resolved", "draft_dtype_resolved",

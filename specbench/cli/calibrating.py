@@ -19,7 +19,8 @@ from specbench.bench.calibrate import calibrate, fitting
 from specbench.bench.calibration import Calibration
 from specbench.bench.environment import environment, now
 from specbench.bench.prepared import roles
-from specbench.bench.record import make_folder, replace_text
+from specbench.bench.record import make_folder
+from specbench.bench.writing import replace_text, write_csv
 from specbench.cli.measuring import Output, say
 from specbench.spec import SCHEMA_VERSION, RunSpec
 
@@ -84,7 +85,7 @@ def begin(spec: RunSpec, backend: Native, asked: Mapping[str, Any], parent: Path
 def end(folder: Path, found: Calibration) -> None:
     """The two tables of the folder."""
     with record.writing_to(folder):
-        record.write_csv(folder / "calibration.csv", found.rows())
+        write_csv(folder / "calibration.csv", found.rows())
         replace_text(folder / "calibration.json", json.dumps(found.document(), indent=2) + "\n")
 
 

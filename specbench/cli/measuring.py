@@ -133,7 +133,7 @@ def describe(specs: Sequence[RunSpec], pairs: Sequence[Prepared | Failure]) -> d
 def say(console: Console, lines: Iterable[str]) -> None:
     """Plain lines, neither wrapped nor coloured, without control characters."""
     for line in lines:
-        console.print(clean(line, 2000), markup=False, highlight=False, soft_wrap=True)
+        console.print(clean(line, 2000), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def judge(cells: Sequence[Cell]) -> None:

@@ -3,7 +3,6 @@
 Must not know torch, transformers, datasets or pandas: the command answers at once.
 """
 
-import csv
 import json
 import sys
 from dataclasses import asdict, astuple, dataclass, fields
@@ -14,6 +13,9 @@ from typing import Annotated, Literal
 import typer
 
 from specbench import theory
+from specbench.bench.files import clean
+from specbench.bench.wording import literal
+from specbench.bench.writing import write_rows
 from specbench.cli.parsing import number, parse_k_list, read_results
 from specbench.errors import UsageError
 
@@ -141,8 +143,8 @@ def read_cell(row: dict[str, str], where: str) -> Cell:
         v, overhead = number(row, "v"), number(row, "overhead")
         best, best_speedup = theory.best_k(alpha, c)
         return Cell(
-            dataset=row.get("dataset", ""),
-            method=row.get("method", ""),
+            dataset=clean(row.get("dataset", ""), 300),
+            method=clean(row.get("method", "")),
             k=int(k),
             alpha=alpha,
             c=c,
@@ -213,9 +215,7 @@ def _print(records: list[Prediction] | list[Cell], tables: list[Table], output: 
     """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
     rows = [asdict(record) for record in records]
     if output == "csv":
-        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write_rows(sys.stdout, rows)
     elif output == "json":
         typer.echo(json.dumps(rows, indent=2))
     elif output == "jsonl":
@@ -227,8 +227,8 @@ def _print(records: list[Prediction] | list[Cell], tables: list[Table], output: 
 
 
 def _print_markdown(table: Table) -> None:
-    lines = [table.header, ("---:",) * len(table.header), *table.rows]
-    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    lines = [table.header, ("---:",) * len(table.header), *(tuple(map(literal, row)) for row in table.rows)]
+    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     typer.echo("\n\n".join(filter(None, (f"**{table.title}**", body, table.summary))) + "\n")
 
 
@@ -237,11 +237,12 @@ def _print_rich(table: Table) -> None:
     from rich.console import Console
     from rich.table import Column
     from rich.table import Table as RichTable
+    from rich.text import Text
 
     console = Console(markup=False, highlight=False, width=WIDTH)
     columns = [Column(name, justify="right") for name in table.header]
     drawn = RichTable(*columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
     for row in table.rows:
-        drawn.add_row(*row, style="bold" if row[-1] == "best" else None)
+        drawn.add_row(*map(Text, row), style="bold" if row[-1] == "best" else None)
     console.print(drawn)
     console.print(table.summary + "\n" * bool(table.summary), soft_wrap=True)

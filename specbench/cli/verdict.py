@@ -21,6 +21,7 @@ def verdict(
     rows = [row for run in runs for _, row in read_results(run, NEEDED)]
     from specbench.bench.verdict import lines
     from specbench.bench.verdict import verdict as judge
+    from specbench.bench.wording import literal
 
     found = judge(rows)
     if output == "json":
@@ -29,7 +30,7 @@ def verdict(
     for number, (first, *rest) in enumerate(map(lines, found)):
         blank = "\n" * (number > 0)
         if output == "md":
-            first, rest = f"**{first}**\n", [f"- {line}" for line in rest]
+            first, rest = f"**{literal(first)}**\n", [f"- {literal(line)}" for line in rest]
         else:
             rest = [f"  {line}" for line in rest]
         typer.echo(blank + "\n".join([first, *rest]))
