@@ -78,6 +78,7 @@ def test_dtypes_are_pairs_of_their_own() -> None:
         ({"until_ci": 2}, "--until-ci 2: "),
         ({"until_ci": 0.02, "repeat": 3}, "more prompts"),
         ({"method": []}, "the list of method is empty"),
+        ({"k": "auto", "schedule": "heuristic"}, "--k auto is a schedule: leave out --schedule heuristic"),
         ({"pair": [3]}, "pair: 3 is neither a target nor a mapping"),
         ({"pair": [{"draft": "demo"}]}, "neither a target nor a mapping"),
         ({"pair": ["demo"], "target": "demo"}, "each set once"),

@@ -66,6 +66,8 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     """One cell. K may be the word auto; a method without a draft has no lookahead."""
     chosen = dict(chosen)
     if chosen.get("k") == AUTO:
+        if (other := chosen.get("schedule", AUTO)) != AUTO:
+            raise UsageError(f"--k auto is a schedule: leave out --schedule {other}, or give --k a number as its ceiling")
         chosen["schedule"] = AUTO
         del chosen["k"]
     first = RunSpec(**chosen)

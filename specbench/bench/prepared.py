@@ -25,6 +25,7 @@ from specbench.shipped import PACKAGE
 from specbench.spec import RunSpec
 
 MACHINE = ("device_name", "threads", "torch", "transformers", "specbench", "fingerprint")
+VERSIONS = ("specbench", "torch", "transformers")
 COSTS = "schedule_costs"
 
 
@@ -118,8 +119,9 @@ def shipped_source(source: str) -> str:
 def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) -> None:
     """UsageError where a continued run would mix numbers of two machines, versions or sets of prompts."""
     before, today = description["environment"], environment(prepared.backend.device)
-    changed = [name for name in ("fingerprint", "specbench") if before.get(name) != today[name]]
-    if changed:
+    # A grid may have a second device; run.json tells the fingerprint of the first.
+    names = VERSIONS if before.get("device") != today["device"] else (*VERSIONS, "fingerprint")
+    if any(before.get(name) != today[name] for name in names):
         raise UsageError(
             f"this run was begun on another machine or with other versions ({describe(before)}; here "
             f"{describe(today)}): its numbers would mix; start a new run"

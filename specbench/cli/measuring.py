@@ -58,9 +58,10 @@ def resume(path: Path, output: Output) -> list[Cell]:
         description = read_run(path).description
         specs = [RunSpec(**spec) for spec in description["specs"]]
         pairs: Pairs = []
-        for group in plan.by_pair(specs):
+        groups = plan.by_pair(specs)
+        for group in groups:
             left = [s for s in group if s not in folder.past or folder.past[s].status in UNFINISHED]
-            pair = prepared(group, alone=True) if left else Failure("skipped", "")
+            pair = prepared(group, alone=len(groups) == 1) if left else Failure("skipped", "")
             if isinstance(pair, Prepared):
                 same_ground(description, pair, folder.past)
             pairs.append((group, pair))
