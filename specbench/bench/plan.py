@@ -67,7 +67,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     chosen = dict(chosen)
     if chosen.get("k") == AUTO:
         if (other := chosen.get("schedule", AUTO)) != AUTO:
-            raise UsageError(f"--k auto is a schedule: leave out --schedule {other}, or give --k a number as its ceiling")
+            raise UsageError(f"--k auto is a schedule: leave out --schedule {other}, or make --k a number, its ceiling")
         chosen["schedule"] = AUTO
         del chosen["k"]
     first = RunSpec(**chosen)
