@@ -93,6 +93,15 @@ def test_notes_say_what_a_reader_must_know_besides() -> None:
     assert "1 of 2 outputs part from the baseline's at near-ties" in notes(rows(numeric))[-1]
 
 
+@pytest.mark.parametrize(("goal", "said"), [(0.9, "stopped after 3 prompts"), (0.001, "had no more prompts after 3")])
+def test_a_run_until_an_interval_is_narrow_says_what_it_got(goal: float, said: str) -> None:
+    samples = [sample(f"p{n}", accepted) for n, accepted in enumerate([(4, 2), (4, 1), (3, 2)])]
+    (note,) = [line for line in notes(rows(cell(*samples, until_ci=goal))) if "asked for" in line]
+    assert note.startswith(f"code: {said}")
+    assert f"asked for ± {goal:.1%}" in note
+    assert not [line for line in notes(rows(cell(*samples))) if "asked for" in line]
+
+
 def test_numbers_have_the_digits_that_mean_something() -> None:
     row = {
         "speedup": 1.23456,

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from specbench.bench.files import clean
 from specbench.bench.noise import Diagnostics, warnings
+from specbench.bench.statistics import Interval, half_width
 from specbench.bench.sweep_table import lookahead, series, sweep_markdown, sweep_table
 from specbench.bench.verdict import lines, verdict
 from specbench.bench.why_table import why_table
@@ -107,7 +108,7 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     found = [f"{r['dataset']}, K {lookahead(r)}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
     found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
     for row in rows:
-        found += [f"{row['dataset']}: {line}" for line in machine(row)]
+        found += [f"{row['dataset']}: {line}" for line in (*machine(row), *stopping(row))]
         if row.get("prompts") and row["prompts"] < 20:
             found.append(
                 f"{row['dataset']}: {row['prompts']} prompts: below 20 a few unusual ones decide the interval "
@@ -120,6 +121,16 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"(top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
             )
     return list(dict.fromkeys(found))
+
+
+def stopping(row: Mapping[str, Any]) -> list[str]:
+    """Whether `--until-ci` got what it was asked for."""
+    if not row.get("until_ci") or _absent(row.get("speedup_low")):
+        return []
+    reached = half_width(Interval(row["speedup"], row["speedup_low"], row["speedup_high"]))
+    said = "stopped" if reached <= row["until_ci"] else "had no more prompts"
+    asked = f"the speedup is known to ± {reached:.1%}, asked for ± {row['until_ci']:.1%}"
+    return [f"{said} after {row['prompts']} prompts: {asked} (looked only after 20, 30, 45 …)"]
 
 
 def machine(row: Mapping[str, Any]) -> list[str]:
