@@ -220,3 +220,14 @@ def test_a_group_that_ends_early_leaves_no_turns_behind() -> None:
         watch.begin([begun(second)], 2)
         stage.turns(second)
     assert "3/3" in stage.text
+
+
+def test_a_cell_that_failed_before_its_first_sample_does_not_stop_the_lines_of_the_others() -> None:
+    stage, good, bad = Stage(turns=2), cell(sample("p1"), sample("p2"), k=1), cell(k=2, status="oom", error="no memory")
+    with stage.watch:
+        stage.watch.begin([begun(good), begun(bad)], 2)
+        stage.watch.end(bad)
+        stage.turns(good, step=40.0)
+        stage.watch.end(good)
+    assert "1 of 2 turns" in stage.text
+    assert "code chain K=2: oom, 0 samples" in stage.text

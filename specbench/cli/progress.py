@@ -113,6 +113,7 @@ class Watch:
     def _line(self) -> str:
         """Where a long run stands, in one line."""
         left = (self._now() - self._began) / self._done * (self._total - self._done) / 60
-        spec, best = max(self._group.items(), key=lambda item: item[1].speedup.value)
+        told = [(spec, rolling) for spec, rolling in self._group.items() if rolling.samples]
+        spec, best = max(told, key=lambda item: item[1].speedup.value)
         fastest = f"{panel.name_of(spec)}: {panel.live_line(best)}"
         return f"{self._done} of {self._total} turns, about {max(left, 0):.0f} min left; {fastest}"
