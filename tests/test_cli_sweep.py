@@ -158,6 +158,13 @@ def test_without_a_grid_a_user_is_told_what_to_name(command: Command) -> None:
     assert "name the YAML file of a grid" in command("sweep").line
 
 
+def test_a_shipped_grid_is_known_by_its_name(command: Command) -> None:
+    found = command("sweep", "demo", "--device", "nowhere")
+    assert found.code == 2
+    assert "nowhere" in found.line, "the grid was read: it is the device that is wrong"
+    assert "cannot read the configuration nothing" in command("sweep", "nothing").line
+
+
 # --- going on ---------------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import typer
 from specbench.cli import options as o
 from specbench.cli.launch import launch
 from specbench.errors import UsageError
+from specbench.shipped import CONFIGS
 
 DEFAULT_KS = "1-8"
 
@@ -49,7 +50,7 @@ def sweep_k(
 
 
 def sweep(
-    grid: Annotated[Path | None, typer.Argument(help="YAML whose keys are the options of `specbench run`, and pair; a list is an axis.")] = None,
+    grid: Annotated[Path | None, typer.Argument(help="YAML whose keys are the options of `specbench run`, and pair; a list is an axis. Or the name of a shipped grid: demo.")] = None,
     limit: o.Limit = None,
     max_new_tokens: o.MaxNewTokens = None,
     device: o.Device = None,
@@ -65,5 +66,11 @@ def sweep(
 ) -> None:  # fmt: skip
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K."""
     if (grid is None) == (resume is None):
-        raise UsageError("name the YAML file of a grid, such as configs/grids/demo.yaml, or --resume RUN")
-    launch({**locals(), "config": grid}, axes=None)
+        raise UsageError("name the YAML file of a grid, or a shipped one such as demo, or --resume RUN")
+    launch({**locals(), "config": grid_file(grid)}, axes=None)
+
+
+def grid_file(grid: Path | None) -> Path | None:
+    """The file of a grid: a path, or the name of one in configs/grids."""
+    shipped = CONFIGS / "grids" / f"{grid}.yaml"
+    return shipped if grid is not None and not grid.exists() and shipped.is_file() else grid
