@@ -158,6 +158,19 @@ def test_without_a_grid_a_user_is_told_what_to_name(command: Command) -> None:
     assert "name the YAML file of a grid" in command("sweep").line
 
 
+def test_an_empty_grid_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    found = command("sweep", tmp_path / "empty.yaml")
+    assert found.code == 2
+    assert "holds no settings" in found.line
+
+
+def test_a_name_that_no_file_system_takes_is_one_line(command: Command) -> None:
+    found = command("sweep", "x" * 5000)
+    assert found.code == 2
+    assert "File name too long" in found.line
+
+
 def test_a_shipped_grid_is_known_by_its_name(command: Command) -> None:
     found = command("sweep", "demo", "--device", "nowhere")
     assert found.code == 2

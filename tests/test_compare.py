@@ -190,8 +190,53 @@ def test_of_a_lookahead_that_follows_the_clock_only_the_baseline_must_agree(comp
 def test_cells_are_matched_by_what_is_asked_and_the_others_are_listed(compare: Command, runs: Runs) -> None:
     base, new = runs([cell(), cell(k=2)], [cell(k=8), cell(seed=0)])
     found = compare(base, new)
-    assert found.code == 0
+    assert found.code == 7, "what BASE watched is gone"
     assert json.loads(found.out)["missing"] == ["code chain K2: only in BASE", "code chain K8: only in NEW"]
+    assert rows(found)["code chain K2", "status"]["detail"] == "NEW lacks this cell"
+    assert compare(new, new).code == 0
+
+
+def test_a_gate_that_has_nothing_to_judge_does_not_pass(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell(round_ms=None)], [cell(round_ms=None)])
+    found = compare(base, new, "--fail-on", "round_ms>+5%")
+    assert (found.code, row(found, "round_ms")["outcome"]) == (7, "not judged")
+
+
+def test_a_gate_over_a_cell_that_is_gone_does_not_pass(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell(), cell(k=2)], [cell()])
+    assert compare(base, new, "--fail-on", "speedup<-5%").code == 7
+
+
+def test_runs_in_which_nothing_was_measured_are_not_comparable(compare: Command, runs: Runs) -> None:
+    (run,) = runs([cell(status="oom", error="no memory")])
+    assert compare(run, run).code == 7
+
+
+def test_a_missing_time_is_no_change(compare: Command, runs: Runs) -> None:
+    holes = [{**one, "seconds": None if n < 5 else one["seconds"]} for n, one in enumerate(decoded())]
+    whole = cell()
+    found = compare(*runs([whole], [(whole[0], holes)]), "--fail-on", "speedup<-5%")
+    assert (found.code, row(found, "speedup")["outcome"]) == (7, "not judged")
+
+
+def test_an_acceptance_that_fell_to_nothing_is_a_regression(compare: Command, runs: Runs) -> None:
+    nothing = [{**one, "overlap": 0.0} for one in decoded()]
+    base, new = runs([cell()], [cell(nothing)])
+    assert compare(base, new, "--fail-on", "alpha<-5%").code == 3
+    assert compare(new, new, "--tier", "ratios").code == 0
+
+
+def test_a_gate_that_could_never_fail_is_refused(compare: Command, runs: Runs) -> None:
+    (run,) = runs([cell()])
+    found = compare(run, run, "--fail-on", "speedup<-100%")
+    assert found.code == 2
+    assert "could never fail" in found.line
+
+
+def test_numbers_that_change_in_opposite_directions_from_nothing_are_not_judged(compare: Command, runs: Runs) -> None:
+    made = runs(*([cell(outliers=n)] for n in (0, 5, 5, 0)))
+    found = compare(made[0], made[1], made[3], "--base-rerun", made[2], "--fail-on", "outliers>+10%")
+    assert (found.code, row(found, "outliers")["outcome"]) == (7, "not judged")
 
 
 def test_runs_without_a_cell_in_common_cannot_be_compared(compare: Command, runs: Runs) -> None:

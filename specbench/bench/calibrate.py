@@ -125,7 +125,7 @@ def passes_of(
     A pass over n tokens is that over the last committed token and a chain of n − 1 drafted ones. Nothing is committed,
     so every call finds the same context.
     """
-    models, source = backend.models(spec), seeded([spec.seed], backend.device)
+    models, source = backend.models(spec), seeded([spec.seed % 2**63], backend.device)
     context = begin([prompt], max(*widths, LONG), max(*widths, LONG), [], backend.device)
     for model in models.values():
         model.start(context)
@@ -153,7 +153,7 @@ def decodes_of(backend: Pair, prompt: Sequence[int], spec: RunSpec) -> dict[str,
 
     def arm(one: RunSpec) -> Callable[[], Trace]:
         run = backend.prepare(one)
-        return lambda: run([prompt], [spec.seed])[0]
+        return lambda: run([prompt], [spec.seed % 2**63])[0]
 
     return {"baseline": arm(chain.baseline), "chain": arm(chain)}
 

@@ -83,9 +83,14 @@ def compare(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]],
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")
     if asked.gates:
-        return Comparison(tuple(_tested("gate", matches, asked.gates, asked.confidence)), tuple(missing))
-    rows = list(_statuses(matches))
+        rows = _tested("gate", matches, asked.gates, asked.confidence)
+        mute = [gate.metric for gate in asked.gates if not any(row.metric == gate.metric for row in rows)]
+        rows += [Row("all cells", "gate", name, "not judged", "no cell has this number") for name in mute]
+        return Comparison((*_lost(missing), *rows), tuple(missing))
+    rows = [*_lost(missing), *_statuses(matches)]
     sound = [match for match in matches if all(r.measured for pair in match.pairs for r in pair)]
+    if not sound:
+        rows.append(Row("all cells", "status", "status", "not comparable", "no cell has numbers on both sides"))
     if "deterministic" in asked.tiers:
         rows += [_counted(match) for match in sound]
     for tier, metrics, margin in (
@@ -96,6 +101,12 @@ def compare(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]],
             criteria = [Criterion(name, worse, margin) for name, worse in metrics]
             rows += _tested(tier, sound, criteria, asked.confidence)
     return Comparison(tuple(rows), tuple(missing))
+
+
+def _lost(missing: Sequence[str]) -> list[Row]:
+    """A row for every cell that NEW lacks: a gate must not pass because what it watched is gone."""
+    names = [line.split(": only in BASE")[0] for line in missing if ": only in BASE" in line]
+    return [Row(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
 
 
 def _statuses(matches: Sequence[Match]) -> Iterator[Row]:

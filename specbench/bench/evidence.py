@@ -30,7 +30,10 @@ def evidence_of(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str | No
             return f"no {name} in {'BASE' if math.isnan(before) else 'NEW'}"
     if name not in METRICS:
         runs = [plain(*pair) for pair in values]
-        return Trial(criterion, _mean(runs), tuple(runs))
+        whole = _mean(runs)
+        if math.isnan(whole.log):
+            return f"{name} changed in opposite directions from or to 0"
+        return Trial(criterion, whole, tuple(runs))
     if any(record.samples is None for pair in pairs for record in pair):
         return _from_intervals(criterion, pairs)
     return _from_totals(criterion, pairs)
@@ -43,12 +46,14 @@ def _from_totals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
         totals = [_common(*pair) for pair in totals]
     if min(len(run) for pair in totals for run in pair) < 2:
         return "fewer than two prompts to compare"
-    pooled = tuple(pd.concat(runs).groupby(level=0, sort=False).sum() for runs in zip(*totals, strict=True))
+    pooled = tuple(pd.concat(runs).groupby(level=0, sort=False).sum(skipna=False) for runs in zip(*totals, strict=True))
     if paired:  # a prompt that one pair lacks is lacking on both sides
         pooled = _common(*pooled)
     metric = METRICS[criterion.metric]
     runs = tuple(estimate(metric, _arrays(base), _arrays(new), paired) for base, new in totals)
     whole = estimate(metric, _arrays(pooled[0]), _arrays(pooled[1]), paired)
+    if whole.base == 0 or whole.new == 0:  # it has no logarithm, but no noise to hide behind either
+        return Trial(criterion, plain(whole.base, whole.new), tuple(plain(run.base, run.new) for run in runs))
     if not math.isfinite(whole.log) or math.isnan(whole.error):
         return f"{criterion.metric} hangs on a single prompt, or lacks a time"
     return Trial(criterion, whole, runs)
@@ -85,5 +90,6 @@ def plain(base: float, new: float) -> Estimate:
 
 def _mean(runs: Sequence[Estimate]) -> Estimate:
     """All runs together. The largest error stays: runs that share their base do not average its noise away."""
-    base, new, log = (math.fsum(getattr(run, name) for run in runs) / len(runs) for name in ("base", "new", "log"))
+    with np.errstate(over="ignore", invalid="ignore"):  # a change from 0 is infinite, two of them may cancel
+        base, new, log = (float(np.mean([getattr(run, name) for run in runs])) for name in ("base", "new", "log"))
     return Estimate(base, new, log, max(run.error for run in runs), min(run.df for run in runs))

@@ -42,7 +42,7 @@ def read_run(path: Path) -> Run:
         version = description["schema_version"]
     except OSError as error:
         raise UsageError(f"{path} is not the folder of a run ({DESCRIPTION}: {error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{path / DESCRIPTION} is not a description of a run: {first_line(error)}") from error
     if version != SCHEMA_VERSION:
         raise UsageError(
@@ -66,7 +66,7 @@ def _cells(path: Path) -> list[Cell]:
             else:
                 ended[line["end"]["cell"]] = line["end"]
         return [cell_of(line, samples.get(key, []), ended.get(key)) for key, line in begun.items()]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(f"{path} has a line that this specbench did not write: {first_line(error)}") from error
 
 

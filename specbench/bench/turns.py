@@ -46,7 +46,8 @@ def _written(trace: Trace) -> dict[str, Any]:
 
 def _read(written: Mapping[str, Any]) -> Trace:
     rounds = tuple(RoundCounts(d, t, a, e, tuple(overlap)) for d, t, a, e, overlap in written["rounds"])
-    return Trace(**{**written, "tokens": tuple(written["tokens"]), "rounds": rounds})
+    spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
+    return Trace(tuple(written["tokens"]), rounds, float(written["seconds"]), float(written["prefill_seconds"]), spans)
 
 
 def begin_line(spec: RunSpec, resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from specbench import theory
 from specbench.bench.files import clean
 from specbench.bench.statistics import ENOUGH, Interval, to_settle, widened
 from specbench.bench.wording import finite, number, ranges, shown, span, text
+from specbench.spec import BASELINE
 
 Row = Mapping[str, Any]
 Answer = Literal["YES", "NO", "UNCLEAR"]
@@ -22,7 +23,6 @@ QUESTION = (
     "ignore_eos", "tier", "dtype_resolved", "draft_dtype_resolved", "device_name", "fingerprint", "prompts_sha256",
 )  # fmt: skip
 FLAT = 0.01
-BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,10 @@ def verdict(rows: Sequence[Row]) -> list[Verdict]:
 def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Verdict:
     found = candidates(group)
     paying = [c for c in found if c.interval.low > 1]
-    best = max(paying or found, key=lambda c: c.interval.value, default=None)
+    unsettled = [c for c in found if not c.interval.high < 1]  # while one of them is open, a slower one is no answer
+    best = max(paying or unsettled or found, key=lambda c: c.interval.value, default=None)
     answer: Answer = "YES" if paying else "UNCLEAR"
-    if found and all(c.interval.high < 1 for c in found):
+    if found and not unsettled:
         answer = "NO"
     row = best.row if best else group[0]
     return Verdict(

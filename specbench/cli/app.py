@@ -8,7 +8,7 @@ import typer
 
 from specbench import __version__
 from specbench.cli import calibrate, compare, predict, report, run, selftest, sweep, trace, verdict
-from specbench.errors import SpecbenchError
+from specbench.errors import SpecbenchError, UsageError
 
 INTERRUPTED = 130
 
@@ -57,6 +57,8 @@ def main() -> None:
     except typer.TyperException as error:
         message = error.format_message().rstrip(".")  # empty where typer has shown the help instead
         end(message and f"{message} (see --help)", error.exit_code)
+    except OSError as error:  # a path that cannot even be looked at, a terminal that takes no more
+        end(f"cannot use {str(error.filename or 'the output')[:300]}: {error.strerror or error}", UsageError.exit_code)
     except typer.Abort:
         end("aborted", 1)
     if code == INTERRUPTED:

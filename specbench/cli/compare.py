@@ -91,6 +91,8 @@ def gate_of(text: str) -> "Criterion":
             f'cannot read --fail-on {text[:60]!r}: write a column of results.csv, < or >, and percent: "speedup<-5%" '
             'fails where it falls by more than 5 %, "c>+10%" where it rises by more than 10 %'
         )
+    if percent <= -100:
+        raise UsageError(f"--fail-on {text[:60]!r}: nothing falls by 100 % or more, so it could never fail")
     return Criterion(match["metric"], -1 if match["sign"] == "<" else 1, abs(percent) / 100)
 
 

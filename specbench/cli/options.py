@@ -152,7 +152,7 @@ Verbose = Annotated[
     ),
 ]
 
-NO_SETTINGS = ("config", "quiet", "verbose", "resume", "grid")
+NO_SETTINGS = ("config", "quiet", "verbose", "resume", "grid", "file")
 
 
 def settings_of(given: Mapping[str, Any], config: Path | None) -> dict[str, Any]:

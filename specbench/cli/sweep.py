@@ -67,7 +67,10 @@ def sweep(
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K."""
     if (grid is None) == (resume is None):
         raise UsageError("name the YAML file of a grid, or a shipped one such as demo, or --resume RUN")
-    launch({**locals(), "config": grid_file(grid)}, axes=None)
+    file = grid_file(grid)
+    if file is not None and not o.read_config(file):
+        raise UsageError(f"{file} holds no settings: a grid names its axes, such as k: 1-8")
+    launch({**locals(), "config": file}, axes=None)
 
 
 def grid_file(grid: Path | None) -> Path | None:
