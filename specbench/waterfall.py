@@ -76,8 +76,10 @@ def _stages(
     idle = one.host + one.draft  # an empty draft is no phase of its own
     verify, sampling, host = (x / step for x in (many.verify - one.verify, many.accept - one.accept, many.host - idle))
     drafting = 1 + k * cost.c
+    # The cost of an adaptive rule falls on the tokens behind the first: there is no dearer first one to tell apart.
+    later = cost.c if lookahead is None else _later(rounds, method, cost.c, step)
     return (
-        ratio(flat, 1 + k * _later(rounds, method, cost.c, step)),
+        ratio(flat, 1 + k * later),
         ratio(flat, drafting),
         ratio(shaped, drafting),
         ratio(shaped, drafting + verify),

@@ -255,6 +255,16 @@ def test_a_run_whose_prompts_have_changed_is_not_continued(sweep_k: Command, com
     assert "have changed since this run was begun: start a new run" in command("run", "--resume", first.folder).line
 
 
+@pytest.mark.parametrize("damage", [{"specs": None}, {"specs": []}, {"specs": [{"x": 1}]}, {"environment": []}])
+def test_a_damaged_description_is_one_line(sweep_k: Command, command: Command, damage: dict[str, Any]) -> None:
+    first = sweep_k("--k", "1", "--limit", "1")
+    path = first.folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    found = command("sweep-k", "--resume", first.folder)
+    assert found.code == 2
+    assert "run.json is damaged" in found.line
+
+
 def make_unfinished(folder: Path) -> None:
     """Take the last lines of the journal away: the end of the cell and its last turn."""
     journal = folder / "journal.jsonl"

@@ -30,6 +30,10 @@ def test_a_data_set_that_is_named_is_read_whole() -> None:
     assert [c.limit for c in cells({"until_ci": 0.02})] == [None, None], "until-ci says when it is enough"
 
 
+def test_the_usual_limit_holds_for_cells_that_do_not_say_when_it_is_enough() -> None:
+    assert [c.limit for c in cells({"until_ci": [None, 0.02], "target": "demo"})][::2] == [DEFAULT_LIMIT, None]
+
+
 def test_every_combination_is_a_cell_and_k_changes_fastest() -> None:
     found = cells(
         {"k": [1, 2], "dataset": ["code", "articles"], "temperature": [0, 1], "method": ["chain", "token-match"]}
@@ -77,6 +81,7 @@ def test_dtypes_are_pairs_of_their_own() -> None:
         ({"schedule": "often"}, "--schedule 'often': "),
         ({"until_ci": 2}, "--until-ci 2: "),
         ({"until_ci": 0.02, "repeat": 3}, "more prompts"),
+        ({"limit": True}, "--limit is True: a number or a word is wanted"),
         ({"method": []}, "the list of method is empty"),
         ({"k": "auto", "schedule": "heuristic"}, "--k auto is a schedule: leave out --schedule heuristic"),
         ({"pair": [3]}, "pair: 3 is neither a target nor a mapping"),

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +15,6 @@ from specbench.bench import journal
 from specbench.bench.lossless import Losslessness
 from specbench.bench.record import RunFolder, read_run, slug
 from specbench.bench.samples import Cell
-from specbench.bench.writing import finite, plain, write_csv
 from specbench.errors import UsageError
 from specbench.spec import SCHEMA_VERSION
 from tests.measured import cell, sample
@@ -172,6 +170,27 @@ def test_a_run_that_is_continued_has_what_the_journal_holds(folder: RunFolder) -
     ]  # fmt: skip
 
 
+def test_a_cell_that_was_skipped_before_its_pair_was_loaded_begins_anew(folder: RunFolder) -> None:
+    known, unknown = cell(sample("p1"), status="partial"), Cell(cell(k=9).spec, {}, status="skipped")
+    for one in (known, unknown):
+        folder.end(one)
+    folder.close()
+    again = RunFolder.resume(folder.path)
+    assert set(again.past) == {known.spec}
+    again.begin([cell(k=9)], 1)
+    again.close()
+    assert read_run(folder.path).cells[1].resolved, "what its names stand for is known now"
+
+
+def test_a_folder_of_someone_else_is_never_removed(folder: RunFolder) -> None:
+    folder.begin([], 0)
+    (folder.path / "notes.txt").write_text("mine")
+    (folder.path / "journal.jsonl").write_bytes(b"")
+    folder._made_here = False
+    folder.close()
+    assert (folder.path / "notes.txt").exists()
+
+
 def test_only_one_process_writes_into_a_folder(folder: RunFolder) -> None:
     with pytest.raises(UsageError, match="is being written by another process"):
         RunFolder(folder.path)
@@ -250,39 +269,6 @@ def test_a_models_name_cannot_leave_the_results_folder(name: str, folder: str) -
     assert len(slug(name * 40)) <= 40
 
 
-# --- CSV --------------------------------------------------------------------------------------------------------------
-
-
-def test_a_csv_is_replaced_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "results.csv"
-    write_csv(path, [{"a": 1}])
-    states = []
-
-    def replace(source: Path, target: Path) -> None:
-        states.append((Path(source).read_text(), Path(target).read_text()))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(KeyboardInterrupt):
-        write_csv(path, [{"a": 2}])
-    assert states == [("a\n2\n", "a\n1\n")]
-    assert path.read_text() == "a\n1\n"
-
-
-def test_columns_are_those_of_all_rows_in_the_order_of_their_appearance(tmp_path: Path) -> None:
-    write_csv(tmp_path / "t.csv", [{"a": 1}, {"a": 2, "b": 3}])
-    assert (tmp_path / "t.csv").read_text() == "a,b\n1,\n2,3\n"
-
-
-@pytest.mark.parametrize("formula", ["=1+1", "+1", "-1", "@SUM(A1)", '=HYPERLINK("http://x")'])
-def test_text_that_a_spreadsheet_would_run_is_quoted(formula: str) -> None:
-    assert plain(formula) == "'" + formula
-
-
-def test_numbers_stay_numbers_and_what_is_missing_is_empty() -> None:
-    assert [plain(v) for v in (-1, -0.5, True, math.nan, None, "")] == [-1, -0.5, True, "", "", ""]
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_breaks_a_file_or_reaches_a_terminal_as_a_command(folder: RunFolder, text: str) -> None:
     done = cell(sample(text, category=text), error=text, resolved={"device_name": text})
@@ -296,13 +282,3 @@ def test_no_text_breaks_a_file_or_reaches_a_terminal_as_a_command(folder: RunFol
     (again,) = read_run(folder.path).cells
     assert again.samples == [*done.samples], "the journal keeps what was there"
     assert (again.error, again.resolved) == (text, done.resolved)
-
-
-def test_a_megabyte_of_text_is_cut() -> None:
-    assert len(plain("x" * 1_000_000)) == 10_000
-
-
-def test_json_has_no_nan() -> None:
-    assert finite([{"a": math.nan, "b": math.inf, "c": 1.5, "d": "nan"}]) == [
-        {"a": None, "b": None, "c": 1.5, "d": "nan"}
-    ]

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from specbench.bench import runner
-from specbench.bench.runner import measure
+from specbench.bench.failures import Failure
+from specbench.bench.runner import give_up, measure
 from specbench.bench.statistics import Interval
 from specbench.decoding.decode import NonFiniteError
 from tests.measured import Call, FakeBackend, Witness, job
@@ -65,3 +66,12 @@ def test_a_cell_that_has_failed_is_not_tried_again() -> None:
     again, _ = measure([job("a", "b")], backend, no_scores, Witness(), {c.spec: c for c in failed})
     assert again == failed
     assert backend.calls == []
+
+
+def test_a_pair_that_cannot_be_had_again_leaves_what_was_measured_to_be_gone_on_with() -> None:
+    cells, _ = measure([job("a", "b")], FakeBackend(failing(KeyboardInterrupt(), 4)), no_scores, Witness())
+    fresh = job("a", seed=1).spec
+    specs = [cells[0].spec, fresh]
+    found = give_up(specs, Failure("error", "no such folder"), Witness(), {c.spec: c for c in cells})
+    assert [(c.status, len(c.samples)) for c in found] == [("partial", 1), ("error", 0)]
+    assert {c.error for c in found} == {"no such folder"}

@@ -61,8 +61,7 @@ def test_every_lookahead_is_a_line_with_its_numbers() -> None:
 def test_no_line_of_a_table_is_folded_or_cut_at_110_columns() -> None:
     wide = sweep(schedule="confidence")
     lines = printed(*wide).splitlines()
-    assert sum(line.lstrip().startswith("confidence ≤ ") for line in lines) == 6, "in the sweep and in its acceptance"
-    assert sum(line.lstrip().startswith("K confidence ≤ ") for line in lines) == 3, "and in the terms"
+    assert sum(line.lstrip().startswith("confidence 0.4 ≤ ") for line in lines) == 9, "sweep, acceptance and terms"
     assert "…" not in "".join(lines)
 
 
@@ -106,11 +105,19 @@ def test_an_adaptive_lookahead_is_named_with_its_ceiling() -> None:
     assert lookahead(cell(k=3).row()) == "3"
 
 
+def test_two_thresholds_are_two_lookaheads() -> None:
+    both = {"k": 4, "schedule": "confidence", "status": "ok"}
+    found = best([both | {"confidence": c, "speedup": s} for c, s in ((0.9, 1.5), (0.05, 1.1))], "speedup")
+    assert found is not None
+    assert (found.name, found.value) == ("confidence 0.9 ≤ 4", 1.5)
+
+
 def test_the_terms_between_prediction_and_measurement_stand_below_with_their_signs() -> None:
     text = printed(*sweep())
-    line = next(line for line in text.splitlines() if line.lstrip().startswith("K 4 "))
+    terms = text[text.index("from the formula to the measurement") :].splitlines()
+    line = next(line for line in terms if line.lstrip().startswith("4 "))
     row = sweep()[2].row()
-    numbers = [float(part.replace("−", "-")) for part in line.split()[2:]]
+    numbers = [float(part.replace("−", "-")) for part in line.split()[1:]]
     assert numbers == [pytest.approx(row[column], abs=0.0005) for _, column, _ in STAGES]
     assert numbers[0] + sum(numbers[i] for i in (1, 3, 4, 5, 6, 8)) == pytest.approx(numbers[-1], abs=0.004)
 

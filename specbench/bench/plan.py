@@ -28,13 +28,13 @@ def cells(settings: Mapping[str, Any]) -> list[RunSpec]:
 
     `pair` is a list of targets, or of mappings with target, draft and what else differs between pairs.
     """
-    settings = dict(settings)
+    settings, usual = dict(settings), dict[str, int]()
     if not settings.get("dataset"):
         settings["dataset"] = list(DEFAULT_DATASETS)
-        if settings.get("until_ci") is None:
-            settings.setdefault("limit", DEFAULT_LIMIT)
+        usual = {"limit": DEFAULT_LIMIT}
     try:
-        return list(dict.fromkeys(cell(chosen) for chosen in combinations(settings)))
+        chosen = ({**({} if one.get("until_ci") else usual), **one} for one in combinations(settings))
+        return list(dict.fromkeys(map(cell, chosen)))
     except ValidationError as error:
         raise UsageError(one_line(error)) from None
 
@@ -65,6 +65,8 @@ def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
 def cell(chosen: Mapping[str, Any]) -> RunSpec:
     """One cell. K may be the word auto; a method without a draft has no lookahead."""
     chosen = dict(chosen)
+    if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and name != "ignore_eos"]:
+        raise UsageError(f"--{wrong[0].replace('_', '-')} is {chosen[wrong[0]]}: a number or a word is wanted")
     if chosen.get("k") == AUTO:
         if (other := chosen.get("schedule", AUTO)) != AUTO:
             raise UsageError(f"--k auto is a schedule: leave out --schedule {other}, or make --k a number, its ceiling")

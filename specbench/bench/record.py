@@ -81,6 +81,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.past: dict[RunSpec, Cell] = {}
+        self._made_here = False
         self._lock = FileLock(self.path / LOCK, timeout=0)
         with writing_to(self.path):
             try:
@@ -100,7 +101,9 @@ class RunFolder:
         with writing_to(parent):
             path = make_folder(parent, name)
             replace_text(path / DESCRIPTION, json.dumps(description, indent=2, sort_keys=True) + "\n")
-        return cls(path)
+        folder = cls(path)
+        folder._made_here = True
+        return folder
 
     @classmethod
     def resume(cls, path: Path) -> "RunFolder":
@@ -108,9 +111,10 @@ class RunFolder:
         read_run(path)  # says what is wrong with it before a lock file is made
         folder = cls(path)
         for cell in read_run(path).cells:  # nobody else writes any more
-            folder.past[cell.spec] = cell
-            folder._begun.add(cell.spec)
             folder._keep(cell)
+            if cell.resolved or cell.status != "skipped":  # else its pair was not even loaded: it begins anew
+                folder.past[cell.spec] = cell
+                folder._begun.add(cell.spec)
         return folder
 
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
@@ -160,7 +164,7 @@ class RunFolder:
         finally:
             self._journal.close()
             self._lock.release()
-            if not self._begun:
+            if self._made_here and not self._begun:
                 shutil.rmtree(self.path, ignore_errors=True)
 
 

@@ -56,11 +56,17 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Group:
     alone = [group[0] for group in groups if len(group) == 1]
     parts: list[RenderableType | None] = []
     for group in (g for g in groups if len(g) > 1):
-        parts += [sweep_table(group, cell_text), why_table(group, [f"K {lookahead(row)}" for row in group])]
+        parts += [sweep_table(group, cell_text), why_table(group, [lookahead(row) for row in group])]
     for i in range(0, len(alone), WIDEST):
         some = alone[i : i + WIDEST]
-        parts += [run_table(some), why_table(some, [shown(title(row["dataset"]))[:30] for row in some])]
+        parts += [run_table(some), why_table(some, [name_of(row, some) for row in some])]
     return Group(*(part for part in parts if part is not None))
+
+
+def name_of(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A cell among others: its data set, and the settings in which they differ."""
+    varying = [s for s in SETTINGS if len({str(r.get(s)) for r in rows}) > 1]
+    return shown(" ".join([title(row["dataset"])[:20], *(f"{s} {row.get(s)}" for s in varying)]))[:40]
 
 
 def remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -202,8 +202,8 @@ def give_up(specs: Sequence[RunSpec], failure: Failure, observer: Observer, past
     cells = []
     for spec in specs:
         cell = past.get(spec) or Cell(spec, {}, status="skipped")
-        if cell.status in UNFINISHED:
-            cell = ended(cell, failure)
+        if cell.status in UNFINISHED:  # what was measured of it may be gone on with once the pair can be had again
+            cell = ended(cell, replace(failure, status="partial") if cell.samples else failure)
             observer.end(cell)
         cells.append(cell)
     return cells

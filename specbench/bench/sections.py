@@ -19,7 +19,7 @@ from specbench.bench.token_view import TokenView
 from specbench.bench.verdict import QUESTION, Verdict, verdict
 from specbench.bench.wording import text
 from specbench.errors import UsageError
-from specbench.spec import BASELINE
+from specbench.spec import BASELINE, RunSpec
 
 Row = Mapping[str, Any]
 MACHINE = ("device_name", "cores", "threads", "platform", "fingerprint", "load_average")
@@ -132,12 +132,13 @@ def question(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None) 
 def best_of(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None) -> tuple[Cell, Row] | None:
     """The cell that the verdict names; where there is none, the fastest."""
     pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(number(r, "speedup"))]
-    chosen = [p for p in pairs if found and (p[0].spec.method, p[0].spec.schedule, p[0].spec.k) == named(found)]
+    chosen = [p for p in pairs if found and named(p[0].spec) == named(found)]
     return max(chosen or pairs, key=lambda p: p[1]["speedup"], default=None)
 
 
-def named(found: Verdict) -> tuple[str, str, int | None]:
-    return found.method, found.schedule, found.k
+def named(found: Verdict | RunSpec) -> tuple[str, str, float | None, int | None]:
+    """What tells the cells of a question apart."""
+    return found.method, found.schedule, found.confidence, found.k
 
 
 def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] | None) -> Iterator[Picture]:

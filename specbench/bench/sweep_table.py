@@ -40,6 +40,8 @@ def series(rows: Sequence[Row]) -> list[list[Row]]:
 def lookahead(row: Row) -> str:
     """A cell's lookahead as a table names it: its K, or how K is chosen and its ceiling."""
     schedule = row.get("schedule") or "constant"
+    if schedule == "confidence":
+        schedule += f" {row.get('confidence')}"
     return str(row["k"]) if schedule == "constant" else f"{schedule} ≤ {row['k']}"
 
 
@@ -98,8 +100,8 @@ def positions(rows: Sequence[Row]) -> int:
 
 def sweep_table(rows: Sequence[Row], text: Any) -> Group:
     """One line per lookahead; below it the best ones and the acceptance by position. `text` shows a number of a row."""
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column("K", justify="right")
+    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    table.add_column("K", justify="right", no_wrap=True)
     for label, _ in COLUMNS:
         table.add_column(label, justify="right", no_wrap="interval" in label)
     winner = best(rows, "speedup")
@@ -115,8 +117,8 @@ def sweep_table(rows: Sequence[Row], text: Any) -> Group:
 def acceptance_table(rows: Sequence[Row], text: Any) -> Table:
     """Acceptance at every position, given that all before it were accepted; one line per lookahead."""
     count = positions(rows)
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column("K", justify="right")
+    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    table.add_column("K", justify="right", no_wrap=True)
     for position in range(1, count + 1):
         table.add_column(str(position), justify="right")
     for row in rows:

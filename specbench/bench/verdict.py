@@ -44,7 +44,9 @@ class Candidate:
     def name(self) -> str:
         """The choice in the words of the command line."""
         method = text(self.row, "method")
-        choice = f"K = {self.k}" if self.constant else f"--schedule {text(self.row, 'schedule')} with K up to {self.k}"
+        schedule = text(self.row, "schedule")
+        rule = f"{schedule} --confidence {text(self.row, 'confidence')}" if schedule == "confidence" else schedule
+        choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"
         return choice if method == "chain" else f"{method}, {choice}"
 
 
@@ -67,6 +69,7 @@ class Verdict:
     best: str
     method: str
     schedule: str
+    confidence: float | None
     k: int | None
     candidates: int
     prompts: int | None
@@ -160,6 +163,7 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate], answer: Answer)
         "best": best.name if best else "",
         "method": text(row, "method"),
         "schedule": text(row, "schedule"),
+        "confidence": number(row, "confidence"),
         "k": best.k if best else None,
         "prompts": int(prompts) if prompts else None,
         "repeat": int(number(row, "repeat") or 1) if best else None,

@@ -56,8 +56,10 @@ def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Any:
     """Take what changes no number out of the settings."""
     from specbench.cli.measuring import Output
 
-    style, parent = settings.pop("format", "table"), Path(str(settings.pop("output_dir", "results")))
-    return Output(style, parent, given["quiet"], given["verbose"])
+    style, parent = settings.pop("format", "table"), settings.pop("output_dir", "results")
+    if not isinstance(parent, str | Path):
+        raise UsageError(f"--output-dir {parent!r} is no folder's name")
+    return Output(style, Path(parent), given["quiet"], given["verbose"])
 
 
 def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.console import Console
 from specbench.bench import plan, report
 from specbench.bench.environment import environment, now
 from specbench.bench.failures import Failure, attempt
-from specbench.bench.files import clean
+from specbench.bench.files import clean, first_line
 from specbench.bench.prepared import Prepared, same_ground
 from specbench.bench.record import RunFolder, read_run, slug
 from specbench.bench.runner import INTERRUPTED, UNFINISHED, give_up, measure
@@ -56,7 +56,7 @@ def resume(path: Path, output: Output) -> list[Cell]:
     folder = RunFolder.resume(path)
     with closing(folder):
         description = read_run(path).description
-        specs = [RunSpec(**spec) for spec in description["specs"]]
+        specs = specs_in(description, path)
         pairs: Pairs = []
         groups = plan.by_pair(specs)
         for group in groups:
@@ -66,6 +66,17 @@ def resume(path: Path, output: Output) -> list[Cell]:
                 same_ground(description, pair, folder.past)
             pairs.append((group, pair))
         return carry_out(folder, pairs, description, output)
+
+
+def specs_in(description: Mapping[str, Any], path: Path) -> list[RunSpec]:
+    """The cells that run.json lists."""
+    try:
+        specs = [RunSpec(**spec) for spec in description["specs"]]
+        if not specs or not isinstance(description["environment"], dict):
+            raise ValueError("it lists no cells, or no environment")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path / 'run.json'} is damaged ({first_line(error)}): start a new run") from error
+    return specs
 
 
 def prepared(group: Sequence[RunSpec], alone: bool) -> Prepared | Failure:

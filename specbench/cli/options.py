@@ -171,7 +171,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: expected keys and values, the same as the options of `specbench run`")
