@@ -16,7 +16,7 @@ from specbench.bench.sweep_table import is_number
 STAGES = (  # heading, column, whether it is a sum rather than a term
     ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
     ("predicted", "speedup_predicted", True), ("position", "term_position", False), ("verify", "term_verify", False),
-    ("sampling", "term_sampling", False), ("host", "term_host", False), ("calibrated", "speedup_calibrated", True),
+    ("sampling", "term_sampling", False), ("host", "term_host", False), ("cali-\nbrated", "speedup_calibrated", True),
     ("cut\nrounds", "term_truncated", False), ("measured", "speedup", True),
 )  # fmt: skip
 
