@@ -171,6 +171,21 @@ def test_a_name_that_no_file_system_takes_is_one_line(command: Command) -> None:
     assert "File name too long" in found.line
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("limit: 2020-13-45\n", "is not readable as YAML"),
+        (f"limit: {'9' * 5000}\n", "is not readable as YAML"),
+        ("k: 1\noutput_dir:\n", "--output-dir None is no folder's name"),
+    ],
+)
+def test_values_that_are_none_are_one_line(command: Command, tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "odd.yaml").write_text(content)
+    found = command("sweep", tmp_path / "odd.yaml")
+    assert found.code == 2
+    assert said in found.line
+
+
 def test_a_shipped_grid_is_known_by_its_name(command: Command) -> None:
     found = command("sweep", "demo", "--device", "nowhere")
     assert found.code == 2

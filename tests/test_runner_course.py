@@ -75,3 +75,16 @@ def test_a_pair_that_cannot_be_had_again_leaves_what_was_measured_to_be_gone_on_
     found = give_up(specs, Failure("error", "no such folder"), Witness(), {c.spec: c for c in cells})
     assert [(c.status, len(c.samples)) for c in found] == [("partial", 1), ("error", 0)]
     assert {c.error for c in found} == {"no such folder"}
+
+
+@pytest.mark.parametrize("at", range(3, 12))
+def test_a_repeated_run_that_is_continued_is_the_undisturbed_one(at: int) -> None:
+    jobs = [job("a", "b", "c", repeat=2)]
+    whole, _ = measure(jobs, FakeBackend(), no_scores, Witness())
+    cells, _ = measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), no_scores, Witness())
+    backend = FakeBackend()
+    again, _ = measure(jobs, backend, no_scores, Witness(), {c.spec: c for c in cells})
+    assert [(s.prompt, s.repeat, s.turn, s.places) for s in again[0].samples] == [
+        (s.prompt, s.repeat, s.turn, s.places) for s in whole[0].samples
+    ]
+    assert len(backend.calls) == 2 * (6 - len(cells[0].samples))

@@ -69,6 +69,16 @@ def test_a_candidate_that_is_sure_to_pay_goes_before_a_faster_one_that_is_not() 
     assert (found.answer, found.best) == ("YES", "K = 3")
 
 
+def test_while_one_is_open_a_slower_one_that_is_settled_is_not_named() -> None:
+    found = only(row(2, 0.95, half=0.01), row(8, 0.8, half=0.5))
+    assert (found.answer, found.k) == ("UNCLEAR", 8)
+
+
+def test_a_threshold_is_part_of_what_is_recommended() -> None:
+    found = only(row(4, 1.62, schedule="confidence", confidence=0.9))
+    assert (found.confidence, found.best) == (0.9, "--schedule confidence --confidence 0.9 with K up to 4")
+
+
 def test_the_optimum_is_told_with_those_as_good() -> None:
     found = only(*(row(k, s) for k, s in ((1, 1.5), (2, 1.61), (3, 1.62), (4, 1.605), (8, 1.61))))
     assert (found.best, found.near_best) == ("K = 3", "2-4,8")

@@ -81,6 +81,7 @@ def test_an_adaptive_lookahead_counts_the_levels_that_were_drafted() -> None:
     found = explain(rounds, BASELINE, arm(2, 5, verify=12, accept=2, host=1.5, tokens=7), None, 70 / 36)
     assert found.predicted == exactly((1.9375 + 1.5) / 2 / 1.25)  # K = 4 and K = 1 at α = 0.5, 2.5 tokens a round
     assert found.calibrated == exactly(3.5 / 1.8)
+    assert (found.ideal, found.first_draft) == (found.predicted, 0.0)  # its first token is not told apart
     assert found.truncated == exactly(0)
 
 
