@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BASELINE = "baseline"
-SCHEMA_VERSION = 2  # of the columns of results.csv and samples.csv, and of the lines of the journal
+SCHEMA_VERSION = 3  # of the columns of results.csv and samples.csv, and of the lines of the journal
 
 
 class RunSpec(BaseModel):
@@ -15,7 +15,8 @@ class RunSpec(BaseModel):
 
     Names of models, data sets and methods are kept as they were given; what they resolved to stands in the record.
     `k` is the lookahead of a constant schedule and the ceiling of the others; `confidence` is read by its schedule
-    alone. `until_ci` ends the cell once the speedup's interval is that narrow (relative half width).
+    alone. `acceptance` makes acceptance synthetic: one rate for every position, or one per position. `batch` rows are
+    decoded together. `until_ci` ends the cell once the speedup's interval is that narrow (relative half width).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,6 +29,7 @@ class RunSpec(BaseModel):
     k: int = Field(default=4, ge=0, le=512)
     schedule: Literal["constant", "auto", "heuristic", "confidence"] = "constant"
     confidence: float = Field(default=0.4, ge=0, le=1)
+    acceptance: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)] | None = None
     dataset: str = "code"
     column: str | None = None
     template: str | None = None
@@ -42,7 +44,8 @@ class RunSpec(BaseModel):
     dtype: str = "auto"
     draft_dtype: str | None = None
     device: str = "auto"
-    tier: Literal["eager"] = "eager"
+    tier: Literal["auto", "eager", "graph", "compile"] = "eager"
+    batch: int = Field(default=1, ge=1)
     seed: int = Field(default=0, ge=0)
     warmup: int = Field(default=2, ge=0)
     repeat: int = Field(default=1, ge=1)
@@ -61,7 +64,7 @@ class RunSpec(BaseModel):
     @property
     def baseline(self) -> "RunSpec":
         """The cell that this one is compared with; cells with an equal baseline share its decodes."""
-        return self.with_(method=BASELINE, k=0, schedule="constant", confidence=0.4)
+        return self.with_(method=BASELINE, k=0, schedule="constant", confidence=0.4, acceptance=None)
 
     @property
     def key(self) -> str:

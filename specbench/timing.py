@@ -1,26 +1,36 @@
-"""Clocks: what a timed region is, and spans inside it that say which phase took how long.
+"""Clocks: what a timed region is, and laps inside it that say which phase took how long.
 
-A clock knows seconds and phase names; it must not know what is decoded. Nested spans are named by their path, so the
-verify pass of an inner speculation is "draft/verify".
+A clock knows seconds and phase names; it must not know what is decoded. Every part of a method has its own view of the
+clock (`under`), so that the verify pass of an inner speculation is "draft/verify"; a phase counts what is under it.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 
-class Clock(Protocol):
-    """Measures one region at a time; `spans` holds the seconds by phase of the region that ended last."""
+class Laps(Protocol):
+    """What a part of a method sees of a clock."""
 
-    def span(self, phase: str) -> AbstractContextManager[None]:
-        """Attribute the time inside to `phase`."""
+    def lap(self, phase: str, after: Tensor | None = None) -> None:
+        """What was done since the last lap belongs to `phase`. `after` is what came of it, which a compiled round must
+        have computed before the lap, and reads only after it."""
         ...
 
+    def under(self, phase: str) -> "Laps":
+        """The same clock for a part whose phases belong to `phase`."""
+        ...
+
+
+class Clock(Laps, Protocol):
+    """Measures one region at a time."""
+
     def start(self) -> None:
-        """Begin a region with the device idle, forgetting earlier spans."""
+        """Begin a region with the device idle, forgetting earlier laps."""
         ...
 
     def stop(self) -> tuple[float, dict[str, float]]:
@@ -31,8 +41,11 @@ class Clock(Protocol):
 class NullClock:
     """Measures nothing, costs nothing."""
 
-    def span(self, phase: str) -> AbstractContextManager[None]:
-        return nullcontext()
+    def lap(self, phase: str, after: Tensor | None = None) -> None:
+        return
+
+    def under(self, phase: str) -> Laps:
+        return self
 
     def start(self) -> None:
         return
@@ -41,73 +54,108 @@ class NullClock:
         return 0.0, {}
 
 
+@dataclass(frozen=True)
+class Under:
+    """The view of a part whose phases belong to `phase`."""
+
+    clock: Laps
+    phase: str
+
+    def lap(self, phase: str, after: Tensor | None = None) -> None:
+        self.clock.lap(f"{self.phase}/{phase}", after)
+
+    def under(self, phase: str) -> Laps:
+        return Under(self, phase)
+
+
+def by_phase(laps: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Seconds of laps summed by phase; "draft/first" counts as "draft" too."""
+    spans: dict[str, float] = {}
+    for path, seconds in laps:
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            name = "/".join(parts[:depth])
+            spans[name] = spans.get(name, 0.0) + seconds
+    return spans
+
+
 class WallClock:
-    """Host time; exact for a device that runs synchronously with the host. Tests inject `now`."""
+    """Host time; exact for a device that runs synchronously with the host. Tests inject `now`.
+
+    In a compiled round a lap is an operator of the graph that reads the same clock (one runs at a time).
+    """
+
+    running: "WallClock | None" = None
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
-        self._path: list[str] = []
-        self._spans: dict[str, float] = {}
+        self._laps: list[tuple[str, float]] = []
         self._began = 0.0
 
-    def _read(self) -> float:
-        return self._now()
+    def lap(self, phase: str, after: Tensor | None = None) -> None:
+        if torch.compiler.is_compiling():
+            torch.ops.specbench.lap(after, phase)
+        else:
+            self._laps.append((phase, self._now()))
 
-    @contextmanager
-    def span(self, phase: str) -> Iterator[None]:
-        self._path.append(phase)
-        began = self._read()
-        try:
-            yield
-        finally:
-            name = "/".join(self._path)
-            self._spans[name] = self._spans.get(name, 0.0) + self._read() - began
-            self._path.pop()
+    def under(self, phase: str) -> Laps:
+        return Under(self, phase)
 
     def start(self) -> None:
-        self._spans = {}
-        self._began = self._read()
+        WallClock.running = self
+        self._laps = []
+        self._began = self._now()
 
     def stop(self) -> tuple[float, dict[str, float]]:
-        return self._read() - self._began, dict(self._spans)
+        ended = self._now()
+        times = [self._began, *(at for _, at in self._laps)]
+        laps = [(phase, at - before) for (phase, at), before in zip(self._laps, times, strict=False)]
+        return ended - self._began, by_phase(laps)
+
+
+_operators = torch.library.Library("specbench", "DEF")  # type: ignore[no-untyped-call]
+_operators.define("lap(Tensor(a!) after, str phase) -> ()")  # type: ignore[no-untyped-call]
+
+
+@torch.library.impl(_operators, "lap", "CompositeExplicitAutograd")
+def _lap(after: Tensor, phase: str) -> None:
+    """It changes nothing; that it says it may keeps it between what computes `after` and what reads it."""
+    if WallClock.running is not None:
+        WallClock.running.lap(phase)
+
+
+@torch.library.register_fake("specbench::lap")  # type: ignore[untyped-decorator]
+def _no_lap(after: Tensor, phase: str) -> None:
+    return
 
 
 class CudaClock:
-    """Host time between two synchronisations for the region, device events for the spans: no wait inside the region."""
+    """Host time between two synchronisations for the region, device events for the laps: no wait inside the region."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._path: list[str] = []
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._marks: list[tuple[str, torch.cuda.Event]] = []
         self._began = 0.0
 
-    def _mark(self) -> torch.cuda.Event:
+    def lap(self, phase: str, after: Tensor | None = None) -> None:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
-        return event
+        self._marks.append((phase, event))
 
-    @contextmanager
-    def span(self, phase: str) -> Iterator[None]:
-        self._path.append(phase)
-        began = self._mark()
-        try:
-            yield
-        finally:
-            self._events.append(("/".join(self._path), began, self._mark()))
-            self._path.pop()
+    def under(self, phase: str) -> Laps:
+        return Under(self, phase)
 
     def start(self) -> None:
-        self._events = []
+        self._marks = []
         torch.cuda.synchronize(self._device)
         self._began = time.perf_counter()
+        self.lap("")
 
     def stop(self) -> tuple[float, dict[str, float]]:
         torch.cuda.synchronize(self._device)
         seconds = time.perf_counter() - self._began
-        spans: dict[str, float] = {}
-        for name, began, ended in self._events:
-            spans[name] = spans.get(name, 0.0) + began.elapsed_time(ended) / 1000
-        return seconds, spans
+        pairs = zip(self._marks[:-1], self._marks[1:], strict=True)
+        return seconds, by_phase((phase, a.elapsed_time(b) / 1000) for (_, a), (phase, b) in pairs)
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -52,11 +52,17 @@ def topology(parents: tuple[int, ...]) -> Topology:
     return Topology(tuple(depths), ranks, parents == tuple(range(-1, len(parents) - 1)))
 
 
-@lru_cache(maxsize=4096)
 def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
     """[n] on the device, sent there once: the host waits for the device when it sends data of its own."""
+    return made(values, device) if torch.compiler.is_compiling() else kept(values, device)
+
+
+def made(values: tuple[int, ...], device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=torch.long, device=device)
+
+
+kept = lru_cache(maxsize=4096)(made)
 
 
 @lru_cache(maxsize=1024)

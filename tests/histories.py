@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, levels_left
+from specbench.decoding.decode import begin
 from specbench.decoding.draft import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
+from specbench.decoding.rounds import levels_left
 from specbench.decoding.schedule import Confidence, Constant, Costs, Heuristic, Marginal, Schedule
 from specbench.decoding.types import Context
 from tests.laws import autoregressive, error

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, levels_left
+from specbench.decoding.decode import begin
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
+from specbench.decoding.rounds import levels_left
 from specbench.decoding.types import Context, Draft, Drafter
 from tests.sources import enumerate_outcomes
 from tests.toys import CPU, PROMPT, nodes, number_of, numbers, tokens_of

@@ -77,7 +77,7 @@ class FakeBackend:
     answer: Callable[[Call], Sequence[int]] = lambda call: (1, 2, 3)
     calls: list[Call] = field(default_factory=list)
 
-    def prepare(self, spec: RunSpec) -> Decode:
+    def prepare(self, spec: RunSpec, longest: int) -> Decode:
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
             arm = spec.method if spec.k == 0 else f"{spec.method} K={spec.k}"
             call = Call(arm, tuple(prompts[0]), seeds[0])

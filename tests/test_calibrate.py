@@ -79,7 +79,7 @@ class Known:
         self.built += [Model(self.hand), Model(self.hand)]
         return dict(zip(("target", "draft"), self.built[-2:], strict=True))
 
-    def prepare(self, spec: RunSpec) -> Decode:
+    def prepare(self, spec: RunSpec, longest: int) -> Decode:
         self.asked.append(spec)
         baseline = Trace((1,) * 4, (RoundCounts(0, 0, 0, 1, ()),) * 4, 0.040, 0.1,
                          {"draft": 0.0, "verify": 0.032, "accept": 0.004})  # fmt: skip

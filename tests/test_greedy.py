@@ -10,10 +10,11 @@ import pytest
 import torch
 import transformers as hf
 
-from specbench.decoding.decode import NonFiniteError, Trace, decode
+from specbench.decoding.decode import Trace, decode
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
+from specbench.decoding.rounds import NonFiniteError
 from specbench.decoding.types import Drafter, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.metrics import acceptance

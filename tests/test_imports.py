@@ -26,6 +26,8 @@ LIGHT_COMMANDS = {
     "compare --help": ["compare", "--help"],
     "verdict --help": ["verdict", "--help"],
     "calibrate --help": ["calibrate", "--help"],
+    "models list": ["models", "list"],
+    "models grow --help": ["models", "grow", "--help"],
     "report --help": ["report", "--help"],
     "trace --help": ["trace", "--help"],
     "selftest --help": ["selftest", "--help"],

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from specbench.bench.plan import AUTO_CEILING, DEFAULT_LIMIT, by_pair, cells
-from specbench.cli.launch import with_ks
+from specbench.cli.launch import with_batches, with_ks
 from specbench.errors import UsageError
 from specbench.shipped import CONFIGS
 from specbench.spec import RunSpec
@@ -75,7 +75,7 @@ def test_dtypes_are_pairs_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"kay": 2}, "unknown setting kay; known are column, "),
+        ({"kay": 2}, "unknown setting kay; known are acceptance, batch, column, "),
         ({"temperature": "hot"}, "--temperature 'hot': "),
         ({"temperature": [0, -1]}, "--temperature -1: "),
         ({"schedule": "often"}, "--schedule 'often': "),
@@ -104,6 +104,27 @@ def test_k_lists_are_read_as_the_command_line_writes_them() -> None:
     assert ks(k="auto") == ["auto"]
     with pytest.raises(UsageError, match="cannot read"):
         ks(k="automatic")
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [("1,4,16", [1, 4, 16]), (["8", 4, "1, 2"], [1, 2, 4, 8]), ("4", 4), (4, 4), ("4,4", 4), ([], [])],
+)
+def test_batches_are_an_axis_where_there_are_several(given: Any, sizes: Any) -> None:
+    found = with_batches({"batch": given, "k": 2})
+    assert found == {"batch": sizes, "k": 2}
+    assert with_batches({"k": 2}) == {"k": 2}
+    if sizes:
+        assert [c.batch for c in cells({**found, "dataset": "code"})] == (sizes if isinstance(sizes, list) else [sizes])
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "1,", "2.5", "1-4", "all", "²", "9" * 5000, True, None])
+def test_what_is_no_batch_is_refused_in_one_line(given: Any) -> None:
+    with pytest.raises(UsageError) as refusal:
+        with_batches({"batch": given})
+    assert str(refusal.value).startswith("cannot read --batch ")
+    assert str(refusal.value).endswith(": write whole numbers from 1 on, such as 1,4,16")
+    assert len(str(refusal.value)) < 200
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "grids").glob("*.yaml")), ids=lambda path: path.stem)

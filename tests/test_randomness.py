@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from specbench.decoding import verify
-from specbench.decoding.decode import NonFiniteError, Trace, begin, decode, levels_left
+from specbench.decoding.decode import Trace, begin, decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import (
     FromUniforms,
@@ -24,6 +24,7 @@ from specbench.decoding.randomness import (
     race,
     seeded,
 )
+from specbench.decoding.rounds import NonFiniteError, levels_left
 from specbench.decoding.types import Context
 from specbench.decoding.verify import TokenMatch, at
 from specbench.tokens import TokenTree

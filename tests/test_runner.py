@@ -9,7 +9,7 @@ from torch import Tensor
 from specbench.bench.lossless import Losslessness
 from specbench.bench.order import seed_of
 from specbench.bench.runner import measure
-from specbench.decoding.decode import NonFiniteError
+from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
 from tests.measured import Call, FakeBackend, Witness, job
@@ -97,9 +97,9 @@ def test_the_baseline_arm_is_the_same_cell_without_a_draft() -> None:
     prepared: list[RunSpec] = []
 
     class Noting(FakeBackend):
-        def prepare(self, spec: RunSpec):  # type: ignore[no-untyped-def]
+        def prepare(self, spec: RunSpec, longest: int):  # type: ignore[no-untyped-def]
             prepared.append(spec)
-            return super().prepare(spec)
+            return super().prepare(spec, longest)
 
     task = job("a", temperature=0.5, max_new_tokens=7, k=3)
     measure([task], Noting(), no_scores, Witness())
@@ -191,10 +191,10 @@ def test_a_baseline_that_fails_ends_all_cells_of_its_group(at: int) -> None:
 
 def test_a_failure_while_preparing_is_the_status_of_the_cell() -> None:
     class Refusing(FakeBackend):
-        def prepare(self, spec: RunSpec):  # type: ignore[no-untyped-def]
+        def prepare(self, spec: RunSpec, longest: int):  # type: ignore[no-untyped-def]
             if spec.k == 2:
                 raise UsageError("no such part")
-            return super().prepare(spec)
+            return super().prepare(spec, longest)
 
     cells, _ = measure([job("a", k=k) for k in (1, 2)], Refusing(), no_scores, Witness())
     assert [(c.status, c.error) for c in cells] == [("ok", ""), ("error", "no such part")]

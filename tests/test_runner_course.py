@@ -8,7 +8,7 @@ from specbench.bench import runner
 from specbench.bench.failures import Failure
 from specbench.bench.runner import give_up, measure
 from specbench.bench.statistics import Interval
-from specbench.decoding.decode import NonFiniteError
+from specbench.decoding.rounds import NonFiniteError
 from tests.measured import Call, FakeBackend, Witness, job
 from tests.races import failing, flat_scores, no_scores, run
 

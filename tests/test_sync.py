@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specbench.decoding.decode import begin, decode, levels_left
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
+from specbench.decoding.rounds import levels_left
 from specbench.decoding.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.types import Context, Draft, Drafter, Verdict, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch

@@ -10,9 +10,10 @@ import torch
 
 from specbench.bench.token_view import TokenView, TracedRound, parsed
 from specbench.bench.tracing import spelled, trace
-from specbench.decoding.decode import NonFiniteError, Trace, decode
+from specbench.decoding.decode import Trace, decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
+from specbench.decoding.rounds import NonFiniteError
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.models import loading, pairs
 from tests import toys

@@ -17,7 +17,7 @@ import transformers as hf
 from torch import Tensor
 from transformers.models.gemma2 import modeling_gemma2
 
-from specbench.decoding import decode
+from specbench.decoding import decode, rounds
 from specbench.decoding.draft import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
@@ -104,7 +104,8 @@ def eager_attention(
 def context_of(prompts: Sequence[Sequence[int]], new: int, room: int, eos: Sequence[int] = ()) -> Context:
     """What `decode.begin` makes, with buffers as short as they may be: the tests hold many thousand rows at once."""
     context = decode.begin(prompts, new, room, eos, CPU)
-    return replace(context, seq=context.seq[:, : max(map(len, prompts)) + new + room + 2].clone())
+    length = max(map(len, prompts)) + new + room + 2
+    return replace(context, seq=context.seq[:, :length].clone(), reach=length)
 
 
 @torch.inference_mode()
@@ -189,7 +190,7 @@ def enumerate_law(
     exact, waiting = Exact([Counter() for _ in prompts]), [first]
     while waiting:
         state = waiting.pop()
-        after, decoded = one_round(method, state, decode.levels_left(state.context) - 1)
+        after, decoded = one_round(method, state, rounds.levels_left(state.context) - 1)
         exact.rows += decoded
         live, left = after.context.live, (after.context.last - after.context.pos) * after.context.live
         if together and live.any():

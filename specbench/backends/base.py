@@ -12,6 +12,6 @@ Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], list[Trace]]  # prom
 class Backend(Protocol):
     """An engine that can decode; the runner times nothing itself, it reads the traces."""
 
-    def prepare(self, spec: RunSpec) -> Decode:
-        """A function that decodes prompts as `spec` says, with everything slow already done."""
+    def prepare(self, spec: RunSpec, longest: int) -> Decode:
+        """A function that decodes prompts of up to `longest` tokens as `spec` says; all that is slow is done here."""
         ...

@@ -11,12 +11,14 @@ import torch
 
 from specbench.backends.base import Decode
 from specbench.decoding.build import build, needs
-from specbench.decoding.decode import Trace, begin, decode
+from specbench.decoding.decode import Trace, begin, decode, places
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
+from specbench.decoding.rounds import Play, Rounds, Stepwise, Whole
 from specbench.decoding.schedule import Costs, Schedule, scheduled
+from specbench.decoding.synthetic import synthetic
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models import check, loading, pairs
+from specbench.models import check, forward, loading, pairs, scale
 from specbench.models.causal import Causal
 from specbench.models.probe import probe
 from specbench.models.warp import Law
@@ -46,17 +48,25 @@ def draft_name(spec: RunSpec) -> str:
     return name
 
 
+def half(config: Any) -> bool:
+    """Whether a checkpoint is stored in a type of 16 bits."""
+    own = config.dtype or config.get_text_config(decoder=True).dtype
+    return isinstance(own, torch.dtype) and own.itemsize == 2
+
+
 class Native:
     """The pair of some specs. Creating it checks everything that can be checked without weights; `load` reads them."""
 
     def __init__(self, *specs: RunSpec) -> None:
         spec = specs[0]
         self.device = loading.resolve_device(spec.device)
+        self.tier, self.why = forward.choose(spec.tier, self.device)
         roles = {"target"}.union(*(needs(one.method) for one in specs))
         self.costs: Costs | None = None  # what `--k auto` reckons with; set by whoever has measured them on this pair
         nothing = dict.fromkeys(("target", "draft"), NOT_LOADED)
         for one in specs:
-            build(one.method, nothing, one.k, schedule=self.schedule(one))  # a wrong method file ends it here
+            form = build(one.method, nothing, one.k, schedule=self.schedule(one))  # a wrong method file ends it here
+            synthetic(form, one.acceptance)
         target = self._role(pairs.resolve(spec.target, spec.target_revision), spec.dtype)
         self.roles = {"target": target}
         self.warnings: tuple[str, ...] = ()
@@ -75,6 +85,8 @@ class Native:
     def _role(self, checkpoint: pairs.Checkpoint, dtype: str) -> Role:
         config = loading.load_config(checkpoint)
         tokenizer = loading.load_tokenizer(checkpoint)
+        if dtype == "auto" and self.tier == "compile" and half(config) and forward.fast_bfloat16(self.device):
+            dtype = "bfloat16"
         return Role(checkpoint, config, tokenizer, loading.resolve_dtype(dtype, config, self.device))
 
     def encode(self, text: str) -> list[int]:
@@ -112,7 +124,8 @@ class Native:
     def models(self, spec: RunSpec) -> dict[str, Causal]:
         """Fresh models (own caches, shared weights) whose rows follow the law of `spec`."""
         law = Law(spec.temperature, spec.top_k, spec.top_p, spec.min_p, spec.eta)
-        return {name: Causal(network, law, self.width) for name, network in self.networks.items()}
+        fixed = self.tier != "eager"
+        return {name: Causal(network, law, self.width, fixed) for name, network in self.networks.items()}
 
     def schedule(self, spec: RunSpec) -> Schedule:
         """The rule that says how many of K tokens a drafter draws."""
@@ -120,18 +133,37 @@ class Native:
 
     def method(self, spec: RunSpec, clock: Clock | None = None) -> Speculate:
         """The method of a spec over fresh models."""
-        return build(spec.method, self.models(spec), spec.k, clock, self.schedule(spec))
+        method = build(spec.method, self.models(spec), spec.k, clock, self.schedule(spec))
+        return synthetic(method, spec.acceptance)
 
-    def prepare(self, spec: RunSpec) -> Decode:
+    def prepare(self, spec: RunSpec, longest: int) -> Decode:
         clock = clock_for(self.device)
         method = self.method(spec, clock)
         eos = self.eos(spec)
+        rounds = self.rounds(spec, method, longest)
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
             rng = seeded(seeds, self.device)
-            return decode(method, prompts, new=spec.max_new_tokens, eos=eos, rng=rng, device=self.device, clock=clock)
+            to = {"new": spec.max_new_tokens, "eos": eos, "device": self.device}
+            return decode(method, prompts, rng=rng, clock=clock, rounds=rounds, **to)  # type: ignore[arg-type]
 
         return run
+
+    def rounds(self, spec: RunSpec, method: Speculate, longest: int) -> Rounds:
+        """How the tier of this pair runs the rounds of a method, made ready for prompts of up to `longest` tokens."""
+        if self.tier == "eager":
+            return Stepwise(method)
+        room = method.drafter.room
+        length = places(longest, spec.max_new_tokens, room)
+        prompts = [[0] * 2] * spec.batch
+        context = begin(prompts, 1, room, self.eos(spec), self.device, length)
+        rounds = Whole(method, length, forward.reaches(length, self.device), self.ready)
+        rounds.prime(context, seeded([0] * spec.batch, self.device))
+        return rounds
+
+    def ready(self, play: Play) -> Play:
+        """A round that is cheap to call."""
+        return forward.Compiled(play, self.device)
 
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
         """[len(ids) − start, V] logits of the target along a known text from token start − 1 on, fed `block` at a time.
@@ -141,4 +173,5 @@ class Native:
         context = begin([list(ids[:start])], len(ids) - start, block, [], self.device)
         context.seq[0, : len(ids)] = torch.tensor(list(ids), device=self.device)
         model = Causal(self.networks["target"], Law(), self.width)
-        return model.read(context, len(ids) - start, block)
+        known = scale.vocabulary(self.roles["target"].config)  # sunk logits would drown the noise of real ones
+        return model.read(context, len(ids) - start, block)[:, :known]

@@ -44,7 +44,7 @@ class Pair(Protocol):
 
     def models(self, spec: RunSpec) -> Mapping[str, Model]: ...
 
-    def prepare(self, spec: RunSpec) -> Decode: ...
+    def prepare(self, spec: RunSpec, longest: int) -> Decode: ...
 
 
 def calibrate(
@@ -88,7 +88,7 @@ def quick_costs(backend: Pair, k: int, spec: RunSpec | None = None) -> Costs:
     return calibrate(backend, [context], [*widths, k + 1], QUICK_REPEAT, seed=0, spec=spec).costs(context)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def level(
     backend: Pair, length: int, widths: Sequence[int], repeat: int, order: random.Random, spec: RunSpec, clock: Clock
 ) -> Level:
@@ -152,7 +152,7 @@ def decodes_of(backend: Pair, prompt: Sequence[int], spec: RunSpec) -> dict[str,
     chain = spec.with_(method="chain", k=LOOKAHEAD, schedule="constant", max_new_tokens=tokens, ignore_eos=True)
 
     def arm(one: RunSpec) -> Callable[[], Trace]:
-        run = backend.prepare(one)
+        run = backend.prepare(one, len(prompt))
         return lambda: run([prompt], [spec.seed % 2**63])[0]
 
     return {"baseline": arm(chain.baseline), "chain": arm(chain)}

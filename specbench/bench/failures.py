@@ -12,7 +12,7 @@ import torch
 
 from specbench.bench.files import first_line
 from specbench.bench.samples import Status
-from specbench.decoding.decode import NonFiniteError
+from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import SpecbenchError
 
 T = TypeVar("T")

@@ -63,7 +63,7 @@ def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cell(chosen: Mapping[str, Any]) -> RunSpec:
-    """One cell. K may be the word auto; a method without a draft has no lookahead."""
+    """One cell. K may be the word auto; a method without a draft has no lookahead and no acceptance."""
     chosen = dict(chosen)
     if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and name != "ignore_eos"]:
         raise UsageError(f"--{wrong[0].replace('_', '-')} is {chosen[wrong[0]]}: a number or a word is wanted")
@@ -72,6 +72,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
             raise UsageError(f"--k auto is a schedule: leave out --schedule {other}, or make --k a number, its ceiling")
         chosen["schedule"] = AUTO
         del chosen["k"]
+    chosen["acceptance"] = rates(chosen.get("acceptance"))
     first = RunSpec(**chosen)
     chosen["draft"] = first.draft or pairs.default_draft(first.target)
     if first.method == BASELINE:
@@ -81,6 +82,28 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     elif "k" not in chosen and chosen["draft"] and (known := pairs.default_k(first.target, chosen["draft"])):
         chosen["k"] = known
     return RunSpec(**chosen)
+
+
+def rates(given: Any) -> tuple[float, ...] | None:
+    """Synthetic acceptance as it is written: one rate, or one per position joined by commas. None: the pair's own."""
+    if given is None:
+        return None
+    try:
+        found = tuple(float(part) for part in str(given).split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 <= rate <= 1 for rate in found):
+        raise UsageError(
+            f"--acceptance {str(given)[:60]!r}: write a rate from 0 to 1 (0.8), or one per position (0.8,0.7,0.6)"
+        )
+    return found
+
+
+def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
+    """As columns: the rates as they are written, and whether acceptance follows them or is the pair's own."""
+    if spec.acceptance is None:
+        return {"acceptance": None, "acceptance_mode": "real"}
+    return {"acceptance": ",".join(map(str, spec.acceptance)), "acceptance_mode": "synthetic"}
 
 
 def one_line(error: ValidationError) -> str:

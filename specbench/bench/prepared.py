@@ -21,6 +21,7 @@ from specbench.bench.runner import UNFINISHED, Job, Past
 from specbench.bench.strata import digest
 from specbench.decoding.schedule import Costs
 from specbench.errors import UsageError
+from specbench.models.scale import label
 from specbench.shipped import PACKAGE
 from specbench.spec import RunSpec
 
@@ -97,8 +98,9 @@ def prompts_of(group: Sequence[RunSpec], backend: Native) -> PromptSet:
 
 
 def roles(backend: Native) -> dict[str, Any]:
-    """What the pair resolved to, as columns."""
-    found: dict[str, Any] = {}
+    """What the pair resolved to, as columns. `scale_model` names the roles that are scale models; empty if none is."""
+    scaled = [f"{name} {called}" for name, role in backend.roles.items() if (called := label(role.config))]
+    found: dict[str, Any] = {"scale_model": ", ".join(scaled)}
     for name, role in backend.roles.items():
         prefix = "" if name == "target" else f"{name}_"
         found |= {

@@ -16,16 +16,16 @@ from rich.text import Text
 from specbench.bench.files import clean
 from specbench.bench.noise import Diagnostics, warnings
 from specbench.bench.statistics import Interval, half_width
-from specbench.bench.sweep_table import lookahead, series, sweep_markdown, sweep_table
+from specbench.bench.sweep_table import caveats, lookahead, series, sweep_markdown, sweep_table
 from specbench.bench.verdict import lines, verdict
 from specbench.bench.why_table import why_table
 from specbench.bench.wording import literal
 from specbench.bench.writing import finite, write_rows
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
-SETTINGS = ("target", "draft", "method", "k", "schedule", "confidence", "dtype_resolved", "draft_dtype_resolved",
-            "temperature", "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos", "limit", "until_ci",
-            "seed", "tier", "device")  # fmt: skip
+SETTINGS = ("target", "draft", "method", "k", "schedule", "confidence", "acceptance", "dtype_resolved",
+            "draft_dtype_resolved", "temperature", "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos",
+            "limit", "until_ci", "seed", "tier", "batch", "device")  # fmt: skip
 ROWS: tuple[tuple[str, str, str], ...] = (  # label, column, what it is
     ("prompts", "prompts", "decoded by both arms"),
     ("tokens/s baseline", "baseline_tokens_per_second", "decode only, same loop without a draft"),
@@ -86,7 +86,8 @@ def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     for label, column, meaning in ROWS:
         style = "bold" if column == "speedup" else ""
         table.add_row(Text(label), *(Text(shown(cell_text(r, column))) for r in rows), Text(meaning), style=style)
-    return Group(Text(shown(constants(rows, varying))), table)
+    headings = [constants(rows, varying), *caveats(rows)]
+    return Group(*(Text(shown(line)) for line in headings), table)
 
 
 def title(dataset: str) -> str:
@@ -193,7 +194,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def run_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The run table as Markdown."""
-    lines = [
+    lines = [line for caveat in caveats(rows) for line in (literal(caveat), "")]
+    lines += [
         "| | " + " | ".join(literal(shown(title(r["dataset"]))) for r in rows) + " |",
         "|---|" + "---:|" * len(rows),
     ]

@@ -3,6 +3,7 @@
 Knows backends, prompts and observers through their protocols; must not know the command line, files or tables.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -86,6 +87,7 @@ class Race:
     cells: dict[RunSpec, Cell] = field(init=False)
     live: dict[RunSpec, list[Sample]] = field(init=False)
     arms: dict[str, Decode] = field(init=False, default_factory=dict)
+    ready: dict[str, float] = field(init=False, default_factory=dict)  # seconds to build, compile or capture an arm
 
     def __post_init__(self) -> None:
         self.baseline, self.prompts = self.jobs[0].spec.baseline, self.jobs[0].prompts
@@ -129,7 +131,9 @@ class Race:
                 self.arms[arm] = ready
 
     def warmed_up(self, arm: str, spec: RunSpec) -> Decode:
-        decode = self.backend.prepare(spec)
+        began = time.perf_counter()
+        decode = self.backend.prepare(spec, max(len(prompt.ids) for prompt in self.prompts.prompts))
+        self.ready[arm] = time.perf_counter() - began
         for number in range(spec.warmup):
             prompt = self.prompts.prompts[number % len(self.prompts.prompts)]
             decode([prompt.ids], [seed_of(spec, prompt.id, number, f"warm-up {side(arm)}")])
@@ -184,6 +188,7 @@ class Race:
             self.fail([spec], verdict)
             return
         cell = replace(self.cells[spec], samples=samples, status="ok", error="", lossless=verdict)
+        cell = replace(cell, ready=(self.ready[BASELINE], self.ready[spec.key]))
         void = verdict.verdict == "MISMATCH"
         self.end(replace(cell, status="mismatch", error=NOT_LOSSLESS) if void else cell)
 
@@ -221,8 +226,8 @@ NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise
 def compare(
     spec: RunSpec, prompts: PromptSet, samples: Sequence[Sample], scores: lossless.Scores
 ) -> lossless.Losslessness:
-    """The losslessness of a greedy cell; sampled output differs by chance and is not compared."""
-    if spec.temperature > 0:
+    """The losslessness of a greedy cell. Sampled output differs by chance, that of synthetic acceptance on purpose."""
+    if spec.temperature > 0 or spec.acceptance is not None:
         return lossless.Losslessness()
     ids = {prompt.id: prompt.ids for prompt in prompts.prompts}
     outputs = [(ids[s.prompt], s.baseline.tokens, s.method.tokens) for s in samples if s.repeat == 0]

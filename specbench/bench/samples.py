@@ -9,6 +9,7 @@ from typing import Any, Literal
 from specbench import metrics
 from specbench.bench import noise, statistics
 from specbench.bench.lossless import Losslessness
+from specbench.bench.plan import acceptance_of
 from specbench.decoding.decode import Trace
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.waterfall import explain
@@ -95,6 +96,7 @@ def _speedup(sample: Sample) -> float:
 class Cell:
     """One cell of a run: its spec, what it resolved to, the samples, and how it ended.
 
+    `ready`: seconds that building, compiling or capturing took, of (baseline, method); no part of any other number.
     `detail` is the traceback of an error that nobody foresaw; the journal keeps it, no table shows it.
     """
 
@@ -105,16 +107,18 @@ class Cell:
     error: str = ""
     lossless: Losslessness = field(default_factory=Losslessness)
     detail: str = ""
+    ready: tuple[float, float] = field(default=(math.nan, math.nan), compare=False)
 
     def row(self) -> dict[str, Any]:
         """The columns of results.csv, in their order. A cell that ended without numbers has none."""
         row: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "status": self.status, "error": self.error}
-        row |= {"cell": self.spec.key, **self.spec.model_dump(mode="json"), **self.resolved}
+        row |= {"cell": self.spec.key, **self.spec.model_dump(mode="json"), **acceptance_of(self.spec), **self.resolved}
         row |= dict.fromkeys(NUMBERS)
         if self.status in (*MEASURED, "mismatch"):
             row |= self.lossless.row()
         if self.samples and self.status in MEASURED:
             row |= numbers(self.samples, self.spec.k if self.spec.schedule == "constant" else None)
+            row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
         return row
 
     def sample_rows(self) -> list[dict[str, Any]]:
@@ -181,7 +185,8 @@ NUMBERS = (
     "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end",
     "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_position", "term_verify",
     "term_sampling", "term_host", "term_truncated",
-    "baseline_prefill_ms", "prefill_ms", "rounds", "drafted", "tested", "accepted", "drafted_per_round", "tokens",
+    "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds",
+    "rounds", "drafted", "tested", "accepted", "drafted_per_round", "tokens",
     "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average",
     "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
 )  # fmt: skip

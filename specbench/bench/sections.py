@@ -14,7 +14,7 @@ from specbench.bench import plots_prompts, plots_round, plots_sweep, plots_why, 
 from specbench.bench.plan import grouped
 from specbench.bench.plots import Picture, number
 from specbench.bench.samples import MEASURED, Cell, by_prompt, speedup_of
-from specbench.bench.sweep_table import LOOKAHEAD, lookahead
+from specbench.bench.sweep_table import LOOKAHEAD, caveats, lookahead
 from specbench.bench.token_view import TokenView
 from specbench.bench.verdict import QUESTION, Verdict, verdict
 from specbench.bench.wording import text
@@ -121,7 +121,7 @@ def question(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None) 
     best = best_of(cells, rows, found)
     return Question(
         heading=report.title(rows[0]["dataset"]),
-        settings=report.constants(rows, varying),
+        settings=" · ".join([report.constants(rows, varying), *caveats(rows)]),
         verdict=found,
         rows=rows,
         best=best[1] if best else None,

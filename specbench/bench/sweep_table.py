@@ -16,13 +16,14 @@ from rich.text import Text
 from specbench.bench.files import clean
 from specbench.bench.plan import grouped
 from specbench.bench.samples import MEASURED
+from specbench.bench.verdict import SYNTHETIC
 from specbench.bench.wording import literal
 
 Row = Mapping[str, Any]
 LOOKAHEAD = ("k", "schedule", "confidence")
-IDENTITY = ("target", "draft", "target_revision", "draft_revision", "method", "dataset", "column", "template", "limit",
-            "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta", "ignore_eos", "dtype", "draft_dtype",
-            "device", "tier", "seed", "warmup", "repeat", "until_ci")  # fmt: skip
+IDENTITY = ("target", "draft", "target_revision", "draft_revision", "method", "acceptance", "dataset", "column",
+            "template", "limit", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta", "ignore_eos",
+            "dtype", "draft_dtype", "device", "tier", "batch", "seed", "warmup", "repeat", "until_ci")  # fmt: skip
 NEAR = 0.01
 ACCEPTANCE = Text("acceptance by position", style="bold")
 COLUMNS = (
@@ -85,6 +86,26 @@ def heading(rows: Sequence[Row]) -> str:
     return clean(" · ".join(parts), 300)
 
 
+def scale_model(rows: Sequence[Row]) -> str | None:
+    """The line that every table of scale models carries; None where all models are what they are called."""
+    called = list(dict.fromkeys(str(row["scale_model"]) for row in rows if row.get("scale_model")))
+    if not called:
+        return None
+    what = "the function of the small model at the cost of the shape; acceptance is the small pair's"
+    return clean(f"scale model: {'; '.join(called)}: {what}", 600)
+
+
+def synthetic(rows: Sequence[Row]) -> str | None:
+    """The line that every table with synthetic acceptance carries; None where all acceptance is the pair's own."""
+    rates = list(dict.fromkeys(str(row["acceptance"]) for row in rows if row.get("acceptance")))
+    return clean(f"synthetic acceptance {'; '.join(rates)}: {SYNTHETIC}", 600) if rates else None
+
+
+def caveats(rows: Sequence[Row]) -> list[str]:
+    """What stands above the numbers of rows that are not what they seem to be."""
+    return [line for line in (scale_model(rows), synthetic(rows)) if line]
+
+
 def is_number(value: Any) -> bool:
     """A finite number: not what a clock without phases or a failed cell leaves."""
     return isinstance(value, int | float) and math.isfinite(value)
@@ -111,7 +132,8 @@ def sweep_table(rows: Sequence[Row], text: Any) -> Group:
         style = "bold" if winner is not None and lookahead(row) == winner.name else ""
         table.add_row(Text(lookahead(row)), *map(Text, cells), style=style)
     found = [Text(line) for line in conclusions(rows)]
-    return Group(Text(heading(rows), style="bold"), table, *found, Text(), ACCEPTANCE, acceptance_table(rows, text))
+    headings = [Text(heading(rows), style="bold"), *map(Text, caveats(rows))]
+    return Group(*headings, table, *found, Text(), ACCEPTANCE, acceptance_table(rows, text))
 
 
 def acceptance_table(rows: Sequence[Row], text: Any) -> Table:
@@ -130,6 +152,7 @@ def sweep_markdown(rows: Sequence[Row], text: Any) -> str:
     """The same as Markdown."""
     labels = ["K", *(label.replace("\n", " ") for label, _ in COLUMNS)]
     lines = [f"**{literal(heading(rows).strip())}**", ""]
+    lines += [line for caveat in caveats(rows) for line in (literal(caveat), "")]
     lines += ["| " + " | ".join(labels) + " |", "|" + "---:|" * len(labels)]
     for row in rows:
         cells = [text(row, column) for _, column in COLUMNS]

@@ -13,9 +13,10 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specbench.bench.token_view import Kind, TracedRound, TracedToken
-from specbench.decoding.decode import begin, levels_left, read_counts
+from specbench.decoding.decode import begin
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
+from specbench.decoding.rounds import budget, levels_left, packed, read_counts
 from specbench.tokens import ROOT
 
 WINDOW = 16  # tokens before a token that are decoded with it: more than any character or word piece reaches back
@@ -23,7 +24,7 @@ UNFINISHED = "\ufffd"  # what tokenizers give for bytes that are no character ye
 BYTES = {char: byte for byte, char in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]  # byte-level
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def trace(
     method: Speculate,
     prompt: Sequence[int],
@@ -43,7 +44,7 @@ def trace(
     known, rounds = list(prompt), list[TracedRound]()
     left = new
     while left > 0:
-        step = method.advance(context, left - 1, rng)
+        step = method.advance(context, budget(method, left), rng)
         left = levels_left(context)
         rounds.append(Reading(step, known, tokenizer).round())
         known += [t.id for t in rounds[-1].tokens if t.emitted]
@@ -59,7 +60,7 @@ class Reading:
     tokenizer: Any
 
     def round(self) -> TracedRound:
-        (counts, *_) = read_counts(self.step.round)
+        (counts, *_) = read_counts(packed(self.step.round))
         levels = list(self._levels(counts.emitted))
         tested = {node for node, _ in levels}
         end = next((node for node, kind in reversed(levels) if kind == "accepted"), ROOT)

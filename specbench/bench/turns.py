@@ -64,6 +64,7 @@ def end_line(cell: Cell) -> dict[str, Any]:
         "error": cell.error,
         "detail": cell.detail,
         "lossless": lossless,
+        "ready": list(cell.ready),
     }
 
 
@@ -74,4 +75,5 @@ def cell_of(begun: Mapping[str, Any], samples: list[Sample], ended: Mapping[str,
         status = "partial" if samples else "skipped"
         return Cell(spec, resolved, samples, status, "the run was cut off; go on with --resume")  # type: ignore[arg-type]
     lossless = Losslessness(**ended["lossless"])
-    return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"])
+    ready = (float(ended["ready"][0]), float(ended["ready"][1]))
+    return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready)

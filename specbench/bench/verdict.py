@@ -4,56 +4,34 @@ Knows the columns of results.csv, as numbers or as text; must not know models, s
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from specbench import theory
+from specbench.bench.candidates import Candidate, Row, candidates, flaw
 from specbench.bench.files import clean
-from specbench.bench.statistics import ENOUGH, Interval, to_settle, widened
+from specbench.bench.statistics import ENOUGH, Interval, to_settle
 from specbench.bench.wording import finite, number, ranges, shown, span, text
 from specbench.spec import BASELINE
 
-Row = Mapping[str, Any]
 Answer = Literal["YES", "NO", "UNCLEAR"]
 
 # Cells that differ in nothing of this answer the same question, with different methods, schedules and K.
 QUESTION = (
-    "schema_version", "target", "draft", "dataset", "temperature", "top_k", "top_p", "min_p", "eta", "max_new_tokens",
-    "ignore_eos", "tier", "dtype_resolved", "draft_dtype_resolved", "device_name", "fingerprint", "prompts_sha256",
+    "schema_version", "target", "draft", "acceptance", "dataset", "temperature", "top_k", "top_p", "min_p", "eta",
+    "max_new_tokens", "ignore_eos", "tier", "batch", "dtype_resolved", "draft_dtype_resolved", "device_name",
+    "fingerprint", "prompts_sha256",
 )  # fmt: skip
 FLAT = 0.01
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A measured cell that drafts and is lossless as far as is known; `interval` holds for all candidates at once."""
-
-    row: Row
-    interval: Interval
-
-    @property
-    def k(self) -> int:
-        return int(number(self.row, "k") or 0)
-
-    @property
-    def constant(self) -> bool:
-        return text(self.row, "schedule") in ("", "constant")
-
-    @property
-    def name(self) -> str:
-        """The choice in the words of the command line."""
-        method = text(self.row, "method")
-        schedule = text(self.row, "schedule")
-        rule = f"{schedule} --confidence {text(self.row, 'confidence')}" if schedule == "confidence" else schedule
-        choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"
-        return choice if method == "chain" else f"{method}, {choice}"
+SYNTHETIC = "says what this engine makes of that acceptance, not what the pair accepts"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The answer for one pair on one data set. What was not measured is None.
 
+    acceptance: the rates where it is synthetic, else empty; such cells are no evidence that the pair pays.
     low, high: 95 % interval of the speedup of the best candidate, widened because it is the best of `candidates`
     (Bonferroni). break_even_alpha: by the formula any α above c pays; `break_even_alpha_measured` is the α at which
     this K pays with the costs that were measured. more_prompts: how many more would settle an UNCLEAR one.
@@ -62,8 +40,10 @@ class Verdict:
     answer: Answer
     target: str
     draft: str
+    acceptance: str
     dataset: str
     temperature: float | None
+    batch: int
     dtype: str
     device: str
     best: str
@@ -94,8 +74,8 @@ class Verdict:
 def verdict(rows: Sequence[Row]) -> list[Verdict]:
     """One verdict for every pair, data set and law among the rows of results.csv, in their order.
 
-    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Else UNCLEAR. Cells that
-    failed or are not lossless are never recommended, and are named.
+    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Else, and whatever came
+    of synthetic acceptance, UNCLEAR. Cells that failed or are not lossless are never recommended, and are named.
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -113,42 +93,23 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Verdict:
     if found and not unsettled:
         answer = "NO"
     row = best.row if best else group[0]
+    if text(row, "acceptance"):
+        answer = "UNCLEAR"
     return Verdict(
         answer=answer,
         target=text(row, "target"),
         draft=text(row, "draft"),
+        acceptance=text(row, "acceptance"),
         dataset=text(row, "dataset"),
         temperature=number(row, "temperature"),
+        batch=int(number(row, "batch") or 1),
         dtype=text(row, "dtype_resolved"),
         device=text(row, "device_name"),
         candidates=len(found),
         **_of_best(best, found, answer),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
-        not_measured=_gaps(rows, text(row, "target"), text(row, "draft")),
+        not_measured=_gaps([one for one in rows if _pair(one) == _pair(row)]),
     )
-
-
-def candidates(group: Sequence[Row]) -> list[Candidate]:
-    """The cells of a group that may be recommended, each with an interval that holds for all of them at once."""
-    sound = [row for row in group if not flaw(row)]
-    found = []
-    for row in sound:
-        bounds = [number(row, name) for name in ("speedup", "speedup_low", "speedup_high")]
-        interval = Interval(*(math.nan if bound is None else bound for bound in bounds))
-        found.append(Candidate(row, widened(interval, len(sound))))
-    return found
-
-
-def flaw(row: Row) -> str:
-    """Why a cell cannot be recommended; empty where it can."""
-    name = Candidate(row, Interval(math.nan, math.nan, math.nan)).name
-    if text(row, "lossless") == "MISMATCH":
-        return f"{name}: not lossless"
-    if text(row, "status") not in ("ok", "partial"):
-        return ": ".join(part for part in (name, text(row, "status"), text(row, "error")) if part)
-    if not (number(row, "speedup") or 0) > 0:
-        return f"{name}: no speedup was measured"
-    return "" if number(row, "k") else f"{name}: drafts nothing"
 
 
 def _of_best(best: Candidate | None, found: Sequence[Candidate], answer: Answer) -> dict[str, Any]:
@@ -158,7 +119,8 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate], answer: Answer)
                "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "break_even_alpha": "c"}  # fmt: skip
     prompts = number(row, "prompts")
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
-    enough = to_settle(interval, int(prompts)) if best and prompts and answer == "UNCLEAR" else None
+    unsettled = answer == "UNCLEAR" and not text(row, "acceptance")
+    enough = to_settle(interval, int(prompts)) if best and prompts and unsettled else None
     return {
         "best": best.name if best else "",
         "method": text(row, "method"),
@@ -193,17 +155,21 @@ def _break_even(best: Candidate) -> float | None:
     return theory.alpha_from_tokens(max(cost, 1.0), best.k) if cost <= best.k + 1 else None
 
 
-def _gaps(rows: Sequence[Row], target: str, draft: str) -> tuple[str, ...]:
-    """What the rows say nothing about, for this pair."""
-    pair = [row for row in rows if (text(row, "target"), text(row, "draft")) == (target, draft)]
+def _pair(row: Row) -> tuple[str, ...]:
+    return tuple(text(row, name) for name in ("target", "draft", "acceptance"))
+
+
+def _gaps(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What the rows of a pair say nothing about."""
 
     def known(column: str) -> str:
-        told = (text(row, column).removesuffix(".0") for row in pair)
+        told = (text(row, column).removesuffix(".0") for row in rows)
         return ", ".join(dict.fromkeys(value for value in told if value))
 
     others = {"temperatures": "temperature", "data sets": "dataset", "devices": "device_name"}
     named = {what: values for what, column in others.items() if (values := known(column))}
-    return ("batch > 1", *(f"{what} other than {values}" for what, values in named.items()))
+    batches = "batch > 1" if known("batch") in ("", "1") else f"batch other than {known('batch')}"
+    return (batches, *(f"{what} other than {values}" for what, values in named.items()))
 
 
 def lines(found: Verdict) -> list[str]:
@@ -212,6 +178,8 @@ def lines(found: Verdict) -> list[str]:
 
 
 def _headline(found: Verdict) -> str:
+    if found.acceptance and found.best:
+        return f"UNCLEAR — synthetic acceptance: {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
     if found.answer == "YES":
         return f"YES — use speculative decoding here: {found.best}"
     if found.answer == "NO":
@@ -229,7 +197,7 @@ def _headline(found: Verdict) -> str:
 
 
 def _figures(found: Verdict) -> list[str]:
-    parts = [found.dataset, f"T = {shown(found.temperature, 'g')}", "batch 1", found.dtype, found.device]
+    parts = [found.dataset, f"T = {shown(found.temperature, 'g')}", f"batch {found.batch}", found.dtype, found.device]
     place = ", ".join(part for part in parts if part)
     if not found.best:
         return [place]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.cli.options import settings_of
-from specbench.cli.parsing import parse_k_list
+from specbench.cli.parsing import parse_counts, parse_k_list
 from specbench.errors import SpecbenchError, UsageError
 
 
@@ -29,7 +29,7 @@ def launch(given: Mapping[str, Any], axes: Collection[str] | None, **defaults: A
 
 def begin(settings: dict[str, Any], given: Mapping[str, Any], axes: Collection[str] | None) -> None:
     """Measure into a new folder."""
-    chosen = with_ks(settings)
+    chosen = with_batches(with_ks(settings))
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
     if axes is not None and (wrong := [name for name in lists if name not in axes]):
         wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
@@ -66,12 +66,25 @@ def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with K as numbers or the word auto, one or a list of them."""
     found = dict(settings)
     if "k" in found:
-        items = found["k"] if isinstance(found["k"], list) else [found["k"]]
-        parts = [part.strip() for item in items for part in str(item).split(",")]
+        parts = items(found["k"])
         numbers = [k for part in parts if part != "auto" for k in ks_of(part)]
         ks: list[Any] = sorted(set(numbers)) + ["auto"] * ("auto" in parts)
         found["k"] = ks[0] if len(ks) == 1 else ks
     return found
+
+
+def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the batch as a number, or as a list of them."""
+    found = dict(settings)
+    if "batch" in found:
+        sizes = sorted({n for part in items(found["batch"]) for n in parse_counts(part, "--batch", "1,4,16")})
+        found["batch"] = sizes[0] if len(sizes) == 1 else sizes
+    return found
+
+
+def items(value: Any) -> list[str]:
+    """What a list, or a text with commas, consists of."""
+    return [part.strip() for item in (value if isinstance(value, list) else [value]) for part in str(item).split(",")]
 
 
 def ks_of(text: str) -> list[int]:

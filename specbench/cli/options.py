@@ -13,7 +13,10 @@ PAIR, METHOD, DATA, LAW, MEASURE, OUTPUT = "Pair", "Method", "Data", "Sampling",
 Target = Annotated[
     str | None,
     typer.Option(
-        "--target", "-t", help="Alias, hub id (owner/name) or folder. Default: the shipped pair.", rich_help_panel=PAIR
+        "--target",
+        "-t",
+        help="Alias, hub id (owner/name) or folder, also grown to a shape (demo@llama-7b). Default: the shipped pair.",
+        rich_help_panel=PAIR,
     ),
 ]
 Draft = Annotated[
@@ -64,6 +67,24 @@ Confidence = Annotated[
         help="--schedule confidence drafts on while a token's own probability is at least this. Default: 0.4.",
         rich_help_panel=METHOD,
     ),
+]
+Tier = Annotated[
+    str | None,
+    typer.Option(
+        help="How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there is). Default: eager.",
+        rich_help_panel=METHOD,
+    ),
+]
+Acceptance = Annotated[
+    str | None,
+    typer.Option(
+        help="Synthetic acceptance at the same compute: a rate (0.8), or one per position (0.8,0.7,0.6).",
+        rich_help_panel=METHOD,
+    ),
+]
+Batch = Annotated[
+    str | None,
+    typer.Option(help="Rows decoded together: 4, or a list (1,4,16). Default: 1.", rich_help_panel=MEASURE),
 ]
 Dataset = Annotated[
     list[str] | None,

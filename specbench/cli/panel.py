@@ -77,7 +77,8 @@ def data_of(spec: RunSpec) -> str:
 def arm_of(spec: RunSpec) -> str:
     """What tells the cells of a group apart."""
     rule = f"K={spec.k}" if spec.schedule == "constant" else f"K≤{spec.k} {spec.schedule}"
-    return f"{clean(spec.method, LABEL)} {rule}"
+    rates = "" if spec.acceptance is None else f" at {','.join(map(str, spec.acceptance))}"
+    return f"{clean(spec.method, LABEL)} {rule}{clean(rates, LABEL)}"
 
 
 def live_line(rolling: Rolling) -> str:

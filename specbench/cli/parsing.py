@@ -1,4 +1,4 @@
-"""What a user hands over as text, read into Python values: a list of K, the rows of a results.csv.
+"""What a user hands over as text, read into Python values: lists of K and of sizes, the rows of a results.csv.
 
 Knows the notation and its errors; must not know what the values are for.
 """
@@ -40,6 +40,14 @@ def _parse_item(item: str, text: str) -> range:
             f"the range {item!r} in the list of K is empty: put the smaller K first, with a step of 1 or more"
         )
     return range(first, last + 1, step)
+
+
+def parse_counts(text: str, option: str, example: str) -> list[int]:
+    """Whole numbers from 1 to a million, joined by commas; ascending, each once. UsageError, naming the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 8 and 0 < int(part) <= 10**6 for part in parts):
+        raise UsageError(f"cannot read {option} {text[:60]!r}: write whole numbers from 1 on, such as {example}")
+    return sorted({int(part) for part in parts})
 
 
 def read_results(path: Path, needed: Sequence[str]) -> list[tuple[str, dict[str, str]]]:

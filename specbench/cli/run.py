@@ -16,6 +16,9 @@ def run(
     k: o.K = None,
     schedule: o.Schedule = None,
     confidence: o.Confidence = None,
+    acceptance: o.Acceptance = None,
+    tier: o.Tier = None,
+    batch: o.Batch = None,
     dataset: o.Dataset = None,
     column: o.Column = None,
     template: o.Template = None,
@@ -42,4 +45,4 @@ def run(
 
     Without any option: the shipped pair on the shipped prompts, offline, on whatever device there is.
     """
-    launch(locals(), axes=("dataset",))
+    launch(locals(), axes=("dataset", "batch"))

@@ -23,6 +23,9 @@ def sweep_k(
     device: o.Device = None,
     method: o.Method = None,
     k: o.Ks = None,
+    acceptance: o.Acceptance = None,
+    tier: o.Tier = None,
+    batch: o.Batch = None,
     dataset: o.Dataset = None,
     column: o.Column = None,
     template: o.Template = None,
@@ -46,7 +49,7 @@ def sweep_k(
     verbose: o.Verbose = 0,
 ) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline."""
-    launch(locals(), axes=("dataset", "k"), k=DEFAULT_KS)
+    launch(locals(), axes=("dataset", "k", "batch"), k=DEFAULT_KS)
 
 
 def sweep(

@@ -15,7 +15,7 @@ from specbench.decoding.types import Model
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
 from specbench.shipped import CONFIGS
-from specbench.timing import Clock
+from specbench.timing import Laps
 
 PARTS: dict[str, type] = {c.__name__: c for c in (NoDraft, ModelDrafter, Speculate, Rejection, TokenMatch)}
 HEADER = {"summary", "paper", "lossless", "method"}
@@ -45,7 +45,7 @@ def read_method(name: str) -> dict[str, Any]:
 
 
 def build(
-    name: str, models: Mapping[str, Model], k: int, clock: Clock | None = None, schedule: Schedule | None = None
+    name: str, models: Mapping[str, Model], k: int, clock: Laps | None = None, schedule: Schedule | None = None
 ) -> Speculate:
     """The method `name` as an object over the given models.
 
@@ -88,7 +88,7 @@ def words(name: str, field: str) -> set[str]:
     return found
 
 
-def _part(value: Any, where: str, values: Mapping[str, Any], clock: Clock | None) -> Any:
+def _part(value: Any, where: str, values: Mapping[str, Any], clock: Laps | None) -> Any:
     """An object from `Name`, `{Name: {field: part}}`, a word of `values`, or a plain number or list."""
     if isinstance(value, dict):
         if len(value) != 1:
@@ -107,7 +107,7 @@ def _part(value: Any, where: str, values: Mapping[str, Any], clock: Clock | None
     return value
 
 
-def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], clock: Clock | None) -> Any:
+def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], clock: Laps | None) -> Any:
     if name not in PARTS:
         raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join([*sorted(PARTS), *values])}")
     known = {f.name: f for f in fields(PARTS[name])}
@@ -118,7 +118,9 @@ def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], cl
     required = {n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
     if missing := required - set(arguments):
         raise UsageError(f"{where}: missing field {', '.join(sorted(missing))}")
-    built = {key: _part(part, f"{where}.{key}", values, clock) for key, part in arguments.items()}
+    below = clock.under("draft") if clock is not None else None  # what drafts reports its phases as parts of the draft
+    clocks = {key: below if key == "drafter" else clock for key in arguments}
+    built = {key: _part(part, f"{where}.{key}", values, clocks[key]) for key, part in arguments.items()}
     for key, part in built.items():
         _check(key, part, f"{where}.{key}")
     return PARTS[name](**built, **({"clock": clock} if timed else {}))

@@ -10,18 +10,12 @@ import torch
 
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Context, Round
-from specbench.errors import SpecbenchError
+from specbench.decoding.rounds import Rounds, Stepwise
+from specbench.decoding.types import Context
 from specbench.metrics import RoundCounts
 from specbench.timing import Clock, NullClock
 
 BUCKET = 64  # sequence buffers and caches grow in these steps: a static cache is read whole, so it is kept small
-
-
-class NonFiniteError(SpecbenchError):
-    """A model gave a row that is no law (NaN or infinite logits)."""
-
-    exit_code = 6
 
 
 @dataclass(frozen=True)
@@ -38,22 +32,33 @@ class Trace:
     spans: dict[str, float] = field(default_factory=dict)
 
 
-def begin(prompts: Sequence[Sequence[int]], new: int, room: int, eos: Sequence[int], device: torch.device) -> Context:
-    """A context of B prompts (at least one token each) with space behind them for `new` tokens and `room` nodes."""
+def begin(
+    prompts: Sequence[Sequence[int]], new: int, room: int, eos: Sequence[int], device: torch.device, length: int = 0
+) -> Context:
+    """A context of B prompts (at least one token each) with space behind them for `new` tokens and `room` nodes.
+
+    It has at least `length` places.
+    """
     if not prompts or not all(prompts):
         raise ValueError("every prompt needs at least one token")
     longest = max(map(len, prompts))
-    length = -(-(longest + new + room + 2) // BUCKET) * BUCKET
+    length = max(length, places(longest, new, room))
     seq = torch.zeros((len(prompts), length), dtype=torch.long)
     for row, prompt in enumerate(prompts):
         seq[row, : len(prompt)] = torch.tensor(prompt)
     pos = torch.tensor([len(prompt) - 1 for prompt in prompts])
     alive = torch.ones(len(prompts), dtype=torch.bool)
-    state = (seq, pos, alive, pos + new, torch.tensor(sorted(eos), dtype=torch.long), alive.clone())
-    return Context(*(tensor.to(device) for tensor in state))
+    ends = torch.tensor(sorted(eos), dtype=torch.long)
+    seq, pos, alive, ends = (tensor.to(device) for tensor in (seq, pos, alive, ends))
+    return Context(seq, pos, alive, pos + new, ends, alive.clone(), length)
 
 
-@torch.inference_mode()
+def places(longest: int, new: int, room: int) -> int:
+    """How long the buffers of a sequence are, for the longest prompt, the new tokens and the nodes behind them."""
+    return -(-(longest + new + room + 2) // BUCKET) * BUCKET
+
+
+@torch.no_grad()
 def decode(
     method: Speculate,
     prompts: Sequence[Sequence[int]],
@@ -63,52 +68,35 @@ def decode(
     rng: Source,
     device: torch.device,
     clock: Clock | None = None,
+    rounds: Rounds | None = None,
 ) -> list[Trace]:
-    """Decode up to `new` tokens after each prompt, one trace per row.
+    """Decode up to `new` tokens after each prompt, one trace per row; `rounds` says how, step by step unless given.
 
     Raises NonFiniteError as soon as a model's row is no law; what the other prompts gave is not touched.
     """
-    clock = clock or NullClock()
-    context = begin(prompts, new, method.drafter.room, eos, device)
+    clock, rounds = clock or NullClock(), rounds or Stepwise(method)
+    context = rounds.begin(begin(prompts, new, method.drafter.room, eos, device, rounds.length))
     clock.start()
     method.start(context)
     prefill, _ = clock.stop()
     clock.start()
-    rounds: list[Round] = []
     left = new
     while left > 0:
-        rounds.append(method.advance(context, left - 1, rng).round)
-        left = levels_left(context)
+        left = rounds.advance(left, rng)
     seconds, spans = clock.stop()
-    return traces(context, [len(p) for p in prompts], rounds, seconds, prefill, spans)
-
-
-def levels_left(context: Context) -> int:
-    """The host read of every round: how many tokens the longest live row may still emit; 0 when all rows have ended.
-
-    A schedule that adapts reads besides (see `schedule`), a speculation inside another once per inner round.
-    """
-    state = torch.stack([(context.last - context.pos) * context.live, context.finite.long()]).tolist()
-    if not all(state[1]):
-        row = state[1].index(0)
-        raise NonFiniteError(
-            f"a model gave NaN or infinite logits (row {row} of the batch): no token was drawn from them; "
-            "try --dtype float32, or check the checkpoint"
-        )
-    return int(max(state[0]))
+    return traces(context, [len(p) for p in prompts], rounds.counts(), seconds, prefill, spans)
 
 
 def traces(
     context: Context,
     starts: Sequence[int],
-    rounds: list[Round],
+    counts: list[list[RoundCounts]],
     seconds: float,
     prefill: float,
     spans: dict[str, float],
 ) -> list[Trace]:
     """Read everything that the rounds left on the device, once, after the clock has stopped."""
     tokens, ends = context.seq.tolist(), context.pos.tolist()
-    counts = [read_counts(r) for r in rounds]
     return [
         Trace(
             tuple(tokens[row][start : ends[row] + 1]),
@@ -118,14 +106,4 @@ def traces(
             spans,
         )
         for row, start in enumerate(starts)
-    ]
-
-
-def read_counts(done: Round) -> list[RoundCounts]:
-    """The counts of a round on the host, one per row."""
-    numbers = torch.stack([done.drafted, done.tested, done.accepted, done.emitted], 1).tolist()
-    overlaps = done.overlap.double().tolist()
-    return [
-        RoundCounts(drafted, tested, accepted, emitted, tuple(overlap[:tested]))
-        for (drafted, tested, accepted, emitted), overlap in zip(numbers, overlaps, strict=True)
     ]

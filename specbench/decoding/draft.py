@@ -1,7 +1,7 @@
 """Drafters without a tree: none, and a chain from a model. They know the algebra, not the models' insides."""
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,13 +9,15 @@ from torch import Tensor
 from specbench.decoding.randomness import Source
 from specbench.decoding.schedule import Constant, Schedule
 from specbench.decoding.types import Context, Draft, Model, Verdict
-from specbench.timing import Clock, NullClock
+from specbench.timing import Laps, NullClock
 from specbench.tokens import TokenTree
 
 
 @dataclass(frozen=True)
 class NoDraft:
     """Proposes nothing: with it the loop is autoregressive decoding."""
+
+    static: ClassVar[bool] = True
 
     @property
     def room(self) -> int:
@@ -24,7 +26,7 @@ class NoDraft:
     def start(self, context: Context) -> None:
         return
 
-    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
 
     def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
@@ -45,7 +47,11 @@ class ModelDrafter:
     model: Model
     k: int
     schedule: Schedule = field(default_factory=Constant)
-    clock: Clock = field(default_factory=NullClock, compare=False)
+    clock: Laps = field(default_factory=NullClock, compare=False)
+
+    @property
+    def static(self) -> bool:
+        return isinstance(self.schedule, Constant)
 
     @property
     def room(self) -> int:
@@ -55,18 +61,17 @@ class ModelDrafter:
         self.model.start(context)
         self.schedule.start(context, self.k)
 
-    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
-        chain = Reach.of_round(self.schedule, context, min(self.k, budget))
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        chain = Reach.of_round(self.schedule, context, self.k, budget)
         if chain.width < 1:
             return NoDraft().propose(context, budget, rng)
-        with ExitStack() as first:
-            first.enter_context(self.clock.span("first"))
 
-            def after(ids: Tensor, logits: Tensor) -> bool:
-                first.close()
-                return chain.ends(ids, logits)
+        def after(ids: Tensor, logits: Tensor) -> bool:
+            if chain.drawn == 0:
+                self.clock.lap("first", ids)
+            return chain.ends(ids, logits)
 
-            ids, rows = self.model.sample(context, chain.width, rng, lag, after)
+        ids, rows = self.model.sample(context, chain.width, rng, lag, after)
         return Draft(TokenTree.chain(ids), rows, chain.valid)
 
     def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
@@ -91,11 +96,13 @@ class Reach:
     drawn: int = 0
 
     @classmethod
-    def of_round(cls, schedule: Schedule, context: Context, most: int) -> "Reach":
-        """What the schedule asks for, at most `most`; the host reads the largest of the rows if it asks at all."""
+    def of_round(cls, schedule: Schedule, context: Context, k: int, budget: int | None) -> "Reach":
+        """What the schedule asks for, at most k and the budget; the host reads the largest of the rows if it asks."""
+        most = k if budget is None else min(k, budget)
         lookahead = schedule.lookahead() if most > 0 else None
         if lookahead is None:
-            return cls(schedule, context, most)
+            alike = context.rows == 1 and budget is not None  # else a row may have less left than the others
+            return cls(schedule, context, most, None if alike else drawable(context, most))
         reach = torch.minimum(lookahead, drawable(context, most))
         return cls(schedule, context, int(reach.max()), reach)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Context, Draft, Drafter, Model, Round, Verdict, Verifier
 from specbench.decoding.verify import at
-from specbench.timing import Clock, NullClock
+from specbench.timing import Laps, NullClock
 from specbench.tokens import ROOT, TokenTree, constant
 
 
@@ -36,7 +36,11 @@ class Speculate:
     model: Model
     verifier: Verifier
     length: int = 1
-    clock: Clock = field(default_factory=NullClock, compare=False)
+    clock: Laps = field(default_factory=NullClock, compare=False)
+
+    @property
+    def static(self) -> bool:
+        return False  # as a drafter: the host counts the rounds that it takes
 
     @property
     def room(self) -> int:
@@ -47,27 +51,27 @@ class Speculate:
         self.model.start(context)
         self.drafter.start(context)
 
-    def advance(self, context: Context, budget: int, rng: Source, refeed: int = 0, lag: int = 1) -> Step:
-        """One round: at most `budget` drafted levels, at least one emitted token per live row.
+    def advance(self, context: Context, budget: int | None, rng: Source, refeed: int = 0, lag: int = 1) -> Step:
+        """One round: at most `budget` drafted levels (None: see `propose`), at least one emitted token per live row.
 
         `refeed` and `lag` say how many committed tokens before the last the model and the drafter may not have been
         fed: none and one (after a fully accepted round) unless somebody else committed in the meantime.
         """
-        with self.clock.span("draft"):
-            draft = self.drafter.propose(context, budget, rng, lag)
-        with self.clock.span("verify"):
-            p = self.model.probs(context, draft.tree, refeed)
-        with self.clock.span("accept"):
-            verdict = self.verifier.judge(p, draft, rng)
-            start = context.pos.clone()
-            done = commit(context, draft, verdict)
-            self.model.settle(start, draft.tree, verdict)
-            self.drafter.learn(context, draft, p, verdict)
+        draft = self.drafter.propose(context, budget, rng, lag)
+        self.clock.lap("draft", draft.tree.ids)
+        p = self.model.probs(context, draft.tree, refeed)
+        self.clock.lap("verify", p)
+        verdict = self.verifier.judge(p, draft, rng)
+        start = context.pos.clone()
+        done = commit(context, draft, verdict)
+        self.model.settle(start, draft.tree, verdict)
+        self.drafter.learn(context, draft, p, verdict)
+        self.clock.lap("accept", done.emitted)
         return Step(draft, p, verdict, done)
 
-    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         """`length` tokens (at most `budget`) from rounds on a fork of the context; rows that met an EOS have fewer."""
-        length = min(self.length, budget)
+        length = self.length if budget is None else min(self.length, budget)
         inner = context.fork(length)
         ids = context.seq.new_zeros((context.rows, length))
         q: Tensor | None = None

@@ -4,7 +4,9 @@ Production draws fresh float64 uniforms from one generator per prompt, seeded on
 enumerate, play back a tape or audit reuse; `specbench` itself must not know which source it was given.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -39,15 +41,15 @@ class FromUniforms:
     """A source that turns uniforms into decisions: u < probs, and inversion (CPU) or an exponential race (CUDA)."""
 
     def __init__(self, uniforms: Uniforms) -> None:
-        self._uniforms = uniforms
+        self.uniforms = uniforms
 
     def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
-        return self._uniforms(tuple(probs.shape), stream) < probs
+        return self.uniforms(tuple(probs.shape), stream) < probs
 
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
         if probs.device.type == "cuda":
-            return race(probs, self._uniforms(tuple(probs.shape), stream))
-        return inversion(probs, self._uniforms(tuple(probs.shape[:-1]), stream))
+            return race(probs, self.uniforms(tuple(probs.shape), stream))
+        return inversion(probs, self.uniforms(tuple(probs.shape[:-1]), stream))
 
 
 def inversion(probs: Tensor, u: Tensor) -> Tensor:
@@ -66,19 +68,55 @@ def race(probs: Tensor, u: Tensor) -> Tensor:
 
 
 class SeededUniforms:
-    """Fresh draws from one generator per row, so that a row's draws do not depend on the rows beside it."""
+    """Fresh draws, one generator per row and stream: what a row draws depends neither on the rows beside it, nor on how
+    many draws of another kind were made in between. So a tier may draw a whole round at once, and gets the same.
+    """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self._device = device
-        self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self.generators = {
+            stream: [torch.Generator(device).manual_seed(seed_of(seed, stream)) for seed in seeds] for stream in Stream
+        }
 
     def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
-        if shape[0] != len(self._generators):
-            raise ValueError(f"{shape[0]} rows asked of a source that was seeded for {len(self._generators)}")
-        rows = [torch.rand(shape[1:], generator=g, dtype=torch.float64, device=self._device) for g in self._generators]
+        generators = self.generators[stream]
+        if shape[0] != len(generators):
+            raise ValueError(f"{shape[0]} rows asked of a source that was seeded for {len(generators)}")
+        rows = [torch.rand(shape[1:], generator=g, dtype=torch.float64, device=self._device) for g in generators]
         return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
 
 
-def seeded(seeds: Sequence[int], device: torch.device) -> Source:
+def seed_of(seed: int, stream: Stream) -> int:
+    """A seed of 63 bits for one stream of a row."""
+    return int.from_bytes(hashlib.sha256(f"{stream} {seed}".encode()).digest()[:8]) >> 1
+
+
+class Counted:
+    """Uniforms that count how many each stream gives to a row."""
+
+    def __init__(self, uniforms: Uniforms) -> None:
+        self._uniforms = uniforms
+        self.of: Counter[Stream] = Counter()
+
+    def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
+        drawn = self._uniforms(shape, stream)
+        self.of[stream] += drawn.numel() // shape[0]
+        return drawn
+
+
+class Drawn:
+    """Uniforms of one round that were drawn before it began: [B, n] per stream, handed out in order."""
+
+    def __init__(self, before: Mapping[Stream, Tensor]) -> None:
+        self._left = dict(before)
+
+    def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
+        size = torch.Size(shape).numel() // shape[0]
+        left = self._left[stream]
+        self._left[stream] = left[:, size:]
+        return left[:, :size].reshape(shape)
+
+
+def seeded(seeds: Sequence[int], device: torch.device) -> FromUniforms:
     """The source of production: one seed per row, seeded here and never again."""
     return FromUniforms(SeededUniforms(seeds, device))

@@ -21,7 +21,8 @@ class Context:
 
     seq [B, L] committed tokens (what lies behind `pos` is rubbish); pos [B] index of the last committed token;
     live [B] still decoding; last [B] greatest index a token may be committed to; eos [E] ids that end a sequence;
-    finite [B] false once a model gave a row that is no law.
+    finite [B] false once a model gave a row that is no law. reach is known to the host: all tokens, drafted ones
+    included, lie before it until the host says otherwise, so that nothing behind it need be read.
     """
 
     seq: Tensor
@@ -30,6 +31,7 @@ class Context:
     last: Tensor
     eos: Tensor
     finite: Tensor
+    reach: int
 
     @property
     def rows(self) -> int:
@@ -131,6 +133,11 @@ class Drafter(Protocol):
     """
 
     @property
+    def static(self) -> bool:
+        """Whether every round does the same with tensors of the same shapes, and the host reads nothing in it."""
+        ...
+
+    @property
     def room(self) -> int:
         """How many places behind the last committed token it may touch; at least the nodes of its trees."""
         ...
@@ -139,8 +146,11 @@ class Drafter(Protocol):
         """Take in the prompts."""
         ...
 
-    def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
-        """A draft of at most `budget` levels; `lag` committed tokens before the last may be new to its models."""
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        """A draft of at most `budget` levels; `lag` committed tokens before the last may be new to its models.
+
+        No budget: the host does not know how much is left; every row drafts what it can use, by `valid`.
+        """
         ...
 
     def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:

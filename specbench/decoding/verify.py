@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
@@ -88,7 +87,12 @@ def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
     nodes, _ = places(rank, p)
     if draft.q is not None:
         return draft.q[:, nodes]
-    return F.one_hot(draft.tree.ids[:, nodes], p.shape[-1]).to(p.dtype)
+    return point_mass(draft.tree.ids[:, nodes], p.shape[-1], p.dtype)
+
+
+def point_mass(ids: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """[..., width] laws that give everything to ids [...]; F.one_hot would read them on the host."""
+    return torch.zeros((*ids.shape, width), dtype=dtype, device=ids.device).scatter_(-1, ids.unsqueeze(-1), 1)
 
 
 def exists(draft: Draft, rank: Rank, p: Tensor) -> Tensor:

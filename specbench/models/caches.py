@@ -14,9 +14,10 @@ from transformers.cache_utils import Cache, StaticLayer
 
 @dataclass
 class Slots:
-    """Where the next forward pass writes: index [B, q], shared by the layers of a cache and set once per pass."""
+    """Where the next pass writes, index [B, q], and how many slots it reads; set once per pass, for all layers."""
 
     index: Tensor = field(default_factory=lambda: torch.empty((0, 0), dtype=torch.long))
+    reach: int = 0
 
 
 class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
@@ -34,7 +35,7 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         slots = self.slots.index[:, None, :, None]
         self.keys.scatter_(2, slots.expand_as(key_states), key_states)
         self.values.scatter_(2, slots.expand_as(value_states), value_states)
-        return self.keys, self.values
+        return self.keys[:, :, : self.slots.reach], self.values[:, :, : self.slots.reach]
 
     def get_seq_length(self) -> int:
         return 0  # nobody may derive positions or masks from the cache: both are given to every pass
@@ -51,6 +52,12 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         """Make the given rows [B'] the rows of the layer; rows may repeat."""
         if self.keys is not None and self.values is not None:  # else nothing was fed yet: prompts of one token
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+    def clear(self) -> None:
+        """Forget everything, in place: what lies in a slot is masked, but NaN would pass the mask."""
+        if self.keys is not None and self.values is not None:
+            self.keys.zero_()
+            self.values.zero_()
 
 
 class RowStaticCache(Cache):
@@ -69,3 +76,7 @@ class RowStaticCache(Cache):
     def select(self, rows: Tensor) -> None:
         for layer in self.rows:
             layer.select(rows)
+
+    def clear(self) -> None:
+        for layer in self.rows:
+            layer.clear()

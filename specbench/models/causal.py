@@ -18,36 +18,42 @@ from specbench.tokens import TokenTree, constant
 
 
 class Causal:
-    """A causal language model with a row-static cache. `width` is V, the width of the target's head."""
+    """A causal language model with a row-static cache. `width` is V, the width of the target's head.
 
-    def __init__(self, network: Any, law: Law, width: int) -> None:
-        self.network, self.law, self.width = network, law, width
+    `fixed`: the cache stays where it is from one text to the next, which must have as many rows and places.
+    """
+
+    def __init__(self, network: Any, law: Law, width: int, fixed: bool = False) -> None:
+        self.network, self.law, self.width, self.fixed = network, law, width, fixed
         self.config = network.config.get_text_config(decoder=True)
         self.cache: RowStaticCache | None = None
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def start(self, context: Context) -> None:
-        self.cache = RowStaticCache(self.config.num_hidden_layers, context.seq.shape[1])
-        longest = int(context.pos.max())
+        if self.cache is None or not self.fixed:
+            self.cache = RowStaticCache(self.config.num_hidden_layers, context.seq.shape[1])
+        self.cache.clear()
+        longest = max(int(context.pos.max()), int(self.fixed))  # a cache that stays is allocated here, not in a round
         if longest:  # a row that is shorter than the longest gets rubbish behind its end, which is overwritten in time
             positions = torch.arange(longest, device=context.seq.device).expand(context.rows, -1)
-            self._forward(context.seq[:, :longest], positions, positions, self._chain_mask(positions), keep=1)
+            self._forward(context.seq[:, :longest], positions, positions, self._chain_mask(positions, longest), keep=1)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         fed = self._last(context, refeed + 1)
         nodes = torch.arange(tree.size, device=fed.device)
         slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
         ids = torch.cat([context.seq.gather(1, fed), tree.ids], 1)
         if tree.topology.is_chain:
-            logits = self._forward(ids, self._within(context, slots), slots, self._chain_mask(slots))
+            logits = self._forward(ids, self._within(context, slots), slots, self._chain_mask(slots, context.reach))
         else:
             depths = constant(tree.topology.depths, fed.device)
             positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
-            logits = self._forward(ids, self._within(context, positions), slots, self._tree_mask(fed, tree))
+            mask = self._tree_mask(fed, tree, context.reach)
+            logits = self._forward(ids, self._within(context, positions), slots, mask)
         return self._rows(context, logits[:, fed.shape[1] - 1 :])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -57,7 +63,7 @@ class Causal:
         ids, rows = [], []
         feed = context.seq.gather(1, fed)
         for _ in range(k):
-            logits = self._forward(feed, self._within(context, fed), fed, self._chain_mask(fed))
+            logits = self._forward(feed, self._within(context, fed), fed, self._chain_mask(fed, context.reach))
             rows.append(self._rows(context, logits[:, -1]))
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))
             if after is not None and after(ids[-1], logits[:, -1]):
@@ -65,17 +71,17 @@ class Causal:
             feed, fed = ids[-1].unsqueeze(1), fed[:, -1:] + 1
         return torch.stack(ids, 1), torch.stack(rows, 1)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
         """[tokens, V'] logits along the text that already lies in context.seq [1, L], fed `block` tokens at a time."""
         self.start(context)
         parts = []
         for begin in range(0, tokens, block):
             fed = context.pos.unsqueeze(1) + torch.arange(begin, min(begin + block, tokens), device=context.pos.device)
-            parts.append(self._forward(context.seq.gather(1, fed), fed, fed, self._chain_mask(fed)))
+            parts.append(self._forward(context.seq.gather(1, fed), fed, fed, self._chain_mask(fed, context.reach)))
         return torch.cat(parts, 1)[0]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         if tree.topology.is_chain or self.cache is None:
             return  # the accepted tokens of a chain already lie where they belong
@@ -108,7 +114,7 @@ class Causal:
     def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
         """Logits [B, q, V'] (the last `keep` rows where it is not 0) of tokens ids [B, q] written to slots [B, q]."""
         assert self.cache is not None, "start() comes before any other call"
-        self.cache.slots.index = slots
+        self.cache.slots.index, self.cache.slots.reach = slots, mask_length(mask)
         output = self.network(
             input_ids=ids.clamp_max(self.config.vocab_size - 1),  # a draft may misread ids that only the target has
             position_ids=positions,
@@ -135,12 +141,14 @@ class Causal:
         ready = {name: for_groups(additive(m, self.network.dtype), self.config) for name, m in masks.items()}
         return ready.get("", ready)
 
-    def _chain_mask(self, positions: Tensor) -> Any:
-        assert self.cache is not None
-        length = self.cache.length
-        return self._per_type({name: causal_mask(positions, length, w) for name, w in self._windows().items()})
+    def _chain_mask(self, positions: Tensor, reach: int) -> Any:
+        return self._per_type({name: causal_mask(positions, reach, w) for name, w in self._windows().items()})
 
-    def _tree_mask(self, fed: Tensor, tree: TokenTree) -> Any:
-        assert self.cache is not None
-        length = self.cache.length
-        return self._per_type({name: tree_mask(fed, tree, length, w) for name, w in self._windows().items()})
+    def _tree_mask(self, fed: Tensor, tree: TokenTree, reach: int) -> Any:
+        return self._per_type({name: tree_mask(fed, tree, reach, w) for name, w in self._windows().items()})
+
+
+def mask_length(mask: Any) -> int:
+    """How many slots a mask covers; of a dictionary, all its masks."""
+    one: Tensor = next(iter(mask.values())) if isinstance(mask, dict) else mask
+    return one.shape[-1]

@@ -4,7 +4,7 @@ Knows transformers; must not know what the network is used for. Code that comes 
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models import hub, weights
+from specbench.models import grow, hub, scale, weights
 from specbench.models.architectures import attention, obstacle
 from specbench.models.hub import one_line
-from specbench.models.pairs import Checkpoint
+from specbench.models.pairs import GROWN, Checkpoint
 
 # transformers may convert pickled checkpoints in a thread of its own: nothing is to run beside a timed loop.
 os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
@@ -84,9 +84,17 @@ def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         )
     except Exception as error:  # a broken configuration raises whatever the code that trips over it raises
         raise UnusableModelError(f"{checkpoint.name}: {_config_reason(folder, error)}") from error
-    if reason := obstacle(config):
+    if reason := obstacle(config) or (checkpoint.shape and scale.obstacle(config, checkpoint.shape)):
         raise UnusableModelError(f"{checkpoint.name}: {reason}")
+    if checkpoint.shape is not None:
+        return scale.grown_config(config, checkpoint.shape, origin(checkpoint))
     return config
+
+
+def origin(checkpoint: Checkpoint) -> str:
+    """What a scale model calls its original: an alias, a hub id, or the name of a folder without its place."""
+    small = checkpoint.name.rpartition(GROWN)[0]
+    return Path(checkpoint.source).name if Path(small).is_dir() else small
 
 
 def _config_reason(folder: Path, error: Exception) -> str:
@@ -116,6 +124,8 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.
     """The network in evaluation mode, without gradients; `dtype` None is what auto resolves to."""
     config = load_config(checkpoint)
     dtype = dtype or resolve_dtype("auto", config, device)
+    if checkpoint.shape is not None:
+        return _grown(checkpoint, config, dtype, device)
     folder, files = weights.find(checkpoint)
     pickled = files[0].suffix == ".bin"
     try:
@@ -138,7 +148,22 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.
     except Exception as error:  # a missing quantisation library, a pickle with code in it, a damaged archive
         raise UnusableModelError(f"{checkpoint.name}: cannot load {files[0]}: {one_line(error)}") from error
     _refuse_incomplete(checkpoint, info)
-    return Loaded(model, dtype, hub.commit(folder), _warnings(checkpoint, info, pickled))
+    return Loaded(model, dtype, hub.commit(folder), _warnings(checkpoint, config, info, pickled))
+
+
+def _grown(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, device: torch.device) -> Loaded:
+    small = load_original(checkpoint)
+    config.dtype = dtype
+    model = grow.network(small.model.state_dict(), small.model.config, config, device, attention(config))
+    model.generation_config = small.model.generation_config
+    return Loaded(model, dtype, small.commit, (*small.warnings, *scale.warnings(checkpoint.name, config)))
+
+
+def load_original(checkpoint: Checkpoint) -> Loaded:
+    """What a checkpoint with a shape is grown from, as it is stored."""
+    small = replace(checkpoint, shape=None)
+    own = load_config(small).dtype
+    return load_model(small, own if isinstance(own, torch.dtype) else None, torch.device("cpu"))
 
 
 def _refuse_incomplete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
@@ -154,8 +179,8 @@ def _refuse_incomplete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
         raise UnusableModelError(f"{checkpoint.name}: weights do not load: {' '.join(info['error_msgs'][0].split())}")
 
 
-def _warnings(checkpoint: Checkpoint, info: dict[str, Any], pickled: bool) -> tuple[str, ...]:
-    warnings = []
+def _warnings(checkpoint: Checkpoint, config: Any, info: dict[str, Any], pickled: bool) -> tuple[str, ...]:
+    warnings = scale.warnings(checkpoint.name, config)
     if pickled:
         warnings.append(f"{checkpoint.name}: pickled weights (.bin), read by torch's weights-only loader")
     if info["unexpected_keys"]:

@@ -1,10 +1,11 @@
-"""Names of checkpoints: an alias of configs/pairs.yaml, a folder, or a hub id; and which draft goes with which target.
+"""Names of checkpoints, and which draft goes with which target.
 
-Knows where a checkpoint is to be found; must not load one (no torch, no transformers, no network).
+A name is an alias of configs/pairs.yaml, a folder or a hub id, each also grown to a shape (`demo@llama-7b`). Knows
+where a checkpoint is to be found; must not load one (no torch, no transformers, no network).
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -14,21 +15,28 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specbench.errors import UnusableModelError, UsageError
+from specbench.models import shapes
+from specbench.models.shapes import Shape
 from specbench.shipped import ASSETS, CONFIGS
 
 FILE = CONFIGS / "pairs.yaml"
+GROWN = "@"  # stands between a checkpoint and the shape that it is grown to
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a model comes from: `source` is a hub id or a local folder, `name` is what the user called it."""
+    """Where a model comes from: `source` is a hub id or a local folder, `name` is what the user called it.
+
+    `shape`: what it is grown to when it is loaded (a scale model); None for a model as it is.
+    """
 
     name: str
     source: str
     revision: str | None = None
     gated: bool = False
+    shape: Shape | None = None
 
 
 class _Entry(BaseModel):
@@ -88,6 +96,13 @@ def aliases() -> list[str]:
     return list(_shipped().models)
 
 
+def described(alias: str) -> dict[str, str]:
+    """What the table says about an alias, for a list of all of them."""
+    model, pair = _shipped().models[alias], _shipped().pairs.get(alias)
+    notes = ["gated"] * model.gated + [model.note] * bool(model.note)
+    return {"source": model.repo or "shipped", "draft": pair.draft if pair else "", "note": "; ".join(notes)}
+
+
 def pairs() -> list[tuple[str, str]]:
     """All pairs (target alias, draft alias); the first of a target is its default."""
     return [(target, draft) for target, pair in _shipped().pairs.items() for draft in (pair.draft, *pair.also)]
@@ -101,6 +116,8 @@ def resolve(name: str, revision: str | None = None) -> Checkpoint:
         return _folder(name, ASSETS / str(model.path), revision)
     if name and Path(name).is_dir():
         return _folder(name, Path(name), revision)
+    if GROWN in name:
+        return _grown(name, revision)
     if HUB_ID.fullmatch(name):
         return Checkpoint(name, name, revision)
     near = ", ".join(get_close_matches(name.lower(), aliases(), n=3, cutoff=0.0))
@@ -116,8 +133,22 @@ def _folder(name: str, folder: Path, revision: str | None) -> Checkpoint:
     return Checkpoint(name, str(folder))
 
 
+def _grown(name: str, revision: str | None) -> Checkpoint:
+    small, _, like = name.rpartition(GROWN)
+    shape = shapes.find(like)
+    found = resolve(small, revision)
+    if found.shape is not None:
+        raise UnusableModelError(f"{name}: {small} is grown already: name one shape only")
+    return replace(found, name=name, shape=shape)
+
+
 def default_draft(target: str) -> str | None:
-    """The alias of the draft that goes with `target`, an alias or the hub id of one."""
+    """The draft that goes with `target`, an alias or the hub id of one; of a scale model the one of its original, grown
+    to the shape that goes with the target's."""
+    if GROWN in target and not Path(target).is_dir():
+        small, _, like = target.rpartition(GROWN)
+        draft, shape = default_draft(small), shapes.find(like).draft
+        return f"{draft}{GROWN}{shape}" if draft and shape else draft
     pair = _shipped().pairs.get(_alias(target))
     return pair.draft if pair else None
 

@@ -17,7 +17,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # total variation; 16-bi
 LOOSE = 0.1
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def probe(model: Causal, name: str, device: torch.device) -> None:
     """Raise UnusableModelError unless laws after a rollback equal those of one plain pass over the whole text."""
     text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=device).unsqueeze(0) % model.config.vocab_size
@@ -40,4 +40,4 @@ def _context(ids: Tensor) -> Context:
     pos = torch.tensor([ids.shape[1] - 1], device=ids.device)
     alive = torch.ones(1, dtype=torch.bool, device=ids.device)
     seq = torch.cat([ids, torch.zeros((1, DRAFTED + 2), dtype=torch.long, device=ids.device)], 1)
-    return Context(seq, pos, alive, pos + DRAFTED, pos.new_empty(0), alive.clone())
+    return Context(seq, pos, alive, pos + DRAFTED, pos.new_empty(0), alive.clone(), seq.shape[1])

@@ -20,6 +20,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from specbench.decoding.verify import point_mass
+
 COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves float32
 
 
@@ -79,7 +81,7 @@ class Law:
         scores = logits[..., :width]
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if self.temperature == 0:
-            return F.one_hot(scores.argmax(-1), width).to(scores.dtype)
+            return point_mass(scores.argmax(-1), width, scores.dtype)
         if self.temperature < COLD:
             scores = scores.double() - scores.amax(-1, keepdim=True)
         flat = scores.reshape(-1, scores.shape[-1])

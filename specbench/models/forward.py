@@ -1,0 +1,139 @@
+"""Tiers: how a function of tensors in fixed places is executed, as Python, as one compiled graph, or as a CUDA graph.
+
+A tier knows how calls are made cheap; it must not know what is computed. The same function, called with the same
+tensors, gives the same result in every tier; what it changes in place it changes in every tier.
+"""
+
+import itertools
+import shutil
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+import torch
+
+from specbench.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Name = Literal["eager", "graph", "compile"]
+
+# inductor on a CPU: weights as constants, packed for its own matrix kernels. Those of oneDNN are not in the choice: it
+# is made from a few short calls, so that noise decides it, and a wrong one costs three times the pass of a small model.
+ON_CPU: dict[str, Any] = {
+    "freezing": True,
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "CPP",
+    "max_autotune_report_choices_stats": False,
+}
+# on a GPU inside our own capture: a mode that captures graphs of its own would overwrite results between replays
+ON_CUDA: dict[str, Any] = {"max_autotune": True, "triton.cudagraphs": False}
+
+_numbers = itertools.count()
+
+
+def choose(asked: str, device: torch.device) -> tuple[Name, str]:
+    """(tier, why) for the tier that is asked for; auto is the fastest that this machine has. UsageError else."""
+    reason = missing_compiler()
+    if asked == "auto":
+        if device.type == "cuda":
+            return "graph", "CUDA graphs: no launch costs, seconds to capture"
+        if reason:
+            return "eager", f"compile is not to be had: {reason}"
+        return "compile", "one compiled call per round"
+    if asked == "graph" and device.type != "cuda":
+        raise UsageError(f"--tier graph needs a CUDA device, not {device}: use --tier compile, eager or auto")
+    if asked == "compile" and reason:
+        raise UsageError(f"--tier compile: {reason}; install one, or use --tier eager")
+    if asked not in ("eager", "graph", "compile"):
+        raise UsageError(f"unknown tier {asked!r}: use auto, eager, graph or compile")
+    return asked, "as asked"  # type: ignore[return-value]
+
+
+def fast_bfloat16(device: torch.device) -> bool:
+    """Whether a CPU multiplies bfloat16 matrices faster than float32 ones, and several rows as cheaply as one."""
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))
+
+
+def reaches(length: int, device: torch.device) -> tuple[int, ...]:
+    """The numbers of places that passes read, up to `length`: what is read is nearly what is used.
+
+    Every one is compiled or captured by itself. Compiling takes half a minute, so there are few of them on a CPU.
+    """
+    steps = range(256, length, 256) if device.type == "cuda" else [2**n for n in range(9, 20)]
+    return (*(step for step in steps if step < length), length)
+
+
+def missing_compiler() -> str:
+    """Why nothing can be compiled here; empty where it can."""
+    found = any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+    return "" if found else "torch needs a C++ compiler (g++ or clang++) and there is none on the PATH"
+
+
+@dataclass
+class Compiled(Generic[P, R]):
+    """A function as one compiled graph with the shapes of its first call, which compiles it and takes `seconds`.
+
+    Guards are left out: they cost 0.5 ms per call on a network of 16 layers, as much as the network itself. So whoever
+    has one of these calls it with tensors of the same shapes, and with objects that have not changed, or gets nonsense;
+    the owner of every shape has a `Compiled` of its own, and nothing is ever compiled twice.
+    """
+
+    function: Callable[P, R]
+    device: torch.device
+    backend: str = "inductor"
+    seconds: float = 0.0
+    _call: Any = field(default=None, init=False, repr=False)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._call is not None:
+            result: R = self._call(*args, **kwargs)
+            return result
+        return self._first(*args, **kwargs)
+
+    def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        began = time.perf_counter()
+        settings = ON_CUDA if self.device.type == "cuda" else ON_CPU
+        options = settings if self.backend == "inductor" else {}
+        call: Any = torch.compile(
+            unshared(self.function),
+            fullgraph=True,
+            dynamic=False,
+            backend=self.backend,
+            options={**options, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
+        )
+        # dynamo asks whether weights will be frozen before inductor sees its options
+        with torch.no_grad(), torch._inductor.config.patch(settings), quiet():
+            result: R = call(*args, **kwargs)
+        self._call, self.seconds = call, time.perf_counter() - began
+        return result
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No tables of measured kernels on stderr and no advice of the tracer: what matters is said by the caller."""
+    from torch._inductor import select_algorithm
+
+    shown, select_algorithm.PRINT_AUTOTUNE = select_algorithm.PRINT_AUTOTUNE, False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        select_algorithm.PRINT_AUTOTUNE = shown
+
+
+def unshared(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function with a code object of its own: dynamo keeps what it compiled by code object, so that closures
+    of one `def` would share eight places, and without guards would be taken for each other."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+
+    code = call.__code__.replace(co_name=f"round_{next(_numbers)}")
+    return types.FunctionType(code, call.__globals__, code.co_name, call.__defaults__, call.__closure__)

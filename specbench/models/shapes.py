@@ -1,0 +1,79 @@
+"""The shapes of Llama models that a checkpoint can be grown to, by name: configs/shapes.yaml.
+
+Knows sizes; must not know weights (no torch, no transformers): the list of models prints without them.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specbench.errors import UnusableModelError, UsageError
+from specbench.shipped import CONFIGS
+
+FILE = CONFIGS / "shapes.yaml"
+
+
+class Shape(BaseModel):
+    """Sizes of a Llama model, in the words of its config.json; `draft` is the shape of the draft that goes with it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    hidden_size: int = Field(ge=1)
+    intermediate_size: int = Field(ge=1)
+    num_hidden_layers: int = Field(ge=1)
+    num_attention_heads: int = Field(ge=1)
+    num_key_value_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=2)
+    vocab_size: int = Field(ge=1)
+    rope_theta: float = Field(default=10000.0, gt=0)
+    rms_norm_eps: float = Field(default=1e-6, ge=0)
+    tie_word_embeddings: bool = False
+    max_position_embeddings: int = Field(default=2048, ge=1)
+    draft: str | None = None
+    note: str = ""
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.num_attention_heads // self.num_key_value_heads
+
+    @property
+    def parameters(self) -> int:
+        """How many weights a model of this shape has; those of a tied head count once."""
+        attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads) * self.hidden_size
+        layer = attention + (3 * self.intermediate_size + 2) * self.hidden_size
+        heads = 1 if self.tie_word_embeddings else 2
+        return self.num_hidden_layers * layer + (heads * self.vocab_size + 1) * self.hidden_size
+
+
+def read_shapes(file: Path) -> dict[str, Shape]:
+    """The shapes in `file`, checked."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not all(isinstance(sizes, dict) for sizes in content.values()):
+            raise UsageError(f"{file}: expected a name and sizes for every shape")
+        found = {str(name): Shape(**{**sizes, "name": str(name)}) for name, sizes in content.items()}
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{file}: {' '.join(str(error).split())}") from error
+    if unknown := sorted({shape.draft for shape in found.values() if shape.draft} - set(found)):
+        raise UsageError(f"{file}: no such shape for a draft: {', '.join(unknown)}")
+    return found
+
+
+@cache
+def shapes() -> dict[str, Shape]:
+    """The shapes that ship with specbench, by name."""
+    return read_shapes(FILE)
+
+
+def find(name: str) -> Shape:
+    """The shape called `name`; UnusableModelError lists all of them."""
+    if name not in shapes():
+        raise UnusableModelError(f"unknown shape {name!r}: choose one of {', '.join(shapes())}")
+    return shapes()[name]
