@@ -55,6 +55,8 @@ class RunSpec(BaseModel):
     def _one_reading(self) -> "RunSpec":
         if self.until_ci is not None and self.repeat > 1:
             raise ValueError("an interval is narrowed by more prompts, not by repeating them: leave repeat at 1")
+        if self.until_ci is not None and self.batch > 1:
+            raise ValueError("--until-ci looks after every 20, 30, 45 … prompts decoded alone: leave --batch at 1")
         return self
 
     def with_(self, **changes: Any) -> "RunSpec":

@@ -176,6 +176,19 @@ def near_best_of(alpha: float, costs: Sequence[float], share: float = 0.01) -> l
     return [k for k, cost in enumerate(costs) if expected_tokens(alpha, k) / cost >= floor]
 
 
+def break_even_batch(tokens: float, k: float, fixed: float, per_token: float, overhead: float, draft: float) -> float:
+    """The batch below which speculation wins: [(E − 1)(F + h) − D] / [u(K + 1 − E)].
+
+    A target pass over n tokens takes F + u·n (fixed, per_token), a step h (overhead) besides; a round has D (draft) for
+    its drafts, and emits E tokens per row. All in one unit of time; caches are taken as short. 0 where no batch pays,
+    infinite where every one does (E = K + 1), NaN where u or K is not positive.
+    """
+    if not (k > 0 and per_token > 0):
+        return math.nan
+    gain, lost = max((tokens - 1) * (fixed + overhead) - draft, 0.0), per_token * (k + 1 - tokens)
+    return gain / lost if lost else math.inf if gain else 0.0
+
+
 def break_even_alpha_of(costs: Sequence[float]) -> float | None:
     """The alpha above which some K pays at these costs of a round; None if no alpha does. costs: see `round_costs`."""
     payable = [alpha_from_tokens(max(cost, 1.0), k) for k, cost in enumerate(costs) if k and cost <= k + 1]

@@ -7,6 +7,7 @@ clock (`under`), so that the verify pass of an inner speculation is "draft/verif
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -79,13 +80,11 @@ def by_phase(laps: Iterable[tuple[str, float]]) -> dict[str, float]:
     return spans
 
 
+_running: list[Clock] = []  # the clock that was started last: what a lap inside a compiled round belongs to
+
+
 class WallClock:
-    """Host time; exact for a device that runs synchronously with the host. Tests inject `now`.
-
-    In a compiled round a lap is an operator of the graph that reads the same clock (one runs at a time).
-    """
-
-    running: "WallClock | None" = None
+    """Host time; exact for a device that runs synchronously with the host. Tests inject `now`."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -102,7 +101,7 @@ class WallClock:
         return Under(self, phase)
 
     def start(self) -> None:
-        WallClock.running = self
+        _running[:] = [self]
         self._laps = []
         self._began = self._now()
 
@@ -120,8 +119,8 @@ _operators.define("lap(Tensor(a!) after, str phase) -> ()")  # type: ignore[no-u
 @torch.library.impl(_operators, "lap", "CompositeExplicitAutograd")
 def _lap(after: Tensor, phase: str) -> None:
     """It changes nothing; that it says it may keeps it between what computes `after` and what reads it."""
-    if WallClock.running is not None:
-        WallClock.running.lap(phase)
+    for clock in _running:
+        clock.lap(phase)
 
 
 @torch.library.register_fake("specbench::lap")  # type: ignore[untyped-decorator]
@@ -130,23 +129,43 @@ def _no_lap(after: Tensor, phase: str) -> None:
 
 
 class CudaClock:
-    """Host time between two synchronisations for the region, device events for the laps: no wait inside the region."""
+    """Host time between two synchronisations for the region, device events for the laps: no wait inside the region.
+
+    Laps during a capture become events of the graph, which every replay records anew; who replays says when they may
+    be read.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list[tuple[str, torch.cuda.Event]] = []
+        self._captured: list[tuple[str, torch.cuda.Event]] = []
+        self._replayed: list[tuple[str, float]] = []
         self._began = 0.0
 
     def lap(self, phase: str, after: Tensor | None = None) -> None:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        if torch.compiler.is_compiling():
+            torch.ops.specbench.lap(after, phase)
+            return
+        inside = torch.cuda.is_current_stream_capturing()
+        event = torch.cuda.Event(enable_timing=True, external=inside)  # type: ignore[no-untyped-call]
         event.record()
-        self._marks.append((phase, event))
+        (self._captured if inside else self._marks).append((phase, event))
+
+    def captured(self) -> list[tuple[str, torch.cuda.Event]]:
+        """The laps of the capture that has just ended; the first one is its beginning."""
+        laps, self._captured = self._captured, []
+        return laps
+
+    def replayed(self, laps: list[tuple[str, torch.cuda.Event]]) -> None:
+        """A replay with these laps has ended: read them before it is started again."""
+        self._replayed += between(laps)
 
     def under(self, phase: str) -> Laps:
         return Under(self, phase)
 
     def start(self) -> None:
-        self._marks = []
+        _running[:] = [self]
+        self._marks, self._replayed = [], []
         torch.cuda.synchronize(self._device)
         self._began = time.perf_counter()
         self.lap("")
@@ -154,8 +173,12 @@ class CudaClock:
     def stop(self) -> tuple[float, dict[str, float]]:
         torch.cuda.synchronize(self._device)
         seconds = time.perf_counter() - self._began
-        pairs = zip(self._marks[:-1], self._marks[1:], strict=True)
-        return seconds, by_phase((phase, a.elapsed_time(b) / 1000) for (_, a), (phase, b) in pairs)
+        return seconds, by_phase([*between(self._marks), *self._replayed])
+
+
+def between(laps: list[tuple[str, torch.cuda.Event]]) -> list[tuple[str, float]]:
+    """Seconds from every lap to the next, by the phase of the later one."""
+    return [(phase, a.elapsed_time(b) / 1000) for (_, a), (phase, b) in pairwise(laps)]
 
 
 def clock_for(device: torch.device) -> Clock:

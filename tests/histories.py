@@ -15,7 +15,7 @@ from specbench.decoding.decode import begin
 from specbench.decoding.draft import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
-from specbench.decoding.rounds import levels_left
+from specbench.decoding.rounds import budget, levels_left
 from specbench.decoding.schedule import Confidence, Constant, Costs, Heuristic, Marginal, Schedule
 from specbench.decoding.types import Context
 from tests.laws import autoregressive, error
@@ -72,7 +72,7 @@ def one_round(context: Context, method: Speculate) -> tuple[Context, Speculate, 
     def run(origin: Tensor, source: Source) -> tuple[Context, Speculate, Tensor]:
         here, memory = context.select(origin), deepcopy(method)
         memory.select(origin)
-        step = memory.advance(here, levels_left(context) - 1, source)
+        step = memory.advance(here, budget(method, levels_left(context)), source)
         return here, memory, step.round.drafted
 
     (after, memory, drafted), chance, row = enumerate_outcomes(run, context.rows)

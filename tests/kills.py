@@ -44,7 +44,7 @@ class Acknowledging:
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
         self.folder.begin(cells, turns)
 
-    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self.folder.turn(samples)
         os.write(self.pipe, b"t")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from specbench.decoding.decode import begin
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
+from specbench.decoding.rounds import budget as allowed
 from specbench.decoding.rounds import levels_left
 from specbench.decoding.types import Context, Draft, Drafter
 from tests.sources import enumerate_outcomes
@@ -48,7 +49,8 @@ def one_round(
         context = begin(prompts, end, method.drafter.room, eos, CPU).select(origin)
         context.last.clamp_(max=end - 1)
         method.start(context)
-        return context, method.advance(context, levels_left(context) - 1 if budget is None else budget, source)
+        levels = allowed(method, levels_left(context)) if budget is None else budget
+        return context, method.advance(context, levels, source)
 
     (context, step), weight, origin = enumerate_outcomes(run, len(prompts))
     return Outcomes(context, step, weight, origin)

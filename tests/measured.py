@@ -76,16 +76,21 @@ class FakeBackend:
 
     answer: Callable[[Call], Sequence[int]] = lambda call: (1, 2, 3)
     calls: list[Call] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)  # prompts of every decode
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
-            arm = spec.method if spec.k == 0 else f"{spec.method} K={spec.k}"
-            call = Call(arm, tuple(prompts[0]), seeds[0])
-            self.calls.append(call)
-            tokens = self.answer(call)
-            return [baseline_trace(tokens) if spec.k == 0 else method_trace([len(tokens) - 1], tokens)]
+            self.batches.append(len(prompts))
+            return [self.trace(spec, *one) for one in zip(prompts, seeds, strict=True)]
 
         return run
+
+    def trace(self, spec: RunSpec, prompt: Sequence[int], seed: int) -> Trace:
+        arm = spec.method if spec.k == 0 else f"{spec.method} K={spec.k}"
+        call = Call(arm, tuple(prompt), seed)
+        self.calls.append(call)
+        tokens = self.answer(call)
+        return baseline_trace(tokens) if spec.k == 0 else method_trace([len(tokens) - 1], tokens)
 
 
 @dataclass
@@ -93,13 +98,13 @@ class Witness:
     """An observer that keeps what it saw."""
 
     begun: list[tuple[list[str], int]] = field(default_factory=list)
-    turns: list[dict[RunSpec, Sample]] = field(default_factory=list)
+    turns: list[dict[RunSpec, Sequence[Sample]]] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
 
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
         self.begun.append(([c.spec.dataset for c in cells], turns))
 
-    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self.turns.append(dict(samples))
 
     def end(self, cell: Cell) -> None:

@@ -88,7 +88,7 @@ def write_run(parent: Path, cells: Sequence[Cell], name: str = "run", **changes:
         for cell in cells:
             folder.begin([cell], len(cell.samples))
             for one in cell.samples:
-                folder.turn({cell.spec: one})
+                folder.turn({cell.spec: [one]})
             folder.end(cell)
     finally:
         folder.close()

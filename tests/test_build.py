@@ -12,7 +12,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.schedule import Constant, Heuristic, Schedule
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
-from specbench.timing import WallClock
+from specbench.timing import Under, WallClock
 from tests.histories import SCHEDULES, history_error
 from tests.laws import EXACT, sequence_error
 from tests.toys import KINDS, Toy, random_pair
@@ -115,7 +115,9 @@ def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
     name, clock = written(tmp_path, {"Speculate": {**CHAIN, "drafter": inner}}), WallClock()
     method = build(name, {"target": TARGET, "draft": DRAFT}, 1, clock)
     assert method == Speculate(Speculate(ModelDrafter(DRAFT, 1), DRAFT, Rejection(), 2), TARGET, Rejection())
-    assert method.clock is method.drafter.clock is method.drafter.drafter.clock is clock
+    assert method.clock is clock
+    assert method.drafter.clock == Under(clock, "draft")
+    assert method.drafter.drafter.clock == Under(Under(clock, "draft"), "draft")
     assert sequence_error(method, TARGET.table, 3) <= EXACT
 
 

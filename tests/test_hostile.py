@@ -49,7 +49,7 @@ def write(parent: Path, cells: Sequence[Cell]) -> Path:
         for one in cells:
             folder.begin([one], len(one.samples))
             for done in one.samples:
-                folder.turn({one.spec: done})
+                folder.turn({one.spec: [done]})
             folder.end(one)
     folder.close()
     return folder.path
@@ -150,7 +150,7 @@ def test_progress_steers_no_terminal(cells: list[Cell], terminal: bool) -> None:
     with Watch(console, Witness(), quiet=False, now=iter(range(10**6)).__next__) as watch:
         for one in cells[::2]:
             watch.begin([replace(one, samples=())], 2)
-            watch.turn({one.spec: one.samples[0]})
+            watch.turn({one.spec: one.samples[:1]})
             watch.end(one)
     shown = file.getvalue()
     for own in ("\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[1A", "\r"):  # rich hides the cursor and redraws its lines

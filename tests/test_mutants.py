@@ -100,14 +100,14 @@ def bonus_from(rows: Callable[[Tensor, Draft], Tensor]) -> Callable[..., Tensor]
     return left_over
 
 
-def argmax_draft(self: Toy, context: Context, k: int, rng: Source, *_: Any) -> tuple[Tensor, Tensor]:
-    ids, _ = SAMPLE(Toy(F.one_hot(self.table.argmax(1), self.vocab).double()), context, k, rng)
+def argmax_draft(self: Toy, context: Context, k: int, rng: Source, *rest: Any) -> tuple[Tensor, Tensor]:
+    ids, _ = SAMPLE(Toy(F.one_hot(self.table.argmax(1), self.vocab).double()), context, k, rng, *rest)
     return ids, along(self, context, ids)
 
 
-def truncated_draft(self: Toy, context: Context, k: int, rng: Source, *_: Any) -> tuple[Tensor, Tensor]:
+def truncated_draft(self: Toy, context: Context, k: int, rng: Source, *rest: Any) -> tuple[Tensor, Tensor]:
     second = self.table.topk(2).values[:, -1:]
-    ids, _ = SAMPLE(Toy(normalised(self.table * (self.table >= second))), context, k, rng)
+    ids, _ = SAMPLE(Toy(normalised(self.table * (self.table >= second))), context, k, rng, *rest)
     return ids, along(self, context, ids)
 
 
@@ -121,8 +121,8 @@ def along(toy: Toy, context: Context, ids: Tensor) -> Tensor:
 
 
 def reported(change: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    def sample(self: Toy, context: Context, k: int, rng: Source, *_: Any) -> tuple[Tensor, Tensor]:
-        ids, rows = SAMPLE(self, context, k, rng)
+    def sample(self: Toy, context: Context, k: int, rng: Source, *rest: Any) -> tuple[Tensor, Tensor]:
+        ids, rows = SAMPLE(self, context, k, rng, *rest)
         return ids, change(rows)
 
     return sample

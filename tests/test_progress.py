@@ -27,8 +27,8 @@ class Notebook:
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
         self._note(f"begin {len(cells)} {turns}")
 
-    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
-        self._note(next(iter(samples.values())).prompt)
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
+        self._note(" ".join(sample.prompt for sample in next(iter(samples.values()))))
 
     def end(self, cell: Cell) -> None:
         self._note(cell.status)
@@ -51,7 +51,7 @@ class Stage:
         """Every sample of the cells, one turn after the other."""
         for together in zip(*(c.samples for c in cells), strict=True):
             self.seconds += step
-            self.watch.turn({c.spec: s for c, s in zip(cells, together, strict=True)})
+            self.watch.turn({c.spec: [s] for c, s in zip(cells, together, strict=True)})
 
 
 def begun(done: Cell, samples: Sequence[Sample] = ()) -> Cell:

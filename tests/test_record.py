@@ -73,13 +73,13 @@ def test_every_turn_is_a_line_that_is_on_disk_before_anything_else_happens(
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(len(lines(folder))))
     for number in range(3):
-        folder.turn({cell().spec: sample(f"p{number}")})
+        folder.turn({cell().spec: [sample(f"p{number}")]})
     assert synced == [1, 2, 3]
 
 
 def test_the_baseline_of_a_turn_stands_in_the_journal_once(folder: RunFolder) -> None:
     one = sample("p1", (4, 0))
-    folder.turn({cell(k=k).spec: one for k in (1, 2, 3)})
+    folder.turn({cell(k=k).spec: [one] for k in (1, 2, 3)})
     (line,) = lines(folder)
     assert line["turn"]["baseline"]["trace"]["tokens"] == list(one.baseline.tokens)
     assert [arm["trace"]["rounds"][1] for arm in line["turn"]["arms"].values()] == [[4, 1, 0, 1, [0.5]]] * 3
@@ -138,9 +138,9 @@ def filled(folder: RunFolder) -> list[Cell]:
     bad = cell(sample("p1"), k=4, status="error", error="unexpected TypeError", detail="Traceback …")
     fresh = cell(k=5)
     folder.begin([done, cut, bad, fresh], 2)
-    folder.turn({c.spec: c.samples[0] for c in (done, cut, bad)})
+    folder.turn({c.spec: c.samples[:1] for c in (done, cut, bad)})
     folder.end(bad)
-    folder.turn({c.spec: c.samples[1] for c in (done, cut)})
+    folder.turn({c.spec: c.samples[1:2] for c in (done, cut)})
     folder.end(done)
     off = {"error": "the run was cut off; go on with --resume"}
     return [done, replace(cut, status="partial", **off), bad, replace(fresh, status="skipped", **off)]
@@ -206,7 +206,10 @@ def test_only_one_process_writes_into_a_folder(folder: RunFolder) -> None:
         ("not json", "is not a description of a run"),
         ("[]", "is not a description of a run"),
         ("{}", "is not a description of a run"),
-        ('{"schema_version": 1}', "schema_version 1, this specbench reads and writes 2: measure it again"),
+        (
+            '{"schema_version": 1}',
+            f"schema_version 1, this specbench reads and writes {SCHEMA_VERSION}: measure it again",
+        ),
         ('{"schema_version": "\\u001b[31m"}', "schema_version"),
     ],
 )
@@ -273,7 +276,7 @@ def test_a_models_name_cannot_leave_the_results_folder(name: str, folder: str) -
 def test_no_text_breaks_a_file_or_reaches_a_terminal_as_a_command(folder: RunFolder, text: str) -> None:
     done = cell(sample(text, category=text), error=text, resolved={"device_name": text})
     folder.begin([done], 1)
-    folder.turn({done.spec: done.samples[0]})
+    folder.turn({done.spec: done.samples[:1]})
     folder.end(done)
     for name in ("results.csv", "samples.csv"):
         content = (folder.path / name).read_text(encoding="utf-8")

@@ -56,7 +56,7 @@ def test_cells_with_a_common_baseline_share_its_decodes_and_stand_in_random_orde
         places = [order.index(arm) for order in orders]
         assert sum(places) / len(places) == 2, "reversing every second order leaves no arm early or late"
     assert [len(c.samples) for c in cells] == [12] * 4
-    assert all(len({id(s.baseline) for s in turn.values()}) == 1 for turn in witness.turns)
+    assert all(len({id(s.baseline) for (s,) in turn.values()}) == 1 for turn in witness.turns)
 
 
 def test_a_prompt_is_decoded_in_the_reverse_order_when_it_is_repeated() -> None:

@@ -157,7 +157,8 @@ def test_an_ok_row_has_every_column_of_the_design_filled() -> None:
 
 def test_the_list_of_numbers_is_what_is_computed() -> None:
     computed = [name for name in numbers(TWO, K) if not name.startswith("acceptance_at_")]
-    assert sorted(NUMBERS) == sorted([*computed, *LOSSLESS.row()])
+    ready = ("baseline_ready_seconds", "ready_seconds")
+    assert sorted(NUMBERS) == sorted([*computed, *LOSSLESS.row(), *ready])
 
 
 def test_a_row_holds_its_spec_and_what_it_resolved_to() -> None:
@@ -236,7 +237,7 @@ def test_token_match_accepts_less_than_rejection() -> None:
     assert alphas[0] > alphas[1]
 
 
-@pytest.mark.parametrize("eos", [None, 7])
+@pytest.mark.parametrize("eos", [None, 13])
 def test_tokens_of_a_decode_are_rounds_and_accepted_less_the_token_cut_at_its_end(eos: int | None) -> None:
     for trace in decoded("chain", eos):
         together = len(trace.rounds) + sum(r.accepted for r in trace.rounds)
@@ -247,5 +248,5 @@ def test_tokens_of_a_decode_are_rounds_and_accepted_less_the_token_cut_at_its_en
 
 def test_some_sequences_were_cut() -> None:
     """The control of the test above: an EOS among accepted tokens does occur."""
-    cut = [len(t.rounds) + sum(r.accepted for r in t.rounds) - len(t.tokens) for t in decoded("chain", 7)]
+    cut = [len(t.rounds) + sum(r.accepted for r in t.rounds) - len(t.tokens) for t in decoded("chain", 13)]
     assert 0 < sum(cut) < len(cut)

@@ -93,6 +93,7 @@ class AnyTree:
     """Some tree, the same in every round, of tokens that lie about."""
 
     room: int = 6
+    static: bool = True
 
     def start(self, context: Context) -> None:
         return

@@ -176,10 +176,16 @@ class Exact:
 
 
 def enumerate_law(
-    method: Speculate, prompts: Sequence[Sequence[int]], new: int, eos: Sequence[int] = (), together: bool = False
+    method: Speculate,
+    prompts: Sequence[Sequence[int]],
+    new: int,
+    eos: Sequence[int] = (),
+    together: bool = False,
+    short: bool = False,
 ) -> Exact:
     """The exact law of what `decode` emits, from production code run on all combinations of its draws.
 
+    `short`: no round drafts more than its longest row can use, as under a schedule; there are fewer combinations then.
     Alone: branches that have as much left go on in one batch, so that each sees the drafts it would see alone.
     Together: all branches of all prompts stay in one batch to the end, the finished ones too, as in a ragged batch.
     """
@@ -190,7 +196,8 @@ def enumerate_law(
     exact, waiting = Exact([Counter() for _ in prompts]), [first]
     while waiting:
         state = waiting.pop()
-        after, decoded = one_round(method, state, rounds.levels_left(state.context) - 1)
+        most = rounds.levels_left(state.context)
+        after, decoded = one_round(method, state, most - 1 if short else rounds.budget(method, most))
         exact.rows += decoded
         live, left = after.context.live, (after.context.last - after.context.pos) * after.context.live
         if together and live.any():
@@ -201,7 +208,7 @@ def enumerate_law(
     return exact
 
 
-def one_round(method: Speculate, state: Branches, budget: int) -> tuple[Branches, int]:
+def one_round(method: Speculate, state: Branches, budget: int | None) -> tuple[Branches, int]:
     """All outcomes of a round; impossible ones are dropped, and equal ones merged into one of them."""
 
     def run(origin: Tensor, source: Source) -> tuple[Context, Tensor, list[Any]]:

@@ -6,6 +6,7 @@ Prefixes are numbered like the nodes of a V-ary heap: the empty one is 0, prefix
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -82,6 +83,9 @@ class Toy:
     def start(self, context: Context) -> None:
         return
 
+    def admit(self, context: Context, row: int) -> None:
+        return
+
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         return
 
@@ -137,6 +141,7 @@ class Tree:
     models: tuple[Toy, ...]
     widths: tuple[int, ...]
     how: str = "iid"
+    static: ClassVar[bool] = False  # the host's budget says how many levels there are
 
     @property
     def room(self) -> int:
@@ -176,6 +181,9 @@ class Tree:
         return law, rng.categorical(law, Stream.DRAFT), exists
 
     def start(self, context: Context) -> None:
+        return
+
+    def admit(self, context: Context, row: int) -> None:
         return
 
     def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from specbench.backends.base import Decode
+from specbench.backends.tiers import Tier
+from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build, needs
 from specbench.decoding.decode import Trace, begin, decode, places
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
-from specbench.decoding.rounds import Play, Rounds, Stepwise, Whole
+from specbench.decoding.rounds import Rounds
 from specbench.decoding.schedule import Costs, Schedule, scheduled
 from specbench.decoding.synthetic import synthetic
 from specbench.errors import UnusableModelError, UsageError
@@ -54,19 +56,28 @@ def half(config: Any) -> bool:
     return isinstance(own, torch.dtype) and own.itemsize == 2
 
 
+@dataclass(frozen=True)
+class Arm:
+    """A method over models of its own, the clock of its parts, the ids that end a sequence, and its rounds."""
+
+    method: Speculate
+    clock: Clock
+    eos: list[int]
+    rounds: Rounds
+
+
 class Native:
     """The pair of some specs. Creating it checks everything that can be checked without weights; `load` reads them."""
 
     def __init__(self, *specs: RunSpec) -> None:
         spec = specs[0]
         self.device = loading.resolve_device(spec.device)
-        self.tier, self.why = forward.choose(spec.tier, self.device)
+        name, self.why = forward.choose(spec.tier, self.device)
+        self.tier = Tier(name, self.device)
         roles = {"target"}.union(*(needs(one.method) for one in specs))
         self.costs: Costs | None = None  # what `--k auto` reckons with; set by whoever has measured them on this pair
-        nothing = dict.fromkeys(("target", "draft"), NOT_LOADED)
         for one in specs:
-            form = build(one.method, nothing, one.k, schedule=self.schedule(one))  # a wrong method file ends it here
-            synthetic(form, one.acceptance)
+            synthetic(self.form(one), one.acceptance)  # a wrong method file ends it here
         target = self._role(pairs.resolve(spec.target, spec.target_revision), spec.dtype)
         self.roles = {"target": target}
         self.warnings: tuple[str, ...] = ()
@@ -81,11 +92,13 @@ class Native:
             self.warnings, self.context = report.warnings, report.context
         self.networks: dict[str, Any] = {}
         self.commits: dict[str, str | None] = {}
+        self.longest = 0  # tokens of the longest prompt of all data sets: what is compiled for it serves them all
+        self.arms: dict[RunSpec, Arm] = {}
 
     def _role(self, checkpoint: pairs.Checkpoint, dtype: str) -> Role:
         config = loading.load_config(checkpoint)
         tokenizer = loading.load_tokenizer(checkpoint)
-        if dtype == "auto" and self.tier == "compile" and half(config) and forward.fast_bfloat16(self.device):
+        if dtype == "auto" and self.tier.name == "compile" and half(config) and forward.fast_bfloat16(self.device):
             dtype = "bfloat16"
         return Role(checkpoint, config, tokenizer, loading.resolve_dtype(dtype, config, self.device))
 
@@ -124,8 +137,13 @@ class Native:
     def models(self, spec: RunSpec) -> dict[str, Causal]:
         """Fresh models (own caches, shared weights) whose rows follow the law of `spec`."""
         law = Law(spec.temperature, spec.top_k, spec.top_p, spec.min_p, spec.eta)
-        fixed = self.tier != "eager"
-        return {name: Causal(network, law, self.width, fixed) for name, network in self.networks.items()}
+        fixed, static = self.tier.name != "eager", self.form(spec).drafter.static
+        made = {name: self.tier.passes(static) for name in self.networks}
+        return {name: Causal(network, law, self.width, fixed, made[name]) for name, network in self.networks.items()}
+
+    def form(self, spec: RunSpec) -> Speculate:
+        """The method of a spec with nothing in the place of its models."""
+        return build(spec.method, dict.fromkeys(("target", "draft"), NOT_LOADED), spec.k, schedule=self.schedule(spec))
 
     def schedule(self, spec: RunSpec) -> Schedule:
         """The rule that says how many of K tokens a drafter draws."""
@@ -137,33 +155,36 @@ class Native:
         return synthetic(method, spec.acceptance)
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
-        clock = clock_for(self.device)
-        method = self.method(spec, clock)
-        eos = self.eos(spec)
-        rounds = self.rounds(spec, method, longest)
+        arm = self.arm(spec, max(longest, self.longest))
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
-            rng = seeded(seeds, self.device)
-            to = {"new": spec.max_new_tokens, "eos": eos, "device": self.device}
-            return decode(method, prompts, rng=rng, clock=clock, rounds=rounds, **to)  # type: ignore[arg-type]
+            to: Any = {"new": spec.max_new_tokens, "eos": arm.eos, "device": self.device}
+            to |= {"clock": arm.clock, "rounds": arm.rounds}
+            if spec.batch > 1:
+                return decode_batches(arm.method, prompts, seeds, rows=spec.batch, **to)
+            return decode(arm.method, prompts, rng=seeded(seeds, self.device), **to)
 
         return run
 
-    def rounds(self, spec: RunSpec, method: Speculate, longest: int) -> Rounds:
-        """How the tier of this pair runs the rounds of a method, made ready for prompts of up to `longest` tokens."""
-        if self.tier == "eager":
-            return Stepwise(method)
-        room = method.drafter.room
-        length = places(longest, spec.max_new_tokens, room)
-        prompts = [[0] * 2] * spec.batch
-        context = begin(prompts, 1, room, self.eos(spec), self.device, length)
-        rounds = Whole(method, length, forward.reaches(length, self.device), self.ready)
-        rounds.prime(context, seeded([0] * spec.batch, self.device))
-        return rounds
+    def arm(self, spec: RunSpec, longest: int) -> "Arm":
+        """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
+        same = spec.with_(dataset="", column=None, template=None, limit=None, seed=0, warmup=0, repeat=1, until_ci=None)
+        known = self.arms.get(same)
+        if known is not None and places(longest, spec.max_new_tokens, known.method.drafter.room) <= known.rounds.length:
+            return known
+        clock = clock_for(self.device)
+        method, eos = self.method(spec, clock), self.eos(spec)
+        length = places(longest, spec.max_new_tokens, method.drafter.room)
+        clock.start()  # what is timed inside a round while it is compiled or captured belongs to this clock
+        arm = Arm(method, clock, eos, self.tier.rounds(method, length, spec.batch, eos))
+        if arm.rounds.length:
+            self.arms[same] = arm
+        return arm
 
-    def ready(self, play: Play) -> Play:
-        """A round that is cheap to call."""
-        return forward.Compiled(play, self.device)
+    def unload(self) -> None:
+        """Forget the weights and everything that was made of them."""
+        self.arms.clear()
+        self.networks.clear()
 
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
         """[len(ids) − start, V] logits of the target along a known text from token start − 1 on, fed `block` at a time.

@@ -6,9 +6,14 @@ Knows specs and names; must not know what a decode is.
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TypeVar
 
 from specbench.bench import statistics
 from specbench.spec import BASELINE, RunSpec
+
+T = TypeVar("T")
+REFILLS, FEWEST = 4, 5  # prompts of a chunk per row, and chunks below which an interval would say little
 
 
 def seed_of(spec: RunSpec, prompt: str, repeat: int, arm: str) -> int:
@@ -30,6 +35,19 @@ def order_of(arms: Sequence[str], seed: int, repeat: int, number: int) -> list[s
     order = sorted(arms)
     random.Random(f"{seed} {number // 2}").shuffle(order)
     return order if (number + repeat) % 2 == 0 else order[::-1]
+
+
+def chunks(prompts: Sequence[T], rows: int) -> list[Sequence[T]]:
+    """The prompts of every turn: one by one, or where `rows` are decoded together four for each row at most.
+
+    Prompts of a chunk share their time, so an interval is over chunks: there are five of them where each can still fill
+    the rows, and fewer only where there are fewer prompts. All are about equally long.
+    """
+    if rows == 1:
+        return [prompts[i : i + 1] for i in range(len(prompts))]
+    count = max(-(-len(prompts) // (REFILLS * rows)), min(FEWEST, len(prompts) // rows), 1)
+    ends = [i * len(prompts) // count for i in range(count + 1)]
+    return [prompts[a:b] for a, b in pairwise(ends)]
 
 
 def checkpoints(turns: int) -> Iterator[int]:

@@ -39,6 +39,7 @@ class Prepared:
         self.prompts: dict[RunSpec, PromptSet] = {}
         for group in grouped(specs, lambda spec: spec.baseline):
             self.prompts |= dict.fromkeys(group, prompts_of(group, self.backend))
+        self.backend.longest = max(len(prompt.ids) for found in self.prompts.values() for prompt in found.prompts)
 
     def turns(self, past: Past) -> int:
         """How many turns the groups that have not ended have at most."""
@@ -57,7 +58,7 @@ class Prepared:
 
     def unload(self) -> None:
         """Make room for the next pair."""
-        self.backend.networks.clear()
+        self.backend.unload()
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
@@ -100,7 +101,7 @@ def prompts_of(group: Sequence[RunSpec], backend: Native) -> PromptSet:
 def roles(backend: Native) -> dict[str, Any]:
     """What the pair resolved to, as columns. `scale_model` names the roles that are scale models; empty if none is."""
     scaled = [f"{name} {called}" for name, role in backend.roles.items() if (called := label(role.config))]
-    found: dict[str, Any] = {"scale_model": ", ".join(scaled)}
+    found: dict[str, Any] = {"tier_resolved": backend.tier.name, "scale_model": ", ".join(scaled)}
     for name, role in backend.roles.items():
         prefix = "" if name == "target" else f"{name}_"
         found |= {

@@ -55,17 +55,17 @@ def read_run(path: Path) -> Run:
 def _cells(path: Path) -> list[Cell]:
     begun: dict[str, Mapping[str, Any]] = {}
     ended: dict[str, Mapping[str, Any]] = {}
-    samples: dict[str, list[Sample]] = {}
+    turns: dict[str, list[Sequence[Sample]]] = {}
     try:
         for line in journal.read(path):
             if "begin" in line:
                 begun[RunSpec(**line["begin"]["spec"]).key] = line["begin"]
             elif "turn" in line:
-                for key, sample in samples_of(line["turn"]).items():
-                    samples.setdefault(key, []).append(sample)
+                for key, samples in samples_of(line["turn"]).items():
+                    turns.setdefault(key, []).append(samples)
             else:
                 ended[line["end"]["cell"]] = line["end"]
-        return [cell_of(line, samples.get(key, []), ended.get(key)) for key, line in begun.items()]
+        return [cell_of(line, turns.get(key, []), ended.get(key)) for key, line in begun.items()]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(f"{path} has a line that this specbench did not write: {first_line(error)}") from error
 
@@ -124,8 +124,8 @@ class RunFolder:
                 self._write({"begin": begin_line(cell.spec, cell.resolved)})
                 self._begun.add(cell.spec)
 
-    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
-        """Append one finished prompt to the journal and wait until it is on disk."""
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
+        """Append one finished turn to the journal and wait until it is on disk."""
         self._write({"turn": turn_line(samples)})
 
     def end(self, cell: Cell) -> None:

@@ -13,8 +13,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specbench.bench.advice import costly_verification
+from specbench.bench.batch_table import batch_markdown, batch_table, by_batch
 from specbench.bench.files import clean
 from specbench.bench.noise import Diagnostics, warnings
+from specbench.bench.order import FEWEST
 from specbench.bench.statistics import Interval, half_width
 from specbench.bench.sweep_table import caveats, lookahead, series, sweep_markdown, sweep_table
 from specbench.bench.verdict import lines, verdict
@@ -60,6 +63,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Group:
     for i in range(0, len(alone), WIDEST):
         some = alone[i : i + WIDEST]
         parts += [run_table(some), why_table(some, [name_of(row, some) for row in some])]
+    parts += [batch_table(group, cell_text) for group in by_batch(rows)]
     return Group(*(part for part in parts if part is not None))
 
 
@@ -107,7 +111,13 @@ def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
     names = {"method": "", "k": "K ", "dtype_resolved": "", "temperature": "temperature ", "max_new_tokens": "tokens "}
     values = {**first, "k": lookahead(first)}
     shared += [f"{label}{values[s]}" for s, label in names.items() if s not in varying and values.get(s) is not None]
-    return " · ".join([*shared, str(first["tier"]), str(first.get("device_name") or first.get("device"))])
+    return " · ".join(
+        [
+            *shared,
+            str(first.get("tier_resolved") or first["tier"]),
+            str(first.get("device_name") or first.get("device")),
+        ]
+    )
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -121,6 +131,9 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{row['dataset']}: {row['prompts']} prompts: below 20 a few unusual ones decide the interval "
                 "(raise --limit)"
             )
+        if row.get("prompts") and row["batch"] > 1:
+            found.append(shared_time(row))
+        found += costly_verification(row)
         if row.get("lossless") == "numeric":
             found.append(
                 f"{row['dataset']}: {row['prompts_compared'] - row['prompts_identical']} of {row['prompts_compared']} "
@@ -128,6 +141,14 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"(top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
             )
     return list(dict.fromkeys(found))
+
+
+def shared_time(row: Mapping[str, Any]) -> str:
+    """What the interval of a batch is over: prompts decoded together are one draw of a time."""
+    draws = row["draws"]
+    over = f"over {draws} turns" if draws > 1 else "unknown, as there was one turn"
+    more = "" if draws >= FEWEST else f" (--limit {FEWEST * row['batch']} gives {FEWEST})"
+    return f"{row['dataset']}: prompts of a batch of {row['batch']} share their time: the interval is {over}{more}"
 
 
 def stopping(row: Mapping[str, Any]) -> list[str]:
@@ -187,6 +208,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [sweep_markdown(group, cell_text) for group in groups if len(group) > 1]
     if alone := [group[0] for group in groups if len(group) == 1]:
         parts.append(run_markdown(alone))
+    parts += [batch_markdown(group, cell_text) for group in by_batch(rows)]
     answers = [" ".join(line.strip() for line in lines(answer)) for answer in verdict(rows)]
     listed = "".join(f"- {literal(shown(note))}\n" for note in [*notes(rows), *answers])
     return "\n".join([*parts, listed] if listed else parts)

@@ -1,4 +1,4 @@
-"""The runner: groups of cells in, samples out. All arms of a prompt are decoded one after another, on the same weights.
+"""The runner: groups of cells in, samples out. All arms decode a prompt (or a batch) in turn, on the same weights.
 
 Knows backends, prompts and observers through their protocols; must not know the command line, files or tables.
 """
@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle, product
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from specbench.backends.base import Backend, Decode
 from specbench.bench import lossless, statistics
 from specbench.bench.environment import load_average
 from specbench.bench.failures import Failure, attempt
-from specbench.bench.order import checkpoints, order_of, seed_of, side
+from specbench.bench.order import checkpoints, chunks, order_of, seed_of, side
 from specbench.bench.plan import grouped
 from specbench.bench.prompts import Prompt, PromptSet
 from specbench.bench.samples import Cell, Sample, speedup_of
@@ -30,11 +31,11 @@ class Observer(Protocol):
     """Sees everything as it is measured: it may store and draw, it cannot change a number."""
 
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
-        """A group begins: its cells, and how many turns it has at most."""
+        """A group begins: its cells, and how many prompts it decodes at most, repetitions counted."""
         ...
 
-    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
-        """All arms have decoded a prompt."""
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
+        """All arms have decoded the prompts of a turn: one, or those of a batch, the same for all cells."""
         ...
 
     def end(self, cell: Cell) -> None:
@@ -104,12 +105,11 @@ class Race:
         try:
             self.observer.begin([self.cells[s] for s in self.live], len(self.prompts.prompts) * spec.repeat)
             self.prepare()
-            for turn, (repeat, number) in enumerate(
-                (repeat, number) for repeat in range(spec.repeat) for number in range(len(self.prompts.prompts))
-            ):
+            parts = chunks(self.prompts.prompts, spec.batch)
+            for turn, (repeat, number) in enumerate(product(range(spec.repeat), range(len(parts)))):
                 if not self.live or self.narrow(turn):
                     break
-                self.turn(turn, repeat, number)
+                self.turn(turn, repeat, number, parts[number])
             for one in list(self.live):
                 self.finish(one)
         except KeyboardInterrupt as stop:
@@ -134,42 +134,51 @@ class Race:
         began = time.perf_counter()
         decode = self.backend.prepare(spec, max(len(prompt.ids) for prompt in self.prompts.prompts))
         self.ready[arm] = time.perf_counter() - began
+        every = cycle(self.prompts.prompts)
         for number in range(spec.warmup):
-            prompt = self.prompts.prompts[number % len(self.prompts.prompts)]
-            decode([prompt.ids], [seed_of(spec, prompt.id, number, f"warm-up {side(arm)}")])
+            some = [next(every) for _ in range(spec.batch)]
+            decode([p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some])
         return decode
 
     def depend_on(self, arm: str) -> list[RunSpec]:
         """The cells that end when an arm fails: its own, and all of them when it is the baseline."""
         return [spec for spec in self.live if arm in {BASELINE, spec.key}]
 
-    def turn(self, turn: int, repeat: int, number: int) -> None:
-        """Decode one prompt with every arm, unless the journal has it already."""
+    def turn(self, turn: int, repeat: int, number: int, prompts: Sequence[Prompt]) -> None:
+        """Decode the prompts of a turn with every arm, unless the journal has them already."""
         if all(any(s.turn == turn for s in samples) for samples in self.live.values()):
             return
-        prompt, load = self.prompts.prompts[number], load_average()
+        load = load_average()
         order = order_of([BASELINE, *(spec.key for spec in self.live)], self.baseline.seed, repeat, number)
-        traces = self.decoded(order, prompt, repeat)
-        about = (prompt.id, prompt.category, repeat, len(prompt.ids), turn)
-        places = {spec: (order.index(BASELINE), order.index(spec.key)) for spec in self.live}
-        samples = {s: Sample(*about, places[s], load, traces[BASELINE], traces[s.key]) for s in self.live}
+        traces = self.decoded(order, prompts, repeat)
+        cluster = f"batch {number}" if self.baseline.batch > 1 else ""
+
+        def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
+            about = (prompt.id, prompt.category, repeat, len(prompt.ids), turn)
+            places = (order.index(BASELINE), order.index(spec.key))
+            return Sample(*about, places, load, baseline, method, cluster)
+
+        samples = {
+            spec: [sample(spec, *all_) for all_ in zip(prompts, traces[BASELINE], traces[spec.key], strict=True)]
+            for spec in self.live
+        }
         if samples:
             self.observer.turn(samples)
-        for spec, sample in samples.items():
-            self.live[spec].append(sample)
+        for spec, found in samples.items():
+            self.live[spec] += found
 
-    def decoded(self, order: Sequence[str], prompt: Prompt, repeat: int) -> dict[str, Trace]:
-        """What every arm that is still alive makes of a prompt; an arm that fails ends its cells."""
-        traces: dict[str, Trace] = {}
+    def decoded(self, order: Sequence[str], prompts: Sequence[Prompt], repeat: int) -> dict[str, list[Trace]]:
+        """What every arm that is still alive makes of the prompts; an arm that fails ends its cells."""
+        traces: dict[str, list[Trace]] = {}
         for arm in order:
             if not self.depend_on(arm):
                 continue  # the baseline has failed in this very turn
-            seed = seed_of(self.baseline, prompt.id, repeat, side(arm))
-            found = attempt(partial(self.arms[arm], [prompt.ids], [seed]))
+            seeds = [seed_of(self.baseline, prompt.id, repeat, side(arm)) for prompt in prompts]
+            found = attempt(partial(self.arms[arm], [prompt.ids for prompt in prompts], seeds))
             if isinstance(found, Failure):
                 self.fail(self.depend_on(arm), found)
             else:
-                (traces[arm],) = found
+                traces[arm] = found
         return traces
 
     def narrow(self, turns: int) -> bool:

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from specbench import metrics
 from specbench.bench import noise, statistics
+from specbench.bench.batches import decodes, pooled
+from specbench.bench.costs import break_even, costs
 from specbench.bench.lossless import Losslessness
 from specbench.bench.plan import acceptance_of
 from specbench.decoding.decode import Trace
@@ -23,7 +25,8 @@ class Sample:
     """One prompt decoded once by baseline and method in one turn.
 
     turn: position in time within the group of cells that share the baseline; places: the place of (baseline, method)
-    among the arms of the turn; load: processes that ran or waited just before it.
+    among the arms of the turn; load: processes that ran or waited just before it. cluster: the name of the batch that
+    the prompt was decoded in, whose prompts have equal parts of its seconds; empty for a prompt decoded alone.
     """
 
     prompt: str
@@ -35,6 +38,12 @@ class Sample:
     load: float | None
     baseline: Trace
     method: Trace
+    cluster: str = ""
+
+    @property
+    def draw(self) -> str:
+        """What all samples that are one draw of an interval have in common."""
+        return self.cluster or self.prompt
 
     def row(self) -> dict[str, Any]:
         """One line of samples.csv: seconds, tokens and counts of both arms."""
@@ -42,6 +51,7 @@ class Sample:
         return {
             "prompt": self.prompt,
             "category": self.category,
+            "cluster": self.draw,
             "repeat": self.repeat,
             "turn": self.turn,
             "baseline_place": self.places[0],
@@ -117,15 +127,16 @@ class Cell:
         if self.status in (*MEASURED, "mismatch"):
             row |= self.lossless.row()
         if self.samples and self.status in MEASURED:
-            row |= numbers(self.samples, self.spec.k if self.spec.schedule == "constant" else None)
+            row |= numbers(self.samples, self.spec.k if self.spec.schedule == "constant" else None, self.spec.batch)
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
         return row
 
     def sample_rows(self) -> list[dict[str, Any]]:
         """The lines of samples.csv. Outliers are marked; none is left out of any number."""
         where = {"cell": self.spec.key, "dataset": self.spec.dataset}
-        flags = noise.flags(self.samples)
-        return [{**where, **s.row(), "outlier": flag} for s, flag in zip(self.samples, flags, strict=True)]
+        groups = zip(decodes(self.samples), noise.flags(pooled(self.samples)), strict=True)
+        flags = {i: flag for together, flag in groups for i in together}
+        return [{**where, **s.row(), "outlier": flags[i]} for i, s in enumerate(self.samples)]
 
 
 def timing(traces: Sequence[Trace]) -> metrics.Timing:
@@ -143,10 +154,13 @@ def timing(traces: Sequence[Trace]) -> metrics.Timing:
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Repetitions of a prompt belong together: intervals are over prompts, not over decodes."""
+    """Repetitions of a prompt belong together: intervals are over prompts, not over decodes.
+
+    So do the prompts of a batch, which share their time: intervals are over batches then, and one batch has none.
+    """
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
-        groups.setdefault(sample.prompt, []).append(sample)
+        groups.setdefault(sample.draw, []).append(sample)
     return list(groups.values())
 
 
@@ -179,10 +193,10 @@ def alpha_of(samples: Sequence[Sample]) -> statistics.Interval:
 
 
 NUMBERS = (
-    "prompts", "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round", "c", "v",
-    "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms", "round_host_ms",
-    "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second",
-    "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end",
+    "prompts", "draws", "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
+    "c", "v", "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms",
+    "round_host_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second",
+    "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch",
     "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_position", "term_verify",
     "term_sampling", "term_host", "term_truncated",
     "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds",
@@ -192,17 +206,18 @@ NUMBERS = (
 )  # fmt: skip
 
 
-def numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[str, Any]:
+def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> dict[str, Any]:
     """Everything that is computed from the samples of a cell; the glossary in the README explains each name.
 
-    `lookahead` is the K of a constant schedule, None of any other.
+    `lookahead` is the K of a constant schedule, None of any other; `rows` were decoded together.
     """
     rounds = [r for s in samples for r in s.method.rounds]
     counts = metrics.acceptance(rounds)
     baseline, method = timing([s.baseline for s in samples]), timing([s.method for s in samples])
     speed, alpha = speedup_of(samples), alpha_of(samples)
     return {
-        "prompts": len(by_prompt(samples)),
+        "prompts": len({s.prompt for s in samples}),
+        "draws": len(by_prompt(samples)),
         "alpha": alpha.value,
         "alpha_low": alpha.low,
         "alpha_high": alpha.high,
@@ -215,6 +230,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[str, Any]:
         "speedup_high": speed.high,
         "speedup_geomean": statistics.geomean([_speedup(s) for s in samples]),
         "speedup_end_to_end": end_to_end(samples),
+        "break_even_batch": break_even(samples, baseline, method, lookahead, rows),
         **explain(rounds, baseline, method, lookahead, speed.value).row(),
         "rounds": counts.rounds,
         "drafted": counts.drafted,
@@ -223,26 +239,6 @@ def numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[str, Any]:
         "drafted_per_round": metrics.ratio(counts.drafted, counts.rounds),
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
-        **asdict(noise.diagnose(samples)),
+        **asdict(noise.diagnose(pooled(samples))),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
-    }
-
-
-def costs(samples: Sequence[Sample], baseline: metrics.Timing, method: metrics.Timing) -> dict[str, float]:
-    """Seconds as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second."""
-    cost = metrics.costs(baseline, method)
-    drafts = sum(r.drafted > 0 for s in samples for r in s.method.rounds)
-    return {
-        "c": cost.c,
-        "v": cost.v,
-        "overhead": cost.overhead,
-        "baseline_step_ms": 1000 * cost.baseline_step_seconds,
-        "round_ms": 1000 * cost.round_seconds,
-        **{f"round_{phase}_ms": 1000 * s for phase, s in asdict(metrics.phases(method)).items()},
-        "draft_token_ms": 1000 * metrics.ratio(method.draft, method.drafted),
-        "draft_first_ms": 1000 * metrics.ratio(method.draft_first, drafts),
-        "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
-        "tokens_per_second": metrics.ratio(method.tokens, method.seconds),
-        "baseline_prefill_ms": 1000 * math.fsum(s.baseline.prefill_seconds for s in samples) / len(samples),
-        "prefill_ms": 1000 * math.fsum(s.method.prefill_seconds for s in samples) / len(samples),
     }

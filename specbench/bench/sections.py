@@ -13,7 +13,7 @@ from typing import Any
 from specbench.bench import plots_prompts, plots_round, plots_sweep, plots_why, record, report, token_view
 from specbench.bench.plan import grouped
 from specbench.bench.plots import Picture, number
-from specbench.bench.samples import MEASURED, Cell, by_prompt, speedup_of
+from specbench.bench.samples import MEASURED, Cell, speedup_of
 from specbench.bench.sweep_table import LOOKAHEAD, caveats, lookahead
 from specbench.bench.token_view import TokenView
 from specbench.bench.verdict import QUESTION, Verdict, verdict
@@ -171,7 +171,7 @@ def tested(cells: Sequence[Cell]) -> list[int]:
 def categories(cell: Cell) -> list[tuple[str, Any, int]]:
     """(category, speedup, prompts) of each category of a cell."""
     groups = grouped(cell.samples, lambda sample: sample.category)
-    return [(group[0].category, speedup_of(group), len(by_prompt(group))) for group in groups]
+    return [(group[0].category, speedup_of(group), len({sample.prompt for sample in group})) for group in groups]
 
 
 def side_by_side(parts: Sequence[RunPart]) -> Picture | None:

@@ -45,7 +45,14 @@ class Record:
         if self.samples is None:
             raise ValueError("a run without samples.csv has no totals")
         columns = {name: numbers(self.samples[name], name, self.file) for name in COLUMNS}
-        return pd.DataFrame(columns).groupby(self.samples["prompt"], sort=False).sum(skipna=False)
+        return pd.DataFrame(columns).groupby(draws(self.samples), sort=False).sum(skipna=False)
+
+
+def draws(samples: pd.DataFrame) -> pd.Series:
+    """What stands for an independent draw: the prompt, or those that were decoded together with it."""
+    if "cluster" not in samples:  # of a run that knew no batches
+        return samples["prompt"]
+    return samples["cluster"].where(samples["cluster"] != "", samples["prompt"])
 
 
 def numbers(texts: pd.Series, name: str, file: Path) -> pd.Series:

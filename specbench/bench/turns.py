@@ -1,9 +1,9 @@
-"""Turns as lines of the journal: every arm's decode of one prompt, the shared baseline stored once. There and back.
+"""Turns as lines of the journal: every arm's decode of its prompts, the shared baseline stored once. There and back.
 
 Knows the fields of samples and traces; must not know files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.bench.lossless import Losslessness
@@ -15,20 +15,37 @@ from specbench.spec import RunSpec
 SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn
 
 
-def turn_line(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
-    """The samples of one turn, by cell. They have one prompt and one baseline decode in common."""
+def turn_line(samples: Mapping[RunSpec, Sequence[Sample]]) -> dict[str, Any]:
+    """The samples of one turn, by cell: a line about one prompt, or about a batch of them."""
+    prompts = [dict(zip(samples, one, strict=True)) for one in zip(*samples.values(), strict=True)]
+    name = next(iter(prompts[0].values())).cluster
+    return {"cluster": name, "batch": [_prompt(one) for one in prompts]} if name else _prompt(prompts[0])
+
+
+def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
+    """The samples of one prompt, by cell. They have one baseline decode in common."""
     first = next(iter(samples.values()))
     arms = {spec.key: {"place": s.places[1], "trace": _written(s.method)} for spec, s in samples.items()}
     baseline = {"place": first.places[0], "trace": _written(first.baseline)}
     return {**{name: getattr(first, name) for name in SHARED}, "baseline": baseline, "arms": arms}
 
 
-def samples_of(line: Mapping[str, Any]) -> dict[str, Sample]:
+def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
     """The samples of a line, by the key of their cell."""
+    found: dict[str, list[Sample]] = {}
+    for one in line.get("batch", [line]):
+        for key, sample in _samples(one, str(line.get("cluster", ""))).items():
+            found.setdefault(key, []).append(sample)
+    return found
+
+
+def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
     shared = {name: line[name] for name in SHARED}
     baseline, place = _read(line["baseline"]["trace"]), line["baseline"]["place"]
     return {
-        key: Sample(**shared, places=(place, arm["place"]), baseline=baseline, method=_read(arm["trace"]))
+        key: Sample(
+            **shared, places=(place, arm["place"]), baseline=baseline, method=_read(arm["trace"]), cluster=cluster
+        )
         for key, arm in line["arms"].items()
     }
 
@@ -68,8 +85,9 @@ def end_line(cell: Cell) -> dict[str, Any]:
     }
 
 
-def cell_of(begun: Mapping[str, Any], samples: list[Sample], ended: Mapping[str, Any] | None) -> Cell:
-    """A cell from its lines. One without an end was cut off by what killed the process."""
+def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: Mapping[str, Any] | None) -> Cell:
+    """A cell from its lines, the samples by turn. One without an end was cut off by what killed the process."""
+    samples = [sample for turn in turns for sample in turn]
     spec, resolved = RunSpec(**begun["spec"]), begun["resolved"]
     if ended is None:
         status = "partial" if samples else "skipped"

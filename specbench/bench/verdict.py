@@ -118,9 +118,10 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate], answer: Answer)
     columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
                "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "break_even_alpha": "c"}  # fmt: skip
     prompts = number(row, "prompts")
+    draws = number(row, "draws") or prompts  # prompts that are decoded together say as much as one
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
     unsettled = answer == "UNCLEAR" and not text(row, "acceptance")
-    enough = to_settle(interval, int(prompts)) if best and prompts and unsettled else None
+    enough = to_settle(interval, int(draws)) if best and draws and unsettled else None
     return {
         "best": best.name if best else "",
         "method": text(row, "method"),
@@ -135,7 +136,7 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate], answer: Answer)
         **{name: number(row, column) for name, column in columns.items()},
         "near_best": _near(best, found) if best else "",
         "break_even_alpha_measured": _break_even(best) if best else None,
-        "more_prompts": max(enough - int(prompts), 1) if enough and prompts else None,
+        "more_prompts": max(math.ceil((enough / draws - 1) * prompts), 1) if enough and draws and prompts else None,
     }
 
 

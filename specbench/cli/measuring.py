@@ -89,6 +89,9 @@ def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], outp
     out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
     if not output.quiet and output.verbose:
         say(err, json.dumps(description, indent=2).splitlines())
+    if not output.quiet:
+        tiers = {f"tier {p.backend.tier.name}: {p.backend.why}": 0 for _, p in pairs if isinstance(p, Prepared)}
+        say(err, [f"note: {line}" for line in tiers])
     turns = sum(pair.turns(folder.past) for _, pair in pairs if isinstance(pair, Prepared))
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None

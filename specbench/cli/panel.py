@@ -23,7 +23,8 @@ LABEL = 32  # characters of a data set's or a method's name
 
 @dataclass
 class Rolling:
-    """Totals of one cell so far: acceptance, and (baseline seconds, baseline tokens, seconds, tokens) by prompt."""
+    """Totals of one cell so far: acceptance, and (baseline seconds, baseline tokens, seconds, tokens) by prompt, or by
+    batch of prompts."""
 
     samples: int = 0
     prompts: dict[str, tuple[float, int, float, int]] = field(default_factory=dict)
@@ -39,9 +40,9 @@ class Rolling:
 
     def add(self, sample: Sample) -> None:
         base, ours = sample.baseline, sample.method
-        slow, slow_tokens, fast, tokens = self.prompts.get(sample.prompt, (0.0, 0, 0.0, 0))
+        slow, slow_tokens, fast, tokens = self.prompts.get(sample.draw, (0.0, 0, 0.0, 0))
         totals = (slow + base.seconds, slow_tokens + len(base.tokens), fast + ours.seconds, tokens + len(ours.tokens))
-        self.prompts[sample.prompt] = totals
+        self.prompts[sample.draw] = totals
         self.samples += 1
         self.overlap += math.fsum(x for r in ours.rounds for x in r.overlap)
         self.tested += sum(r.tested for r in ours.rounds)

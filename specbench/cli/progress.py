@@ -25,7 +25,8 @@ HOUR = 3600.0  # the time left is reckoned from the turns of the last hour; of a
 class Watch:
     """Draws progress and passes every event on to `folder`, which must have it on disk before anything is drawn.
 
-    `turns` is the number of turns of all groups; without it, of those that have begun. `now` reads seconds.
+    `turns` is the number of prompts to decode, repetitions counted, of all groups; without it, of those that have
+    begun: a prompt is a turn, or a part of one. `now` reads seconds.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Watch:
         self._skip(min((r.samples for r in self._group.values()), default=0))
         self._draw()
 
-    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self._folder.turn(samples)
-        for spec, sample in samples.items():
-            self._group[spec].add(sample)
-        self._done, self._left = self._done + 1, self._left - 1
-        self._progress.update(self._task, advance=1)
+        for spec, some in samples.items():
+            for sample in some:
+                self._group[spec].add(sample)
+        count = max(map(len, samples.values()), default=0)
+        self._done, self._left = self._done + count, self._left - count
+        self._progress.update(self._task, advance=count)
         if self._now() - self._drawn >= REDRAW:
             self._draw()
         if self._now() - self._told >= PLAIN and not self._draws:

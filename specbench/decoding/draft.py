@@ -26,6 +26,9 @@ class NoDraft:
     def start(self, context: Context) -> None:
         return
 
+    def admit(self, context: Context, row: int) -> None:
+        return
+
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
 
@@ -60,6 +63,10 @@ class ModelDrafter:
     def start(self, context: Context) -> None:
         self.model.start(context)
         self.schedule.start(context, self.k)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+        self.schedule.admit(row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         chain = Reach.of_round(self.schedule, context, self.k, budget)

@@ -51,6 +51,10 @@ class Speculate:
         self.model.start(context)
         self.drafter.start(context)
 
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+        self.drafter.admit(context, row)
+
     def advance(self, context: Context, budget: int | None, rng: Source, refeed: int = 0, lag: int = 1) -> Step:
         """One round: at most `budget` drafted levels (None: see `propose`), at least one emitted token per live row.
 

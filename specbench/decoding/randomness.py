@@ -5,7 +5,6 @@ enumerate, play back a tape or audit reuse; `specbench` itself must not know whi
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
@@ -78,6 +77,11 @@ class SeededUniforms:
             stream: [torch.Generator(device).manual_seed(seed_of(seed, stream)) for seed in seeds] for stream in Stream
         }
 
+    def reseed(self, row: int, seed: int) -> None:
+        """A new sequence begins in `row`, which draws from now on as it would alone."""
+        for stream, generators in self.generators.items():
+            generators[row] = torch.Generator(self._device).manual_seed(seed_of(seed, stream))
+
     def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
         generators = self.generators[stream]
         if shape[0] != len(generators):
@@ -92,15 +96,15 @@ def seed_of(seed: int, stream: Stream) -> int:
 
 
 class Counted:
-    """Uniforms that count how many each stream gives to a row."""
+    """Uniforms that note how many every call of a stream gives to a row."""
 
     def __init__(self, uniforms: Uniforms) -> None:
         self._uniforms = uniforms
-        self.of: Counter[Stream] = Counter()
+        self.sizes: dict[Stream, list[int]] = {}
 
     def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
         drawn = self._uniforms(shape, stream)
-        self.of[stream] += drawn.numel() // shape[0]
+        self.sizes.setdefault(stream, []).append(drawn.numel() // shape[0])
         return drawn
 
 

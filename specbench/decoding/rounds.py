@@ -17,6 +17,7 @@ from specbench.decoding.types import Context, Round
 from specbench.errors import SpecbenchError
 from specbench.metrics import RoundCounts
 
+STEP = 64  # places: what is read grows in these steps, where any number can be read
 Play = Callable[[], tuple[Tensor, Tensor]]  # one round: what the host reads of it, and its counts
 
 
@@ -34,8 +35,17 @@ class Rounds(Protocol):
         """How many places a context must have; 0 where it does not matter."""
         ...
 
+    @property
+    def left(self) -> list[int]:
+        """How many tokens every row may still emit, 0 where it has ended, as the host has last read it."""
+        ...
+
     def begin(self, context: Context) -> Context:
         """Begin a decode with what `context` holds; returns the context that the rounds will change."""
+        ...
+
+    def replaced(self, row: int, end: int, left: int) -> None:
+        """Between two rounds a text of `end` tokens took the place of the one in `row`; it may grow by `left`."""
         ...
 
     def advance(self, left: int, rng: Source) -> int:
@@ -49,21 +59,33 @@ class Rounds(Protocol):
 
 @dataclass
 class Stepwise:
-    """Every part of a round is called by the host; with a method that adapts, or is nested, there is no other way."""
+    """Every part of a round is called by the host; with a method that adapts, or is nested, there is no other way.
+
+    Passes read as many places as there are tokens, up to the next multiple of 64; all of them where `length` is given.
+    """
 
     method: Speculate
     length: int = 0
+    left: list[int] = field(default_factory=list, init=False, repr=False)
     _context: Context = field(init=False, repr=False)
     _rounds: list[Round] = field(init=False, repr=False)
+    _end: int = field(default=0, init=False, repr=False)  # a place behind which no committed token lies
 
     def begin(self, context: Context) -> Context:
-        self._context, self._rounds = context, []
+        self._context, self._rounds, self._end = context, [], int(context.pos.max()) + 1
         return context
+
+    def replaced(self, row: int, end: int, left: int) -> None:
+        self.left[row], self._end = left, max(self._end, end)
 
     def advance(self, left: int, rng: Source) -> int:
         self.method.clock.lap("host")
-        self._rounds.append(self.method.advance(self._context, budget(self.method, left), rng).round)
-        return levels_left(self._context)
+        context = self._context
+        if not self.length:
+            context.reach = min(context.seq.shape[1], -(-(self._end + self.method.drafter.room + 1) // STEP) * STEP)
+        self._rounds.append(self.method.advance(context, budget(self.method, left), rng).round)
+        self.left, self._end = read_rows(state(context))
+        return max(self.left)
 
     def counts(self) -> list[list[RoundCounts]]:
         return [read_counts(packed(done)) for done in self._rounds]
@@ -91,9 +113,11 @@ class Whole:
     ready: Callable[[Play], Play]
     _context: Context | None = field(default=None, init=False, repr=False)
     _uniforms: dict[Stream, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _sizes: dict[Stream, list[int]] = field(default_factory=dict, init=False, repr=False)
     _plays: dict[int, Play] = field(default_factory=dict, init=False, repr=False)
     _counts: list[Tensor] = field(default_factory=list, init=False, repr=False)
     _end: int = field(default=0, init=False, repr=False)  # a place behind which no committed token lies
+    left: list[int] = field(default_factory=list, init=False, repr=False)
 
     def begin(self, context: Context) -> Context:
         if self._context is None:
@@ -104,19 +128,24 @@ class Whole:
         self._counts, self._end = [], int(context.pos.max()) + 1
         return self._context
 
+    def replaced(self, row: int, end: int, left: int) -> None:
+        self.left[row], self._end = left, max(self._end, end)
+
     def prime(self, context: Context, uniforms: FromUniforms) -> None:
         """Make the round of every reach ready, on a text that is then forgotten."""
         self.method.start(self.begin(context))
         counted = Counted(uniforms.uniforms)
         self.method.advance(context, None, FromUniforms(counted))
         like = context.finite.new_zeros((context.rows, 0), dtype=torch.float64)
-        self._uniforms = {stream: like.new_zeros((context.rows, n)) for stream, n in counted.of.items()}
-        for reach in self.reaches:
+        self._sizes = counted.sizes
+        self._uniforms = {stream: like.new_zeros((context.rows, sum(n))) for stream, n in counted.sizes.items()}
+        for reach in reversed(self.reaches):  # the largest first: what the others need fits into its memory
             self.method.start(self.begin(context))
-            self._plays[reach] = self.ready(self._round(reach))
+            self._plays[reach] = self.ready(self.round(reach))
             self._plays[reach]()
 
-    def _round(self, reach: int) -> Play:
+    def round(self, reach: int) -> Play:
+        """A round whose passes read `reach` places, as a function of nothing but what stays in its place."""
         context, uniforms = self._context, self._uniforms
         assert context is not None
 
@@ -128,16 +157,26 @@ class Whole:
         return play
 
     def advance(self, left: int, rng: Source) -> int:
-        assert isinstance(rng, FromUniforms), "rounds that are one call draw their uniforms before"
         self.method.clock.lap("host")
-        for stream, place in self._uniforms.items():
-            place.copy_(rng.uniforms(tuple(place.shape), stream))
-        needed = self._end + self.method.drafter.room + 1
-        reach = next((reach for reach in self.reaches if reach >= needed), self.reaches[-1])
-        seen, counts = self._plays[reach]()
+        self.draw(rng)
+        seen, counts = self._plays[self.reach(self._end)]()
         self._counts.append(counts)
-        left, self._end = read_state(seen)
-        return left
+        self.left, self._end = read_rows(seen)
+        return max(self.left)
+
+    def draw(self, rng: Source) -> None:
+        """The uniforms of the next round, as the calls of the round itself would draw them."""
+        assert isinstance(rng, FromUniforms), "rounds that are one call draw their uniforms before"
+        for stream, sizes in self._sizes.items():
+            rest = self._uniforms[stream]
+            for size in sizes if rest.is_cuda else [rest.shape[1]]:  # a CPU draws numbers one by one in any case
+                rest[:, :size] = rng.uniforms((rest.shape[0], size), stream)
+                rest = rest[:, size:]
+
+    def reach(self, end: int) -> int:
+        """How many places the passes of a round must read that begins with all committed tokens before `end`."""
+        needed = end + self.method.drafter.room + 1
+        return next((reach for reach in self.reaches if reach >= needed), self.reaches[-1])
 
     def counts(self) -> list[list[RoundCounts]]:
         return [read_counts(counts) for counts in self._counts]
@@ -158,13 +197,19 @@ def levels_left(context: Context) -> int:
 
 def read_state(seen: Tensor) -> tuple[int, int]:
     """(tokens left to the longest row, the place behind the last committed token of any row) of a `state`."""
+    left, end = read_rows(seen)
+    return max(left), end
+
+
+def read_rows(seen: Tensor) -> tuple[list[int], int]:
+    """(tokens left to every row, the place behind the last committed token of any row) of a `state`."""
     left, finite, pos = seen.tolist()
     if not all(finite):
         raise NonFiniteError(
             f"a model gave NaN or infinite logits (row {finite.index(0)} of the batch): no token was drawn from them; "
             "try --dtype float32, or check the checkpoint"
         )
-    return max(left), max(pos) + 1
+    return left, max(pos) + 1
 
 
 def packed(done: Round) -> Tensor:

@@ -22,6 +22,10 @@ class Schedule(Protocol):
         """Forget everything: new sequences begin. No draft is longer than k."""
         ...
 
+    def admit(self, row: int) -> None:
+        """Forget what is known of one row: a new sequence begins there."""
+        ...
+
     def lookahead(self) -> Tensor | None:
         """[B] how many tokens each row drafts in the next round, at least 1; None: k for all, and nothing to read."""
         ...
@@ -47,6 +51,9 @@ class Constant:
     """Always k tokens. The host reads nothing."""
 
     def start(self, context: Context, k: int) -> None:
+        return
+
+    def admit(self, row: int) -> None:
         return
 
     def lookahead(self) -> Tensor | None:
@@ -75,6 +82,9 @@ class Confidence:
     threshold: float = 0.4
 
     def start(self, context: Context, k: int) -> None:
+        return
+
+    def admit(self, row: int) -> None:
         return
 
     def lookahead(self) -> Tensor | None:
@@ -109,6 +119,9 @@ class Heuristic:
     def start(self, context: Context, k: int) -> None:
         self._k = k
         self._lookahead = torch.full_like(context.pos, min(self.begin, k))
+
+    def admit(self, row: int) -> None:
+        self._lookahead[row] = min(self.begin, self._k)
 
     def lookahead(self) -> Tensor | None:
         return self._lookahead
@@ -178,6 +191,11 @@ class Marginal:
         self._tests = torch.zeros((context.rows, 1 + k), dtype=torch.float64, device=device)
         self._tests[:, 0] = PRIOR_TESTS
         self._hits = self._tests * PRIOR
+
+    def admit(self, row: int) -> None:
+        self._tests[row] = 0
+        self._tests[row, 0] = PRIOR_TESTS
+        self._hits[row] = self._tests[row] * PRIOR
 
     def lookahead(self) -> Tensor | None:
         mean = self._hits.sum(1, keepdim=True) / self._tests.sum(1, keepdim=True)

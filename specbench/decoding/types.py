@@ -101,6 +101,10 @@ class Model(Protocol):
         """Take in the prompts: all committed tokens but the last."""
         ...
 
+    def admit(self, context: Context, row: int) -> None:
+        """Take in the prompt that has taken the place of the text in `row`; the other rows stay as they are."""
+        ...
+
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         """[B, n + 1, V]: row 0 is the law after the last committed token, row i + 1 the law after node i.
 
@@ -144,6 +148,10 @@ class Drafter(Protocol):
 
     def start(self, context: Context) -> None:
         """Take in the prompts."""
+        ...
+
+    def admit(self, context: Context, row: int) -> None:
+        """Take in a new prompt in `row` and forget what was there; the other rows stay as they are."""
         ...
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:

@@ -53,6 +53,12 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         if self.keys is not None and self.values is not None:  # else nothing was fed yet: prompts of one token
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
+    def put(self, row: int, other: "RowStaticLayer") -> None:
+        """Make `row` what the only row of `other` is, in place; nothing where `other` was never written to."""
+        for store, source in ((self.keys, other.keys), (self.values, other.values)):
+            if store is not None:
+                store[row] = source[0] if source is not None else 0
+
     def clear(self) -> None:
         """Forget everything, in place: what lies in a slot is masked, but NaN would pass the mask."""
         if self.keys is not None and self.values is not None:
@@ -76,6 +82,15 @@ class RowStaticCache(Cache):
     def select(self, rows: Tensor) -> None:
         for layer in self.rows:
             layer.select(rows)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was ever written, so that there are no buffers yet."""
+        return any(layer.keys is None for layer in self.rows)
+
+    def put(self, row: int, other: "RowStaticCache") -> None:
+        for layer, source in zip(self.rows, other.rows, strict=True):
+            layer.put(row, source)
 
     def clear(self) -> None:
         for layer in self.rows:

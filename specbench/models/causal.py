@@ -12,6 +12,7 @@ from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.types import After, Context, Verdict
 from specbench.models.attention import for_groups
 from specbench.models.caches import RowStaticCache
+from specbench.models.forward import Passes
 from specbench.models.masks import additive, causal_mask, tree_mask
 from specbench.models.warp import Law
 from specbench.tokens import TokenTree, constant
@@ -20,11 +21,12 @@ from specbench.tokens import TokenTree, constant
 class Causal:
     """A causal language model with a row-static cache. `width` is V, the width of the target's head.
 
-    `fixed`: the cache stays where it is from one text to the next, which must have as many rows and places.
+    `fixed`: the cache stays where it is from one text to the next, which must have as many rows and places. `passes`
+    runs the short passes, where not whole rounds are made ready but every pass by itself.
     """
 
-    def __init__(self, network: Any, law: Law, width: int, fixed: bool = False) -> None:
-        self.network, self.law, self.width, self.fixed = network, law, width, fixed
+    def __init__(self, network: Any, law: Law, width: int, fixed: bool = False, passes: Passes | None = None) -> None:
+        self.network, self.law, self.width, self.fixed, self.passes = network, law, width, fixed, passes
         self.config = network.config.get_text_config(decoder=True)
         self.cache: RowStaticCache | None = None
 
@@ -37,6 +39,15 @@ class Causal:
         if longest:  # a row that is shorter than the longest gets rubbish behind its end, which is overwritten in time
             positions = torch.arange(longest, device=context.seq.device).expand(context.rows, -1)
             self._forward(context.seq[:, :longest], positions, positions, self._chain_mask(positions, longest), keep=1)
+
+    @torch.no_grad()
+    def admit(self, context: Context, row: int) -> None:
+        if self.cache is None or self.cache.empty:  # prompts of one token, and no round yet
+            return self.start(context)
+        alone = type(self)(self.network, self.law, self.width)
+        alone.start(context.select(torch.tensor([row], device=context.pos.device)))
+        assert alone.cache is not None
+        return self.cache.put(row, alone.cache)
 
     @torch.no_grad()
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
@@ -114,17 +125,24 @@ class Causal:
     def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
         """Logits [B, q, V'] (the last `keep` rows where it is not 0) of tokens ids [B, q] written to slots [B, q]."""
         assert self.cache is not None, "start() comes before any other call"
-        self.cache.slots.index, self.cache.slots.reach = slots, mask_length(mask)
-        output = self.network(
-            input_ids=ids.clamp_max(self.config.vocab_size - 1),  # a draft may misread ids that only the target has
-            position_ids=positions,
-            attention_mask=mask,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=keep,
-        )
-        logits: Tensor = output.logits
-        return logits
+        names = tuple(mask) if isinstance(mask, dict) else ()
+
+        def run(ids: Tensor, positions: Tensor, slots: Tensor, *masks: Tensor) -> Tensor:
+            assert self.cache is not None
+            self.cache.slots.index, self.cache.slots.reach = slots, masks[0].shape[-1]
+            output = self.network(
+                input_ids=ids.clamp_max(self.config.vocab_size - 1),  # a draft may misread ids that only the target has
+                position_ids=positions,
+                attention_mask=dict(zip(names, masks, strict=True)) if names else masks[0],
+                past_key_values=self.cache,
+                use_cache=True,
+                logits_to_keep=keep,
+            )
+            logits: Tensor = output.logits
+            return logits
+
+        inputs = (ids, positions, slots, *(mask.values() if names else (mask,)))
+        return run(*inputs) if keep or self.passes is None else self.passes(run, *inputs)
 
     def _windows(self) -> dict[str, int | None]:
         """The attention window of every layer type of the network; one entry where all layers are of one type."""
@@ -146,9 +164,3 @@ class Causal:
 
     def _tree_mask(self, fed: Tensor, tree: TokenTree, reach: int) -> Any:
         return self._per_type({name: tree_mask(fed, tree, reach, w) for name, w in self._windows().items()})
-
-
-def mask_length(mask: Any) -> int:
-    """How many slots a mask covers; of a dictionary, all its masks."""
-    one: Tensor = next(iter(mask.values())) if isinstance(mask, dict) else mask
-    return one.shape[-1]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from specbench.errors import UsageError
 
@@ -33,31 +34,40 @@ ON_CPU: dict[str, Any] = {
 # on a GPU inside our own capture: a mode that captures graphs of its own would overwrite results between replays
 ON_CUDA: dict[str, Any] = {"max_autotune": True, "triton.cudagraphs": False}
 
+EAGER = "Python and its calls are part of every number; --tier auto leaves them out"
+COMPILING = (
+    "every round is one compiled call; compiling takes about half a minute per method and K, the first time more"
+)
+
 _numbers = itertools.count()
 
 
 def choose(asked: str, device: torch.device) -> tuple[Name, str]:
-    """(tier, why) for the tier that is asked for; auto is the fastest that this machine has. UsageError else."""
+    """(tier, what to know about it) for the tier that is asked for; auto is the best that this machine has.
+
+    UsageError where a tier is not to be had.
+    """
     reason = missing_compiler()
+    if asked == "auto" and device.type == "cuda":
+        return "graph", "rounds are replayed as CUDA graphs; capturing takes seconds"
     if asked == "auto":
-        if device.type == "cuda":
-            return "graph", "CUDA graphs: no launch costs, seconds to capture"
-        if reason:
-            return "eager", f"compile is not to be had: {reason}"
-        return "compile", "one compiled call per round"
+        return ("eager", f"{reason}: Python is part of every number") if reason else ("compile", COMPILING)
     if asked == "graph" and device.type != "cuda":
         raise UsageError(f"--tier graph needs a CUDA device, not {device}: use --tier compile, eager or auto")
     if asked == "compile" and reason:
         raise UsageError(f"--tier compile: {reason}; install one, or use --tier eager")
-    if asked not in ("eager", "graph", "compile"):
-        raise UsageError(f"unknown tier {asked!r}: use auto, eager, graph or compile")
-    return asked, "as asked"  # type: ignore[return-value]
+    return (asked, {"eager": EAGER, "compile": COMPILING}.get(asked, ""))  # type: ignore[return-value]
 
 
 def fast_bfloat16(device: torch.device) -> bool:
     """Whether a CPU multiplies bfloat16 matrices faster than float32 ones, and several rows as cheaply as one."""
-    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))
+    return device.type == "cpu" and any(capabilities().get(name) for name in ("amx_bf16", "avx512_bf16"))
+
+
+def capabilities() -> dict[str, Any]:
+    """What the processor can do, as torch has it; empty where it does not tell."""
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return found
 
 
 def reaches(length: int, device: torch.device) -> tuple[int, ...]:
@@ -98,7 +108,7 @@ class Compiled(Generic[P, R]):
 
     def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
         began = time.perf_counter()
-        settings = ON_CUDA if self.device.type == "cuda" else ON_CPU
+        settings = dict(ON_CUDA if self.device.type == "cuda" else ON_CPU)
         options = settings if self.backend == "inductor" else {}
         call: Any = torch.compile(
             unshared(self.function),
@@ -126,6 +136,20 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         select_algorithm.PRINT_AUTOTUNE = shown
+
+
+@dataclass
+class Passes:
+    """The passes of one network, each made ready by itself when its shapes are first met; there must be few of them."""
+
+    ready: Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+    _ready: dict[tuple[torch.Size, ...], Callable[..., Tensor]] = field(default_factory=dict, init=False, repr=False)
+
+    def __call__(self, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        shapes = tuple(tensor.shape for tensor in inputs)
+        if shapes not in self._ready:
+            self._ready[shapes] = self.ready(run)
+        return self._ready[shapes](*(tensor.contiguous() for tensor in inputs))
 
 
 def unshared(function: Callable[P, R]) -> Callable[P, R]:

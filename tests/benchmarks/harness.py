@@ -1,0 +1,186 @@
+"""What the scripts of this folder share: options, pairs, arms in random order, tables and where numbers come from.
+
+It knows how something is measured and written down; it must not know what is measured.
+"""
+
+import argparse
+import math
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from specbench.backends.native import Native
+from specbench.bench.environment import environment, load_average, now
+from specbench.bench.order import order_of
+from specbench.bench.prompts import Prompt, load_prompts
+from specbench.bench.statistics import Interval
+from specbench.bench.writing import columns, replace_text, write_csv
+from specbench.models.loading import resolve_device
+from specbench.spec import RunSpec
+
+T = TypeVar("T")
+R = TypeVar("R")
+Row = Mapping[str, Any]
+VERSIONS = ("specbench", "torch", "transformers", "python")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: a title, rows whose keys are its columns, and lines that explain it."""
+
+    title: str
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """As it stands in a file of results."""
+        names = columns(self.rows)
+        lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+        lines += [f"| {' | '.join(shown(row.get(name)) for name in names)} |" for row in self.rows]
+        return "\n".join([f"## {self.title}", "", *lines, "", *(f"- {note}" for note in self.notes), ""])
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One call of a script: its options, its device, and the load of the machine before it began."""
+
+    name: str
+    title: str
+    args: argparse.Namespace
+    device: torch.device
+    load: float | None = field(default_factory=load_average)
+    date: str = field(default_factory=now)
+
+    def publish(self, sheets: Sequence[Sheet], raw: Sequence[Row] = ()) -> None:
+        """Print the tables; with --save also into that file, and what was measured one by one into a CSV beside it."""
+        text = "\n".join([self._head(), *(sheet.markdown() for sheet in sheets)])
+        print(text)
+        if self.args.save:
+            path = Path(self.args.save)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(path, text)
+            if raw:
+                write_csv(path.with_suffix(".csv"), raw)
+            say(f"saved: {path}")
+
+    def _head(self) -> str:
+        found = environment(self.device)
+        machine = f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads, device {found['device_name']}"
+        versions = ", ".join(f"{name} {found[name]}" for name in VERSIONS)
+        command = shlex.join(["python", "-m", f"tests.benchmarks.{self.name}", *sys.argv[1:]])
+        load = f"load average {shown(self.load)} before, {shown(load_average())} after"
+        return f"# {self.title}\n\n{self.date} · {machine} · {versions} · {load}\n\n`{command}`\n"
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the options of every script; `doc` is the script's docstring."""
+    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--threads", type=int, help="threads of torch on the CPU (torch's own choice)")
+    found.add_argument("--device", default="auto", help="auto, cpu or cuda (auto)")
+    found.add_argument("--seed", type=int, default=0, help="of the prompts and of the order of the arms (0)")
+    found.add_argument("--save", metavar="FILE", help="write the tables to this markdown file, raw samples beside it")
+    return found
+
+
+def decoding(options: argparse.ArgumentParser, pair: str, prompts: int, new: int) -> None:
+    """Add the options of scripts that decode prompts, with these defaults."""
+    options.add_argument("--pair", default=pair, help=f"target or target:draft ({pair})")
+    options.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
+    options.add_argument("--dataset", default="code", help="(code)")
+    options.add_argument("--prompts", type=int, default=prompts, help=f"how many ({prompts})")
+    options.add_argument("--new", type=int, default=new, help=f"new tokens per prompt ({new})")
+
+
+def begin(name: str, title: str, args: argparse.Namespace) -> Bench:
+    """Set the threads and find the device. Before anything else is computed."""
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    return Bench(name, title, args, resolve_device(args.device))
+
+
+def listed(text: str) -> list[str]:
+    """The parts of "a,b,c"."""
+    return [part for part in text.split(",") if part]
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers in "1,2,4"."""
+    return [int(part) for part in listed(text)]
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def spec_of(bench: Bench, **more: Any) -> RunSpec:
+    """The spec that the options of `decoding` describe, greedy and without EOS; `more` are further fields."""
+    args = bench.args
+    target, _, draft = args.pair.partition(":")
+    common = {"target": target, "draft": draft or None, "dataset": args.dataset, "limit": args.prompts}
+    common |= {"max_new_tokens": args.new, "dtype": args.dtype, "device": str(bench.device), "seed": args.seed}
+    return RunSpec(**{**common, "ignore_eos": True, **more})
+
+
+def natives(spec: RunSpec, tiers: Sequence[str]) -> dict[str, Native]:
+    """The pair of a spec in several tiers, on the same weights."""
+    found: dict[str, Native] = {}
+    for tier in tiers:
+        found[tier] = native = Native(spec.with_(tier=tier))
+        first = found[tiers[0]]
+        if native is first:
+            say(f"loading {spec.target}, {spec.dtype}")
+            native.load()
+        native.networks, native.commits = first.networks, first.commits
+    return found
+
+
+def prompts_for(native: Native, spec: RunSpec) -> list[Prompt]:
+    """The prompts of a spec that leave room for its new tokens and drafts."""
+    longest = native.context - spec.max_new_tokens - spec.k - 1
+    found = load_prompts(spec.dataset, native.encode, limit=spec.limit, seed=spec.seed, longest=longest)
+    return list(found.prompts)
+
+
+def interleaved(arms: Mapping[str, Callable[[T], R]], items: Sequence[T], warmup: int, seed: int) -> dict[str, list[R]]:
+    """What every arm makes of every item, the arms in random order per item; first `warmup` items that do not count."""
+    for name, arm in arms.items():
+        say(f"warming up: {name}")
+        for item in items[:warmup]:
+            arm(item)
+    results: dict[str, list[R]] = {name: [] for name in arms}
+    for number, item in enumerate(items):
+        say(f"measuring: {number + 1} of {len(items)}")
+        for name in order_of(list(arms), seed, 0, number):
+            results[name].append(arms[name](item))
+    return results
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def middle(values: Sequence[float]) -> str:
+    """The median, and between which values all of them lie."""
+    return f"{statistics.median(values):.3g} ({min(values):.3g} – {max(values):.3g})"
+
+
+def between(interval: Interval) -> str:
+    """A ratio with its 95 % interval."""
+    bounds = "" if math.isnan(interval.low) else f" ({interval.low:.3g} – {interval.high:.3g})"
+    return f"{interval.value:.3g}{bounds}"
+
+
+def shown(value: Any) -> str:
+    """A cell of a table: four digits of a number, nothing for nothing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
