@@ -26,7 +26,7 @@ from specbench.shipped import ASSETS
 from tests.tiny import CPU, network
 
 GREEDY = Law(0)
-V, NEW = 48, 48
+V, NEW = 48, 56
 KS = range(1, 9)
 verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -200,9 +200,10 @@ def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
     assert "\n" not in str(caught.value)
 
 
-# The shipped pair: 20 prompts of the shipped data sets in one ragged batch, in float32.
+# The shipped pair: 20 prompts of the shipped data sets in one ragged batch.
 
-LONG = 128
+LONG = 64
+SHIPPED = [(torch.float32, k) for k in KS] + [(torch.float64, k) for k in (1, 4, 6, 8)]
 
 
 @lru_cache
@@ -235,12 +236,12 @@ def shipped_baseline(dtype: torch.dtype) -> list[tuple[int, ...]]:
 def test_the_baseline_of_the_shipped_pair_is_generate(dtype: torch.dtype) -> None:
     plain = hf.AutoModelForCausalLM.from_pretrained(PAIR / "target", dtype=dtype, attn_implementation="sdpa").eval()
     end = plain.config.eos_token_id
-    assert shipped_baseline(dtype) == [generated(plain, prompt, LONG, [end]) for prompt in shipped_prompts()]
+    some = slice(None, None, 2)  # of both data sets
+    assert shipped_baseline(dtype)[some] == [generated(plain, prompt, LONG, [end]) for prompt in shipped_prompts()[some]]
 
 
-@dtypes
-@pytest.mark.parametrize("k", KS)
-def test_the_shipped_pair_is_lossless(k: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "k"), SHIPPED)
+def test_the_shipped_pair_is_lossless(dtype: torch.dtype, k: int) -> None:
     target, draft = shipped_pair(dtype)
     verifier = TokenMatch() if k in (3, 6) else Rejection()  # at temperature 0 they differ in no decision
     traces = run(target, draft, k, verifier, shipped_prompts(), LONG, [target.config.eos_token_id])

@@ -82,7 +82,10 @@ class Stepwise:
         self.method.clock.lap("host")
         context = self._context
         if not self.length:
-            context.reach = min(context.seq.shape[1], -(-(self._end + self.method.drafter.room + 1) // STEP) * STEP)
+            context.tight = context.rows == 1 and self.method.drafter.room == 0
+            step = 1 if context.tight else STEP
+            needed = self._end + self.method.drafter.room
+            context.reach = min(context.seq.shape[1], -(-needed // step) * step)
         self._rounds.append(self.method.advance(context, budget(self.method, left), rng).round)
         self.left, self._end = read_rows(state(context))
         return max(self.left)
@@ -123,7 +126,7 @@ class Whole:
         if self._context is None:
             self._context = context
         for one in fields(Context):
-            if one.name != "reach":
+            if one.name not in ("reach", "tight"):
                 getattr(self._context, one.name).copy_(getattr(context, one.name))
         self._counts, self._end = [], int(context.pos.max()) + 1
         return self._context

@@ -22,7 +22,8 @@ class Context:
     seq [B, L] committed tokens (what lies behind `pos` is rubbish); pos [B] index of the last committed token;
     live [B] still decoding; last [B] greatest index a token may be committed to; eos [E] ids that end a sequence;
     finite [B] false once a model gave a row that is no law. reach is known to the host: all tokens, drafted ones
-    included, lie before it until the host says otherwise, so that nothing behind it need be read.
+    included, lie before it until the host says otherwise, so that nothing behind it need be read. tight: what lies
+    before it are the committed tokens of the only row, so that a pass over the last of them alone needs no mask.
     """
 
     seq: Tensor
@@ -32,6 +33,7 @@ class Context:
     eos: Tensor
     finite: Tensor
     reach: int
+    tight: bool = False
 
     @property
     def rows(self) -> int:

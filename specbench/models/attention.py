@@ -28,8 +28,11 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """Attention of query [B, H, q, D] over key and value [B, H', L, D], H a multiple of H'; result [B, q, H, D].
 
-    Anything but a mask shared by the heads and plain scaled dot products is left to transformers' own function.
+    A mask of no places hides nothing. Anything but a mask shared by the heads and plain scaled dot products is left to
+    transformers' own function.
     """
+    if attention_mask is not None and attention_mask.shape[-1] == 0:
+        attention_mask = None
     rows, heads, length, _ = query.shape
     groups = heads // key.shape[1]
     if attention_mask is None or groups == 1 or attention_mask.shape[1] != 1 or kwargs.get("position_bias") is not None:

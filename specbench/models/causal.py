@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.types import After, Context, Verdict
-from specbench.models.attention import for_groups
+from specbench.models.attention import NAME, for_groups
 from specbench.models.caches import RowStaticCache
 from specbench.models.forward import Passes
 from specbench.models.masks import additive, causal_mask, tree_mask
@@ -38,7 +38,9 @@ class Causal:
         longest = max(int(context.pos.max()), int(self.fixed))  # a cache that stays is allocated here, not in a round
         if longest:  # a row that is shorter than the longest gets rubbish behind its end, which is overwritten in time
             positions = torch.arange(longest, device=context.seq.device).expand(context.rows, -1)
-            self._forward(context.seq[:, :longest], positions, positions, self._chain_mask(positions, longest), keep=1)
+            self._forward(
+                context.seq[:, :longest], positions, positions, self._chain_mask(positions, longest), longest, keep=1
+            )
 
     @torch.no_grad()
     def admit(self, context: Context, row: int) -> None:
@@ -56,12 +58,14 @@ class Causal:
         slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
         ids = torch.cat([context.seq.gather(1, fed), tree.ids], 1)
         if tree.topology.is_chain:
-            logits = self._forward(ids, self._within(context, slots), slots, self._chain_mask(slots, context.reach))
+            mask = self._see_all(slots) if context.tight and slots.shape[1] == 1 else None
+            mask = self._chain_mask(slots, context.reach) if mask is None else mask
+            logits = self._forward(ids, self._within(context, slots), slots, mask, context.reach)
         else:
             depths = constant(tree.topology.depths, fed.device)
             positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
             mask = self._tree_mask(fed, tree, context.reach)
-            logits = self._forward(ids, self._within(context, positions), slots, mask)
+            logits = self._forward(ids, self._within(context, positions), slots, mask, context.reach)
         return self._rows(context, logits[:, fed.shape[1] - 1 :])
 
     @torch.no_grad()
@@ -74,7 +78,8 @@ class Causal:
         ids, rows = [], []
         feed = context.seq.gather(1, fed)
         for _ in range(k):
-            logits = self._forward(feed, self._within(context, fed), fed, self._chain_mask(fed, context.reach))
+            mask = self._chain_mask(fed, context.reach)
+            logits = self._forward(feed, self._within(context, fed), fed, mask, context.reach)
             rows.append(self._rows(context, logits[:, -1]))
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))
             if after is not None and after(ids[-1], logits[:, -1]):
@@ -89,7 +94,9 @@ class Causal:
         parts = []
         for begin in range(0, tokens, block):
             fed = context.pos.unsqueeze(1) + torch.arange(begin, min(begin + block, tokens), device=context.pos.device)
-            parts.append(self._forward(context.seq.gather(1, fed), fed, fed, self._chain_mask(fed, context.reach)))
+            parts.append(
+                self._forward(context.seq.gather(1, fed), fed, fed, self._chain_mask(fed, context.reach), context.reach)
+            )
         return torch.cat(parts, 1)[0]
 
     @torch.no_grad()
@@ -122,14 +129,14 @@ class Causal:
         )
         return self.law(logits, self.width)
 
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
         """Logits [B, q, V'] (the last `keep` rows where it is not 0) of tokens ids [B, q] written to slots [B, q]."""
         assert self.cache is not None, "start() comes before any other call"
         names = tuple(mask) if isinstance(mask, dict) else ()
 
         def run(ids: Tensor, positions: Tensor, slots: Tensor, *masks: Tensor) -> Tensor:
             assert self.cache is not None
-            self.cache.slots.index, self.cache.slots.reach = slots, masks[0].shape[-1]
+            self.cache.slots.index, self.cache.slots.reach = slots, reach
             output = self.network(
                 input_ids=ids.clamp_max(self.config.vocab_size - 1),  # a draft may misread ids that only the target has
                 position_ids=positions,
@@ -143,6 +150,12 @@ class Causal:
 
         inputs = (ids, positions, slots, *(mask.values() if names else (mask,)))
         return run(*inputs) if keep or self.passes is None else self.passes(run, *inputs)
+
+    def _see_all(self, slots: Tensor) -> Tensor | None:
+        """A mask that hides nothing, where the attention is ours and no window hides what is far away."""
+        if self.config._attn_implementation != NAME or self._windows() != {"": None}:
+            return None
+        return slots.new_empty((slots.shape[0], 1, 1, 0), dtype=self.network.dtype)
 
     def _windows(self) -> dict[str, int | None]:
         """The attention window of every layer type of the network; one entry where all layers are of one type."""
