@@ -39,23 +39,23 @@ def check_law(model: type[Causal], name: str, together: bool = False) -> float:
 
 
 class WritesOneSlotBehind(Causal):
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
-        return super()._forward(ids, positions, slots + (keep == 0), mask, keep)
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
+        return super()._forward(ids, positions, slots + (keep == 0), mask, reach, keep)
 
 
 class CountsPositionsFromOne(Causal):
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
-        return super()._forward(ids, positions + (keep == 0), slots, mask, keep)
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
+        return super()._forward(ids, positions + (keep == 0), slots, mask, reach, keep)
 
 
 class PutsTreesAtTheirSlots(Causal):
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
-        return super()._forward(ids, slots, slots, mask, keep)
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
+        return super()._forward(ids, slots, slots, mask, reach, keep)
 
 
 class SharesTheSlotsOfTheFirstRow(Causal):
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, keep: int = 0) -> Tensor:
-        return super()._forward(ids, positions, slots[:1].expand_as(slots), mask, keep)
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
+        return super()._forward(ids, positions, slots[:1].expand_as(slots), mask, reach, keep)
 
 
 class FeedsTheDraftOneToken(Causal):

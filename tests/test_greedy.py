@@ -237,10 +237,12 @@ def test_the_baseline_of_the_shipped_pair_is_generate(dtype: torch.dtype) -> Non
     plain = hf.AutoModelForCausalLM.from_pretrained(PAIR / "target", dtype=dtype, attn_implementation="sdpa").eval()
     end = plain.config.eos_token_id
     some = slice(None, None, 2)  # of both data sets
-    assert shipped_baseline(dtype)[some] == [generated(plain, prompt, LONG, [end]) for prompt in shipped_prompts()[some]]
+    assert shipped_baseline(dtype)[some] == [
+        generated(plain, prompt, LONG, [end]) for prompt in shipped_prompts()[some]
+    ]
 
 
-@pytest.mark.parametrize(("dtype", "k"), SHIPPED)
+@pytest.mark.parametrize(("dtype", "k"), SHIPPED, ids=str)
 def test_the_shipped_pair_is_lossless(dtype: torch.dtype, k: int) -> None:
     target, draft = shipped_pair(dtype)
     verifier = TokenMatch() if k in (3, 6) else Rejection()  # at temperature 0 they differ in no decision

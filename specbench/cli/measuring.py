@@ -89,9 +89,6 @@ def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], outp
     out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
     if not output.quiet and output.verbose:
         say(err, json.dumps(description, indent=2).splitlines())
-    if not output.quiet:
-        tiers = {f"tier {p.backend.tier.name}: {p.backend.why}": 0 for _, p in pairs if isinstance(p, Prepared)}
-        say(err, [f"note: {line}" for line in tiers])
     turns = sum(pair.turns(folder.past) for _, pair in pairs if isinstance(pair, Prepared))
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
@@ -100,7 +97,7 @@ def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], outp
             if stop is not None:
                 cells += give_up(group, INTERRUPTED, watch, folder.past)
                 continue
-            found, stop = measure_pair(group, pair, folder, watch, alone=len(pairs) == 1)
+            found, stop = measure_pair(group, pair, folder, watch, len(pairs) == 1, None if output.quiet else err)
             cells += found
             if isinstance(pair, Prepared) and not output.quiet:
                 say(err, [f"note: {warning}" for warning in pair.backend.warnings])
@@ -114,7 +111,12 @@ def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], outp
 
 
 def measure_pair(
-    group: Sequence[RunSpec], pair: Prepared | Failure, folder: RunFolder, watch: Watch, alone: bool
+    group: Sequence[RunSpec],
+    pair: Prepared | Failure,
+    folder: RunFolder,
+    watch: Watch,
+    alone: bool,
+    err: Console | None = None,
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
     """The cells of one pair. One that cannot be loaded ends the command if it is the only one, else its cells."""
     if isinstance(pair, Failure):
@@ -123,6 +125,8 @@ def measure_pair(
         jobs = pair.load(folder.past) if alone else attempt(lambda: pair.load(folder.past))
         if isinstance(jobs, Failure):
             return give_up(group, jobs, watch, folder.past), None
+        if err is not None:
+            say(err, [f"note: tier {pair.backend.tier.name}: {pair.backend.why}"])
         return measure(jobs, pair.backend, pair.backend.scores, watch, folder.past)
     finally:
         pair.unload()
