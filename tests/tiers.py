@@ -1,26 +1,36 @@
-"""Whole rounds as tests need them: made ready in any way, on toy models that trace, with draws that are looked up.
+"""Whole rounds as tests need them: made ready in any way, on models that trace, with draws that are looked up.
 
 A batch holds one row for every combination of outcomes that a round can have, so that one call of a compiled round gives
 its whole law.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 
-from specbench.decoding.decode import begin, places
+from specbench.decoding.build import build, methods
+from specbench.decoding.decode import Trace, begin, places
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Stream, seeded
 from specbench.decoding.rounds import Play, Whole
-from specbench.decoding.types import Context
-from specbench.models.forward import Compiled
+from specbench.decoding.types import Context, Model
+from specbench.models.causal import Causal
+from specbench.models.forward import Compiled, missing_compiler
+from specbench.models.warp import Law
+from specbench.timing import Clock
+from tests.tiny import network
 from tests.toys import CPU, Toy
 
 Ready = Callable[[Play], Play]
+NEEDS_COMPILER = pytest.mark.skipif(bool(missing_compiler()), reason=f"machine code: {missing_compiler()}")
 
 
 def as_it_is(play: Play) -> Play:
@@ -29,6 +39,35 @@ def as_it_is(play: Play) -> Play:
 
 def compiled(backend: str) -> Ready:
     return lambda play: Compiled(play, CPU, backend)
+
+
+def graphs() -> int:
+    """How many graphs were ever compiled, and how often a frame was broken into several."""
+    return counters["stats"]["unique_graphs"] + sum(counters["graph_break"].values())
+
+
+def static_methods(models: dict[str, Model], k: int, clock: Clock | None = None) -> dict[str, Speculate]:
+    """Every method file whose rounds can be whole calls."""
+    built = {name: build(name, models, k, clock) for name in methods()}
+    return {name: method for name, method in built.items() if method.drafter.static}
+
+
+NAMES = list(static_methods(dict.fromkeys(("target", "draft"), Toy(torch.ones(1, 1))), 1))
+
+
+def pair(name: str, law: Law, dtype: torch.dtype, vocab: int = 32, fixed: bool = True) -> dict[str, Model]:
+    """A tiny pair of one architecture; `fixed` as whole rounds need it."""
+    roles = enumerate(("target", "draft"))
+    return {role: Causal(network(name, vocab, seed, dtype), law, vocab, fixed) for seed, role in roles}
+
+
+def shallow(models: dict[str, Any]) -> dict[str, Model]:
+    """The same with one layer each."""
+    for model in models.values():
+        model.network = copy.deepcopy(model.network)
+        model.network.model.layers = model.network.model.layers[:1]
+        model.network.config.num_hidden_layers = model.config.num_hidden_layers = 1
+    return models
 
 
 def whole(
@@ -46,6 +85,11 @@ def whole(
     rounds = Whole(method, length, reaches or (length,), ready)
     rounds.prime(begin([[0, 0]] * rows, 1, method.drafter.room, eos, CPU, length), seeded([0] * rows, CPU))
     return rounds
+
+
+def seen(trace: Trace) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """What no way of running rounds may change: the tokens and the counts."""
+    return trace.tokens, [(r.drafted, r.tested, r.accepted, r.emitted) for r in trace.rounds]
 
 
 # The law of a round, by outcomes that are known before it begins.
@@ -96,7 +140,7 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class Tables(Toy):
-    """Toys side by side: row b of a batch follows the table which[b] of M, given as [M · size, V]. The host reads nothing."""
+    """Toys side by side: row b of a batch follows the table which[b] of the [M · size, V]. The host reads nothing."""
 
     which: Tensor
     size: int
@@ -111,3 +155,21 @@ class Tables(Toy):
     def after(self, number: Tensor, token: Tensor) -> Tensor:
         within = number % self.size
         return number - within + (within * self.vocab + 1 + token) % self.size
+
+
+@dataclass(frozen=True, eq=False)
+class Bigrams(Toy):
+    """The law after a token is its row of the table. The host reads nothing."""
+
+    def number(self, context: Context) -> Tensor:
+        return context.seq.gather(1, context.pos.unsqueeze(1)).squeeze(1)
+
+    def after(self, number: Tensor, token: Tensor) -> Tensor:
+        return token
+
+
+def bigrams(vocab: int = 8) -> dict[str, Model]:
+    """Two that are not far apart."""
+    generator = torch.Generator().manual_seed(0)
+    scores = [2 * torch.randn((vocab, vocab), generator=generator, dtype=torch.float64) for _ in range(2)]
+    return {"target": Bigrams(scores[0].softmax(1)), "draft": Bigrams((scores[0] + scores[1] / 2).softmax(1))}

@@ -1,0 +1,165 @@
+"""Tiers: which one is chosen and why, and that a function is compiled once, as one graph, for itself alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.exc import Unsupported
+
+from specbench.decoding.decode import decode
+from specbench.decoding.randomness import seeded
+from specbench.errors import UsageError
+from specbench.models import forward
+from specbench.models.forward import Compiled, choose, fast_bfloat16, reaches
+from tests.tiers import bigrams, compiled, graphs, seen, static_methods, whole
+from tests.toys import CPU, Toy
+
+CUDA = torch.device("cuda", 0)
+MANY = 12  # more than the eight places that dynamo has for one code object
+
+
+def times(k: int) -> Callable[[Tensor], Tensor]:
+    return lambda x: x * k
+
+
+def test_functions_of_one_definition_are_compiled_apart() -> None:
+    before, x = graphs(), torch.ones(3)
+    made = [Compiled(times(k), CPU, "eager") for k in range(MANY)]
+    for _ in range(3):
+        assert [int(function(x)[0]) for function in made] == list(range(MANY))
+        assert graphs() == before + MANY
+
+
+def test_with_shared_code_they_would_be_taken_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above."""
+    monkeypatch.setattr(forward, "unshared", lambda function: function)
+    made = [Compiled(times(k), CPU, "eager") for k in (2, 3)]
+    assert [int(function(torch.ones(3))[0]) for function in made] != [2, 3]
+
+
+def test_what_is_changed_in_place_is_changed_in_every_call() -> None:
+    place = torch.zeros(2)
+
+    def add() -> Tensor:
+        place.add_(1)
+        return place * 2
+
+    function = Compiled(add, CPU, "aot_eager")
+    assert [function().tolist() for _ in range(3)] == [[2, 2], [4, 4], [6, 6]]
+    assert place.tolist() == [3, 3]
+
+
+def test_only_the_first_call_compiles() -> None:
+    function = Compiled(times(5), CPU, "eager")
+    assert function.seconds == 0
+    function(torch.ones(1))
+    seconds = function.seconds
+    assert seconds > 0
+    function(torch.ones(1))
+    assert function.seconds == seconds
+
+
+def test_every_lookahead_and_reach_is_one_graph_whatever_is_decoded() -> None:
+    before, made = graphs(), []
+    for k in range(1, MANY + 1):
+        method = static_methods(bigrams(), k)["chain"]
+        made.append((method, whole(method, compiled("eager"), longest=9, new=80, reaches=(32, 128))))
+        assert graphs() == before + 2 * k
+    for method, rounds in made:
+        plain = static_methods(bigrams(), method.drafter.room)["chain"]
+        for seed, prompt in enumerate([[1], [2, 3, 4, 5, 6, 7, 1, 2]]):
+            traces = [
+                decode(m, [prompt], new=80, eos=[3], rng=seeded([seed], CPU), device=CPU, rounds=r)
+                for m, r in ((method, rounds), (plain, None))
+            ]
+            assert seen(traces[0][0]) == seen(traces[1][0])
+    assert graphs() == before + 2 * MANY
+
+
+def test_a_round_in_which_the_host_reads_is_no_graph_and_says_so() -> None:
+    method = static_methods({"target": Toy(torch.full((4, 4), 0.25)), "draft": Toy(torch.ones(4, 4))}, 1)["baseline"]
+    with pytest.raises(Unsupported, match="item"):
+        whole(method, compiled("eager"), longest=2, new=4)
+
+
+# Which tier, and how far passes read.
+
+
+def compilers(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    monkeypatch.setattr(forward.shutil, "which", lambda name: f"/bin/{name}" if name in names else None)
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++", "c++"])
+def test_auto_compiles_where_there_is_a_compiler(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compilers(monkeypatch, compiler)
+    assert choose("auto", CPU) == ("compile", forward.COMPILING)
+    assert choose("compile", CPU) == ("compile", forward.COMPILING)
+
+
+def test_auto_is_eager_where_there_is_none_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    compilers(monkeypatch)
+    tier, why = choose("auto", CPU)
+    assert tier == "eager"
+    assert "C++ compiler (g++ or clang++)" in why
+
+
+def test_auto_replays_graphs_on_a_gpu_with_or_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    compilers(monkeypatch)
+    assert choose("auto", CUDA)[0] == "graph"
+    assert choose("graph", CUDA)[0] == "graph"
+
+
+def test_eager_is_always_to_be_had_and_warns_of_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    compilers(monkeypatch)
+    assert choose("eager", CPU) == choose("eager", CUDA) == ("eager", forward.EAGER)
+
+
+@pytest.mark.parametrize(
+    ("tier", "said"),
+    [
+        ("graph", "--tier graph needs a CUDA device, not cpu: use --tier compile, eager or auto"),
+        ("compile", "--tier compile: torch needs a C++ compiler"),
+    ],
+)
+def test_a_tier_that_is_not_to_be_had_is_refused_in_one_line(
+    tier: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilers(monkeypatch)
+    with pytest.raises(UsageError) as refusal:
+        choose(tier, CPU)
+    assert str(refusal.value).startswith(said)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "device", "steps"),
+    [
+        (64, CPU, (64,)),
+        (512, CPU, (512,)),
+        (576, CPU, (512, 576)),
+        (3000, CPU, (512, 1024, 2048, 3000)),
+        (256, CUDA, (256,)),
+        (320, CUDA, (256, 320)),
+        (1024, CUDA, (256, 512, 768, 1024)),
+    ],
+)
+def test_reaches_rise_up_to_the_length(length: int, device: torch.device, steps: tuple[int, ...]) -> None:
+    assert reaches(length, device) == steps
+
+
+@pytest.mark.parametrize(
+    ("found", "fast"),
+    [
+        ({}, False),
+        ({"avx2": True}, False),
+        ({"amx_bf16": True}, True),
+        ({"avx512_bf16": True, "amx_bf16": False}, True),
+    ],
+)
+def test_bfloat16_is_fast_where_the_processor_multiplies_it(
+    found: dict[str, bool], fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "capabilities", lambda: found)
+    assert fast_bfloat16(CPU) is fast
+    assert not fast_bfloat16(CUDA)
