@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import TorchDynamoException
 
 from specbench.decoding.decode import decode
 from specbench.decoding.randomness import seeded
@@ -61,25 +61,26 @@ def test_only_the_first_call_compiles() -> None:
 
 
 def test_every_lookahead_and_reach_is_one_graph_whatever_is_decoded() -> None:
-    before, made = graphs(), []
+    before, made, expected = graphs(), [], 0
     for k in range(1, MANY + 1):
-        method = static_methods(bigrams(), k)["chain"]
-        made.append((method, whole(method, compiled("eager"), longest=9, new=80, reaches=(32, 128))))
-        assert graphs() == before + 2 * k
+        method, steps = static_methods(bigrams(), k)["chain"], (32, 64) if k < 4 else (64,)
+        made.append((method, whole(method, compiled("eager"), longest=9, new=40, eos=[7], reaches=steps)))
+        expected += len(steps)
+        assert graphs() == before + expected
     for method, rounds in made:
         plain = static_methods(bigrams(), method.drafter.room)["chain"]
         for seed, prompt in enumerate([[1], [2, 3, 4, 5, 6, 7, 1, 2]]):
-            traces = [
-                decode(m, [prompt], new=80, eos=[3], rng=seeded([seed], CPU), device=CPU, rounds=r)
+            (fast,), (slow,) = (
+                decode(m, [prompt], new=40, eos=[7], rng=seeded([seed], CPU), device=CPU, rounds=r)
                 for m, r in ((method, rounds), (plain, None))
-            ]
-            assert seen(traces[0][0]) == seen(traces[1][0])
-    assert graphs() == before + 2 * MANY
+            )
+            assert seen(fast) == seen(slow)
+    assert graphs() == before + expected
 
 
 def test_a_round_in_which_the_host_reads_is_no_graph_and_says_so() -> None:
     method = static_methods({"target": Toy(torch.full((4, 4), 0.25)), "draft": Toy(torch.ones(4, 4))}, 1)["baseline"]
-    with pytest.raises(Unsupported, match="item"):
+    with pytest.raises(TorchDynamoException, match="data-dependent"):
         whole(method, compiled("eager"), longest=2, new=4)
 
 
@@ -154,7 +155,7 @@ def test_reaches_rise_up_to_the_length(length: int, device: torch.device, steps:
         ({}, False),
         ({"avx2": True}, False),
         ({"amx_bf16": True}, True),
-        ({"avx512_bf16": True, "amx_bf16": False}, True),
+        ({"avx512_bf16": True}, True),
     ],
 )
 def test_bfloat16_is_fast_where_the_processor_multiplies_it(

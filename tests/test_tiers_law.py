@@ -1,7 +1,7 @@
 """A compiled round emits the law of its target, to 1e-12, over every outcome of its draws.
 
-One call of the compiled function: the rows of its batch are all combinations of outcomes, for all pairs side by side. The
-law compared is the joint one of the K + 1 next tokens, shorter blocks completed by the target.
+One call of the compiled function: the rows of its batch are all combinations of outcomes, for all pairs side by side.
+The law compared is the joint one of the K + 1 next tokens, shorter blocks completed by the target.
 """
 
 from collections.abc import Callable

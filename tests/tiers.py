@@ -1,7 +1,7 @@
 """Whole rounds as tests need them: made ready in any way, on models that trace, with draws that are looked up.
 
-A batch holds one row for every combination of outcomes that a round can have, so that one call of a compiled round gives
-its whole law.
+A batch holds one row for every combination of outcomes that a round can have, so that one call of a compiled round
+gives its whole law.
 """
 
 import copy
