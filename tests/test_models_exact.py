@@ -189,7 +189,8 @@ def law_error(
     """How far the law of `new` tokens from a real pair with 3 tokens is from that of its target without a cache."""
     net = network(target)
     drafter = ModelDrafter(model(network(draft, draft_vocab, seed=1), draft_law or law, 3), K, schedule or Constant())
-    short = isinstance(verifier, TokenMatch) and new > K + 1  # its own draws at every node make 243 outcomes a round
+    # the draws of token match at every node make 243 outcomes a round
+    short = isinstance(verifier, TokenMatch) and (together or new > K + 1)
     exact = enumerate_law(Speculate(drafter, model(net, law, 3), verifier), prompts, new, eos, together, short)
     oracles = [oracle_law(net, law, 3, prompt, new, eos) for prompt in prompts]
     assert sum(map(len, oracles)) > 1 or law.temperature == 0, "a law with one outcome proves nothing"

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specbench.decoding.decode import begin, decode
+from specbench.decoding.decode import begin, decode, places
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
-from specbench.decoding.rounds import levels_left
+from specbench.decoding.rounds import Play, Whole, levels_left
 from specbench.decoding.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.types import Context, Draft, Drafter, Verdict, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
@@ -109,10 +109,15 @@ class AnyTree:
 
 
 def pair(
-    drafter: str, verifier: Verifier, law: Law, device: torch.device = CPU, schedule: Schedule | None = None
+    drafter: str,
+    verifier: Verifier,
+    law: Law,
+    device: torch.device = CPU,
+    schedule: Schedule | None = None,
+    fixed: bool = False,
 ) -> Speculate:
     target, draft = (
-        Causal(copy.deepcopy(network("llama", V, seed, torch.float32)).to(device), law, V) for seed in (0, 1)
+        Causal(copy.deepcopy(network("llama", V, seed, torch.float32)).to(device), law, V, fixed) for seed in (0, 1)
     )
     chain = ModelDrafter(draft, K, schedule or Constant())
     drafters: dict[str, Drafter] = {"none": NoDraft(), "model": chain, "tree": AnyTree()}
@@ -207,6 +212,39 @@ def test_a_round_sends_nothing_to_the_device(drafter: str, verifier: Verifier, l
         with counted() as counts:
             method.advance(context, K, rng)
     assert (counts.reads, counts.copies) == (0, 0)
+
+
+@laws
+@pytest.mark.parametrize(
+    ("drafter", "verifier"),
+    [("none", Rejection()), ("model", Rejection()), ("model", TokenMatch())],
+    ids=["baseline", "chain", "token-match"],
+)
+def test_a_whole_round_reads_nothing_inside_and_once_behind_it(drafter: str, verifier: Verifier, law: Law) -> None:
+    """And nothing is sent to the device: the uniforms of a round are drawn there."""
+    inside: list[int] = []
+    method, prompts, rng, done = pair(drafter, verifier, law, fixed=True), [[1, 2, 3], [4]], seeded([3, 4], CPU), 0
+    length = places(3, NEW, ROOM)
+    with torch.no_grad(), counted() as counts:
+
+        def watched(play: Play) -> Play:
+            def watch() -> tuple[Tensor, Tensor]:
+                before = counts.reads + counts.copies
+                result = play()
+                inside.append(counts.reads + counts.copies - before)
+                return result
+
+            return watch
+
+        rounds = Whole(method, length, (length,), watched)
+        rounds.prime(begin(prompts, NEW, ROOM, [0], CPU, length), seeded([0, 0], CPU))
+        method.start(rounds.begin(begin(prompts, NEW, ROOM, [0], CPU, length)))
+        before = counts.reads, counts.copies
+        while done < 6 and rounds.advance(NEW, rng):
+            done += 1
+            assert (counts.reads, counts.copies) == (before[0] + done, before[1])
+    assert done > 3
+    assert not any(inside[1:])  # the first is that of `prime`
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

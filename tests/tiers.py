@@ -4,15 +4,14 @@ A batch holds one row for every combination of outcomes that a round can have, s
 gives its whole law.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -22,6 +21,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Stream, seeded
 from specbench.decoding.rounds import Play, Whole
 from specbench.decoding.types import Context, Model
+from specbench.models.attention import NAME
 from specbench.models.causal import Causal
 from specbench.models.forward import Compiled, missing_compiler
 from specbench.models.warp import Law
@@ -61,12 +61,17 @@ def pair(name: str, law: Law, dtype: torch.dtype, vocab: int = 32, fixed: bool =
     return {role: Causal(network(name, vocab, seed, dtype), law, vocab, fixed) for seed, role in roles}
 
 
-def shallow(models: dict[str, Any]) -> dict[str, Model]:
-    """The same with one layer each."""
-    for model in models.values():
-        model.network = copy.deepcopy(model.network)
-        model.network.model.layers = model.network.model.layers[:1]
-        model.network.config.num_hidden_layers = model.config.num_hidden_layers = 1
+def smallest_pair(law: Law, fixed: bool) -> dict[str, Model]:
+    """One layer, all matrices of one shape: every shape costs a compiler seconds."""
+    shape = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = hf.LlamaConfig(num_hidden_layers=1, max_position_embeddings=128, **shape)  # type: ignore[arg-type]
+    models: dict[str, Model] = {}
+    for seed, role in enumerate(("target", "draft")):
+        torch.manual_seed(seed)
+        net = hf.AutoModelForCausalLM.from_config(config, attn_implementation=NAME).eval()
+        for parameter in net.parameters():
+            parameter.data *= 20 if parameter.ndim > 1 else 1
+        models[role] = Causal(net, law, 16, fixed)
     return models
 
 
