@@ -12,7 +12,7 @@ from specbench.decoding.randomness import seeded
 from specbench.errors import UsageError
 from specbench.models import forward
 from specbench.models.forward import Compiled, choose, fast_bfloat16, reaches
-from tests.tiers import bigrams, compiled, graphs, seen, static_methods, whole
+from tests.tiers import NEEDS_COMPILER, bigrams, compiled, graphs, seen, static_methods, whole
 from tests.toys import CPU, Toy
 
 CUDA = torch.device("cuda", 0)
@@ -164,3 +164,11 @@ def test_bfloat16_is_fast_where_the_processor_multiplies_it(
     monkeypatch.setattr(forward, "capabilities", lambda: found)
     assert fast_bfloat16(CPU) is fast
     assert not fast_bfloat16(CUDA)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_dtype_for_which_inductor_has_no_matrix_kernels_is_compiled_all_the_same(dtype: torch.dtype) -> None:
+    layer, x = torch.nn.Linear(16, 16, dtype=dtype).eval(), torch.ones(2, 16, dtype=dtype)
+    with torch.no_grad():
+        assert torch.allclose(Compiled(layer.forward, CPU)(x), layer(x))

@@ -107,8 +107,21 @@ class Compiled(Generic[P, R]):
         return self._first(*args, **kwargs)
 
     def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        from torch._inductor.exc import InductorError
+
         began = time.perf_counter()
         settings = dict(ON_CUDA if self.device.type == "cuda" else ON_CPU)
+        try:
+            result = self._compile(settings, *args, **kwargs)
+        except InductorError as error:
+            if "NoValidChoices" not in str(error):
+                raise
+            # inductor has no matrix kernels of its own for every dtype: float64 is left to the library
+            result = self._compile(settings | {"max_autotune": False}, *args, **kwargs)
+        self.seconds = time.perf_counter() - began
+        return result
+
+    def _compile(self, settings: dict[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
         options = settings if self.backend == "inductor" else {}
         call: Any = torch.compile(
             unshared(self.function),
@@ -120,7 +133,7 @@ class Compiled(Generic[P, R]):
         # dynamo asks whether weights will be frozen before inductor sees its options
         with torch.no_grad(), torch._inductor.config.patch(settings), quiet():
             result: R = call(*args, **kwargs)
-        self._call, self.seconds = call, time.perf_counter() - began
+        self._call = call
         return result
 
 
