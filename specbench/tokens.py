@@ -68,11 +68,12 @@ kept = lru_cache(maxsize=4096)(made)
 @lru_cache(maxsize=1024)
 def ancestors(parents: tuple[int, ...], device: torch.device) -> Tensor:
     """[n, n] bool: whether node j is node i or lies on the path from the root to it."""
-    seen = torch.eye(len(parents), dtype=torch.bool)
-    for node, parent in enumerate(parents):
-        if parent != ROOT:
-            seen[node] |= seen[parent]
-    return seen.to(device)
+    with torch.inference_mode(False):  # it is kept, and may be asked for first by a compiler
+        seen = torch.eye(len(parents), dtype=torch.bool)
+        for node, parent in enumerate(parents):
+            if parent != ROOT:
+                seen[node] |= seen[parent]
+        return seen.to(device)
 
 
 @dataclass(frozen=True)

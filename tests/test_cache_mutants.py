@@ -1,7 +1,7 @@
 """The checks of test_models_exact fail where they must: cache, positions, masks, windows, each broken in one place."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import pytest
@@ -81,23 +81,27 @@ class SettlesOneSlotShort(Causal):
 
 
 class SeesOneTokenMore(Causal):
-    def _windows(self) -> dict[str, int | None]:
-        return {name: window and window + 1 for name, window in super()._windows().items()}
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
+        return {name: window and window + 1 for name, window in super().windows.items()}
 
 
 class SeesOneTokenLess(Causal):
-    def _windows(self) -> dict[str, int | None]:
-        return {name: window and window - 1 for name, window in super()._windows().items()}
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
+        return {name: window and window - 1 for name, window in super().windows.items()}
 
 
 class SeesEverything(Causal):
-    def _windows(self) -> dict[str, int | None]:
-        return dict.fromkeys(super()._windows(), None)
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
+        return dict.fromkeys(super().windows, None)
 
 
 class SlidesInEveryLayer(Causal):
-    def _windows(self) -> dict[str, int | None]:
-        return dict.fromkeys(super()._windows(), self.config.sliding_window)
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
+        return dict.fromkeys(super().windows, self.config.sliding_window)
 
 
 def rolls_back_one_short(patch: pytest.MonkeyPatch) -> type[Causal]:

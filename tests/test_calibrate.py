@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,9 @@ class Known:
     def models(self, spec: RunSpec) -> dict[str, Model]:
         self.built += [Model(self.hand), Model(self.hand)]
         return dict(zip(("target", "draft"), self.built[-2:], strict=True))
+
+    def gradless(self) -> AbstractContextManager[None]:
+        return torch.no_grad()
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         self.asked.append(spec)

@@ -4,6 +4,7 @@ Knows how a spec becomes models and a method; must not know data sets, statistic
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,13 +161,18 @@ class Native:
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
             to: Any = {"new": spec.max_new_tokens, "eos": arm.eos, "device": self.device}
             to |= {"clock": arm.clock, "rounds": arm.rounds}
-            if spec.batch > 1:
-                return decode_batches(arm.method, prompts, seeds, rows=spec.batch, **to)
-            return decode(arm.method, prompts, rng=seeded(seeds, self.device), **to)
+            with self.gradless():
+                if spec.batch > 1:
+                    return decode_batches(arm.method, prompts, seeds, rows=spec.batch, **to)
+                return decode(arm.method, prompts, rng=seeded(seeds, self.device), **to)
 
         return run
 
-    def arm(self, spec: RunSpec, longest: int) -> "Arm":
+    def gradless(self) -> AbstractContextManager[None]:
+        """Without gradients, in the way that is fast in this tier; decodes take it by themselves."""
+        return self.tier.gradless()
+
+    def arm(self, spec: RunSpec, longest: int) -> Arm:
         """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
         same = spec.with_(dataset="", column=None, template=None, limit=None, seed=0, warmup=0, repeat=1, until_ci=None)
         known = self.arms.get(same)

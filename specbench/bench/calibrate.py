@@ -7,6 +7,7 @@ machine's speed meets all of them. Knows models, clocks and backends; must not k
 
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from statistics import median
 from typing import Protocol, TypeVar
 
@@ -44,6 +45,8 @@ class Pair(Protocol):
 
     def models(self, spec: RunSpec) -> Mapping[str, Model]: ...
 
+    def gradless(self) -> AbstractContextManager[None]: ...
+
     def prepare(self, spec: RunSpec, longest: int) -> Decode: ...
 
 
@@ -66,7 +69,8 @@ def calibrate(
     order, levels = random.Random(seed), []
     for context in contexts:
         watch(context)
-        levels.append(level(backend, context, sorted({1, *widths}), repeat, order, spec, clock))
+        with backend.gradless():
+            levels.append(level(backend, context, sorted({1, *widths}), repeat, order, spec, clock))
     return Calibration(tuple(levels))
 
 
@@ -88,7 +92,6 @@ def quick_costs(backend: Pair, k: int, spec: RunSpec | None = None) -> Costs:
     return calibrate(backend, [context], [*widths, k + 1], QUICK_REPEAT, seed=0, spec=spec).costs(context)
 
 
-@torch.no_grad()
 def level(
     backend: Pair, length: int, widths: Sequence[int], repeat: int, order: random.Random, spec: RunSpec, clock: Clock
 ) -> Level:

@@ -32,10 +32,16 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
-        slots = self.slots.index[:, None, :, None]
-        self.keys.scatter_(2, slots.expand_as(key_states), key_states)
-        self.values.scatter_(2, slots.expand_as(value_states), value_states)
+        self._write(self.keys, key_states)
+        self._write(self.values, value_states)
         return self.keys[:, :, : self.slots.reach], self.values[:, :, : self.slots.reach]
+
+    def _write(self, store: Tensor, states: Tensor) -> None:
+        index = self.slots.index
+        if index.shape[0] == 1:  # the same, and ten times as fast on a CPU in 16 bits
+            store.index_copy_(2, index[0], states)
+        else:
+            store.scatter_(2, index[:, None, :, None].expand_as(states), states)
 
     def get_seq_length(self) -> int:
         return 0  # nobody may derive positions or masks from the cache: both are given to every pass

@@ -3,6 +3,7 @@
 Knows one network and the law of its rows; must not know whether it judges or drafts.
 """
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ class Causal:
     def __init__(self, network: Any, law: Law, width: int, fixed: bool = False, passes: Passes | None = None) -> None:
         self.network, self.law, self.width, self.fixed, self.passes = network, law, width, fixed, passes
         self.config = network.config.get_text_config(decoder=True)
+        self.dtype: torch.dtype = network.dtype  # to ask a network or its configuration takes longer than a small pass
         self.cache: RowStaticCache | None = None
 
     @torch.no_grad()
@@ -38,9 +40,8 @@ class Causal:
         longest = max(int(context.pos.max()), int(self.fixed))  # a cache that stays is allocated here, not in a round
         if longest:  # a row that is shorter than the longest gets rubbish behind its end, which is overwritten in time
             positions = torch.arange(longest, device=context.seq.device).expand(context.rows, -1)
-            self._forward(
-                context.seq[:, :longest], positions, positions, self._chain_mask(positions, longest), longest, keep=1
-            )
+            mask = self._see_all(positions) if self.hides_nothing else self._chain_mask(positions, longest)
+            self._forward(context.seq[:, :longest], positions, positions, mask, longest, keep=1)
 
     @torch.no_grad()
     def admit(self, context: Context, row: int) -> None:
@@ -58,8 +59,8 @@ class Causal:
         slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
         ids = torch.cat([context.seq.gather(1, fed), tree.ids], 1)
         if tree.topology.is_chain:
-            mask = self._see_all(slots) if context.tight and slots.shape[1] == 1 else None
-            mask = self._chain_mask(slots, context.reach) if mask is None else mask
+            free = self.hides_nothing and context.tight and slots.shape[1] == 1
+            mask = self._see_all(slots) if free else self._chain_mask(slots, context.reach)
             logits = self._forward(ids, self._within(context, slots), slots, mask, context.reach)
         else:
             depths = constant(tree.topology.depths, fed.device)
@@ -151,13 +152,8 @@ class Causal:
         inputs = (ids, positions, slots, *(mask.values() if names else (mask,)))
         return run(*inputs) if keep or self.passes is None else self.passes(run, *inputs)
 
-    def _see_all(self, slots: Tensor) -> Tensor | None:
-        """A mask that hides nothing, where the attention is ours and no window hides what is far away."""
-        if self.config._attn_implementation != NAME or self._windows() != {"": None}:
-            return None
-        return slots.new_empty((slots.shape[0], 1, 1, 0), dtype=self.network.dtype)
-
-    def _windows(self) -> dict[str, int | None]:
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
         """The attention window of every layer type of the network; one entry where all layers are of one type."""
         window = getattr(self.config, "sliding_window", None)
         types = set(getattr(self.config, "layer_types", None) or ())
@@ -167,13 +163,22 @@ class Causal:
             window = None
         return {"": window}
 
+    @cached_property
+    def hides_nothing(self) -> bool:
+        """Whether a query may see all that lies before it, and the attention is ours, which needs no mask for that."""
+        return self.config._attn_implementation == NAME and self.windows == {"": None}
+
+    def _see_all(self, slots: Tensor) -> Tensor:
+        """A mask that hides nothing but what lies behind a query: of one, or of all from the first on."""
+        return slots.new_empty((slots.shape[0], 1, 1, 0), dtype=self.dtype)
+
     def _per_type(self, masks: dict[str, Tensor]) -> Any:
         # Added to the scores: eager attention knows nothing else, and sdpa would convert a boolean mask in every layer.
-        ready = {name: for_groups(additive(m, self.network.dtype), self.config) for name, m in masks.items()}
+        ready = {name: for_groups(additive(m, self.dtype), self.config) for name, m in masks.items()}
         return ready.get("", ready)
 
     def _chain_mask(self, positions: Tensor, reach: int) -> Any:
-        return self._per_type({name: causal_mask(positions, reach, w) for name, w in self._windows().items()})
+        return self._per_type({name: causal_mask(positions, reach, w) for name, w in self.windows.items()})
 
     def _tree_mask(self, fed: Tensor, tree: TokenTree, reach: int) -> Any:
-        return self._per_type({name: tree_mask(fed, tree, reach, w) for name, w in self._windows().items()})
+        return self._per_type({name: tree_mask(fed, tree, reach, w) for name, w in self.windows.items()})
