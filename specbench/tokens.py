@@ -52,14 +52,14 @@ def topology(parents: tuple[int, ...]) -> Topology:
     return Topology(tuple(depths), ranks, parents == tuple(range(-1, len(parents) - 1)))
 
 
-def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+def constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
     """[n] on the device, sent there once: the host waits for the device when it sends data of its own."""
-    return made(values, device) if torch.compiler.is_compiling() else kept(values, device)
+    return (made if torch.compiler.is_compiling() else kept)(values, device, dtype)
 
 
-def made(values: tuple[int, ...], device: torch.device) -> Tensor:
+def made(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):
-        return torch.tensor(values, dtype=torch.long, device=device)
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 kept = lru_cache(maxsize=4096)(made)

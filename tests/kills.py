@@ -44,6 +44,9 @@ class Acknowledging:
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
         self.folder.begin(cells, turns)
 
+    def preparing(self, spec: RunSpec | None) -> None:
+        self.folder.preparing(spec)
+
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self.folder.turn(samples)
         os.write(self.pipe, b"t")

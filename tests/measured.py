@@ -100,9 +100,13 @@ class Witness:
     begun: list[tuple[list[str], int]] = field(default_factory=list)
     turns: list[dict[RunSpec, Sequence[Sample]]] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
+    prepared: list[RunSpec | None] = field(default_factory=list)
 
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
         self.begun.append(([c.spec.dataset for c in cells], turns))
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        self.prepared.append(spec)
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self.turns.append(dict(samples))

@@ -27,6 +27,9 @@ class Notebook:
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
         self._note(f"begin {len(cells)} {turns}")
 
+    def preparing(self, spec: RunSpec | None) -> None:
+        self._note(f"preparing {spec.key if spec else None}")
+
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self._note(" ".join(sample.prompt for sample in next(iter(samples.values()))))
 
@@ -189,6 +192,33 @@ def test_long_work_without_a_terminal_gives_a_line_every_half_minute() -> None:
         "4 of 10 turns, about 2 min left; code chain K=2",
         "6 of 10 turns, about 1 min left; code chain K=2",
     ]
+
+
+@pytest.mark.parametrize(("tier", "said"), [("compile", ["preparing code chain K=2"]), ("eager", [])])
+def test_making_ready_is_told_where_it_takes_long_and_never_reckoned_with(tier: str, said: list[str]) -> None:
+    stage = Stage()
+    done = cell(*(sample(f"p{n}") for n in range(2)), k=2, tier=tier)
+    with stage.watch as watch:
+        watch.begin([begun(done)], 10)
+        watch.preparing(done.spec)
+        stage.seconds += 600
+        watch.preparing(None)
+        stage.turns(done, step=20)
+    lines = stage.text.splitlines()
+    assert lines[: len(said)] == said
+    assert [line.split(";")[0] for line in lines[len(said) :]] == ["1 of 10 turns, about 3 min left"]
+    assert [event for event, _ in stage.notebook.events][1:3] == [f"preparing {done.spec.key}", "preparing None"]
+
+
+def test_a_terminal_names_the_arm_that_is_made_ready() -> None:
+    stage = Stage(terminal=True)
+    done = cell(sample("p1"), k=2, tier="compile")
+    with stage.watch as watch:
+        watch.begin([begun(done)], 1)
+        watch.preparing(done.spec)
+        assert "preparing chain K=2" in stage.text
+        watch.preparing(None)
+        stage.turns(done)
 
 
 def test_quiet_work_is_quiet_however_long() -> None:

@@ -102,8 +102,10 @@ def test_the_baseline_arm_is_the_same_cell_without_a_draft() -> None:
             return super().prepare(spec, longest)
 
     task = job("a", temperature=0.5, max_new_tokens=7, k=3)
-    measure([task], Noting(), no_scores, Witness())
+    witness = Witness()
+    measure([task], Noting(), no_scores, witness)
     assert prepared == [task.spec.with_(method="baseline", k=0), task.spec]
+    assert witness.prepared == [*prepared, None], "whoever watches knows what is being made ready"
 
 
 def test_the_baseline_can_be_measured_against_itself() -> None:

@@ -15,11 +15,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
 from specbench import __version__
-from specbench.bench import plots, record, report, sections, token_view, verdict, writing
+from specbench.bench import batch_table, plots, record, report, sections, token_view, verdict, writing
 from specbench.bench.calibration_part import COLUMNS, CalibrationPart, calibration_part, is_calibration
 from specbench.bench.files import clean, first_line
 from specbench.bench.plots import Picture
 from specbench.bench.plots_why import STEPS
+from specbench.bench.samples import MEASURED
 from specbench.bench.sections import RunPart, run_part
 from specbench.bench.wording import text
 from specbench.errors import UsageError
@@ -106,6 +107,8 @@ def environment() -> Environment:
         "point_columns": COLUMNS,
         "lines": verdict.lines,
         "columns": writing.columns,
+        "batch_labels": [label.replace("\n", " ") for label, _ in batch_table.COLUMNS],
+        "batch_line": batch_line,
         "label": sections.label,
         "token_view": token_view.fragment,
     }
@@ -155,6 +158,15 @@ def point(row: Row, column: str) -> Markup:
     value, place = plots.number(row, column), "/".join(text(row, name) for name in COLUMNS[:3])
     told = text(row, column) if column in COLUMNS[:3] else f"{value:.3f}"
     return number(text(row, column) if math.isfinite(value) else None, told, column, place)
+
+
+def batch_line(row: Row) -> list[str | Markup]:
+    """A row of the table by batch; how it ended where it has no numbers."""
+    told = batch_table.line(row, report.cell_text)
+    if text(row, "status") not in MEASURED:
+        return [*told]
+    names = [column for _, column in batch_table.COLUMNS]
+    return [*told[:2], *(interval(row, "speedup") if n == "speedup_interval" else measured(row, n) for n in names[2:])]
 
 
 def number(value: Any, told: str, column: str, cell: str) -> Markup:

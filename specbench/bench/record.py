@@ -124,6 +124,9 @@ class RunFolder:
                 self._write({"begin": begin_line(cell.spec, cell.resolved)})
                 self._begun.add(cell.spec)
 
+    def preparing(self, spec: RunSpec | None) -> None:
+        return  # nothing was measured
+
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         """Append one finished turn to the journal and wait until it is on disk."""
         self._write({"turn": turn_line(samples)})

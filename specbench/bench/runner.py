@@ -34,6 +34,10 @@ class Observer(Protocol):
         """A group begins: its cells, and how many prompts it decodes at most, repetitions counted."""
         ...
 
+    def preparing(self, spec: RunSpec | None) -> None:
+        """An arm of the group is about to be made ready, which may take minutes of compiling; None: all are."""
+        ...
+
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         """All arms have decoded the prompts of a turn: one, or those of a batch, the same for all cells."""
         ...
@@ -124,11 +128,13 @@ class Race:
         for arm, spec in {BASELINE: self.baseline, **{spec.key: spec for spec in self.live}}.items():
             if not self.depend_on(arm):
                 continue  # the baseline has failed
+            self.observer.preparing(spec)
             ready = attempt(partial(self.warmed_up, arm, spec))
             if isinstance(ready, Failure):
                 self.fail(self.depend_on(arm), ready)
             else:
                 self.arms[arm] = ready
+        self.observer.preparing(None)
 
     def warmed_up(self, arm: str, spec: RunSpec) -> Decode:
         began = time.perf_counter()

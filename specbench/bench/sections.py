@@ -10,11 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from specbench.bench import plots_prompts, plots_round, plots_sweep, plots_why, record, report, token_view
+from specbench.bench import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, record, report, token_view
+from specbench.bench.batch_table import by_batch
 from specbench.bench.plan import grouped
 from specbench.bench.plots import Picture, number
 from specbench.bench.samples import MEASURED, Cell, speedup_of
-from specbench.bench.sweep_table import LOOKAHEAD, caveats, lookahead
+from specbench.bench.sweep_table import LOOKAHEAD, caveats, heading, lookahead
 from specbench.bench.token_view import TokenView
 from specbench.bench.verdict import QUESTION, Verdict, verdict
 from specbench.bench.wording import text
@@ -43,13 +44,24 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Batches:
+    """The cells of one series over several batches, across questions, and their figures."""
+
+    heading: str
+    caveats: Sequence[str]
+    rows: Sequence[Row]
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
 class RunPart:
-    """One run: where it comes from, its questions, and what a reader must know besides."""
+    """One run: where it comes from, its questions, its batches, and what a reader must know besides."""
 
     name: str
     facts: Mapping[str, str]
     rows: Sequence[Row]
     questions: Sequence[Question]
+    batches: Sequence[Batches]
     notes: Sequence[str]
     traces: Sequence[tuple[str, TokenView]]
 
@@ -64,6 +76,7 @@ def run_part(path: Path) -> RunPart:
         facts=facts(run.description),
         rows=rows,
         questions=questions(run.cells, rows),
+        batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
         notes=[*report.notes(rows), *unread],
         traces=views,
     )

@@ -1,14 +1,13 @@
 """`specbench models`: which checkpoints have a name here, and scale models as folders."""
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from specbench.bench.files import clean
 from specbench.bench.wording import literal
-from specbench.bench.writing import write_rows
+from specbench.cli.records import Format, print_data
 from specbench.errors import UsageError
 from specbench.models import pairs
 from specbench.models.shapes import Shape, find, shapes
@@ -21,23 +20,13 @@ models = typer.Typer(help="List the models that have a name, and make scale mode
 
 @models.command(name="list")
 def list_models(
-    output: Annotated[
-        Literal["table", "csv", "json", "jsonl", "md"], typer.Option("--format", help="How to print the list.")
-    ] = "table",
+    output: Annotated[Format, typer.Option("--format", help="How to print the list.")] = "table",
 ) -> None:
     """List the aliases for --target and --draft, and the shapes that any of them can be grown to (demo@llama-7b)."""
-    import json
-
     named = [{"name": name, **pairs.described(name)} for name in pairs.aliases()]
     grown = [described(shape) for shape in shapes().values()]
     rows = [{"kind": "alias", **row} for row in named] + [{"kind": "shape", **row} for row in grown]
-    if output == "csv":
-        write_rows(sys.stdout, rows)
-    elif output == "json":
-        typer.echo(json.dumps(rows, indent=2))
-    elif output == "jsonl":
-        typer.echo("\n".join(map(json.dumps, rows)))
-    else:
+    if not print_data(rows, output):
         show = print_markdown if output == "md" else print_table
         show("aliases of checkpoints", named)
         show("shapes of scale models: --target demo@<shape>", grown)

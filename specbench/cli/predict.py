@@ -3,23 +3,19 @@
 Must not know torch, transformers, datasets or pandas: the command answers at once.
 """
 
-import json
-import sys
 from dataclasses import asdict, astuple, dataclass, fields
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from specbench import theory
 from specbench.bench.files import clean
 from specbench.bench.wording import literal
-from specbench.bench.writing import write_rows
 from specbench.cli.parsing import number, parse_k_list, read_results
+from specbench.cli.records import Format, print_data
 from specbench.errors import UsageError
-
-Format = Literal["table", "csv", "json", "jsonl", "md"]
 
 DEFAULT_K = "1-12"
 WIDTH = 160  # not the terminal's: rich would cut or fold numbers to fit, and a cut number is a wrong one
@@ -213,17 +209,11 @@ def _text(value: object) -> str:
 
 def _print(records: list[Prediction] | list[Cell], tables: list[Table], output: Format) -> None:
     """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
-    rows = [asdict(record) for record in records]
-    if output == "csv":
-        write_rows(sys.stdout, rows)
-    elif output == "json":
-        typer.echo(json.dumps(rows, indent=2))
-    elif output == "jsonl":
-        typer.echo("\n".join(map(json.dumps, rows)))
-    else:
-        for table in tables:
-            (_print_markdown if output == "md" else _print_rich)(table)
-        typer.echo(NOTE, err=True)
+    if print_data([asdict(record) for record in records], output):
+        return
+    for table in tables:
+        (_print_markdown if output == "md" else _print_rich)(table)
+    typer.echo(NOTE, err=True)
 
 
 def _print_markdown(table: Table) -> None:

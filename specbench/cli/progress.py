@@ -40,6 +40,8 @@ class Watch:
         self._console, self._folder, self._quiet, self._now = console, folder, quiet, now
         self._total, self._known, self._done, self._left = turns or 0, turns is not None, 0, 0
         self._group: dict[RunSpec, panel.Rolling] = {}
+        self._prepared = 0.0  # seconds in which arms were made ready
+        self._since: float | None = None  # when the making of the arm began that is being made ready
         self._live_cells: set[RunSpec] = set()
         self._progress = Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
@@ -48,7 +50,7 @@ class Watch:
             TimeRemainingColumn(),
             console=console,
             speed_estimate_period=HOUR,
-            get_time=now,
+            get_time=self._working,
         )
         self._task = self._progress.add_task("loading", total=turns)
         self._draws = console.is_terminal and not quiet
@@ -74,6 +76,21 @@ class Watch:
         self._total += 0 if self._known else turns
         self._skip(min((r.samples for r in self._group.values()), default=0))
         self._draw()
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        """Time in which nothing is decoded yet says nothing about the turns to come."""
+        self._folder.preparing(spec)
+        now = self._now()
+        self._prepared += 0.0 if self._since is None else now - self._since
+        self._since = None if spec is None else now
+        if spec is not None:
+            self._draw(f"preparing {panel.arm_of(spec)}")
+        if spec is not None and spec.tier != "eager" and not self._draws:
+            self._tell(f"preparing {panel.name_of(spec)}")
+
+    def _working(self) -> float:
+        """The time, without that in which arms were made ready."""
+        return (self._now() if self._since is None else self._since) - self._prepared
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self._folder.turn(samples)
@@ -101,10 +118,10 @@ class Watch:
         """Turns that need not be decoded: a journal has them, or their group has ended."""
         self._total, self._left = self._total - turns, self._left - turns
 
-    def _draw(self) -> None:
+    def _draw(self, work: str = "") -> None:
         if self._draws:
-            data = panel.data_of(next(iter(self._group), RunSpec()))
-            self._progress.update(self._task, description=data, total=self._total)
+            said = work or panel.data_of(next(iter(self._group), RunSpec()))
+            self._progress.update(self._task, description=said, total=self._total)
             self._live.update(Group(self._progress, panel.table(self._group)), refresh=True)
             self._drawn = self._now()
 
@@ -115,7 +132,7 @@ class Watch:
 
     def _line(self) -> str:
         """Where a long run stands, in one line."""
-        left = (self._now() - self._began) / self._done * (self._total - self._done) / 60
+        left = (self._working() - self._began) / self._done * (self._total - self._done) / 60
         told = [(spec, rolling) for spec, rolling in self._group.items() if rolling.samples]
         spec, best = max(told, key=lambda item: item[1].speedup.value)
         fastest = f"{panel.name_of(spec)}: {panel.live_line(best)}"

@@ -178,7 +178,7 @@ class Whole:
 
     def reach(self, end: int) -> int:
         """How many places the passes of a round must read that begins with all committed tokens before `end`."""
-        needed = end + self.method.drafter.room + 1
+        needed = end + self.method.drafter.room
         return next((reach for reach in self.reaches if reach >= needed), self.reaches[-1])
 
     def counts(self) -> list[list[RoundCounts]]:
@@ -195,13 +195,8 @@ def levels_left(context: Context) -> int:
 
     A schedule that adapts reads besides (see `schedule`), a speculation inside another once per inner round.
     """
-    return read_state(state(context))[0]
-
-
-def read_state(seen: Tensor) -> tuple[int, int]:
-    """(tokens left to the longest row, the place behind the last committed token of any row) of a `state`."""
-    left, end = read_rows(seen)
-    return max(left), end
+    left, _ = read_rows(state(context))
+    return max(left)
 
 
 def read_rows(seen: Tensor) -> tuple[list[int], int]:

@@ -6,7 +6,6 @@ verifiers and draws; must not know models, clocks or where the rates come from.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,7 @@ from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.types import Draft, Verdict, Verifier
 from specbench.decoding.verify import Rejection, overlap_along
 from specbench.errors import UsageError
+from specbench.tokens import constant
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def along(rates: tuple[float, ...], draft: Draft) -> Tensor:
     """[B, n] float64: the rate at every node of a chain; 0 at nodes that a row does not have."""
     ids = draft.tree.ids
     profile = tuple(rates[min(i, len(rates) - 1)] for i in range(ids.shape[1]))
-    chances = (made if torch.compiler.is_compiling() else kept)(profile, ids.device).expand(ids.shape)
+    chances = constant(profile, ids.device, torch.float64).expand(ids.shape)
     return chances if draft.valid is None else chances * draft.valid
 
 
@@ -88,11 +88,3 @@ def instead_of(real: Tensor, chances: Tensor) -> Tensor:
     """The chances, and NaN where the real ones are: a broken row accepts nothing, and no compiler can leave out the
     work behind the real ones as unused."""
     return torch.where(real.isnan(), torch.nan, chances)
-
-
-def made(rates: tuple[float, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(rates, dtype=torch.float64, device=device)
-
-
-kept = lru_cache(maxsize=1024)(made)  # the host waits for the device when it sends data: once per profile

@@ -6,7 +6,6 @@ tensors, gives the same result in every tier; what it changes in place it change
 
 import itertools
 import shutil
-import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,6 +37,8 @@ EAGER = "Python and its calls are part of every number; --tier auto leaves them 
 COMPILING = (
     "every round is one compiled call; compiling takes about half a minute per method and K, the first time more"
 )
+GRAPHS = "rounds are replayed as CUDA graphs; capturing takes seconds"
+WHY: dict[Name, str] = {"eager": EAGER, "compile": COMPILING, "graph": GRAPHS}
 
 _numbers = itertools.count()
 
@@ -49,14 +50,15 @@ def choose(asked: str, device: torch.device) -> tuple[Name, str]:
     """
     reason = missing_compiler()
     if asked == "auto" and device.type == "cuda":
-        return "graph", "rounds are replayed as CUDA graphs; capturing takes seconds"
+        return "graph", GRAPHS
     if asked == "auto":
         return ("eager", f"{reason}: Python is part of every number") if reason else ("compile", COMPILING)
     if asked == "graph" and device.type != "cuda":
         raise UsageError(f"--tier graph needs a CUDA device, not {device}: use --tier compile, eager or auto")
     if asked == "compile" and reason:
         raise UsageError(f"--tier compile: {reason}; install one, or use --tier eager")
-    return (asked, {"eager": EAGER, "compile": COMPILING}.get(asked, ""))  # type: ignore[return-value]
+    name: Name = asked  # type: ignore[assignment]
+    return name, WHY[name]
 
 
 def fast_bfloat16(device: torch.device) -> bool:
@@ -87,7 +89,7 @@ def missing_compiler() -> str:
 
 @dataclass
 class Compiled(Generic[P, R]):
-    """A function as one compiled graph with the shapes of its first call, which compiles it and takes `seconds`.
+    """A function as one compiled graph with the shapes of its first call, which compiles it.
 
     Guards are left out: they cost 0.5 ms per call on a network of 16 layers, as much as the network itself. So whoever
     has one of these calls it with tensors of the same shapes, and with objects that have not changed, or gets nonsense;
@@ -97,7 +99,6 @@ class Compiled(Generic[P, R]):
     function: Callable[P, R]
     device: torch.device
     backend: str = "inductor"
-    seconds: float = 0.0
     _call: Any = field(default=None, init=False, repr=False)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -109,17 +110,14 @@ class Compiled(Generic[P, R]):
     def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
         from torch._inductor.exc import InductorError
 
-        began = time.perf_counter()
         settings = dict(ON_CUDA if self.device.type == "cuda" else ON_CPU)
         try:
-            result = self._compile(settings, *args, **kwargs)
+            return self._compile(settings, *args, **kwargs)
         except InductorError as error:
             if "NoValidChoices" not in str(error):
                 raise
             # inductor has no matrix kernels of its own for every dtype: float64 is left to the library
-            result = self._compile(settings | {"max_autotune": False}, *args, **kwargs)
-        self.seconds = time.perf_counter() - began
-        return result
+            return self._compile(settings | {"max_autotune": False}, *args, **kwargs)
 
     def _compile(self, settings: dict[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
         options = settings if self.backend == "inductor" else {}

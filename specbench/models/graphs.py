@@ -3,7 +3,6 @@
 Knows streams, events and memory pools; must not know what a round does. Nothing here was run without a GPU.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +26,8 @@ class Captured:
     device: torch.device
     pool: Any
     clock: CudaClock
-    seconds: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        began = time.perf_counter()
         on_the_side(self.play, self.device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=self.pool, capture_error_mode="thread_local"):
@@ -39,7 +36,6 @@ class Captured:
         self._laps = self.clock.captured()
         self._host = torch.empty(self._seen.shape, dtype=self._seen.dtype, pin_memory=True)
         self._read = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self.seconds = time.perf_counter() - began
 
     def launch(self) -> Tensor:
         self._graph.replay()
@@ -73,7 +69,6 @@ class Repeated:
     function: Callable[..., Tensor]
     device: torch.device
     pool: Any
-    seconds: float = field(default=0.0, init=False)
     _inputs: tuple[Tensor, ...] = field(default=(), init=False, repr=False)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -85,10 +80,8 @@ class Repeated:
         return self._result
 
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
-        began = time.perf_counter()
         self._inputs = tuple(tensor.clone() for tensor in inputs)
         on_the_side(lambda: self.function(*self._inputs), self.device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=self.pool, capture_error_mode="thread_local"):
             self._result = self.function(*self._inputs)
-        self.seconds = time.perf_counter() - began

@@ -30,10 +30,13 @@ class Watch:
 
     def begin(self, cells: Sequence[Cell], turns: int) -> None:
         self.left = turns
-        say(f"preparing {len(cells) + 1} arms")
 
-    def turn(self, samples: Mapping[RunSpec, Sample]) -> None:
-        self.left -= 1
+    def preparing(self, spec: RunSpec | None) -> None:
+        if spec is not None:
+            say(f"preparing {spec.method} K = {spec.k}")
+
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
+        self.left -= max(map(len, samples.values()), default=0)
         say(f"measuring: {self.left} turns left")
 
     def end(self, cell: Cell) -> None:
