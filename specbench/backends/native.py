@@ -21,7 +21,7 @@ from specbench.decoding.rounds import Rounds
 from specbench.decoding.schedule import Costs, Schedule, scheduled
 from specbench.decoding.synthetic import synthetic
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models import check, forward, loading, pairs, scale
+from specbench.models import check, forward, loading, pairs, scale, threads
 from specbench.models.causal import Causal
 from specbench.models.probe import probe
 from specbench.models.warp import Law
@@ -73,6 +73,7 @@ class Native:
     def __init__(self, *specs: RunSpec) -> None:
         spec = specs[0]
         self.device = loading.resolve_device(spec.device)
+        threads.fit_threads()
         name, self.why = forward.choose(spec.tier, self.device)
         self.tier = Tier(name, self.device)
         roles = {"target"}.union(*(needs(one.method) for one in specs))
