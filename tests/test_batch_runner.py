@@ -14,7 +14,7 @@ from rich.console import Console
 
 from specbench import theory
 from specbench.bench import report, turns
-from specbench.bench.costs import break_even, passes
+from specbench.bench.costs import break_even, passes, rows_idle
 from specbench.bench.order import chunks
 from specbench.bench.record import RunFolder, read_run
 from specbench.bench.runner import measure
@@ -178,6 +178,14 @@ def test_a_slow_batch_is_an_outlier_and_its_prompts_are_marked() -> None:
 def test_passes_are_those_of_rows_that_are_refilled(lengths: Sequence[int], rows: int, expected: int) -> None:
     assert passes([[baseline_trace(range(n)) for n in lengths]], rows) == expected
     assert passes([[baseline_trace(range(n)) for n in lengths]] * 2, rows) == 2 * expected
+
+
+def test_rows_that_wait_for_the_longest_of_a_turn_are_idle() -> None:
+    ragged = batched((4, 2), (0, 0, 1, 1), (1,))  # two, four and one round
+    assert rows_idle(ragged, 3) == pytest.approx(1 - 7 / 12)  # type: ignore[arg-type]
+    assert rows_idle(ragged, 2) == pytest.approx(1 - 7 / 8)  # type: ignore[arg-type]
+    assert rows_idle([sample(), sample("p2")], 1) == 0
+    assert numbers(ragged, 4, 3)["rows_idle"] == pytest.approx(5 / 12)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("alpha", "batch"), [(0.6, 162), (0.7, 283), (0.8, 532)])

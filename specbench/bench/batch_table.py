@@ -22,7 +22,7 @@ TITLE = "throughput by batch"
 COLUMNS = (
     ("batch", "batch"), ("K", "k"), ("baseline\ntokens/s", "baseline_tokens_per_second"),
     ("method\ntokens/s", "tokens_per_second"), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
-    ("break-even\nbatch", "break_even_batch"),
+    ("break-even\nbatch", "break_even_batch"), ("rows\nidle", "rows_idle"),
 )  # fmt: skip
 
 

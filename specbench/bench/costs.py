@@ -58,6 +58,12 @@ def break_even(
     return theory.break_even_batch(tokens, k, one - rows * per_token, per_token, rest, method.draft / rounds)
 
 
+def rows_idle(samples: Sequence[Measured], rows: int) -> float:
+    """The share of the method's passes in which a mean row had no prompt left: turns end raggedly, streams do not."""
+    traces = [[samples[i].method for i in turn] for turn in decodes(samples)]
+    return 1 - metrics.ratio(sum(len(t.rounds) for turn in traces for t in turn), rows * passes(traces, rows))
+
+
 def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
     """Rounds that all rows took together: each prompt of a turn begins in the row that is free first."""
     found = 0

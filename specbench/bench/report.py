@@ -50,6 +50,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (  # label, column, what it is
 )
 
 
+IDLE = 0.1  # share of row passes without a prompt above which a reader is told
 WIDEST = 4  # cells side by side; more of them stand below each other
 
 
@@ -148,7 +149,11 @@ def shared_time(row: Mapping[str, Any]) -> str:
     draws = row["draws"]
     over = f"over {draws} turns" if draws > 1 else "unknown, as there was one turn"
     more = "" if draws >= FEWEST else f" (--limit {FEWEST * row['batch']} gives {FEWEST})"
-    return f"{row['dataset']}: prompts of a batch of {row['batch']} share their time: the interval is {over}{more}"
+    idle = row["rows_idle"]
+    ends = f"; rows stood idle in {idle:.0%} of the passes: more prompts per turn (--limit)" if idle > IDLE else ""
+    return (
+        f"{row['dataset']}: prompts of a batch of {row['batch']} share their time: the interval is {over}{more}{ends}"
+    )
 
 
 def stopping(row: Mapping[str, Any]) -> list[str]:

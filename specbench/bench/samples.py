@@ -9,7 +9,7 @@ from typing import Any, Literal
 from specbench import metrics
 from specbench.bench import noise, statistics
 from specbench.bench.batches import decodes, pooled
-from specbench.bench.costs import break_even, costs
+from specbench.bench.costs import break_even, costs, rows_idle
 from specbench.bench.lossless import Losslessness
 from specbench.bench.plan import acceptance_of
 from specbench.decoding.decode import Trace
@@ -196,7 +196,7 @@ NUMBERS = (
     "prompts", "draws", "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
     "c", "v", "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms",
     "round_host_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second",
-    "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch",
+    "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle",
     "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_position", "term_verify",
     "term_sampling", "term_host", "term_truncated",
     "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds",
@@ -231,6 +231,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "speedup_geomean": statistics.geomean([_speedup(s) for s in samples]),
         "speedup_end_to_end": end_to_end(samples),
         "break_even_batch": break_even(samples, baseline, method, lookahead, rows),
+        "rows_idle": rows_idle(samples, rows),
         **explain(rounds, baseline, method, lookahead, speed.value).row(),
         "rounds": counts.rounds,
         "drafted": counts.drafted,
