@@ -19,6 +19,13 @@ from tests.sources import enumerate_outcomes
 from tests.toys import CPU, PROMPT, nodes, number_of, numbers, tokens_of
 
 EXACT = 1e-12
+ENUMERABLE = 50_000  # outcomes of one round
+
+
+def outcomes_of(drafter: Drafter, vocab: int) -> int:
+    """In how many ways a round may go on: every node is drawn from the vocabulary or found, and accepted or not."""
+    way = getattr(drafter, "branching", None)
+    return ((2 * vocab) if way is None or way.drawn else 2) ** drafter.room
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench.decoding.build import HEADER, build, methods, needs, read_method, words
+from specbench.decoding.build import build
 from specbench.decoding.draft import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import HEADER, methods, needs, read_method, words
 from specbench.decoding.schedule import Constant, Heuristic, Schedule
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
 from specbench.timing import Under, WallClock
 from tests.histories import SCHEDULES, history_error
-from tests.laws import EXACT, sequence_error
+from tests.laws import ENUMERABLE, EXACT, block_error, outcomes_of, sequence_error
 from tests.toys import KINDS, Toy, random_pair
 
 TARGET, DRAFT = (Toy(table) for table in random_pair(0, 3, 4))
@@ -27,16 +28,33 @@ def toys(name: str, seed: int, vocab: int, length: int = 4) -> dict[str, Toy]:
     return {"target": Toy(p), **{other: Toy(q.roll(row, 0)) for row, other in enumerate(others)}}
 
 
+def affordable(name: str, vocab: int, k: int) -> bool:
+    return outcomes_of(build(name, toys(name, 0, vocab), k).drafter, vocab) <= ENUMERABLE
+
+
+SIZES = [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2)]
+
+
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
-@pytest.mark.parametrize(("vocab", "k"), [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2)])
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize(
+    ("name", "vocab", "k"), [(name, *size) for name in methods() for size in SIZES if affordable(name, *size)]
+)
 def test_a_shipped_method_is_lossless_if_it_says_so(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> None:
+    """Whole sequences over several rounds; of a tree, whose outcomes are too many for that, all tokens of one round."""
     errors = []
     for seed in range(len(KINDS)):
         models = toys(name, seed, vocab)
-        method = build(name, models, k)
-        errors.append(sequence_error(method, models["target"].table, 4, eos=eos))
+        method, table = build(name, models, k), models["target"].table
+        of_chain = method.drafter.room <= k
+        errors.append(
+            sequence_error(method, table, 4, eos=eos) if of_chain else block_error(method, table, k + 1, eos=eos)
+        )
     assert (max(errors) <= EXACT) == read_method(name)["lossless"] == build(name, models, k).verifier.lossless
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_shipped_method_is_proven_exact_over_two_levels(name: str) -> None:
+    assert affordable(name, 2, 2)
 
 
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
@@ -68,7 +86,9 @@ def test_a_method_without_a_place_for_a_schedule_refuses_one(schedule: Schedule)
 
 
 def test_the_methods_of_this_version_ship() -> None:
-    assert {"baseline", "chain", "token-match"} <= set(methods())
+    assert {"baseline", "chain", "token-match", "block"} <= set(methods())
+    assert {"tree-top", "tree-iid", "tree-distinct"} <= set(methods())
+    assert {"prompt-lookup", "suffix-lookup", "early-exit", "layer-skip"} <= set(methods())
 
 
 @pytest.mark.parametrize("name", methods())
@@ -127,7 +147,7 @@ def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
         (
             {"Speculte": CHAIN},
             "method.Speculte: unknown part 'Speculte'",
-            "ModelDrafter, NoDraft, Rejection, Speculate",
+            "ModelDrafter, NoDraft, PromptLookup, Rejection, Speculate",
         ),
         (
             {"Speculate": {**CHAIN, "drafts": 3}},
@@ -196,5 +216,5 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: bytes, said: s
 
 
 def test_an_unknown_method_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown method 'chian': choose one of baseline, chain, token-match"):
+    with pytest.raises(UsageError, match="unknown method 'chian': choose one of baseline, block, chain, "):
         build("chian", {"target": TARGET}, 4)

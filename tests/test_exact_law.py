@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 import torch
 
+from specbench.decoding.block import Block
 from specbench.decoding.decode import decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
@@ -61,16 +62,17 @@ LAWS = [
 ]
 
 both = pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda verifier: type(verifier).__name__)
+each = pytest.mark.parametrize("verifier", [*VERIFIERS, Block()], ids=lambda verifier: type(verifier).__name__)
 
 
-@both
+@each
 @pytest.mark.parametrize(("vocab", "k", "seed"), PAIRS)
 def test_a_chain_emits_the_law_of_its_target(vocab: int, k: int, seed: int, verifier: Verifier) -> None:
     p, q = random_pair(seed, vocab, k + 1)
     assert block_error(chain(p, q, k, verifier), p, k + 1) <= EXACT
 
 
-@both
+@each
 @pytest.mark.parametrize("sides", ["target and draft", "target", "draft"])
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_a_chain_emits_the_warped_law_of_its_target(law: Law, sides: str, verifier: Verifier) -> None:
@@ -82,7 +84,7 @@ def test_a_chain_emits_the_warped_law_of_its_target(law: Law, sides: str, verifi
         assert block_error(chain(p, q, 2, verifier), p, 3) <= EXACT
 
 
-@both
+@each
 @pytest.mark.parametrize("seed", range(ONCE))
 def test_laws_in_single_precision_are_off_by_no_more_than_their_rounding(seed: int, verifier: Verifier) -> None:
     p, q = (table.float() for table in random_pair(seed, 3, 3))
@@ -142,7 +144,7 @@ def test_rows_with_fewer_nodes_than_their_batch(widths: tuple[int, ...], how: st
         assert block_error(method, p, len(widths) + 1) <= EXACT, seed
 
 
-@both
+@each
 @pytest.mark.parametrize("eos", [(), (2,)], ids=["endless", "eos"])
 @pytest.mark.parametrize(("k", "length"), [(1, 1), (1, 2), (2, 2), (1, 3), (2, 3)])
 def test_an_inner_speculation_draws_from_the_rows_it_reports(
@@ -162,7 +164,7 @@ def test_an_inner_speculation_draws_from_the_rows_it_reports(
         assert error(law, autoregressive(middle, PROMPT, length, eos)) <= EXACT, seed
 
 
-@both
+@each
 @pytest.mark.parametrize(("vocab", "k", "length"), [(3, 1, 1), (3, 1, 2), (3, 2, 2), (2, 1, 3), (2, 2, 3)])
 def test_a_speculation_drafted_by_a_speculation(vocab: int, k: int, length: int, verifier: Verifier) -> None:
     for seed in range(ONCE):
@@ -192,7 +194,7 @@ def test_whole_sequences_up_to_a_limit_and_an_end_token(
 
 
 @pytest.mark.parametrize("new", [1, 2, 3, 4, 5])
-@both
+@each
 def test_limits_around_a_lookahead_of_three(new: int, verifier: Verifier) -> None:
     p, q = random_pair(0, 3, 6)
     assert sequence_error(chain(p, q, 3, verifier), p, new, eos=(2,)) <= EXACT

@@ -26,6 +26,7 @@ LIGHT_COMMANDS = {
     "compare --help": ["compare", "--help"],
     "verdict --help": ["verdict", "--help"],
     "calibrate --help": ["calibrate", "--help"],
+    "methods": ["methods"],
     "models list": ["models", "list"],
     "models grow --help": ["models", "grow", "--help"],
     "report --help": ["report", "--help"],

@@ -101,7 +101,7 @@ class AnyTree:
     def propose(self, context: Context, budget: int, rng: Source, lag: int = 1) -> Draft:
         return Draft(TokenTree(context.seq[:, :6] % 3, (-1, -1, 0, 0, 1, 4)))
 
-    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return
 
     def select(self, rows: Tensor) -> None:

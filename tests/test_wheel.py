@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specbench.bench.sources import SHIPPED
-from specbench.decoding.build import methods
+from specbench.decoding.method_files import methods
 from specbench.models import pairs
 from specbench.shipped import ASSETS, CONFIGS
 
@@ -22,7 +22,8 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import specbench
 from specbench.bench.sources import SHIPPED, read_rows
-from specbench.decoding.build import build, methods
+from specbench.decoding.build import build
+from specbench.decoding.method_files import methods
 from specbench.models import pairs
 from specbench.shipped import ASSETS, CONFIGS
 print(json.dumps({

@@ -15,9 +15,10 @@ import transformers as hf
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from specbench.decoding.build import build, methods
+from specbench.decoding.build import build
 from specbench.decoding.decode import Trace, begin, places
 from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import methods, needs
 from specbench.decoding.randomness import Stream, seeded
 from specbench.decoding.rounds import Play, Whole
 from specbench.decoding.types import Context, Model
@@ -47,8 +48,9 @@ def graphs() -> int:
 
 
 def static_methods(models: dict[str, Model], k: int, clock: Clock | None = None) -> dict[str, Speculate]:
-    """Every method file whose rounds can be whole calls."""
-    built = {name: build(name, models, k, clock) for name in methods()}
+    """Every method file whose rounds can be whole calls; the draft stands for every model but the target."""
+    every = {need: models.get(need, models["draft"]) for name in methods() for need in needs(name)}
+    built = {name: build(name, every, k, clock) for name in methods()}
     return {name: method for name, method in built.items() if method.drafter.static}
 
 

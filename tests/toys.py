@@ -68,6 +68,9 @@ class Toy:
             number.append(self.after(number[parent + 1], tree.ids[:, node]))
         return self.table[torch.stack(number, 1)]
 
+    def scores(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        return self.probs(context, tree, refeed).log()
+
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -186,7 +189,7 @@ class Tree:
     def admit(self, context: Context, row: int) -> None:
         return
 
-    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return
 
     def select(self, rows: Tensor) -> None:

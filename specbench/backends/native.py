@@ -13,9 +13,10 @@ import torch
 from specbench.backends.base import Decode
 from specbench.backends.tiers import Tier
 from specbench.decoding.batch import decode_batches
-from specbench.decoding.build import build, needs
+from specbench.decoding.build import build
 from specbench.decoding.decode import Trace, begin, decode, places
 from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import needs
 from specbench.decoding.randomness import seeded
 from specbench.decoding.rounds import Rounds
 from specbench.decoding.schedule import Costs, Schedule, scheduled
@@ -23,6 +24,7 @@ from specbench.decoding.synthetic import synthetic
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models import check, forward, loading, pairs, scale, threads
 from specbench.models.causal import Causal
+from specbench.models.layers import base_of, chosen, with_layers
 from specbench.models.probe import probe
 from specbench.models.warp import Law
 from specbench.spec import RunSpec
@@ -57,6 +59,11 @@ def half(config: Any) -> bool:
     return isinstance(own, torch.dtype) and own.itemsize == 2
 
 
+def depth(role: Role) -> int:
+    """How many layers the network of a role has."""
+    return int(role.config.get_text_config(decoder=True).num_hidden_layers)
+
+
 @dataclass(frozen=True)
 class Arm:
     """A method over models of its own, the clock of its parts, the ids that end a sequence, and its rounds."""
@@ -76,7 +83,8 @@ class Native:
         threads.fit_threads()
         name, self.why = forward.choose(spec.tier, self.device)
         self.tier = Tier(name, self.device)
-        roles = {"target"}.union(*(needs(one.method) for one in specs))
+        self.named = {"target"}.union(*(needs(one.method) for one in specs))  # models of the methods, by name
+        roles = {base_of(name) for name in self.named}
         self.costs: Costs | None = None  # what `--k auto` reckons with; set by whoever has measured them on this pair
         for one in specs:
             synthetic(self.form(one), one.acceptance)  # a wrong method file ends it here
@@ -92,6 +100,7 @@ class Native:
             report = check.check_pair(target.tokenizer, draft.tokenizer, target.config, draft.config)
             self.roles["draft"] = draft
             self.warnings, self.context = report.warnings, report.context
+        self.kept = {name: chosen(name, depth(self.roles[base_of(name)])) for name in self.named - self.roles.keys()}
         self.networks: dict[str, Any] = {}
         self.commits: dict[str, str | None] = {}
         self.longest = 0  # tokens of the longest prompt of all data sets: what is compiled for it serves them all
@@ -117,6 +126,8 @@ class Native:
             self.networks[name] = loaded.model
             self.commits[name] = loaded.commit
             self.warnings += loaded.warnings
+        for name, layers in self.kept.items():
+            self.networks[name] = with_layers(self.networks[base_of(name)], layers)
 
     def _read(self, role: Role) -> loading.Loaded:
         try:
@@ -145,7 +156,8 @@ class Native:
 
     def form(self, spec: RunSpec) -> Speculate:
         """The method of a spec with nothing in the place of its models."""
-        return build(spec.method, dict.fromkeys(("target", "draft"), NOT_LOADED), spec.k, schedule=self.schedule(spec))
+        nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
+        return build(spec.method, nothing, spec.k, schedule=self.schedule(spec))
 
     def schedule(self, spec: RunSpec) -> Schedule:
         """The rule that says how many of K tokens a drafter draws."""

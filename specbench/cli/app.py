@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from specbench import __version__
-from specbench.cli import calibrate, compare, models, predict, report, run, selftest, sweep, trace, verdict
+from specbench.cli import calibrate, compare, methods, models, predict, report, run, selftest, sweep, trace, verdict
 from specbench.errors import SpecbenchError, UsageError
 
 INTERRUPTED = 130
@@ -28,6 +28,7 @@ app.command(name="verdict")(verdict.verdict)
 app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="selftest")(selftest.selftest)
 app.command(name="predict")(predict.predict)
+app.command(name="methods")(methods.methods)
 app.add_typer(models.models, name="models")
 
 

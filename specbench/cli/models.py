@@ -6,14 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from specbench.bench.files import clean
-from specbench.bench.wording import literal
-from specbench.cli.records import Format, print_data
+from specbench.cli.records import Format, print_records
 from specbench.errors import UsageError
 from specbench.models import pairs
 from specbench.models.shapes import Shape, find, shapes
 
 BYTES = 2  # of a weight in bfloat16
-WIDTH = 160  # not the terminal's: rich would cut names to fit, and a cut name is a wrong one
 
 models = typer.Typer(help="List the models that have a name, and make scale models.", no_args_is_help=True)
 
@@ -26,10 +24,8 @@ def list_models(
     named = [{"name": name, **pairs.described(name)} for name in pairs.aliases()]
     grown = [described(shape) for shape in shapes().values()]
     rows = [{"kind": "alias", **row} for row in named] + [{"kind": "shape", **row} for row in grown]
-    if not print_data(rows, output):
-        show = print_markdown if output == "md" else print_table
-        show("aliases of checkpoints", named)
-        show("shapes of scale models: --target demo@<shape>", grown)
+    tables = {"aliases of checkpoints": named, "shapes of scale models: --target demo@<shape>": grown}
+    print_records(rows, tables, output)
 
 
 def described(shape: Shape) -> dict[str, Any]:
@@ -45,29 +41,6 @@ def described(shape: Shape) -> dict[str, Any]:
         "draft": shape.draft or "",
         "note": shape.note,
     }
-
-
-def text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else clean(value, 200)
-
-
-def print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name, value in rows[0].items():
-        table.add_column(name.replace("_", " "), justify="right" if isinstance(value, int | float) else "left")
-    for row in rows:
-        table.add_row(*(Text(text(value)) for value in row.values()))
-    Console(markup=False, highlight=False, width=WIDTH).print(table)
-
-
-def print_markdown(title: str, rows: list[dict[str, Any]]) -> None:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([literal(text(v)) for v in row.values()] for row in rows)]
-    typer.echo(f"**{literal(title)}**\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n")
 
 
 @models.command(name="grow")

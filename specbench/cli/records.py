@@ -1,4 +1,4 @@
-"""Rows on stdout in the formats that other programs read; light, for commands that answer at once."""
+"""Rows on stdout, as tables for readers and in the formats of programs; light, for commands that answer at once."""
 
 import json
 import sys
@@ -7,12 +7,24 @@ from typing import Any, Literal
 
 import typer
 
+from specbench.bench.files import clean
+from specbench.bench.wording import literal
 from specbench.bench.writing import write_rows
 
 Format = Literal["table", "csv", "json", "jsonl", "md"]
+Records = Sequence[Mapping[str, Any]]
+WIDTH = 160  # not the terminal's: rich would cut names to fit, and a cut name is a wrong one
 
 
-def print_data(rows: Sequence[Mapping[str, Any]], output: Format) -> bool:
+def print_records(rows: Records, tables: Mapping[str, Records], output: Format) -> None:
+    """Print the rows for programs, or the tables, which have titles, for readers."""
+    if print_data(rows, output):
+        return
+    for title, some in tables.items():
+        (print_markdown if output == "md" else print_table)(title, some)
+
+
+def print_data(rows: Records, output: Format) -> bool:
     """Print the rows as csv, json or jsonl; false where `output` is for readers, which is left to the caller."""
     if output == "csv":
         write_rows(sys.stdout, rows)
@@ -21,3 +33,26 @@ def print_data(rows: Sequence[Mapping[str, Any]], output: Format) -> bool:
     elif output == "jsonl":
         typer.echo("\n".join(map(json.dumps, rows)))
     return output in ("csv", "json", "jsonl")
+
+
+def text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else clean(value, 200)
+
+
+def print_table(title: str, rows: Records) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name, value in rows[0].items():
+        table.add_column(name.replace("_", " "), justify="right" if isinstance(value, int | float) else "left")
+    for row in rows:
+        table.add_row(*(Text(text(value)) for value in row.values()))
+    Console(markup=False, highlight=False, width=WIDTH).print(table)
+
+
+def print_markdown(title: str, rows: Records) -> None:
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *([literal(text(v)) for v in row.values()] for row in rows)]
+    typer.echo(f"**{literal(title)}**\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n")

@@ -1,47 +1,33 @@
-"""Method files → objects: one short recursion over nested YAML. Knows the classes of the algebra and their fields."""
+"""Compositions → objects: one short recursion over nested YAML. Knows the classes of the algebra and their fields."""
 
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from specbench.decoding.block import Block
 from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.lookup import PromptLookup, SuffixLookup
 from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import read_method, words
 from specbench.decoding.schedule import Constant, Schedule
+from specbench.decoding.tree import Distinct, Expand, Independent, Top
 from specbench.decoding.types import Model
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
-from specbench.shipped import CONFIGS
 from specbench.timing import Laps
 
-PARTS: dict[str, type] = {c.__name__: c for c in (NoDraft, ModelDrafter, Speculate, Rejection, TokenMatch)}
-HEADER = {"summary", "paper", "lossless", "method"}
+PARTS: dict[str, type] = {
+    part.__name__: part
+    for part in (
+        *(NoDraft, ModelDrafter, Expand, PromptLookup, SuffixLookup, Speculate),
+        *(Rejection, TokenMatch, Block),
+        *(Top, Independent, Distinct),
+    )
+}
 # what a part in a field of this name can do
-KINDS = {"drafter": "propose", "model": "probs", "verifier": "judge", "schedule": "lookahead"}
-
-
-def methods() -> dict[str, Path]:
-    """The method files that ship with specbench, by name."""
-    return {path.stem: path for path in sorted((CONFIGS / "methods").glob("*.yaml"))}
-
-
-def read_method(name: str) -> dict[str, Any]:
-    """The content of a method file: one that ships, by name, or any other, by its path."""
-    path = methods().get(name, Path(name))
-    if not path.is_file():
-        raise UsageError(
-            f"unknown method {name!r}: choose one of {', '.join(methods())}, or give the path of a YAML file"
-        )
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict) or set(content) != HEADER:
-        raise UsageError(f"{path}: a method file has exactly the keys {', '.join(sorted(HEADER))}")
-    return content
+KINDS = {"drafter": "propose", "model": "probs", "verifier": "judge", "schedule": "lookahead",
+         "branching": "children"}  # fmt: skip
 
 
 def build(
@@ -63,29 +49,6 @@ def build(
     if not isinstance(method, Speculate):
         raise UsageError(f"{name}: method: the outermost part must be Speculate, not {type(method).__name__}")
     return method
-
-
-def needs(name: str) -> set[str]:
-    """The names of the models that a method file mentions."""
-    return words(name, "model")
-
-
-def words(name: str, field: str) -> set[str]:
-    """What stands in the fields of one name anywhere in a method file, as words."""
-    found: set[str] = set()
-
-    def search(value: Any, key: str) -> None:
-        if isinstance(value, dict):
-            for inner_key, inner in value.items():
-                search(inner, inner_key)
-        elif isinstance(value, list):
-            for inner in value:
-                search(inner, key)
-        elif key == field:
-            found.add(str(value))
-
-    search(read_method(name)["method"], "")
-    return found
 
 
 def _part(value: Any, where: str, values: Mapping[str, Any], clock: Laps | None) -> Any:
@@ -123,6 +86,11 @@ def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], cl
     built = {key: _part(part, f"{where}.{key}", values, clocks[key]) for key, part in arguments.items()}
     for key, part in built.items():
         _check(key, part, f"{where}.{key}")
+    if getattr(built.get("verifier"), "chains_only", False) and getattr(built.get("drafter"), "branches", False):
+        raise UsageError(
+            f"{where}: {type(built['verifier']).__name__} judges chains, and {type(built['drafter']).__name__} drafts "
+            "trees: take Rejection, or a drafter of chains"
+        )
     return PARTS[name](**built, **({"clock": clock} if timed else {}))
 
 
@@ -133,5 +101,12 @@ def _check(field: str, part: Any, where: str) -> None:
             raise UsageError(
                 f"{where}: expected a {field}, found {part if isinstance(part, int) else type(part).__name__}"
             )
-    elif isinstance(part, bool) or not isinstance(part, int) or part < 0:
+    elif field == "widths":
+        if not (isinstance(part, list) and all(_whole(width) and width > 0 for width in part)):
+            raise UsageError(f"{where}: expected a list of whole numbers from 1 on, found {part!r}")
+    elif not _whole(part) or part < 0:
         raise UsageError(f"{where}: expected a whole number from 0 on, or the word k, found {part!r}")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

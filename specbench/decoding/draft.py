@@ -32,7 +32,7 @@ class NoDraft:
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
 
-    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return
 
     def select(self, rows: Tensor) -> None:
@@ -81,7 +81,7 @@ class ModelDrafter:
         ids, rows = self.model.sample(context, chain.width, rng, lag, after)
         return Draft(TokenTree.chain(ids), rows, chain.valid)
 
-    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         self.schedule.learn(context, draft, verdict)
 
     def select(self, rows: Tensor) -> None:

@@ -62,14 +62,14 @@ class Speculate:
         fed: none and one (after a fully accepted round) unless somebody else committed in the meantime.
         """
         draft = self.drafter.propose(context, budget, rng, lag)
-        self.clock.lap("draft", draft.tree.ids)
+        self.clock.lap("draft", draft.tree.ids if draft.tree.size else context.pos)
         p = self.model.probs(context, draft.tree, refeed)
         self.clock.lap("verify", p)
         verdict = self.verifier.judge(p, draft, rng)
         start = context.pos.clone()
         done = commit(context, draft, verdict)
         self.model.settle(start, draft.tree, verdict)
-        self.drafter.learn(context, draft, p, verdict)
+        self.drafter.learn(context, start, draft, p, verdict)
         self.clock.lap("accept", done.emitted)
         return Step(draft, p, verdict, done)
 
@@ -96,7 +96,7 @@ class Speculate:
         valid = offsets < (inner.pos - context.pos).unsqueeze(1)
         return Draft(TokenTree.chain(ids), q, valid, tuple(rounds))
 
-    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # its own drafter has learned from every inner round already
 
     def select(self, rows: Tensor) -> None:
@@ -118,10 +118,10 @@ def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
     """Append the accepted path and the token after it, cut at the first EOS (inclusive) and at `context.last`."""
     depth = verdict.path.shape[1]
     levels = torch.arange(depth + 1, device=context.seq.device)
-    block = torch.zeros_like(context.seq[:, : depth + 1])
+    block = verdict.token.unsqueeze(1)
     if depth:
-        block[:, :depth] = draft.tree.ids.gather(1, verdict.path.clamp_min(0))
-    block.scatter_(1, verdict.accepted.unsqueeze(1), verdict.token.unsqueeze(1))
+        path = draft.tree.ids.gather(1, verdict.path.clamp_min(0))
+        block = torch.cat([path, block], 1).scatter(1, verdict.accepted.unsqueeze(1), block)
 
     emitted = torch.minimum(verdict.accepted + 1, context.last - context.pos) * context.live
     ends = torch.isin(block, context.eos) & (levels < emitted.unsqueeze(1))
@@ -140,10 +140,12 @@ def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
 def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
     """The counts of a round that emitted `emitted` [B] tokens: tests behind the end of the sequence do not count."""
     tree = draft.tree
+    if not tree.size:
+        none = torch.zeros_like(emitted)
+        return Round(none, none, none, emitted, verdict.overlap)
     levels = constant(tree.topology.depths, emitted.device)
     valid = draft.valid if draft.valid is not None else torch.ones_like(tree.ids, dtype=torch.bool)
-    drafted = (valid * levels).amax(1) if tree.size else torch.zeros_like(emitted)
-    drafted = drafted * (emitted > 0)
+    drafted = (valid * levels).amax(1) * (emitted > 0)
     tested = torch.minimum(verdict.accepted + tried_further(tree, valid, verdict), emitted)
     within = torch.arange(verdict.path.shape[1], device=emitted.device) < tested.unsqueeze(1)
     return Round(drafted, tested, torch.minimum(verdict.accepted, emitted), emitted, verdict.overlap * within)

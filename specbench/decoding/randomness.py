@@ -53,7 +53,7 @@ class FromUniforms:
 
 def inversion(probs: Tensor, u: Tensor) -> Tensor:
     """Inverse of the distribution function: probs [..., V], u [...] → indices [...]. One pass, fast on a CPU."""
-    cdf = probs.double().cumsum(-1)
+    cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))  # u · total may round up to total, where no index lies
     index = torch.searchsorted(cdf, torch.minimum(u.unsqueeze(-1) * total, below), right=True).squeeze(-1)

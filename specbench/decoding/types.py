@@ -114,6 +114,10 @@ class Model(Protocol):
         """
         ...
 
+    def scores(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        """As `probs`, but the model's own scores, before anything makes laws of them: what ranks tokens when greedy."""
+        ...
+
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -163,8 +167,8 @@ class Drafter(Protocol):
         """
         ...
 
-    def learn(self, context: Context, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        """See what became of the draft: the only feedback there is."""
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        """See what became of the draft: the only feedback there is. `start` [B] is the position of the tree's root."""
         ...
 
     def select(self, rows: Tensor) -> None:

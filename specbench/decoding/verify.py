@@ -118,9 +118,9 @@ def acceptance(p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
     return torch.where(q_x > 0, p_x / q_x, torch.zeros_like(p_x))
 
 
-def subtract(p: Tensor, q: Tensor) -> Tensor:
-    """The residual (p − q)⁺ normalised over the last dimension; p itself where nothing is left (p = q)."""
-    rest = (p - q).clamp_min(0)
+def subtract(p: Tensor, q: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The residual (weight · p − q)⁺ normalised over the last dimension; p itself where nothing is left (p = q)."""
+    rest = ((p if weight is None else weight * p) - q).clamp_min(0)
     mass = rest.sum(-1, keepdim=True)
     return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(p.dtype).tiny), p)
 

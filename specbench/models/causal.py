@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
@@ -54,6 +55,14 @@ class Causal:
 
     @torch.no_grad()
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        return self._rows(context, self._logits(context, tree, refeed))
+
+    @torch.no_grad()
+    def scores(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        logits = self._logits(context, tree, refeed)[..., : self.width]
+        return F.pad(logits, (0, self.width - logits.shape[-1]), value=-torch.inf)
+
+    def _logits(self, context: Context, tree: TokenTree, refeed: int) -> Tensor:
         fed = self._last(context, refeed + 1)
         nodes = torch.arange(tree.size, device=fed.device)
         slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
@@ -67,7 +76,7 @@ class Causal:
             positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
             mask = self._tree_mask(fed, tree, context.reach)
             logits = self._forward(ids, self._within(context, positions), slots, mask, context.reach)
-        return self._rows(context, logits[:, fed.shape[1] - 1 :])
+        return logits[:, fed.shape[1] - 1 :]
 
     @torch.no_grad()
     def sample(
@@ -100,7 +109,6 @@ class Causal:
             )
         return torch.cat(parts, 1)[0]
 
-    @torch.no_grad()
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         if tree.topology.is_chain or self.cache is None:
             return  # the accepted tokens of a chain already lie where they belong
@@ -125,9 +133,8 @@ class Causal:
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         """Logits [B, ..., V'] as laws [B, ..., V]; remembers rows that are none."""
-        context.finite &= (
-            logits.amax(-1).isfinite().flatten(1).all(1) if logits.ndim > 2 else logits.amax(-1).isfinite()
-        )
+        proper = logits.amax(-1).abs() < torch.inf  # false for NaN, too
+        context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
         return self.law(logits, self.width)
 
     def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:

@@ -1,0 +1,80 @@
+"""Networks that are some of the layers of another one and share its weights: early exit and layer skipping.
+
+A name like `target[:25%]` or `target[0:4,12:]` says which layers of which network. Knows where a Hugging Face decoder
+keeps its layers; must not know what the smaller network is for.
+"""
+
+import copy
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from specbench.errors import UsageError
+
+NAME = re.compile(r"(?P<base>[^\[\]]+)\[(?P<layers>[^\[\]]+)\]")
+PART = re.compile(r"(?P<first>\d+%?)?(?P<range>:)?(?P<last>\d+%?)?")
+
+
+def base_of(name: str) -> str:
+    """The network whose layers a name speaks of; the name itself where it speaks of no layers."""
+    found = NAME.fullmatch(name)
+    return found["base"] if found else name
+
+
+def chosen(name: str, layers: int) -> list[int]:
+    """Which of so many layers a name keeps: ranges and numbers in rising order, or shares of the depth, rounded up.
+
+    UsageError where it is no such text, keeps nothing, or speaks of a layer that does not exist.
+    """
+    found = NAME.fullmatch(name)
+    parts = [PART.fullmatch(part.strip()) for part in (found["layers"] if found else "").split(",")]
+    kept: list[int] = []
+    for part in parts:
+        if part is None or not part[0]:
+            raise UsageError(f"{name}: expected layers like [:4], [0:4,12:] or [:25%]")
+        first = place(part["first"], layers, 0)
+        kept += range(first, place(part["last"], layers, layers) if part["range"] else first + 1)
+    if not kept or kept != sorted(set(kept)) or kept[-1] >= layers:
+        raise UsageError(
+            f"{name}: of {layers} layers, numbered from 0, it must keep some, in rising order and none twice"
+        )
+    return kept
+
+
+def place(text: str | None, layers: int, otherwise: int) -> int:
+    """A bound of a range: a number of layers, or a share of them."""
+    if text is None:
+        return otherwise
+    return math.ceil(int(text[:-1]) * layers / 100) if text.endswith("%") else int(text)
+
+
+def with_layers(network: Any, kept: Sequence[int]) -> Any:
+    """A network of the kept layers [list of indices] of `network`, its embedding, last norm and head, on its weights.
+
+    Every module is its own, so that caches and configurations are; every tensor is the original's.
+    """
+    tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
+    small = copy.deepcopy(network, tensors)
+    config = small.config.get_text_config(decoder=True)
+    holder, name, layers = layers_of(small, config.num_hidden_layers)
+    setattr(holder, name, nn.ModuleList(layers[index] for index in kept))
+    for index, layer in enumerate(getattr(holder, name)):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = index  # where its keys and values lie in a cache
+    config.num_hidden_layers = len(kept)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[index] for index in kept]
+    return small
+
+
+def layers_of(network: nn.Module, depth: int) -> tuple[nn.Module, str, nn.ModuleList]:
+    """(module, name of its list, the list) of the decoder's layers. UsageError for a network that has no such list."""
+    for holder in network.modules():
+        for name, child in holder.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == depth:
+                return holder, name, child
+    raise UsageError(f"{type(network).__name__} keeps its {depth} layers in no list: none of them can be left out")
