@@ -47,7 +47,8 @@ def print_table(title: str, rows: Records) -> None:
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name, value in rows[0].items():
-        table.add_column(name.replace("_", " "), justify="right" if isinstance(value, int | float) else "left")
+        side = "right" if isinstance(value, int | float) else "left"
+        table.add_column(name.replace("_", " "), justify=side, overflow="fold")  # a cut name is a wrong one
     for row in rows:
         table.add_row(*(Text(text(value)) for value in row.values()))
     Console(markup=False, highlight=False, width=WIDTH).print(table)
