@@ -6,7 +6,15 @@ import pytest
 
 from specbench.bench.advice import costly_verification
 
-CELL = {"dataset": "code", "k": 4, "v": 1.8, "batch": 1, "device_name": "a CPU", "dtype_resolved": "float32"}
+CELL = {
+    "dataset": "code",
+    "method": "chain",
+    "k": 4,
+    "v": 1.8,
+    "batch": 1,
+    "device_name": "a CPU",
+    "dtype_resolved": "float32",
+}
 
 
 def cell(**different: Any) -> dict[str, Any]:
@@ -34,6 +42,6 @@ def test_the_limit_is_one_and_a_half_at_four_and_in_proportion_elsewhere(v: floa
 )
 def test_a_warning_is_one_line_with_the_numbers_and_the_likely_reason(different: dict[str, Any], blamed: str) -> None:
     (line,) = costly_verification(cell(**different))
-    assert line.startswith("code: v = 1.80 at K = 4: ")
+    assert line.startswith("code, chain: v = 1.80 at K = 4: ")
     assert blamed in line
     assert "\n" not in line

@@ -1,6 +1,7 @@
 """Trees from a model: their shape, their children, and the law of what is emitted from them."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +10,15 @@ from torch import Tensor
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin
 from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import seeded
 from specbench.decoding.tree import Branching, Distinct, Expand, Independent, Top
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
-from specbench.tokens import topology
+from specbench.models.causal import Causal
+from specbench.models.warp import Law
+from specbench.tokens import TokenTree, topology
 from tests.laws import EXACT, block_error, one_round, proposals
+from tests.tiny import network
 from tests.toys import CPU, KINDS, PROMPT, Toy, chain, random_pair, three
 
 WAYS: list[Branching] = [Top(), Independent(), Distinct()]
@@ -124,3 +129,26 @@ def test_widths_are_whole_numbers(widths: str, tmp_path) -> None:  # type: ignor
         return
     with pytest.raises(UsageError, match="widths"):
         build(str(file), toys, 2)
+
+
+@pytest.mark.parametrize("widths", [(), (2, 2), (1, 3), (3,)], ids=str)
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt2"])
+def test_rows_level_by_level_are_those_of_the_whole_tree(name: str, widths: tuple[int, ...]) -> None:
+    """A level feeds itself alone; what lies above it was fed before, at the slots where it looks for it."""
+    rng, rows = seeded([1, 2], CPU), []
+
+    class Watched(Causal):
+        def expand(self, *arguments: Any, **named: Any) -> Tensor:
+            rows.append(super().expand(*arguments, **named))
+            return rows[-1]
+
+    model = Watched(network(name, 24), Law(1.0), 24)
+    drafter = Expand(model, 3, widths, Distinct())
+    context = begin([[3, 1, 4, 1, 5], [9, 2]], 9, drafter.room, (), CPU)
+    drafter.start(context)
+    draft = drafter.propose(context, None, rng)
+    nodes = sum(level.shape[1] for level in rows) - 1  # the last level is never fed
+    inner = TokenTree(draft.tree.ids[:, :nodes], draft.tree.parents[:nodes])
+    fresh = Causal(network(name, 24), Law(1.0), 24)
+    fresh.start(context)
+    assert (torch.cat(rows, 1) - fresh.probs(context, inner)).abs().max() < 1e-12

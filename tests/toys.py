@@ -68,8 +68,9 @@ class Toy:
             number.append(self.after(number[parent + 1], tree.ids[:, node]))
         return self.table[torch.stack(number, 1)]
 
-    def scores(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        return self.probs(context, tree, refeed).log()
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        rows = self.probs(context, tree, refeed)[:, -max(new, 1) :]
+        return rows.log() if raw else rows
 
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None

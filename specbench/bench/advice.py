@@ -15,8 +15,8 @@ def costly_verification(row: Mapping[str, Any]) -> list[str]:
     if v is None or not k or 1 + (v - 1) * AT / k <= COSTLY:
         return []
     return [
-        f"{row['dataset']}: v = {v:.2f} at K = {k}: a verify pass over {k + 1} tokens costs that many passes over one, "
-        f"and speculation lives on the difference. {why(row)}"
+        f"{row['dataset']}, {row['method']}: v = {v:.2f} at K = {k}: verifying a draft costs that many passes over one "
+        f"token, and speculation lives on the difference. {why(row)}"
     ]
 
 

@@ -13,7 +13,7 @@ from specbench.bench.writing import write_rows
 
 Format = Literal["table", "csv", "json", "jsonl", "md"]
 Records = Sequence[Mapping[str, Any]]
-WIDTH = 160  # not the terminal's: rich would cut names to fit, and a cut name is a wrong one
+WIDTH = 160  # not the terminal's: rich would fold names to fit
 
 
 def print_records(rows: Records, tables: Mapping[str, Records], output: Format) -> None:
@@ -47,8 +47,8 @@ def print_table(title: str, rows: Records) -> None:
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name, value in rows[0].items():
-        side = "right" if isinstance(value, int | float) else "left"
-        table.add_column(name.replace("_", " "), justify=side, overflow="fold")  # a cut name is a wrong one
+        number = isinstance(value, int | float)
+        table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(text(value)) for value in row.values()))
     Console(markup=False, highlight=False, width=WIDTH).print(table)

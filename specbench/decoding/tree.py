@@ -83,7 +83,7 @@ class Distinct:
 @dataclass(frozen=True)
 class Expand:
     """A tree of depth k: a node of level l has widths[l] children, one where there are fewer widths (SpecInfer's
-    expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3). Every level is one pass of the model over the tree so far."""
+    expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3). Every level is one pass of the model over the level above."""
 
     model: Model
     k: int
@@ -119,8 +119,8 @@ class Expand:
         there = context.live.new_ones((context.rows, 1))  # which rows have the root, and then every node
         above = range(ROOT, ROOT + 1)  # the nodes of the level above; their rows stand one further
         for level in range(depth):
-            behind = slice(above.start + 1, above.stop + 1)
-            rows = self._rows(context, tree, 0 if level else lag)[:, behind]
+            new, behind = len(above) if level else 0, slice(above.start + 1, above.stop + 1)
+            rows = self.model.expand(context, tree, new, 0 if level else lag, raw=not self.branching.drawn)
             token, q, exists = self.branching.children(rows, self.width(level), rng)
             parents = (*tree.parents, *(node for node in above for _ in range(self.width(level))))
             above = range(tree.size, len(parents))
@@ -129,10 +129,6 @@ class Expand:
             laws += [] if q is None else [q.flatten(1, 2)]
         usable = constant(tree.topology.depths, there.device) <= drawable(context, depth).unsqueeze(1)
         return Draft(tree, torch.cat(laws, 1) if laws else None, there[:, 1:] & usable)
-
-    def _rows(self, context: Context, tree: TokenTree, refeed: int) -> Tensor:
-        read = self.model.probs if self.branching.drawn else self.model.scores
-        return read(context, tree, refeed)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         self.model.settle(start, draft.tree, verdict)

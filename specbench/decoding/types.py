@@ -114,8 +114,12 @@ class Model(Protocol):
         """
         ...
 
-    def scores(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        """As `probs`, but the model's own scores, before anything makes laws of them: what ranks tokens when greedy."""
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        """[B, new, V] the rows of the last `new` nodes of a tree that grows level by level, the earlier ones of which
+        were fed by calls before this one; of an empty tree the one row after the last committed token.
+
+        raw: the model's own scores in the place of laws, for what ranks tokens also when greedy.
+        """
         ...
 
     def sample(

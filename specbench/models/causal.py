@@ -55,14 +55,6 @@ class Causal:
 
     @torch.no_grad()
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        return self._rows(context, self._logits(context, tree, refeed))
-
-    @torch.no_grad()
-    def scores(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        logits = self._logits(context, tree, refeed)[..., : self.width]
-        return F.pad(logits, (0, self.width - logits.shape[-1]), value=-torch.inf)
-
-    def _logits(self, context: Context, tree: TokenTree, refeed: int) -> Tensor:
         fed = self._last(context, refeed + 1)
         nodes = torch.arange(tree.size, device=fed.device)
         slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
@@ -74,9 +66,29 @@ class Causal:
         else:
             depths = constant(tree.topology.depths, fed.device)
             positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
-            mask = self._tree_mask(fed, tree, context.reach)
+            mask = self._tree_mask(fed, tree, context.reach, slots.shape[1])
             logits = self._forward(ids, self._within(context, positions), slots, mask, context.reach)
-        return logits[:, fed.shape[1] - 1 :]
+        return self._rows(context, logits[:, fed.shape[1] - 1 :])
+
+    @torch.no_grad()
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        fed = self._last(context, refeed + 1)
+        if not tree.size:
+            mask = self._chain_mask(fed, context.reach)
+            logits = self._forward(context.seq.gather(1, fed), self._within(context, fed), fed, mask, context.reach)
+            logits = logits[:, -1:]
+        else:
+            nodes = torch.arange(tree.size - new, tree.size, device=fed.device)
+            slots = context.pos.unsqueeze(1) + 1 + nodes
+            positions = context.pos.unsqueeze(1) + constant(tree.topology.depths, fed.device)[-new:]
+            mask = self._tree_mask(fed[:, -1:], tree, context.reach, new)
+            logits = self._forward(tree.ids[:, -new:], self._within(context, positions), slots, mask, context.reach)
+        return self._scores(logits) if raw else self._rows(context, logits)
+
+    def _scores(self, logits: Tensor) -> Tensor:
+        """Logits [B, n, V'] as scores [B, n, V]: what the draft does not know comes last."""
+        logits = logits[..., : self.width]
+        return F.pad(logits, (0, self.width - logits.shape[-1]), value=-torch.inf)
 
     @torch.no_grad()
     def sample(
@@ -187,5 +199,7 @@ class Causal:
     def _chain_mask(self, positions: Tensor, reach: int) -> Any:
         return self._per_type({name: causal_mask(positions, reach, w) for name, w in self.windows.items()})
 
-    def _tree_mask(self, fed: Tensor, tree: TokenTree, reach: int) -> Any:
-        return self._per_type({name: tree_mask(fed, tree, reach, w) for name, w in self.windows.items()})
+    def _tree_mask(self, fed: Tensor, tree: TokenTree, reach: int, queries: int) -> Any:
+        """For the last so many of the fed tokens and the nodes."""
+        masks = {name: tree_mask(fed, tree, reach, w)[:, :, -queries:] for name, w in self.windows.items()}
+        return self._per_type(masks)
