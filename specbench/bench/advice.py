@@ -30,4 +30,7 @@ def why(row: Mapping[str, Any]) -> str:
         return (
             "Matrix kernels for float32 compute every row anew: --tier compile --dtype bfloat16 where the CPU has AMX"
         )
-    return "Kernels for 16-bit weights without AMX compute every row anew: compare --dtype float32"
+    return (
+        "Kernels for 16-bit weights without AMX compute every row anew (compare --dtype float32), and a tree has more "
+        "rows than K + 1"
+    )
