@@ -16,6 +16,7 @@ from specbench.bench.calibrate import calibrate, fitting, quick_costs
 from specbench.bench.calibration import Calibration, Level, points
 from specbench.bench.wording import ranges
 from specbench.decoding.decode import Trace
+from specbench.decoding.randomness import Source, seeded
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
 from specbench.spec import RunSpec
@@ -79,6 +80,9 @@ class Known:
     def models(self, spec: RunSpec) -> dict[str, Model]:
         self.built += [Model(self.hand), Model(self.hand)]
         return dict(zip(("target", "draft"), self.built[-2:], strict=True))
+
+    def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source:
+        return seeded(seeds, self.device)
 
     def gradless(self) -> AbstractContextManager[None]:
         return torch.no_grad()

@@ -116,6 +116,14 @@ def decoded(
     return decode(method, prompts, new=new, eos=(), rng=rng, device=CPU)
 
 
+def test_where_laws_are_certain_looking_is_drawing() -> None:
+    ids = torch.randint(0, 3000, (4, 5), generator=torch.Generator().manual_seed(0))
+    laws = torch.zeros((4, 5, 3000)).scatter_(-1, ids.unsqueeze(-1), 0.25)
+    looked, drawn = (seeded(range(4), CPU, certain).categorical(laws, Stream.EMIT) for certain in (True, False))
+    assert torch.equal(looked, ids)
+    assert torch.equal(drawn, ids)
+
+
 @pytest.mark.parametrize("name", ["baseline", "chain", "match"])
 def test_seeds_reproduce_a_decode(name: str) -> None:
     first, again, other = (decoded(toy_method(name), seeded([seed], CPU)) for seed in (1, 1, 2))

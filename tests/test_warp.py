@@ -171,3 +171,13 @@ def test_a_value_out_of_range_is_refused_in_one_line(wrong: dict[str, float], co
     with pytest.raises(ValueError, match=complaint) as caught:
         Law(**wrong)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("law", [Law(0), Law(), Law(0.7, top_k=3)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_rows_that_are_no_law_are_told(law: Law, dtype: torch.dtype) -> None:
+    rows = logits(dtype=dtype)[:4]
+    rows[0, 3], rows[1, 0], rows[2, 5] = torch.nan, torch.inf, -torch.inf
+    laws, proper = law.checked(rows, V)
+    assert proper.tolist() == [False, False, True, True]
+    assert torch.equal(laws[2:], law(rows[2:], V))

@@ -17,7 +17,7 @@ from specbench.decoding.build import build
 from specbench.decoding.decode import Trace, begin, decode, places
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
-from specbench.decoding.randomness import seeded
+from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.rounds import Rounds
 from specbench.decoding.schedule import Costs, Schedule, scheduled
 from specbench.decoding.synthetic import synthetic
@@ -57,6 +57,11 @@ def half(config: Any) -> bool:
     """Whether a checkpoint is stored in a type of 16 bits."""
     own = config.dtype or config.get_text_config(decoder=True).dtype
     return isinstance(own, torch.dtype) and own.itemsize == 2
+
+
+def law_of(spec: RunSpec) -> Law:
+    """How logits become the rows of every model of a spec."""
+    return Law(spec.temperature, spec.top_k, spec.top_p, spec.min_p, spec.eta)
 
 
 def depth(role: Role) -> int:
@@ -149,7 +154,7 @@ class Native:
 
     def models(self, spec: RunSpec) -> dict[str, Causal]:
         """Fresh models (own caches, shared weights) whose rows follow the law of `spec`."""
-        law = Law(spec.temperature, spec.top_k, spec.top_p, spec.min_p, spec.eta)
+        law = law_of(spec)
         fixed, static = self.tier.name != "eager", self.form(spec).drafter.static
         made = {name: self.tier.passes(static) for name in self.networks}
         return {name: Causal(network, law, self.width, fixed, made[name]) for name, network in self.networks.items()}
@@ -176,10 +181,15 @@ class Native:
             to |= {"clock": arm.clock, "rounds": arm.rounds}
             with self.gradless():
                 if spec.batch > 1:
-                    return decode_batches(arm.method, prompts, seeds, rows=spec.batch, **to)
-                return decode(arm.method, prompts, rng=seeded(seeds, self.device), **to)
+                    certain = law_of(spec).certain
+                    return decode_batches(arm.method, prompts, seeds, rows=spec.batch, certain=certain, **to)
+                return decode(arm.method, prompts, rng=self.source(spec, seeds), **to)
 
         return run
+
+    def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
+        """Where the draws of a spec come from: one seed per row."""
+        return seeded(seeds, self.device, law_of(spec).certain)
 
     def gradless(self) -> AbstractContextManager[None]:
         """Without gradients, in the way that is fast in this tier; decodes take it by themselves."""
@@ -195,7 +205,8 @@ class Native:
         method, eos = self.method(spec, clock), self.eos(spec)
         length = places(longest, spec.max_new_tokens, method.drafter.room)
         clock.start()  # what is timed inside a round while it is compiled or captured belongs to this clock
-        arm = Arm(method, clock, eos, self.tier.rounds(method, length, spec.batch, eos))
+        source = self.source(spec, [0] * spec.batch)
+        arm = Arm(method, clock, eos, self.tier.rounds(method, length, spec.batch, eos, source))
         if arm.rounds.length:
             self.arms[same] = arm
         return arm

@@ -12,7 +12,7 @@ import torch
 from specbench.decoding.decode import begin
 from specbench.decoding.draft import ModelDrafter
 from specbench.decoding.loop import Speculate
-from specbench.decoding.randomness import seeded
+from specbench.decoding.randomness import FromUniforms
 from specbench.decoding.replay import Replayed
 from specbench.decoding.rounds import Play, Rounds, Stepwise, Whole
 from specbench.decoding.types import Context, Drafter
@@ -40,18 +40,21 @@ class Tier:
         """How the passes of a network are run by a method that is static or is not; None: as they are."""
         return None if static or self.name == "eager" else Passes(self._repeated)
 
-    def rounds(self, method: Speculate, length: int, rows: int, eos: list[int]) -> Rounds:
-        """The rounds of a method on contexts of up to `length` places and exactly `rows` rows, ready to run."""
+    def rounds(self, method: Speculate, length: int, rows: int, eos: list[int], source: FromUniforms) -> Rounds:
+        """The rounds of a method on contexts of up to `length` places and exactly `rows` rows, ready to run.
+
+        `source`: how draws become decisions; what is drawn from it while things are made ready is forgotten.
+        """
         if self.name == "eager":
             return Stepwise(method)
         # a text of two tokens and one to come: it is decoded, and forgotten, while things are made ready
         context = begin([[0, 0]] * rows, 1, method.drafter.room, eos, self.device, length)
         if not method.drafter.static:
-            return self._stepwise(method, context)
+            return self._stepwise(method, context, source)
         steps = reaches(length, self.device)
         whole = Whole(method, length, steps, self._called)
         rounds = Replayed(method, length, steps, self._captured(method)) if self._graphs else whole
-        rounds.prime(context, seeded([0] * rows, self.device))
+        rounds.prime(context, source)
         return rounds
 
     @property
@@ -75,15 +78,14 @@ class Tier:
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool
 
-    def _stepwise(self, method: Speculate, context: Context) -> Stepwise:
+    def _stepwise(self, method: Speculate, context: Context, source: FromUniforms) -> Stepwise:
         """Rounds step by step whose passes are ready: verification of every width, and the two widths of a draft."""
         method.start(context)
         for width in range(method.drafter.room + 1):
             ids = context.seq.new_zeros((context.rows, width))
             method.model.probs(context, TokenTree.chain(ids))
-        rng = seeded([0] * context.rows, self.device)
         for model in drafts_of(method.drafter):
-            model.sample(context, 2, rng)
+            model.sample(context, 2, source)
         return Stepwise(method, context.seq.shape[1])
 
 

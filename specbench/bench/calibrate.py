@@ -18,7 +18,7 @@ from specbench.backends.base import Decode
 from specbench.bench.calibration import Calibration, Level, points
 from specbench.bench.samples import timing
 from specbench.decoding.decode import Trace, begin
-from specbench.decoding.randomness import seeded
+from specbench.decoding.randomness import Source
 from specbench.decoding.schedule import Costs
 from specbench.decoding.types import Model
 from specbench.errors import UsageError
@@ -44,6 +44,8 @@ class Pair(Protocol):
     width: int
 
     def models(self, spec: RunSpec) -> Mapping[str, Model]: ...
+
+    def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source: ...
 
     def gradless(self) -> AbstractContextManager[None]: ...
 
@@ -128,7 +130,7 @@ def passes_of(
     A pass over n tokens is that over the last committed token and a chain of n − 1 drafted ones. Nothing is committed,
     so every call finds the same context.
     """
-    models, source = backend.models(spec), seeded([spec.seed % 2**63], backend.device)
+    models, source = backend.models(spec), backend.source(spec, [spec.seed % 2**63])
     context = begin([prompt], max(*widths, LONG), max(*widths, LONG), [], backend.device)
     for model in models.values():
         model.start(context)

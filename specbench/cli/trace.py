@@ -145,12 +145,11 @@ def rounds_of(spec: "RunSpec", backend: "Native", ids: list[int]) -> "tuple[Trac
     from specbench.bench.calibrate import quick_costs
     from specbench.bench.order import seed_of
     from specbench.bench.tracing import trace as follow
-    from specbench.decoding.randomness import seeded
 
     if spec.schedule == "auto":
         backend.costs = quick_costs(backend, spec.k, spec)
     method = backend.method(spec)
-    rng = seeded([seed_of(spec, PROMPT_ID, 0, "method")], backend.device)
+    rng = backend.source(spec, [seed_of(spec, PROMPT_ID, 0, "method")])
     tokenizer = backend.roles["target"].tokenizer
     eos = backend.eos(spec)
     return follow(method, ids, new=spec.max_new_tokens, eos=eos, rng=rng, device=backend.device, tokenizer=tokenizer)

@@ -181,10 +181,14 @@ def decode_batches(
     new: int,
     eos: Sequence[int],
     device: torch.device,
+    certain: bool = False,
     clock: Clock | None = None,
     rounds: Rounds | None = None,
 ) -> list[Trace]:
-    """`decode_stream` with a seed per prompt: with a static method its tokens are those that it has alone."""
+    """`decode_stream` with a seed per prompt: with a static method its tokens are those that it has alone.
+
+    certain: see `FromUniforms`.
+    """
     uniforms = SeededUniforms([seeds[min(row, len(seeds) - 1)] for row in range(rows)], device)
     return decode_stream(
         method,
@@ -192,7 +196,7 @@ def decode_batches(
         rows=rows,
         new=new,
         eos=eos,
-        rng=FromUniforms(uniforms),
+        rng=FromUniforms(uniforms, certain),
         device=device,
         clock=clock,
         rounds=rounds,

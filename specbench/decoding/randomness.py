@@ -6,6 +6,7 @@ enumerate, play back a tape or audit reuse; `specbench` itself must not know whi
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -36,16 +37,23 @@ class Source(Protocol):
 Uniforms = Callable[[tuple[int, ...], Stream], Tensor]  # float64 in [0, 1)
 
 
+@dataclass(frozen=True)
 class FromUniforms:
-    """A source that turns uniforms into decisions: u < probs, and inversion (CPU) or an exponential race (CUDA)."""
+    """A source that turns uniforms into decisions: u < probs, and inversion (CPU) or an exponential race (CUDA).
 
-    def __init__(self, uniforms: Uniforms) -> None:
-        self.uniforms = uniforms
+    certain: every law gives all to one index, as all do at temperature 0; then it is looked for instead of drawn, which
+    takes a quarter of the time.
+    """
+
+    uniforms: Uniforms
+    certain: bool = False
 
     def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
         return self.uniforms(tuple(probs.shape), stream) < probs
 
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
+        if self.certain:
+            return probs.max(-1).indices  # on a CPU twice as fast as argmax
         if probs.device.type == "cuda":
             return race(probs, self.uniforms(tuple(probs.shape), stream))
         return inversion(probs, self.uniforms(tuple(probs.shape[:-1]), stream))
@@ -121,6 +129,6 @@ class Drawn:
         return left[:, :size].reshape(shape)
 
 
-def seeded(seeds: Sequence[int], device: torch.device) -> FromUniforms:
+def seeded(seeds: Sequence[int], device: torch.device, certain: bool = False) -> FromUniforms:
     """The source of production: one seed per row, seeded here and never again."""
-    return FromUniforms(SeededUniforms(seeds, device))
+    return FromUniforms(SeededUniforms(seeds, device), certain)

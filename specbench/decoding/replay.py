@@ -65,9 +65,9 @@ class Replayed:
         self._land(0)  # what is under way knows the row as it was
         self.left[row], self._end = left, max(self._end, end)
 
-    def prime(self, context: Context, uniforms: FromUniforms) -> None:
+    def prime(self, context: Context, source: FromUniforms) -> None:
         """Capture the rounds of every reach, on a text that is then forgotten."""
-        self._whole.prime(context, uniforms)
+        self._whole.prime(context, source)
         for reach in reversed(self.reaches):
             self.method.start(self._whole.begin(context))
             self._replays[reach] = [self.capture(self._whole.round(reach)) for _ in range(FLIGHT)]

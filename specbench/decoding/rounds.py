@@ -5,7 +5,7 @@ made of.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import torch
@@ -115,6 +115,7 @@ class Whole:
     reaches: Sequence[int]
     ready: Callable[[Play], Play]
     _context: Context | None = field(default=None, init=False, repr=False)
+    _source: FromUniforms | None = field(default=None, init=False, repr=False)  # how draws become decisions
     _uniforms: dict[Stream, Tensor] = field(default_factory=dict, init=False, repr=False)
     _sizes: dict[Stream, list[int]] = field(default_factory=dict, init=False, repr=False)
     _plays: dict[int, Play] = field(default_factory=dict, init=False, repr=False)
@@ -134,11 +135,11 @@ class Whole:
     def replaced(self, row: int, end: int, left: int) -> None:
         self.left[row], self._end = left, max(self._end, end)
 
-    def prime(self, context: Context, uniforms: FromUniforms) -> None:
+    def prime(self, context: Context, source: FromUniforms) -> None:
         """Make the round of every reach ready, on a text that is then forgotten."""
         self.method.start(self.begin(context))
-        counted = Counted(uniforms.uniforms)
-        self.method.advance(context, None, FromUniforms(counted))
+        self._source, counted = source, Counted(source.uniforms)
+        self.method.advance(context, None, replace(source, uniforms=counted))
         like = context.finite.new_zeros((context.rows, 0), dtype=torch.float64)
         self._sizes = counted.sizes
         self._uniforms = {stream: like.new_zeros((context.rows, sum(n))) for stream, n in counted.sizes.items()}
@@ -149,12 +150,13 @@ class Whole:
 
     def round(self, reach: int) -> Play:
         """A round whose passes read `reach` places, as a function of nothing but what stays in its place."""
-        context, uniforms = self._context, self._uniforms
+        context, source, uniforms = self._context, self._source, self._uniforms
         assert context is not None
+        assert source is not None
 
         def play() -> tuple[Tensor, Tensor]:
             context.reach = reach
-            done = self.method.advance(context, None, FromUniforms(Drawn(uniforms))).round
+            done = self.method.advance(context, None, replace(source, uniforms=Drawn(uniforms))).round
             return state(context), packed(done)
 
         return play

@@ -145,9 +145,9 @@ class Causal:
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         """Logits [B, ..., V'] as laws [B, ..., V]; remembers rows that are none."""
-        proper = logits.amax(-1).abs() < torch.inf  # false for NaN, too
+        rows, proper = self.law.checked(logits, self.width)
         context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
-        return self.law(logits, self.width)
+        return rows
 
     def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
         """Logits [B, q, V'] (the last `keep` rows where it is not 0) of tokens ids [B, q] written to slots [B, q]."""

@@ -72,16 +72,29 @@ class Law:
             warpers.append(Eta(self.eta))
         return warpers
 
+    @property
+    def certain(self) -> bool:
+        """Whether every row gives all to one token."""
+        return self.temperature == 0
+
     def __call__(self, logits: Tensor, width: int) -> Tensor:
         """[..., width] probabilities in float32 (float64 stays) from logits [..., V'].
 
         A head wider than `width` is cut before the softmax, a narrower one padded with zeros: only a draft's law may
         be changed so, the output stays distributed as the target's.
         """
+        return self.checked(logits, width)[0]
+
+    def checked(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """The probabilities, and [...] which rows are a law: logits that are NaN or infinite give none."""
         scores = logits[..., :width]
         scores = scores if scores.dtype == torch.float64 else scores.float()
-        if self.temperature == 0:
-            return point_mass(scores.max(-1).indices, width, scores.dtype)  # on a CPU twice as fast as argmax
+        if self.certain:
+            greatest, ids = scores.max(-1)  # on a CPU twice as fast as argmax
+            return point_mass(ids, width, scores.dtype), greatest.abs() < torch.inf  # false for NaN, too
+        return self._drawn(scores, width), scores.amax(-1).abs() < torch.inf
+
+    def _drawn(self, scores: Tensor, width: int) -> Tensor:
         if self.temperature < COLD:
             scores = scores.double() - scores.amax(-1, keepdim=True)
         flat = scores.reshape(-1, scores.shape[-1])
