@@ -211,7 +211,7 @@ def test_an_end_token_ends_a_block_at_each_of_its_places() -> None:
         accepted = set((done.accepted - place)[ended].tolist())
         assert accepted == ({-1, 0} if place < 4 else {-1})  # a correction or an accepted draft, the bonus at the end
         assert not context.live[ended].any()
-        assert (context.seq[here, place + 1 :] == 0).all()  # nothing is written behind the end
+        assert (context.pos[here] == place).all()  # nothing is committed behind the end
         assert not (context.seq[here, 1:place] == 2).any()
 
 

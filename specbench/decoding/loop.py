@@ -117,7 +117,7 @@ def keep_rows(q: Tensor, step: Step, offset: Tensor) -> None:
 def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
     """Append the accepted path and the token after it, cut at the first EOS (inclusive) and at `context.last`."""
     depth = verdict.path.shape[1]
-    levels = torch.arange(depth + 1, device=context.seq.device)
+    levels = constant(tuple(range(depth + 1)), context.seq.device)
     block = verdict.token.unsqueeze(1)
     if depth:
         path = draft.tree.ids.gather(1, verdict.path.clamp_min(0))
@@ -128,9 +128,7 @@ def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
     ended = ends.any(1)
     emitted = torch.where(ended, ends.long().argmax(1) + 1, emitted)
 
-    slots = context.pos.unsqueeze(1) + 1 + levels
-    kept = torch.where(levels < emitted.unsqueeze(1), block, context.seq.gather(1, slots))
-    context.seq.scatter_(1, slots, kept)
+    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + levels, block)  # rubbish behind the emitted tokens
     counts = count(draft, verdict, emitted)
     context.pos += emitted
     context.live &= ~ended & (context.pos < context.last)

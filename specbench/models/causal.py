@@ -135,7 +135,7 @@ class Causal:
 
     def _last(self, context: Context, tokens: int) -> Tensor:
         """[B, tokens] positions of the last committed tokens; the first of all stands in for those before it."""
-        back = torch.arange(1 - tokens, 1, device=context.pos.device)
+        back = constant(tuple(range(1 - tokens, 1)), context.pos.device)
         return (context.pos.unsqueeze(1) + back).clamp_min(0)
 
     def _within(self, context: Context, positions: Tensor) -> Tensor:
