@@ -1,9 +1,10 @@
 """Compositions → objects: one short recursion over nested YAML. Knows the classes of the algebra and their fields."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from specbench.decoding.block import Block
 from specbench.decoding.draft import ModelDrafter, NoDraft
@@ -11,8 +12,8 @@ from specbench.decoding.lookup import PromptLookup, SuffixLookup
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import read_method, words
 from specbench.decoding.schedule import Constant, Schedule
-from specbench.decoding.tree import Distinct, Expand, Independent, Top
-from specbench.decoding.types import Model
+from specbench.decoding.tree import Branching, Distinct, Expand, Independent, Top
+from specbench.decoding.types import Drafter, Model, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
 from specbench.timing import Laps
@@ -25,9 +26,9 @@ PARTS: dict[str, type] = {
         *(Top, Independent, Distinct),
     )
 }
-# what a part in a field of this name can do
-KINDS = {"drafter": "propose", "model": "probs", "verifier": "judge", "schedule": "lookahead",
-         "branching": "children"}  # fmt: skip
+# what a part can do that stands in a field of this type
+KINDS: dict[Any, str] = {Drafter: "propose", Model: "probs", Verifier: "judge", Schedule: "lookahead",
+                         Branching: "children"}  # fmt: skip
 
 
 def build(
@@ -84,29 +85,36 @@ def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], cl
     below = clock.under("draft") if clock is not None else None  # what drafts reports its phases as parts of the draft
     clocks = {key: below if key == "drafter" else clock for key in arguments}
     built = {key: _part(part, f"{where}.{key}", values, clocks[key]) for key, part in arguments.items()}
+    types = get_type_hints(PARTS[name])
     for key, part in built.items():
-        _check(key, part, f"{where}.{key}")
+        _check(types[key], part, f"{where}.{key}")
     if getattr(built.get("verifier"), "chains_only", False) and getattr(built.get("drafter"), "branches", False):
         raise UsageError(
             f"{where}: {type(built['verifier']).__name__} judges chains, and {type(built['drafter']).__name__} drafts "
             "trees: take Rejection, or a drafter of chains"
         )
-    return PARTS[name](**built, **({"clock": clock} if timed else {}))
+    try:
+        return PARTS[name](**built, **({"clock": clock} if timed else {}))
+    except ValueError as error:  # of a number that the part itself refuses
+        raise UsageError(f"{where}: {error}") from None
 
 
-def _check(field: str, part: Any, where: str) -> None:
-    """Refuse a part of the wrong kind: fields are named for what they hold, and all others hold counts."""
-    if field in KINDS:
-        if not hasattr(part, KINDS[field]):
-            raise UsageError(
-                f"{where}: expected a {field}, found {part if isinstance(part, int) else type(part).__name__}"
-            )
-    elif field == "widths":
-        if not (isinstance(part, list) and all(_whole(width) and width > 0 for width in part)):
-            raise UsageError(f"{where}: expected a list of whole numbers from 1 on, found {part!r}")
-    elif not _whole(part) or part < 0:
-        raise UsageError(f"{where}: expected a whole number from 0 on, or the word k, found {part!r}")
+def _check(kind: Any, part: Any, where: str) -> None:
+    """Refuse a part that is not of the type of its field."""
+    if get_origin(kind) is Sequence:
+        if not isinstance(part, list):
+            raise UsageError(f"{where}: expected a list, found {_shown(part)}")
+        for place, one in enumerate(part):
+            _check(get_args(kind)[0], one, f"{where}[{place}]")
+    elif kind in KINDS:
+        if not hasattr(part, KINDS[kind]):
+            raise UsageError(f"{where}: expected a {kind.__name__.lower()}, found {_shown(part)}")
+    elif kind is float:
+        if isinstance(part, bool) or not isinstance(part, int | float) or not math.isfinite(part):
+            raise UsageError(f"{where}: expected a number, found {_shown(part)}")
+    elif isinstance(part, bool) or not isinstance(part, int) or part < 0:
+        raise UsageError(f"{where}: expected a whole number from 0 on, or the word k, found {_shown(part)}")
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _shown(part: Any) -> str:
+    return repr(part) if isinstance(part, bool | int | float | list) else type(part).__name__

@@ -31,6 +31,10 @@ class PromptLookup:
     static: ClassVar[bool] = True
     latest: ClassVar[bool] = False  # of several places that match as long
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise ValueError(f"least and most: expected 1 ≤ least ≤ most, found {self.least} and {self.most}")
+
     @property
     def room(self) -> int:
         return self.k

@@ -91,6 +91,10 @@ class Expand:
     branching: Branching = field(default_factory=Independent)
     static: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if min(self.widths, default=1) < 1:
+            raise ValueError(f"widths: a node has at least one child, found {list(self.widths)}")
+
     @property
     def room(self) -> int:
         return sum(accumulate(map(self.width, range(self.k)), mul))
