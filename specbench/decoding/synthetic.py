@@ -65,7 +65,7 @@ def synthetic(method: Speculate, rates: tuple[float, ...] | None) -> Speculate:
     verifier, drafter = type(method.verifier).__name__, type(method.drafter).__name__
     if not isinstance(method.verifier, Rejection):
         raise UsageError(
-            f"--acceptance takes the place of the chances with which Rejection accepts, and {verifier} draws none: "
+            f"--acceptance takes the place of the chances with which Rejection accepts, and {verifier} has other ones: "
             "leave it out, or choose --method chain"
         )
     if not isinstance(method.drafter, ModelDrafter | Speculate):
