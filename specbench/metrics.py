@@ -6,11 +6,29 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class LevelCounts:
+    """The rounds of one level inside a nest, added up: those that drafted for one round of the sequence, or for all.
+
+    Fields as in `RoundCounts`; overlap is the sum over the tested levels, longest the most that one round drafted.
+    """
+
+    rounds: int
+    drafted: int
+    tested: int
+    accepted: int
+    emitted: int
+    overlap: float
+    longest: int
+
+
+@dataclass(frozen=True)
 class RoundCounts:
     """One round of one sequence: drafted, tested and accepted levels, emitted tokens (correction or bonus included).
 
     `overlap[i]` is the chance that the verifier accepts level i + 1 given that it is tested: Σ min(p, q) for
-    `Rejection`, Σ p·q for `TokenMatch`.
+    `Rejection`, Σ p·q for `TokenMatch`. `nodes`: drafted tokens in the pass of the target, more than levels in a tree;
+    0 where nobody noted it. `distance`: total variation distance from the target's law, summed over the emitted tokens.
+    `inner[i]`: the rounds of level i + 2 of a nest.
     """
 
     drafted: int
@@ -18,6 +36,20 @@ class RoundCounts:
     accepted: int
     emitted: int
     overlap: tuple[float, ...]
+    nodes: int = 0
+    distance: float = 0.0
+    inner: tuple[LevelCounts, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many drafted tokens the target's pass was over."""
+        return max(self.nodes, self.drafted)
+
+    @property
+    def reached(self) -> int:
+        """Levels that were tested, and the next one where the accepted path of a tree ended before the others."""
+        ended = self.accepted == self.tested < self.drafted and self.emitted > self.accepted
+        return self.tested + ended
 
 
 def ratio(part: float, whole: float) -> float:
@@ -60,11 +92,67 @@ def acceptance(rounds: Sequence[RoundCounts]) -> Acceptance:
 
 
 def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
-    """Conditional acceptance at positions 1..K: accepted at i ÷ tested at i, clipped rounds included."""
+    """Conditional acceptance at positions 1..K: accepted at i ÷ tested at i, clipped rounds included.
+
+    Where the accepted path of a tree ends before the others nothing is accepted at the next position.
+    """
     longest = max((r.drafted for r in rounds), default=0)
     return tuple(
-        ratio(sum(r.accepted >= i for r in rounds), sum(r.tested >= i for r in rounds)) for i in range(1, longest + 1)
+        ratio(sum(r.accepted >= i for r in rounds), sum(r.reached >= i for r in rounds)) for i in range(1, longest + 1)
     )
+
+
+def overlap_by_level(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
+    """Mean chance of acceptance at levels 1, 2, …, each over the rounds that reached it; NaN where none did."""
+    longest = max((r.drafted for r in rounds), default=0)
+    reached = [[r.overlap[i] if i < r.tested else 0.0 for r in rounds if r.reached > i] for i in range(longest)]
+    return tuple(min(ratio(math.fsum(chances), len(chances)), 1.0) for chances in reached)
+
+
+def levels(rounds: Sequence[RoundCounts]) -> tuple[LevelCounts, ...]:
+    """The counts of levels 2, 3, … of a nest over all rounds; none where no round had rounds inside."""
+    deepest = max((len(r.inner) for r in rounds), default=0)
+    return tuple(total([r.inner[i] for r in rounds if len(r.inner) > i]) for i in range(deepest))
+
+
+def total(counts: Sequence[LevelCounts]) -> LevelCounts:
+    return LevelCounts(
+        rounds=sum(one.rounds for one in counts),
+        drafted=sum(one.drafted for one in counts),
+        tested=sum(one.tested for one in counts),
+        accepted=sum(one.accepted for one in counts),
+        emitted=sum(one.emitted for one in counts),
+        overlap=math.fsum(one.overlap for one in counts),
+        longest=max((one.longest for one in counts), default=0),
+    )
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What rounds drafted: the share that drafted anything, levels and nodes of a mean round.
+
+    distance: mean total variation distance of the law of an emitted token from the target's; 0 of lossless methods.
+    """
+
+    hit_rate: float
+    levels: float
+    nodes: float
+    distance: float
+
+
+def drafting(rounds: Sequence[RoundCounts]) -> Drafting:
+    """NaN where there are no rounds."""
+    return Drafting(
+        hit_rate=ratio(sum(r.drafted > 0 for r in rounds), len(rounds)),
+        levels=ratio(sum(r.drafted for r in rounds), len(rounds)),
+        nodes=ratio(sum(r.width for r in rounds), len(rounds)),
+        distance=ratio(math.fsum(r.distance for r in rounds), sum(r.emitted for r in rounds)),
+    )
+
+
+def branched(rounds: Sequence[RoundCounts]) -> bool:
+    """Whether drafts were trees with more nodes than levels. (A round without a draft may feed a whole empty chain.)"""
+    return max((r.width for r in rounds), default=0) > max((r.drafted for r in rounds), default=0)
 
 
 @dataclass(frozen=True)

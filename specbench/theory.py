@@ -1,7 +1,7 @@
 """What speculative decoding should give, as formulas: tokens per round, speedup, operations, best K, break-even.
 
 Knows only numbers: alpha (acceptance of one tested token), the lookahead K, and costs in units of one target decode
-step. Knows no model, no file and no other module, so every layer may import it. Whoever prints the results rounds them.
+step. Knows no model, file or other module. Whoever prints results rounds them. Trees and nests: `theory_levels`.
 
 Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192.
 """
@@ -18,8 +18,8 @@ def expected_tokens(alpha: float, k: int) -> float:
     Assumes that every tested token is accepted with the same probability alpha. K = 0 gives 1, alpha = 1 gives K + 1.
     ValueError if alpha is outside [0, 1] or K is negative.
     """
-    _check_share("alpha", alpha)
-    _check_k(k)
+    check_share("alpha", alpha)
+    check_k(k)
     if alpha == 1:
         return k + 1.0
     if alpha == 0 or k == 0:
@@ -37,7 +37,7 @@ def expected_tokens_by_position(alphas: Sequence[float]) -> float:
     """
     reached = total = 1.0
     for position, alpha in enumerate(alphas, start=1):
-        _check_share(f"alpha at position {position}", alpha)
+        check_share(f"alpha at position {position}", alpha)
         reached *= alpha
         total += reached
     return total
@@ -46,11 +46,10 @@ def expected_tokens_by_position(alphas: Sequence[float]) -> float:
 def speedup(alpha: float, k: int, c: float) -> float:
     """Decode time without ÷ with speculation: (1 − α^(K+1)) / ((1 − α)(Kc + 1)). Leviathan, Theorem 3.8.
 
-    c = seconds per drafted token ÷ seconds per target decode step. Verifying K + 1 tokens is taken to cost one step,
-    all else nothing.
+    c = seconds per drafted token ÷ seconds per target decode step. Verifying costs one step, all else nothing.
     ValueError if alpha is outside [0, 1], K is negative, or c is negative or not finite.
     """
-    _check_cost("c", c)
+    check_cost("c", c)
     return expected_tokens(alpha, k) / (k * c + 1)
 
 
@@ -62,11 +61,11 @@ def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0
     cost of the whole round has to be positive.
     ValueError if there are not K alphas, one is outside [0, 1], or a cost is out of range.
     """
-    _check_k(k)
+    check_k(k)
     if len(alphas) != k:
         raise ValueError(f"K = {k} needs {k} acceptances by position, got {len(alphas)}")
-    _check_cost("c", c)
-    _check_cost("v", v)
+    check_cost("c", c)
+    check_cost("v", v)
     round_cost = k * c + v + overhead
     _check_round(round_cost)
     return expected_tokens_by_position(alphas) / round_cost
@@ -78,7 +77,7 @@ def operations(alpha: float, k: int, c_hat: float) -> float:
     c_hat = operations per drafted token ÷ operations per target token. Above 1 means more work for the same text.
     ValueError if alpha is outside [0, 1], K is negative, or c_hat is negative or not finite.
     """
-    _check_cost("c-hat", c_hat)
+    check_cost("c-hat", c_hat)
     return (k * c_hat + k + 1) / expected_tokens(alpha, k)
 
 
@@ -97,7 +96,7 @@ def oracle_tokens(alpha: float) -> float:
 
     The limit of `expected_tokens` for K → ∞; infinite at alpha = 1. ValueError if alpha is outside [0, 1].
     """
-    _check_share("alpha", alpha)
+    check_share("alpha", alpha)
     return math.inf if alpha == 1 else 1 / (1 - alpha)
 
 
@@ -106,18 +105,17 @@ def pays(alpha: float, c: float) -> bool:
 
     K = 1 then gives at least (1 + α) / (1 + c). ValueError if alpha is outside [0, 1], or c is negative or not finite.
     """
-    _check_share("alpha", alpha)
-    _check_cost("c", c)
+    check_share("alpha", alpha)
+    check_cost("c", c)
     return alpha > c
 
 
 def best_k(alpha: float, c: float, k_max: int = K_MAX) -> tuple[int, float]:
     """The lookahead K in 0..k_max with the greatest speedup, and that speedup; (0, 1.0) if no K pays.
 
-    Where the speedup grows with every K (alpha = 1 with c < 1, or c = 0) the answer is k_max itself.
-    ValueError if alpha is outside [0, 1], c is negative or not finite, or k_max is negative.
+    Where it grows with every K (alpha = 1 with c < 1, or c = 0) the answer is k_max. ValueError for wrong arguments.
     """
-    _check_k(k_max)
+    check_k(k_max)
     if not pays(alpha, c) or k_max == 0:
         return 0, 1.0  # the corollary decides, not a comparison: close to alpha = c rounding would
     if c == 0:
@@ -132,7 +130,7 @@ def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX) -
     The optimum is flat: use it instead of the best K alone: c and alpha are measured, and 1 % is below their error.
     ValueError if an argument is out of range.
     """
-    _check_share("share", share)
+    check_share("share", share)
     floor = (1 - share) * best_k(alpha, c, k_max)[1]
     near = [k for k in range(k_max + 1) if speedup(alpha, k, c) >= floor]
     return list(range(near[0], near[-1] + 1))  # the speedup has one peak in K; a gap could only be rounding
@@ -146,11 +144,11 @@ def round_costs(first: float, later: float, verify: Sequence[float], overhead: f
     With first = later = c, verify = 1 and overhead = 0 a round costs Kc + 1 as in Leviathan's formula.
     ValueError if first, later or an entry of verify is out of range, or a round would cost nothing.
     """
-    _check_cost("the cost of a first drafted token", first)
-    _check_cost("the cost of a later drafted token", later)
+    check_cost("the cost of a first drafted token", first)
+    check_cost("the cost of a later drafted token", later)
     found = [1.0]
     for k, pass_ in enumerate(verify[1:], start=1):
-        _check_cost(f"the cost of verifying {k + 1} tokens", pass_)
+        check_cost(f"the cost of verifying {k + 1} tokens", pass_)
         found.append(first + (k - 1) * later + pass_ + overhead)
         _check_round(found[-1])
     return tuple(found)
@@ -171,7 +169,7 @@ def near_best_of(alpha: float, costs: Sequence[float], share: float = 0.01) -> l
 
     ValueError if alpha or share is outside [0, 1].
     """
-    _check_share("share", share)
+    check_share("share", share)
     floor = (1 - share) * best_k_of(alpha, costs)[1]
     return [k for k, cost in enumerate(costs) if expected_tokens(alpha, k) / cost >= floor]
 
@@ -202,7 +200,7 @@ def break_even_alpha(k: int, c: float) -> float | None:
     ValueError if K is below 1, or c is negative or not finite.
     """
     _check_drafts("a break-even alpha", k)
-    _check_cost("c", c)
+    check_cost("c", c)
     return None if c > 1 else alpha_from_tokens(min(k * c, k) + 1, k)
 
 
@@ -224,12 +222,14 @@ def alpha_from_tokens(tokens_per_round: float, k: int) -> float:
     return high if tokens_per_round > 1 else 0.0
 
 
-def _check_share(name: str, value: float) -> None:
+def check_share(name: str, value: float) -> None:
+    """ValueError unless the value lies in [0, 1]."""
     if not 0 <= value <= 1:  # written so that NaN fails too
         raise ValueError(f"{name} must lie in [0, 1], got {value}")
 
 
-def _check_cost(name: str, value: float) -> None:
+def check_cost(name: str, value: float) -> None:
+    """ValueError unless the value is finite and not negative."""
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of 0 or more, got {value}")
 
@@ -239,7 +239,8 @@ def _check_round(cost: float) -> None:
         raise ValueError(f"a round must cost more than nothing, got Kc + v + overhead = {cost}")
 
 
-def _check_k(k: int) -> None:
+def check_k(k: int) -> None:
+    """ValueError if K is negative."""
     if k < 0:
         raise ValueError(f"K must be 0 or more, got {k}")
 

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NewType
 
 import torch
 from torch import Tensor
 
 ROOT = -1  # the parent of a first token: the last committed token
+Parent = NewType("Parent", int)  # a node, or the root
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,49 @@ def topology(parents: tuple[int, ...]) -> Topology:
         if (nodes := tuple(n for n, o in enumerate(order) if o == rank))
     )
     return Topology(tuple(depths), ranks, parents == tuple(range(-1, len(parents) - 1)))
+
+
+@dataclass(frozen=True)
+class Level:
+    """How a level of a tree is drafted: by one pass over those nodes of the level above that have children.
+
+    families: places in that pass, and how many children each of them gets; those with equally many are one family.
+    parents: of the nodes of the level in the order in which the families give them, numbered in the tree so far.
+    fed: the number of each in the tree of all nodes that have children, -1 where it has none. above: the parents of
+    those that have, in that tree.
+    """
+
+    families: tuple[tuple[tuple[int, ...], int], ...]
+    parents: tuple[int, ...]
+    fed: tuple[int, ...]
+    above: tuple[int, ...]
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The places in the level of its nodes that have children."""
+        return tuple(place for place, number in enumerate(self.fed) if number >= 0)
+
+
+@lru_cache(maxsize=1024)
+def levels(parents: tuple[int, ...]) -> tuple[Level, ...]:
+    """A tree level by level; siblings keep their order, the tree is numbered anew. ValueError as `topology`."""
+    topology(parents)
+    children: dict[int, list[int]] = {node: [] for node in range(ROOT, len(parents))}
+    for node, parent in enumerate(parents):
+        children[parent].append(node)
+    number, fed, found = {ROOT: ROOT}, {ROOT: ROOT}, []
+    above = [ROOT] if parents else []
+    while above:
+        widths = dict.fromkeys(len(children[node]) for node in above)
+        families = tuple((tuple(i for i, n in enumerate(above) if len(children[n]) == w), w) for w in widths)
+        below = [child for places, _ in families for place in places for child in children[above[place]]]
+        above = [node for node in below if children[node]]
+        of_below, of_above = tuple(number[parents[n]] for n in below), tuple(fed[parents[n]] for n in above)
+        for numbers, nodes in ((number, below), (fed, above)):
+            for node in nodes:
+                numbers[node] = len(numbers) - 1
+        found.append(Level(families, of_below, tuple(fed.get(n, -1) for n in below), of_above))
+    return tuple(found)
 
 
 def constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:

@@ -9,26 +9,37 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from specbench import theory
-from specbench.metrics import RoundCounts, Timing, acceptance, acceptance_by_position, costs, phases, ratio
+from specbench.metrics import (
+    RoundCounts,
+    Timing,
+    acceptance,
+    acceptance_by_position,
+    branched,
+    costs,
+    overlap_by_level,
+    phases,
+    ratio,
+)  # fmt: skip
 
 Levels = Mapping[int, Sequence[RoundCounts]]  # rounds by the number of levels that they drafted
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """ideal + first_draft + position + verify + sampling + host + truncated = measured; all in units of speedup.
+    """ideal + first_draft + levels + position + verify + sampling + host + truncated = measured, in units of speedup.
 
     Every term puts one more measured quantity in the place of an assumption of Leviathan's formula, in this order, and
     says how much that changes the result. All but `measured` are NaN where an arm was timed without phases.
     """
 
     ideal: float  # the formula, every drafted token at the cost of the second and later ones of a round
-    predicted: float  # the formula with the mean c: what `speedup_predicted` is
+    predicted: float  # the formula with the mean c, of a nest with the costs by its levels: `speedup_predicted`
     calibrated: float  # Σ Π αᵢ ÷ (Kc + v + overhead): every measured cost is in
     measured: float
     first_draft: float  # ideal → predicted: the first drafted token of a round is fed two tokens and costs more
+    levels: float  # of a nest: its draft costs more than the formula of its levels says; 0 of all others
     position: float  # acceptance by position in the place of one α (and by length of the draft where K is adaptive)
-    verify: float  # the target's pass over K + 1 tokens takes longer than the baseline's over one
+    verify: float  # the target's pass over all nodes of the draft takes longer than the baseline's over one token
     sampling: float  # so does the acceptance stage
     host: float  # and what no span covers → calibrated
     truncated: float  # calibrated → measured: rounds cut by the end of a sequence
@@ -43,43 +54,58 @@ TERMS = tuple(f.name for f in fields(Explanation))[4:]  # in the order of substi
 
 
 def explain(
-    rounds: Sequence[RoundCounts], baseline: Timing, method: Timing, lookahead: int | None, measured: float
+    rounds: Sequence[RoundCounts],
+    baseline: Timing,
+    method: Timing,
+    lookahead: int | None,
+    measured: float,
+    drafts: Sequence[float] | None = None,
+    relayed: bool = False,
 ) -> Explanation:
     """The way from the formula to `measured`, a speedup, for one cell.
 
-    lookahead is the K of a constant schedule. None, an adaptive one: then every round counts with the number of levels
+    lookahead is the number of levels that all rounds draft. None where they differ: then every round counts with those
     that it drafted, and acceptance by position is taken apart by that number, since an adaptive K drafts more where
-    more is accepted. Never raises for what a run can measure.
+    more is accepted. drafts[n] is what a nest's draft of n tokens costs by the formula of its levels, in steps.
+    relayed: drafts came from several drafters; then, as in a tree, every level has a chance of acceptance of its own.
+    Never raises for what a run can measure.
     """
-    stages = [*_stages(rounds, baseline, method, lookahead), measured]
+    own = relayed or branched(rounds)
+    stages = [*_stages(rounds, baseline, method, lookahead, drafts, own), measured]
     if not all(map(math.isfinite, stages)):
         unknown = dict.fromkeys((f.name for f in fields(Explanation)), math.nan)
         return Explanation(**{**unknown, "measured": measured})
     steps = (after - before for before, after in pairwise(stages))
-    return Explanation(stages[0], stages[1], stages[5], measured, *steps)
+    return Explanation(stages[0], stages[1], stages[6], measured, *steps)
 
 
 def _stages(
-    rounds: Sequence[RoundCounts], baseline: Timing, method: Timing, lookahead: int | None
+    rounds: Sequence[RoundCounts],
+    baseline: Timing,
+    method: Timing,
+    lookahead: int | None,
+    drafts: Sequence[float] | None,
+    own: bool,
 ) -> tuple[float, ...]:
-    """The speedups after each substitution: ideal, predicted, by position, with verify, sampling and host."""
+    """The speedups after each substitution: ideal, predicted, and with levels, position, verify, sampling and host."""
     counts, cost = acceptance(rounds), costs(baseline, method)
     levels = _by_level(rounds, lookahead if counts.drafted else None)
     alpha = counts.alpha if counts.tested else 0.0
     if not math.isfinite(alpha + cost.c + cost.v + cost.overhead) or not levels:
-        return (math.nan,) * 6
+        return (math.nan,) * 7
     k = _mean(levels, lambda level, _: level)
-    flat = _mean(levels, lambda level, _: theory.expected_tokens(alpha, level))
-    shaped = _mean(levels, lambda _, group: _tokens_by_position(group))
+    flat, shaped = _round_tokens(levels, None if own else alpha)
     one, many = phases(baseline), phases(method)
     step = cost.baseline_step_seconds
     idle = one.host + one.draft  # an empty draft is no phase of its own
     verify, sampling, host = (x / step for x in (many.verify - one.verify, many.accept - one.accept, many.host - idle))
     drafting = 1 + k * cost.c
     # The cost of an adaptive rule falls on the tokens behind the first: there is no dearer first one to tell apart.
-    later = cost.c if lookahead is None else _later(rounds, method, cost.c, step)
+    later = 1 + k * (cost.c if lookahead is None else _later(rounds, method, cost.c, step))
+    formula = drafting if drafts is None else 1 + _mean(levels, lambda level, _: drafts[level])
     return (
-        ratio(flat, 1 + k * later),
+        ratio(flat, later if drafts is None else formula),
+        ratio(flat, formula),
         ratio(flat, drafting),
         ratio(shaped, drafting),
         ratio(shaped, drafting + verify),
@@ -96,9 +122,20 @@ def _by_level(rounds: Sequence[RoundCounts], lookahead: int | None) -> Levels:
     return found
 
 
-def _tokens_by_position(rounds: Sequence[RoundCounts]) -> float:
+def _round_tokens(levels: Levels, alpha: float | None) -> tuple[float, float]:
+    """Tokens of a mean round by the formula, and by the measured acceptance at every position.
+
+    alpha None: of trees, whose levels differ in width, and of relays the formula takes the mean chance of every level.
+    """
+    shaped = _mean(levels, lambda _, group: _tokens(acceptance_by_position(group)))
+    if alpha is None:
+        return _mean(levels, lambda _, group: _tokens(overlap_by_level(group))), shaped
+    return _mean(levels, lambda level, _: theory.expected_tokens(alpha, level)), shaped
+
+
+def _tokens(acceptance: Sequence[float]) -> float:
     """Tokens of a round by acceptance at each position; one that was never reached adds nothing."""
-    return theory.expected_tokens_by_position([0.0 if math.isnan(a) else a for a in acceptance_by_position(rounds)])
+    return theory.expected_tokens_by_position([0.0 if math.isnan(a) else a for a in acceptance])
 
 
 def _mean(levels: Levels, value: Callable[[int, Sequence[RoundCounts]], float]) -> float:

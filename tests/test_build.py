@@ -88,7 +88,11 @@ def test_a_method_without_a_place_for_a_schedule_refuses_one(schedule: Schedule)
 def test_the_methods_of_this_version_ship() -> None:
     assert {"baseline", "chain", "token-match", "block"} <= set(methods())
     assert {"tree-top", "tree-iid", "tree-distinct"} <= set(methods())
-    assert {"prompt-lookup", "suffix-lookup", "early-exit", "layer-skip"} <= set(methods())
+    assert {"sequoia", "tree-dynamic", "merge"} <= set(methods())
+    assert {"prompt-lookup", "suffix-lookup", "maxgram", "jacobi", "lookahead"} <= set(methods())
+    assert {"early-exit", "early-exit-shared", "layer-skip", "layer-skip-demo"} <= set(methods())
+    assert {"cascade", "cascade-vertical", "cascade-horizontal"} <= set(methods())
+    assert {"triforce", "retrieval", "streaming", "typical", "lenience"} <= set(methods())
 
 
 @pytest.mark.parametrize("name", methods())
@@ -147,7 +151,7 @@ def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
         (
             {"Speculte": CHAIN},
             "method.Speculte: unknown part 'Speculte'",
-            "ModelDrafter, NoDraft, PromptLookup, Rejection, Speculate",
+            "Lenient, Lookahead, Maxgram, Merge, ModelDrafter, NoDraft",
         ),
         (
             {"Speculate": {**CHAIN, "drafts": 3}},
@@ -216,5 +220,5 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: bytes, said: s
 
 
 def test_an_unknown_method_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown method 'chian': choose one of baseline, block, chain, "):
+    with pytest.raises(UsageError, match="unknown method 'chian': choose one of baseline, block, cascade, "):
         build("chian", {"target": TARGET}, 4)

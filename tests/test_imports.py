@@ -27,6 +27,8 @@ LIGHT_COMMANDS = {
     "verdict --help": ["verdict", "--help"],
     "calibrate --help": ["calibrate", "--help"],
     "methods": ["methods"],
+    "tree --help": ["tree", "--help"],
+    "skip-layers --help": ["skip-layers", "--help"],
     "models list": ["models", "list"],
     "models grow --help": ["models", "grow", "--help"],
     "report --help": ["report", "--help"],

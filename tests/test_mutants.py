@@ -44,6 +44,11 @@ def tree_error(seed: int, how: str) -> float:
     return block_error(Speculate(Tree((Toy(q),), (3,), how), Toy(p), Rejection()), p, 2)
 
 
+def two_models_error(seed: int) -> float:
+    p, q, other = three(seed, 3, 3)
+    return block_error(Speculate(Tree((Toy(q), Toy(other)), (2,)), Toy(p), Rejection()), p, 2)
+
+
 def ragged_error(seed: int) -> float:
     p, q = random_pair(seed, 3, 3)
     return block_error(Speculate(Stopping((Toy(q),), (1, 1), stop=1), Toy(p), Rejection()), p, 3)
@@ -65,6 +70,7 @@ SETTINGS: dict[str, Callable[[int], float]] = {
     "tree, iid": lambda seed: tree_error(seed, "iid"),
     "tree, without replacement": lambda seed: tree_error(seed, "without"),
     "tree, top-k": lambda seed: tree_error(seed, "top"),
+    "tree, two models": two_models_error,
     "ragged": ragged_error,
     "nested": nested_error,
     "sequences": sequences_error,
@@ -106,8 +112,8 @@ def argmax_draft(self: Toy, context: Context, k: int, rng: Source, *rest: Any) -
 
 
 def truncated_draft(self: Toy, context: Context, k: int, rng: Source, *rest: Any) -> tuple[Tensor, Tensor]:
-    second = self.table.topk(2).values[:, -1:]
-    ids, _ = SAMPLE(Toy(normalised(self.table * (self.table >= second))), context, k, rng, *rest)
+    least = self.table.topk((self.vocab + 1) // 2).values[:, -1:]
+    ids, _ = SAMPLE(Toy(normalised(self.table * (self.table >= least))), context, k, rng, *rest)
     return ids, along(self, context, ids)
 
 
@@ -216,7 +222,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "judged by the row before": ("chain", Rejection, "judge", judged_by(lambda p: torch.cat([p[:, :1], p[:, :-1]], 1))),
     "judged by another sequence's rows": ("chain", Rejection, "judge", judged_by(lambda p: p[:1].expand_as(p))),
     "argmax drafts with softmax q": ("chain", Toy, "sample", argmax_draft),
-    "drafts from the top 2 with all of q": ("chain", Toy, "sample", truncated_draft),
+    "drafts from the top half with all of q": ("chain", Toy, "sample", truncated_draft),
     "q reported times 1.25": ("chain", Toy, "sample", reported(lambda rows: rows * 1.25)),
     "q reported one place late": ("chain", Toy, "sample", reported(lambda rows: rows.roll(1, 1))),
     "rolls back one too far": ("chain", loop, "commit", one_accepted_less),
@@ -230,6 +236,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "residual not normalised": ("tree, iid", verify, "subtract", lambda p, q: (p - q).clamp_min(0)),
     "duplicate siblings merged": ("tree, iid", Tree, "propose", grown(merged)),
+    "duplicates from two models merged": ("tree, two models", Tree, "propose", grown(merged)),
     "siblings in order of their tokens": ("tree, iid", Tree, "propose", grown(in_order_of_tokens)),
     "raw q without replacement": ("tree, without replacement", Tree, "propose", grown(raw_rows)),
     "top-k children with softmax q": ("tree, top-k", Tree, "propose", grown(raw_rows)),

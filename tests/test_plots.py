@@ -101,8 +101,11 @@ def test_the_bars_of_the_waterfall_lead_from_the_formula_to_the_measurement() ->
     row = ROWS[2]
     found = bars(drawn(plots_why.waterfall(row)))
     assert found[0].get_x() == row["speedup_ideal"]
-    assert [bar.get_width() for bar in found] == [row[name] for _, name, whole in plots_why.STEPS if not whole]
-    levels = plots_why.levels([row[name] for _, name, _ in plots_why.STEPS])
+    assert [bar.get_width() for bar in found] == [
+        row[name] for _, name, whole in plots_why.steps_of([row]) if not whole
+    ]
+    steps = plots_why.steps_of([row])
+    levels = plots_why.levels(steps, [row[name] for _, name, _ in steps])
     assert levels[1] == pytest.approx(row["speedup_predicted"])
     assert levels[-2] == pytest.approx(row["speedup"])
 

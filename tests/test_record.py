@@ -82,7 +82,8 @@ def test_the_baseline_of_a_turn_stands_in_the_journal_once(folder: RunFolder) ->
     folder.turn({cell(k=k).spec: [one] for k in (1, 2, 3)})
     (line,) = lines(folder)
     assert line["turn"]["baseline"]["trace"]["tokens"] == list(one.baseline.tokens)
-    assert [arm["trace"]["rounds"][1] for arm in line["turn"]["arms"].values()] == [[4, 1, 0, 1, [0.5]]] * 3
+    counts = [arm["trace"]["rounds"][1] for arm in line["turn"]["arms"].values()]
+    assert counts == [[4, 1, 0, 1, [0.5], 0, 0.0, []]] * 3
 
 
 def test_the_tables_grow_with_every_cell(folder: RunFolder) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from specbench.bench.outputs import compare
 from specbench.bench.plan import cells
-from specbench.bench.runner import compare
 from specbench.bench.verdict import lines, verdict
 from specbench.errors import UsageError
 from specbench.spec import RunSpec

@@ -138,8 +138,8 @@ def test_what_was_not_measured_is_no_number_and_the_measured_speedup_stays(
 
 def test_the_columns() -> None:
     assert list(explain(ROUNDS, BASELINE, METHOD, K, MEASURED).row()) == [
-        "speedup_ideal", "speedup_predicted", "speedup_calibrated", "term_first_draft", "term_position", "term_verify",
-        "term_sampling", "term_host", "term_truncated",
+        "speedup_ideal", "speedup_predicted", "speedup_calibrated", "term_first_draft", "term_levels", "term_position",
+        "term_verify", "term_sampling", "term_host", "term_truncated",
     ]  # fmt: skip
 
 
@@ -149,7 +149,8 @@ def drafted_rounds(draw: st.DrawFn) -> RoundCounts:
     accepted = draw(st.integers(0, drafted))
     tested = draw(st.integers(accepted, min(accepted + 1, drafted)))
     overlap = tuple(draw(st.lists(st.floats(0, 1), min_size=tested, max_size=tested)))
-    return RoundCounts(drafted, tested, accepted, max(1, accepted + draw(st.integers(0, 1))), overlap)
+    emitted, nodes = max(1, accepted + draw(st.integers(0, 1))), draw(st.sampled_from([0, drafted, 3 * drafted]))
+    return RoundCounts(drafted, tested, accepted, emitted, overlap, nodes)
 
 
 seconds = st.floats(0, 100, allow_subnormal=False)
@@ -169,8 +170,10 @@ def test_the_terms_add_up_to_the_measured_speedup(
 ) -> None:
     method = data.draw(arms(len(rounds), sum(r.drafted for r in rounds)))
     baseline = data.draw(arms(data.draw(st.integers(1, 20)), 0))
-    found = explain(rounds, baseline, method, lookahead, measured)
+    drafts = data.draw(st.none() | st.lists(st.floats(0, 100), min_size=21, max_size=21))
+    found = explain(rounds, baseline, method, lookahead, measured, drafts)
     assert found.measured == measured
+    assert drafts is not None or found.levels == 0 or math.isnan(found.levels)
     values = found.row().values()
     assert all(map(math.isfinite, values)) or all(map(math.isnan, values))
     if math.isfinite(found.ideal):

@@ -51,6 +51,7 @@ class Toy:
     """A language model from a table [N, V]: a prefix has the row of its number, modulo N where that lies beyond."""
 
     table: Tensor
+    static: ClassVar[bool] = True
 
     @property
     def vocab(self) -> int:
@@ -83,6 +84,15 @@ class Toy:
                 break
             number = self.after(number, ids[-1])
         return torch.stack(ids, 1), torch.stack(rows, 1)
+
+    def twin(self) -> "Toy":
+        return self  # it remembers nothing
+
+    def retrieved(self, budget: int, chunk: int, tail: int) -> "Toy":
+        return replace(self, table=self.table.flip(0))  # some other law: whatever it is, the text is the target's
+
+    def successors(self) -> Tensor:
+        return self.table[(torch.arange(self.vocab) + 1) % len(self.table)].argmax(1)
 
     def start(self, context: Context) -> None:
         return

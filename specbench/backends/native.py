@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from specbench.backends.base import Decode
+from specbench.backends.roles import Role, checkpoint_of, depth, half, kept_layers, named_by
 from specbench.backends.tiers import Tier
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
@@ -21,10 +22,12 @@ from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.rounds import Rounds
 from specbench.decoding.schedule import Costs, Schedule, scheduled
 from specbench.decoding.synthetic import synthetic
-from specbench.errors import UnusableModelError, UsageError
+from specbench.decoding.types import Model
+from specbench.errors import UnusableModelError
 from specbench.models import check, forward, loading, pairs, scale, threads
 from specbench.models.causal import Causal
-from specbench.models.layers import base_of, chosen, with_layers
+from specbench.models.early_exit import sharing
+from specbench.models.layers import with_layers
 from specbench.models.probe import probe
 from specbench.models.warp import Law
 from specbench.spec import RunSpec
@@ -33,40 +36,9 @@ from specbench.timing import Clock, clock_for
 NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
 
 
-@dataclass(frozen=True)
-class Role:
-    """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype."""
-
-    checkpoint: pairs.Checkpoint
-    config: Any
-    tokenizer: Any
-    dtype: torch.dtype
-
-
-def draft_name(spec: RunSpec) -> str:
-    """The draft that is asked for, or the one that goes with the target."""
-    name = spec.draft or pairs.default_draft(spec.target)
-    if name is None:
-        raise UsageError(
-            f"no draft is known for {spec.target}: name one with --draft, or choose a pair of configs/pairs.yaml"
-        )
-    return name
-
-
-def half(config: Any) -> bool:
-    """Whether a checkpoint is stored in a type of 16 bits."""
-    own = config.dtype or config.get_text_config(decoder=True).dtype
-    return isinstance(own, torch.dtype) and own.itemsize == 2
-
-
 def law_of(spec: RunSpec) -> Law:
     """How logits become the rows of every model of a spec."""
     return Law(spec.temperature, spec.top_k, spec.top_p, spec.min_p, spec.eta)
-
-
-def depth(role: Role) -> int:
-    """How many layers the network of a role has."""
-    return int(role.config.get_text_config(decoder=True).num_hidden_layers)
 
 
 @dataclass(frozen=True)
@@ -88,28 +60,38 @@ class Native:
         threads.fit_threads()
         name, self.why = forward.choose(spec.tier, self.device)
         self.tier = Tier(name, self.device)
-        self.named = {"target"}.union(*(needs(one.method) for one in specs))  # models of the methods, by name
-        roles = {base_of(name) for name in self.named}
+        named = named_by(specs)  # models of the methods
         self.costs: Costs | None = None  # what `--k auto` reckons with; set by whoever has measured them on this pair
         for one in specs:
             synthetic(self.form(one), one.acceptance)  # a wrong method file ends it here
-        target = self._role(pairs.resolve(spec.target, spec.target_revision), spec.dtype)
+        target = self._role(checkpoint_of("target", spec), spec.dtype)
         self.roles = {"target": target}
         self.warnings: tuple[str, ...] = ()
         self.context = check.context_length(target.config)
         self.width = int(target.config.get_text_config(decoder=True).vocab_size)
-        if "draft" in roles:
-            draft = self._role(pairs.resolve(draft_name(spec), spec.draft_revision), spec.draft_dtype or spec.dtype)
-            if spec.draft_dtype is None:
-                draft = replace(draft, dtype=target.dtype)  # two dtypes in one pair would inflate c
-            report = check.check_pair(target.tokenizer, draft.tokenizer, target.config, draft.config)
-            self.roles["draft"] = draft
-            self.warnings, self.context = report.warnings, report.context
-        self.kept = {name: chosen(name, depth(self.roles[base_of(name)])) for name in self.named - self.roles.keys()}
+        for role in sorted({names[-1] for names in named.values()} - {"target"}):
+            self._join(role, spec)
+        # by name: the role whose network it is a part of, and the layers that are kept of it
+        self.kept = {
+            name: (names[-1], kept_layers(names, depth(self.roles[names[-1]])))
+            for name, names in named.items()
+            if name not in self.roles
+        }
         self.networks: dict[str, Any] = {}
         self.commits: dict[str, str | None] = {}
         self.longest = 0  # tokens of the longest prompt of all data sets: what is compiled for it serves them all
         self.arms: dict[RunSpec, Arm] = {}
+
+    def _join(self, name: str, spec: RunSpec) -> None:
+        """Take in a model that drafts, by the name of its role; refused where it does not fit the target."""
+        target = self.roles["target"]
+        role = self._role(checkpoint_of(name, spec), spec.draft_dtype or spec.dtype)
+        if spec.draft_dtype is None:
+            role = replace(role, dtype=target.dtype)  # two dtypes in one pair would inflate c
+        report = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
+        self.roles[name] = role
+        self.warnings += report.warnings
+        self.context = min(self.context, report.context)
 
     def _role(self, checkpoint: pairs.Checkpoint, dtype: str) -> Role:
         config = loading.load_config(checkpoint)
@@ -131,8 +113,8 @@ class Native:
             self.networks[name] = loaded.model
             self.commits[name] = loaded.commit
             self.warnings += loaded.warnings
-        for name, layers in self.kept.items():
-            self.networks[name] = with_layers(self.networks[base_of(name)], layers)
+        for name, (base, layers) in self.kept.items():
+            self.networks[name] = with_layers(self.networks[base], layers)
 
     def _read(self, role: Role) -> loading.Loaded:
         try:
@@ -152,12 +134,14 @@ class Native:
         ids = self.roles["target"].tokenizer.eos_token_id if ids is None else ids
         return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
-    def models(self, spec: RunSpec) -> dict[str, Causal]:
+    def models(self, spec: RunSpec) -> dict[str, Model]:
         """Fresh models (own caches, shared weights) whose rows follow the law of `spec`."""
         law = law_of(spec)
         fixed, static = self.tier.name != "eager", self.form(spec).drafter.static
         made = {name: self.tier.passes(static) for name in self.networks}
-        return {name: Causal(network, law, self.width, fixed, made[name]) for name, network in self.networks.items()}
+        every = self.networks.items()
+        models = {name: Causal(network, law, self.width, fixed, made[name]) for name, network in every}
+        return sharing(models, needs(spec.method))
 
     def form(self, spec: RunSpec) -> Speculate:
         """The method of a spec with nothing in the place of its models."""

@@ -9,18 +9,21 @@ from typing import Any
 
 import torch
 
-from specbench.decoding.decode import begin
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.draft import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms
 from specbench.decoding.replay import Replayed
 from specbench.decoding.rounds import Play, Rounds, Stepwise, Whole
-from specbench.decoding.types import Context, Drafter
-from specbench.models.causal import Causal
-from specbench.models.forward import Compiled, Name, Passes, reaches
+from specbench.decoding.types import Context
+from specbench.models.forward import Compiled, Gate, Name, Passes, reaches
 from specbench.models.graphs import Captured, Repeated
 from specbench.timing import CudaClock
 from specbench.tokens import TokenTree
+
+TEXTS = 3  # made-up ones, decoded while passes are made ready: a short one, a long one, and one between
+AGAIN = 5  # how many more are decoded at most, until one brings no pass of new shapes
+NEW = 128  # tokens of each
 
 
 @dataclass
@@ -30,6 +33,7 @@ class Tier:
     name: Name
     device: torch.device
     _pool: Any = field(default=None, init=False, repr=False)
+    _gate: Gate = field(default_factory=Gate, init=False, repr=False)  # of all passes: open while they are made ready
 
     def gradless(self) -> AbstractContextManager[None]:
         """Without gradients; in eager calls also without the versions of tensors, which only a compiler asks for, and
@@ -38,7 +42,10 @@ class Tier:
 
     def passes(self, static: bool) -> Passes | None:
         """How the passes of a network are run by a method that is static or is not; None: as they are."""
-        return None if static or self.name == "eager" else Passes(self._repeated)
+        if static or self.name == "eager":
+            return None
+        self._gate.open = True  # until the rounds of a method are ready
+        return Passes(self._repeated, self._gate)
 
     def rounds(self, method: Speculate, length: int, rows: int, eos: list[int], source: FromUniforms) -> Rounds:
         """The rounds of a method on contexts of up to `length` places and exactly `rows` rows, ready to run.
@@ -50,7 +57,7 @@ class Tier:
         # a text of two tokens and one to come: it is decoded, and forgotten, while things are made ready
         context = begin([[0, 0]] * rows, 1, method.drafter.room, eos, self.device, length)
         if not method.drafter.static:
-            return self._stepwise(method, context, source)
+            return self._stepwise(Stepwise(method, length), context, source)
         steps = reaches(length, self.device)
         whole = Whole(method, length, steps, self._called)
         rounds = Replayed(method, length, steps, self._captured(method)) if self._graphs else whole
@@ -78,19 +85,35 @@ class Tier:
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool
 
-    def _stepwise(self, method: Speculate, context: Context, source: FromUniforms) -> Stepwise:
-        """Rounds step by step whose passes are ready: verification of every width, and the two widths of a draft."""
+    def _stepwise(self, rounds: Stepwise, context: Context, source: FromUniforms) -> Stepwise:
+        """Rounds step by step whose passes are ready, as far as their shapes were met in decodes of made-up texts.
+
+        A pass of another shape runs as it is later on: compiling it would be part of somebody's time.
+        """
+        method = rounds.method
+        if isinstance(method.drafter, ModelDrafter):
+            self._widths(method, method.drafter, context, source)
+        places = context.seq.shape[1] - method.drafter.room - 2
+        for number in range(TEXTS + AGAIN):
+            made, prompt = self._gate.made, made_up(number, places)
+            new = min(NEW, places - len(prompt))
+            decode(method, [prompt] * context.rows, new=new, eos=(), rng=source, device=self.device, rounds=rounds)
+            if number >= TEXTS and self._gate.made == made:
+                break
+        self._gate.open = False
+        return rounds
+
+    def _widths(self, method: Speculate, drafter: ModelDrafter, context: Context, source: FromUniforms) -> None:
+        """Verification of every width, which no text can be relied on to bring, and the two widths of a draft."""
         method.start(context)
-        for width in range(method.drafter.room + 1):
-            ids = context.seq.new_zeros((context.rows, width))
-            method.model.probs(context, TokenTree.chain(ids))
-        for model in drafts_of(method.drafter):
-            model.sample(context, 2, source)
-        return Stepwise(method, context.seq.shape[1])
+        for width in range(drafter.room + 1):
+            method.model.probs(context, TokenTree.chain(context.seq.new_zeros((context.rows, width))))
+        drafter.model.sample(context, 2, source)
 
 
-def drafts_of(drafter: Drafter) -> list[Causal]:
-    """The networks that draft chains, at every level."""
-    if isinstance(drafter, Speculate):
-        return drafts_of(drafter.drafter)
-    return [drafter.model] if isinstance(drafter, ModelDrafter) and isinstance(drafter.model, Causal) else []
+def made_up(number: int, places: int) -> list[int]:
+    """The prompt of a text that has so many places: short, long, or of half the length, in turn."""
+    length = (2, places // 2, places - NEW)[number % TEXTS]
+    random = torch.Generator().manual_seed(number)
+    ids: list[int] = torch.randint(2, (max(2, min(length, places - 1)),), generator=random).tolist()
+    return ids

@@ -16,7 +16,7 @@ import torch
 from specbench import metrics
 from specbench.backends.base import Decode
 from specbench.bench.calibration import Calibration, Level, points
-from specbench.bench.samples import timing
+from specbench.bench.costs import timing
 from specbench.decoding.decode import Trace, begin
 from specbench.decoding.randomness import Source
 from specbench.decoding.schedule import Costs

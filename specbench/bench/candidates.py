@@ -50,11 +50,20 @@ def candidates(group: Sequence[Row]) -> list[Candidate]:
     return found
 
 
+def distance_of(row: Row) -> str:
+    """What a lossy cell costs besides time: how far its law lies from the target's."""
+    far = number(row, "law_distance")
+    by = "an unknown distance" if far is None else f"{far:.3f} per token (total variation distance, mean)"
+    return f"not lossless: its output differs from the target's by {by}"
+
+
 def flaw(row: Row) -> str:
     """Why a cell cannot be recommended; empty where it can."""
     name = Candidate(row, Interval(math.nan, math.nan, math.nan)).name
     if text(row, "lossless") == "MISMATCH":
         return f"{name}: not lossless"
+    if text(row, "lossless") == "lossy":
+        return f"{name}: {distance_of(row)}"
     if text(row, "status") not in ("ok", "partial"):
         return ": ".join(part for part in (name, text(row, "status"), text(row, "error")) if part)
     if not (number(row, "speedup") or 0) > 0:

@@ -13,6 +13,20 @@ from specbench.bench.batches import Measured, decodes
 from specbench.decoding.decode import Trace
 
 
+def timing(traces: Sequence[Trace]) -> metrics.Timing:
+    """The totals of one arm; a span counts where it is outermost, its inner spans are part of it."""
+    return metrics.Timing(
+        seconds=math.fsum(t.seconds for t in traces),
+        draft=math.fsum(t.spans.get("draft", 0.0) for t in traces),
+        verify=math.fsum(t.spans.get("verify", 0.0) for t in traces),
+        accept=math.fsum(t.spans.get("accept", 0.0) for t in traces),
+        draft_first=math.fsum(t.spans.get("draft/first", 0.0) for t in traces),
+        rounds=sum(len(t.rounds) for t in traces),
+        drafted=sum(r.drafted for t in traces for r in t.rounds),
+        tokens=sum(len(t.tokens) for t in traces),
+    )
+
+
 def costs(samples: Sequence[Measured], baseline: metrics.Timing, method: metrics.Timing) -> dict[str, float]:
     """Seconds as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second.
 
@@ -37,25 +51,24 @@ def costs(samples: Sequence[Measured], baseline: metrics.Timing, method: metrics
 
 
 def break_even(
-    samples: Sequence[Measured], baseline: metrics.Timing, method: metrics.Timing, lookahead: int | None, rows: int
+    samples: Sequence[Measured], baseline: metrics.Timing, method: metrics.Timing, nodes: float, rows: int
 ) -> float:
     """The batch at which the speedup would be 1 (`theory.break_even_batch`), from a cell measured with so many rows.
 
-    The target's passes of the two arms, over B and over B(K + 1) tokens, give its fixed cost and its cost per token.
-    Rows that stood idle at the end of a turn are not in it. K is the mean number of drafted tokens where `lookahead` is
-    None. NaN where the longer pass was not the slower one.
+    The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost and its cost per token:
+    n = `nodes`, drafted tokens in a mean pass. Rows that stood idle at the end of a turn are not in it. NaN where the
+    longer pass was not the slower one.
     """
-    k = metrics.ratio(method.drafted, method.rounds) if lookahead is None else lookahead
-    if not method.drafted or not baseline.verify or not k:
+    if not method.drafted or not baseline.verify or not nodes:
         return math.nan
     turns = decodes(samples)
     steps = passes([[samples[i].baseline for i in turn] for turn in turns], rows)
     rounds = passes([[samples[i].method for i in turn] for turn in turns], rows)
     one, many = baseline.verify / steps, method.verify / rounds
-    per_token = (many - one) / (rows * k)
+    per_token = (many - one) / (rows * nodes)
     tokens = method.tokens / method.rounds
     rest = baseline.seconds / steps - one
-    return theory.break_even_batch(tokens, k, one - rows * per_token, per_token, rest, method.draft / rounds)
+    return theory.break_even_batch(tokens, nodes, one - rows * per_token, per_token, rest, method.draft / rounds)
 
 
 def rows_idle(samples: Sequence[Measured], rows: int) -> float:

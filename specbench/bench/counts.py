@@ -45,7 +45,8 @@ def hindrance(base: Record, new: Record) -> str:
         # the tag behind a plus says for which accelerator torch was built: device and dtype are looked at below
         if base[name].split("+")[0] != new[name].split("+")[0]:
             return f"{name} {clean(base[name], 40)} ≠ {clean(new[name], 40)}"
-    for role in ("target", "draft"):
+    sources = [column for record in (base, new) for column in record.row if column.endswith("_source")]
+    for role in dict.fromkeys(("target", "draft", *(column.removesuffix("_source") for column in sources))):
         name = f"{role}_commit" if base[f"{role}_commit"] and new[f"{role}_commit"] else f"{role}_source"
         before, after = (_source(record[name]) for record in (base, new))
         if before != after:

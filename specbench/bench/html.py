@@ -15,13 +15,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
 from specbench import __version__
-from specbench.bench import batch_table, plots, record, report, sections, token_view, verdict, writing
+from specbench.bench import batch_table, levels_table, plots, record, report, sections, token_view, verdict, writing
 from specbench.bench.calibration_part import COLUMNS, CalibrationPart, calibration_part, is_calibration
 from specbench.bench.files import clean, first_line
 from specbench.bench.plots import Picture
-from specbench.bench.plots_why import STEPS
+from specbench.bench.plots_why import steps_of
 from specbench.bench.samples import MEASURED
 from specbench.bench.sections import RunPart, run_part
+from specbench.bench.table_lines import lines_of
 from specbench.bench.wording import text
 from specbench.errors import UsageError
 
@@ -98,8 +99,10 @@ def environment() -> Environment:
     found.globals |= {
         "css": Markup(source(found, "report.css") + token_view.STYLE),
         "glossary": yaml.safe_load(source(found, "glossary.yaml")),
-        "rows": report.ROWS,
-        "steps": [(label, column) for label, column, _ in STEPS],
+        "lines_of": lines_of,
+        "steps_of": steps_of,
+        "level_labels": [label.replace("\n", " ") for label in levels_table.labels()],
+        "level_lines": level_lines,
         "measured": measured,
         "interval": interval,
         "exact": exact,
@@ -167,6 +170,12 @@ def batch_line(row: Row) -> list[str | Markup]:
         return [*told]
     names = [column for _, column in batch_table.COLUMNS]
     return [*told[:2], *(interval(row, "speedup") if n == "speedup_interval" else measured(row, n) for n in names[2:])]
+
+
+def level_lines(group: Sequence[Row]) -> list[list[str | Markup]]:
+    """The table of levels of the nests among some cells."""
+    names = [sections.label(row, group) for row in group]
+    return levels_table.level_lines(group, names, measured)
 
 
 def number(value: Any, told: str, column: str, cell: str) -> Markup:

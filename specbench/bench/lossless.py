@@ -13,12 +13,15 @@ from typing import Any, Literal
 from torch import Tensor
 
 Scores = Callable[[Sequence[int], int, int], Tensor]  # (ids, start, block) → logits of the tokens from start on
-Verdict = Literal["identical", "numeric", "MISMATCH", "not compared"]
+Verdict = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"]
 
 
 @dataclass(frozen=True)
 class Losslessness:
-    """`lossless` is identical, numeric, MISMATCH, or not compared (sampled output differs by chance)."""
+    """`lossless` is identical, numeric, MISMATCH, not compared (sampled output differs by chance), or lossy.
+
+    lossy: sampled by a rule that is not lossless; how far it goes is the column law_distance.
+    """
 
     verdict: Verdict = "not compared"
     identical: int = 0

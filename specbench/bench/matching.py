@@ -10,9 +10,9 @@ from specbench.bench.files import clean
 from specbench.bench.tables import Record
 from specbench.errors import UsageError
 
-ASKED = ("target", "draft", "method", "k", "schedule", "confidence", "acceptance", "dataset", "temperature", "top_k",
-         "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos", "dtype", "tier", "batch", "column", "template",
-         "limit")  # fmt: skip
+ASKED = ("target", "draft", "model", "method", "k", "schedule", "confidence", "acceptance", "dataset", "temperature",
+         "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos", "dtype", "tier", "batch", "column",
+         "template", "limit")  # fmt: skip
 # Looked at only where a run holds several cells that agree in all of the above.
 FURTHER = ("target_revision", "draft_revision", "draft_dtype", "device", "seed", "warmup", "repeat")
 NAMED = ("dataset", "method", "k", "schedule")  # what stands in the name of every cell

@@ -19,7 +19,7 @@ DEFAULT_DATASETS = ("code", "articles")
 DEFAULT_LIMIT = 20
 AUTO = "auto"
 AUTO_CEILING = 12  # tokens an adaptive lookahead may draft unless --k gives another ceiling
-PAIR = ("target", "draft", "target_revision", "draft_revision", "dtype", "draft_dtype", "device", "tier")
+PAIR = ("target", "draft", "target_revision", "draft_revision", "model", "dtype", "draft_dtype", "device", "tier")
 BESIDES = ("pair", "format", "output_dir")  # settings that are no field of a cell
 
 

@@ -25,12 +25,14 @@ from specbench.bench.plots import (
     whole_numbers,
 )  # fmt: skip
 from specbench.bench.plots_sweep import method
+from specbench.bench.why_table import OF_NESTS
 
 Row = Mapping[str, Any]
 STEPS = (  # label, column, whether it is a speedup (else a difference of two)
     ("formula, later drafts' cost", "speedup_ideal", True),
     ("first drafted token", "term_first_draft", False),
     ("predicted by the formula", "speedup_predicted", True),
+    ("inner rounds", "term_levels", False),
     ("acceptance by position", "term_position", False),
     ("verify pass", "term_verify", False),
     ("sampling and acceptance", "term_sampling", False),
@@ -49,7 +51,8 @@ PASSED = (
 
 def waterfall(row: Row) -> Picture | None:
     """From the formula to the measured speedup of one cell; None where its run has no such terms."""
-    values = [number(row, name) for _, name, _ in STEPS]
+    steps = steps_of([row])
+    values = [number(row, name) for _, name, _ in steps]
     if not all(map(math.isfinite, values)):
         return None
     with style():
@@ -63,12 +66,14 @@ def waterfall(row: Row) -> Picture | None:
             height=4.0,
         )
         level = values[0]
-        for place, ((label, _, whole), value) in enumerate(zip(STEPS, values, strict=True)):
+        for place, ((label, _, whole), value) in enumerate(zip(steps, values, strict=True)):
             level = step(picture, axes, place, label, value, level, whole=whole)
-        axes.set_yticks(range(len(STEPS)), [label for label, _, _ in STEPS])
+            if place + 1 < len(steps):
+                axes.plot([level, level], [place, place + 1], color="#9a9a9a", linewidth=0.8, zorder=1)
+        axes.set_yticks(range(len(steps)), [label for label, _, _ in steps])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        low, high = spread([*levels(values), 1.0], values[0], 0.06)
+        low, high = spread([*levels(steps, values), 1.0], values[0], 0.06)
         axes.set_xlim(low, high + 0.14 * (high - low))  # room for the last label
         axes.axvline(1, color=INK, linewidth=1)
     return picture
@@ -83,16 +88,21 @@ def step(picture: Picture, axes: Axes, place: int, label: str, value: float, lev
         look = {"color": ORANGE, "hatch": "///"} if value < 0 else {"color": COLOURS[2]}
         (bar,) = axes.barh(place, value, 0.6, level, edgecolor="white", **look)  # type: ignore[arg-type]
         picture.tip(bar, f"{label}: {value:+.4f}")
-    axes.plot([after, after], [place, min(place + 1, len(STEPS) - 1)], color="#9a9a9a", linewidth=0.8, zorder=1)
     text = f"{value:.3f}×" if whole else f"{value:+.3f}".replace("-", "−")
     axes.annotate(text, (max(level, after), place), (7, 0), textcoords="offset points", va="center", fontsize=9)
     return after
 
 
-def levels(values: Sequence[float]) -> list[float]:
+def steps_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
+    """The steps of the waterfalls of some cells: what nests alone have only where there is one."""
+    nests = any(number(row, OF_NESTS) not in (0, None) for row in rows)
+    return [one for one in STEPS if nests or one[1] != OF_NESTS]
+
+
+def levels(steps: Sequence[tuple[str, str, bool]], values: Sequence[float]) -> list[float]:
     """Every level that the waterfall reaches."""
     found = [values[0]]
-    for (_, _, whole), value in zip(STEPS[1:], values[1:], strict=True):
+    for (_, _, whole), value in zip(steps[1:], values[1:], strict=True):
         found.append(value if whole else found[-1] + value)
     return found
 

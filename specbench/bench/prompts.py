@@ -8,15 +8,14 @@ dropped.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.bench.files import Row, clean
+from specbench.bench.longtext import Encode, is_long, long_rows
 from specbench.bench.sources import read_rows
 from specbench.bench.strata import sample
 from specbench.errors import UsageError
-
-Encode = Callable[[str], list[int]]
 
 COLUMNS = ("prompt", "turns", "document", "article", "text")  # the first of these that a data set has
 TEMPLATES = {  # LayerSkip's form, zero-shot; every other column is a prompt as it stands
@@ -77,7 +76,10 @@ def load_prompts(
     """
     if limit is not None and limit < 1:
         raise UsageError(f"a limit of {limit} leaves no prompts: it must be at least 1")
-    rows, revision = read_rows(dataset)
+    if is_long(dataset):
+        rows, revision = long_rows(dataset, encode, limit=limit, seed=seed, longest=longest)
+    else:
+        rows, revision = read_rows(dataset)
     name = clean(dataset, 300)
     column = chosen_column(name, rows, column, template)
     form = chosen_template(rows, column, template)

@@ -13,43 +13,25 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specbench.bench.advice import costly_verification
+from specbench.bench.advice import costly_verification, losing
 from specbench.bench.batch_table import batch_markdown, batch_table, by_batch
+from specbench.bench.candidates import distance_of
 from specbench.bench.files import clean
+from specbench.bench.levels_table import levels_markdown, levels_table
 from specbench.bench.noise import Diagnostics, warnings
 from specbench.bench.order import FEWEST
 from specbench.bench.statistics import Interval, half_width
 from specbench.bench.sweep_table import caveats, lookahead, series, sweep_markdown, sweep_table
+from specbench.bench.table_lines import lines_of
 from specbench.bench.verdict import lines, verdict
 from specbench.bench.why_table import why_table
 from specbench.bench.wording import literal
 from specbench.bench.writing import finite, write_rows
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
-SETTINGS = ("target", "draft", "method", "k", "schedule", "confidence", "acceptance", "dtype_resolved",
+SETTINGS = ("target", "draft", "model", "method", "k", "schedule", "confidence", "acceptance", "dtype_resolved",
             "draft_dtype_resolved", "temperature", "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos",
             "limit", "until_ci", "seed", "tier", "batch", "device")  # fmt: skip
-ROWS: tuple[tuple[str, str, str], ...] = (  # label, column, what it is
-    ("prompts", "prompts", "decoded by both arms"),
-    ("tokens/s baseline", "baseline_tokens_per_second", "decode only, same loop without a draft"),
-    ("tokens/s method", "tokens_per_second", "decode only"),
-    ("speedup", "speedup", "measured: total baseline ÷ total method time"),
-    ("  95 % interval", "speedup_interval", "over prompts (jackknife)"),
-    ("  predicted", "speedup_predicted", "(1−α^(K+1)) / ((1−α)(Kc+1))"),
-    ("  calibrated", "speedup_calibrated", "Σ Π αᵢ / (Kc + v + overhead)"),
-    ("  end to end", "speedup_end_to_end", "with prefill"),
-    ("alpha", "alpha", "mean chance of acceptance per tested token"),
-    ("  95 % interval", "alpha_interval", "over prompts (jackknife)"),
-    ("accepted/tested", "alpha_tested", "must agree with alpha"),
-    ("accepted/drafted", "accepted_per_drafted", "what many tools call acceptance rate"),
-    ("tokens per round", "tokens_per_round", "correction or bonus included"),
-    ("c", "c", "one drafted token ÷ one baseline step"),
-    ("v", "v", "verify pass ÷ one-token pass of the target"),
-    ("overhead", "overhead", "rest of a round ÷ one baseline step"),
-    ("lossless", "lossless", "greedy output equal to the baseline's"),
-)
-
-
 IDLE = 0.1  # share of row passes without a prompt above which a reader is told
 WIDEST = 4  # cells side by side; more of them stand below each other
 
@@ -60,10 +42,12 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Group:
     alone = [group[0] for group in groups if len(group) == 1]
     parts: list[RenderableType | None] = []
     for group in (g for g in groups if len(g) > 1):
-        parts += [sweep_table(group, cell_text), why_table(group, [lookahead(row) for row in group])]
+        names = [lookahead(row) for row in group]
+        parts += [sweep_table(group, cell_text), levels_table(group, names, cell_text), why_table(group, names)]
     for i in range(0, len(alone), WIDEST):
         some = alone[i : i + WIDEST]
-        parts += [run_table(some), why_table(some, [name_of(row, some) for row in some])]
+        names = [name_of(row, some) for row in some]
+        parts += [run_table(some), levels_table(some, names, cell_text), why_table(some, names)]
     parts += [batch_table(group, cell_text) for group in by_batch(rows)]
     return Group(*(part for part in parts if part is not None))
 
@@ -88,7 +72,7 @@ def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
         heading = [title(row["dataset"]), *(f"{s} {row.get(s)}" for s in varying)]
         table.add_column(Text("\n".join(map(shown, heading))), justify="right")
     table.add_column("", style="dim", overflow="fold")
-    for label, column, meaning in ROWS:
+    for label, column, meaning in lines_of(rows):
         style = "bold" if column == "speedup" else ""
         table.add_row(Text(label), *(Text(shown(cell_text(r, column))) for r in rows), Text(meaning), style=style)
     headings = [constants(rows, varying), *caveats(rows)]
@@ -134,7 +118,9 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             )
         if row.get("prompts") and row["batch"] > 1:
             found.append(shared_time(row))
-        found += costly_verification(row)
+        if row.get("lossless") == "lossy":
+            found.append(f"{row['dataset']}, {row['method']}: {distance_of(row)}")
+        found += [*costly_verification(row), *losing(row)]
         if row.get("lossless") == "numeric":
             found.append(
                 f"{row['dataset']}: {row['prompts_compared'] - row['prompts_identical']} of {row['prompts_compared']} "
@@ -213,6 +199,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [sweep_markdown(group, cell_text) for group in groups if len(group) > 1]
     if alone := [group[0] for group in groups if len(group) == 1]:
         parts.append(run_markdown(alone))
+    parts += [table] if (table := levels_markdown(rows, [name_of(row, rows) for row in rows], cell_text)) else []
     parts += [batch_markdown(group, cell_text) for group in by_batch(rows)]
     answers = [" ".join(line.strip() for line in lines(answer)) for answer in verdict(rows)]
     listed = "".join(f"- {literal(shown(note))}\n" for note in [*notes(rows), *answers])
@@ -227,7 +214,8 @@ def run_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "|---|" + "---:|" * len(rows),
     ]
     lines += [
-        f"| {label.strip()} | " + " | ".join(cell_text(r, column) for r in rows) + " |" for label, column, _ in ROWS
+        f"| {label.strip()} | " + " | ".join(cell_text(r, column) for r in rows) + " |"
+        for label, column, _ in lines_of(rows)
     ]
     return "\n".join(lines) + "\n"
 

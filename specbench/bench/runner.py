@@ -16,6 +16,7 @@ from specbench.bench import lossless, statistics
 from specbench.bench.environment import load_average
 from specbench.bench.failures import Failure, attempt
 from specbench.bench.order import checkpoints, chunks, order_of, seed_of, side
+from specbench.bench.outputs import compare
 from specbench.bench.plan import grouped
 from specbench.bench.prompts import Prompt, PromptSet
 from specbench.bench.samples import Cell, Sample, speedup_of
@@ -236,14 +237,3 @@ def ended(cell: Cell, failure: Failure) -> Cell:
 
 
 NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
-
-
-def compare(
-    spec: RunSpec, prompts: PromptSet, samples: Sequence[Sample], scores: lossless.Scores
-) -> lossless.Losslessness:
-    """The losslessness of a greedy cell. Sampled output differs by chance, that of synthetic acceptance on purpose."""
-    if spec.temperature > 0 or spec.acceptance is not None:
-        return lossless.Losslessness()
-    ids = {prompt.id: prompt.ids for prompt in prompts.prompts}
-    outputs = [(ids[s.prompt], s.baseline.tokens, s.method.tokens) for s in samples if s.repeat == 0]
-    return lossless.compare(outputs, scores, spec.k + 1)

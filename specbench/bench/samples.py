@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from specbench import metrics
-from specbench.bench import noise, statistics
+from specbench.bench import levels, noise, statistics
 from specbench.bench.batches import decodes, pooled
-from specbench.bench.costs import break_even, costs, rows_idle
+from specbench.bench.costs import break_even, costs, rows_idle, timing
+from specbench.bench.levels import relayed, round_row, steady
 from specbench.bench.lossless import Losslessness
 from specbench.bench.plan import acceptance_of
 from specbench.decoding.decode import Trace
@@ -75,6 +76,8 @@ class Sample:
             "tested": counts.tested,
             "accepted": counts.accepted,
             "overlap": math.fsum(x for r in self.method.rounds for x in r.overlap),
+            "nodes": sum(r.width for r in self.method.rounds),
+            "distance": math.fsum(r.distance for r in self.method.rounds),
             "draft_seconds": self.method.spans.get("draft", 0.0),
             "verify_seconds": self.method.spans.get("verify", 0.0),
             "alpha": counts.alpha,
@@ -83,10 +86,7 @@ class Sample:
     def round_rows(self) -> list[dict[str, Any]]:
         """The lines of rounds.parquet: one per round of the method."""
         where = {"prompt": self.prompt, "repeat": self.repeat}
-        return [
-            {**where, "round": i, **asdict(r)}
-            for i, r in enumerate(self.method.rounds)
-        ]  # fmt: skip
+        return [{**where, "round": i, **round_row(r)} for i, r in enumerate(self.method.rounds)]
 
 
 def digest(tokens: Sequence[int]) -> str:
@@ -129,6 +129,8 @@ class Cell:
         if self.samples and self.status in MEASURED:
             row |= numbers(self.samples, self.spec.k if self.spec.schedule == "constant" else None, self.spec.batch)
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
+            if self.spec.acceptance is not None:
+                row["law_distance"] = None  # of the synthetic law nobody knows it
         return row
 
     def sample_rows(self) -> list[dict[str, Any]]:
@@ -137,20 +139,6 @@ class Cell:
         groups = zip(decodes(self.samples), noise.flags(pooled(self.samples)), strict=True)
         flags = {i: flag for together, flag in groups for i in together}
         return [{**where, **s.row(), "outlier": flags[i]} for i, s in enumerate(self.samples)]
-
-
-def timing(traces: Sequence[Trace]) -> metrics.Timing:
-    """The totals of one arm; a span counts where it is outermost, its inner spans are part of it."""
-    return metrics.Timing(
-        seconds=math.fsum(t.seconds for t in traces),
-        draft=math.fsum(t.spans.get("draft", 0.0) for t in traces),
-        verify=math.fsum(t.spans.get("verify", 0.0) for t in traces),
-        accept=math.fsum(t.spans.get("accept", 0.0) for t in traces),
-        draft_first=math.fsum(t.spans.get("draft/first", 0.0) for t in traces),
-        rounds=sum(len(t.rounds) for t in traces),
-        drafted=sum(r.drafted for t in traces for r in t.rounds),
-        tokens=sum(len(t.tokens) for t in traces),
-    )
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
@@ -197,10 +185,11 @@ NUMBERS = (
     "c", "v", "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms",
     "round_host_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second",
     "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle",
-    "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_position", "term_verify",
-    "term_sampling", "term_host", "term_truncated",
+    "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_levels", "term_position",
+    "term_verify", "term_sampling", "term_host", "term_truncated",
     "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds",
-    "rounds", "drafted", "tested", "accepted", "drafted_per_round", "tokens",
+    "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
+    "draft_hit_rate", "law_distance", "tokens",
     "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average",
     "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
 )  # fmt: skip
@@ -211,9 +200,13 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
 
     `lookahead` is the K of a constant schedule, None of any other; `rows` were decoded together.
     """
-    rounds = [r for s in samples for r in s.method.rounds]
-    counts = metrics.acceptance(rounds)
-    baseline, method = timing([s.baseline for s in samples]), timing([s.method for s in samples])
+    traces = [s.method for s in samples]
+    rounds = [r for trace in traces for r in trace.rounds]
+    counts, drafting, lookahead = metrics.acceptance(rounds), metrics.drafting(rounds), steady(traces, lookahead)
+    baseline, method = timing([s.baseline for s in samples]), timing(traces)
+    step = metrics.ratio(baseline.seconds, baseline.rounds)
+    inner = levels.measured(traces, step)
+    drafts = levels.draft_costs(inner, traces, step, lookahead)
     speed, alpha = speedup_of(samples), alpha_of(samples)
     return {
         "prompts": len({s.prompt for s in samples}),
@@ -230,16 +223,20 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "speedup_high": speed.high,
         "speedup_geomean": statistics.geomean([_speedup(s) for s in samples]),
         "speedup_end_to_end": end_to_end(samples),
-        "break_even_batch": break_even(samples, baseline, method, lookahead, rows),
+        "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
         "rows_idle": rows_idle(samples, rows),
-        **explain(rounds, baseline, method, lookahead, speed.value).row(),
+        **explain(rounds, baseline, method, lookahead, speed.value, drafts, relayed(traces)).row(),
         "rounds": counts.rounds,
         "drafted": counts.drafted,
         "tested": counts.tested,
         "accepted": counts.accepted,
-        "drafted_per_round": metrics.ratio(counts.drafted, counts.rounds),
+        "drafted_per_round": drafting.levels,
+        "nodes_per_round": drafting.nodes,
+        "draft_hit_rate": drafting.hit_rate,
+        "law_distance": drafting.distance,
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
         **asdict(noise.diagnose(pooled(samples))),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
+        **levels.columns(inner),
     }

@@ -47,6 +47,12 @@ HUB = {
         "data/test-00000-of-00001.parquet",
     ),
 }
+PG19 = HubFile(
+    "emozilla/pg19",
+    "c021754c8e01c5b1cc83a1f549c1f97fbbb756b8",
+    "data/test-00000-of-00001-29a571947c0b5ccc.parquet",
+)
+LONG = ("needle", "passkey", "longdoc", "pg19")  # made or cut to a number of tokens: see `longtext`
 SHIPPED = {"code": ASSETS / "prompts" / "code.jsonl", "articles": ASSETS / "prompts" / "articles.jsonl"}
 
 
@@ -65,13 +71,13 @@ def read_rows(dataset: str) -> tuple[list[Row], str | None]:
 
 
 def unknown(dataset: str) -> UsageError:
-    names = [*SHIPPED, *HUB, *(f"{kind}:PATH" for kind in READERS)]
+    names = [*SHIPPED, *HUB, *(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
     kind, colon, path = dataset.partition(":")
     if os.path.isfile(dataset):
         suffix = Path(dataset.removesuffix(".gz")).suffix.removeprefix(".")
         close = [f"{suffix if suffix in READERS else 'text'}:{dataset}"]
     elif colon:
-        close = [f"{kind}:{path}" for kind in difflib.get_close_matches(kind.lower(), READERS, n=1)]
+        close = [f"{kind}:{path}" for kind in difflib.get_close_matches(kind.lower(), [*READERS, *LONG], n=1)]
     else:
         close = difflib.get_close_matches(dataset.lower(), names, n=2)
     hint = f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -21,9 +21,10 @@ from specbench.bench.wording import literal
 
 Row = Mapping[str, Any]
 LOOKAHEAD = ("k", "schedule", "confidence")
-IDENTITY = ("target", "draft", "target_revision", "draft_revision", "method", "acceptance", "dataset", "column",
-            "template", "limit", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta", "ignore_eos",
-            "dtype", "draft_dtype", "device", "tier", "batch", "seed", "warmup", "repeat", "until_ci")  # fmt: skip
+IDENTITY = ("target", "draft", "target_revision", "draft_revision", "model", "method", "acceptance", "dataset",
+            "column", "template", "limit", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta",
+            "ignore_eos", "dtype", "draft_dtype", "device", "tier", "batch", "seed", "warmup", "repeat",
+            "until_ci")  # fmt: skip
 NEAR = 0.01
 ACCEPTANCE = Text("acceptance by position", style="bold")
 COLUMNS = (

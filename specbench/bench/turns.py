@@ -4,12 +4,13 @@ Knows the fields of samples and traces; must not know files.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from specbench.bench.lossless import Losslessness
 from specbench.bench.samples import Cell, Sample
 from specbench.decoding.decode import Trace
-from specbench.metrics import RoundCounts
+from specbench.metrics import LevelCounts, RoundCounts
 from specbench.spec import RunSpec
 
 SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn
@@ -51,18 +52,27 @@ def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
 
 
 def _written(trace: Trace) -> dict[str, Any]:
-    rounds = [[r.drafted, r.tested, r.accepted, r.emitted, list(r.overlap)] for r in trace.rounds]
     return {
         "tokens": list(trace.tokens),
-        "rounds": rounds,
+        "rounds": [_counts(one) for one in trace.rounds],
         "seconds": trace.seconds,
         "prefill_seconds": trace.prefill_seconds,
         "spans": trace.spans,
     }
 
 
+def _counts(one: RoundCounts) -> list[Any]:
+    inner = [list(astuple(level)) for level in one.inner]
+    return [one.drafted, one.tested, one.accepted, one.emitted, list(one.overlap), one.nodes, one.distance, inner]
+
+
+def _round(d: int, t: int, a: int, e: int, overlap: Any, nodes: int = 0, distance: float = 0, inner: Any = ()) -> Any:
+    """The counts of a round from their line; older journals have no more than the first five."""
+    return RoundCounts(d, t, a, e, tuple(overlap), nodes, distance, tuple(LevelCounts(*level) for level in inner))
+
+
 def _read(written: Mapping[str, Any]) -> Trace:
-    rounds = tuple(RoundCounts(d, t, a, e, tuple(overlap)) for d, t, a, e, overlap in written["rounds"])
+    rounds = tuple(_round(*one) for one in written["rounds"])
     spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
     return Trace(tuple(written["tokens"]), rounds, float(written["seconds"]), float(written["prefill_seconds"]), spans)
 

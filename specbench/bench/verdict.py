@@ -19,8 +19,8 @@ Answer = Literal["YES", "NO", "UNCLEAR"]
 
 # Cells that differ in nothing of this answer the same question, with different methods, schedules and K.
 QUESTION = (
-    "schema_version", "target", "draft", "acceptance", "dataset", "temperature", "top_k", "top_p", "min_p", "eta",
-    "max_new_tokens", "ignore_eos", "tier", "batch", "dtype_resolved", "draft_dtype_resolved", "device_name",
+    "schema_version", "target", "draft", "model", "acceptance", "dataset", "temperature", "top_k", "top_p", "min_p",
+    "eta", "max_new_tokens", "ignore_eos", "tier", "batch", "dtype_resolved", "draft_dtype_resolved", "device_name",
     "fingerprint", "prompts_sha256",
 )  # fmt: skip
 FLAT = 0.01

@@ -15,10 +15,12 @@ from specbench.bench.sweep_table import is_number
 
 STAGES = (  # heading, column, whether it is a sum rather than a term
     ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
-    ("predicted", "speedup_predicted", True), ("position", "term_position", False), ("verify", "term_verify", False),
-    ("sampling", "term_sampling", False), ("host", "term_host", False), ("cali-\nbrated", "speedup_calibrated", True),
+    ("predicted", "speedup_predicted", True), ("inner\nrounds", "term_levels", False),
+    ("position", "term_position", False), ("verify", "term_verify", False), ("sampling", "term_sampling", False),
+    ("host", "term_host", False), ("cali-\nbrated", "speedup_calibrated", True),
     ("cut\nrounds", "term_truncated", False), ("measured", "speedup", True),
 )  # fmt: skip
+OF_NESTS = "term_levels"  # zero of every other method, and then not shown
 
 
 def why_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Group | None:
@@ -29,10 +31,12 @@ def why_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Group 
         return None
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
-    for heading, _, is_sum in STAGES:
+    nests = any(row[OF_NESTS] for row, _ in timed)
+    stages = [one for one in STAGES if nests or one[1] != OF_NESTS]
+    for heading, _, is_sum in stages:
         table.add_column(heading, justify="right", style="bold" if is_sum else "")
     for row, name in timed:
-        table.add_row(Text(name), *(stage(row[column], is_sum) for _, column, is_sum in STAGES))
+        table.add_row(Text(name), *(stage(row[column], is_sum) for _, column, is_sum in stages))
     return Group(Text("from the formula to the measurement, in units of speedup", style="bold"), table)
 
 

@@ -7,7 +7,21 @@ from typing import Annotated, NoReturn
 import typer
 
 from specbench import __version__
-from specbench.cli import calibrate, compare, methods, models, predict, report, run, selftest, sweep, trace, verdict
+from specbench.cli import (
+    calibrate,
+    compare,
+    methods,
+    models,
+    predict,
+    report,
+    run,
+    selftest,
+    skip,
+    sweep,
+    trace,
+    tree,
+    verdict,
+)
 from specbench.errors import SpecbenchError, UsageError
 
 INTERRUPTED = 130
@@ -26,6 +40,8 @@ app.command(name="report")(report.report)
 app.command(name="trace")(trace.trace)
 app.command(name="verdict")(verdict.verdict)
 app.command(name="calibrate")(calibrate.calibrate)
+app.command(name="skip-layers")(skip.skip_layers)
+app.command(name="tree")(tree.tree)
 app.command(name="selftest")(selftest.selftest)
 app.command(name="predict")(predict.predict)
 app.command(name="methods")(methods.methods)

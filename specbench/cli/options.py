@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from specbench.cli.parsing import with_models
 from specbench.errors import UsageError
 
 PAIR, METHOD, DATA, LAW, MEASURE, OUTPUT = "Pair", "Method", "Data", "Sampling", "Measuring", "Output"
@@ -23,6 +24,14 @@ Draft = Annotated[
     str | None,
     typer.Option(
         "--draft", "-d", help="The same for the draft. Default: the target's usual draft.", rich_help_panel=PAIR
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="NAME=CHECKPOINT: a further model by the name that a method file uses. Also NAME=target[:50%]. Repeatable.",
+        rich_help_panel=PAIR,
     ),
 ]
 TargetRevision = Annotated[str | None, typer.Option(help="Commit of the target on the hub.", rich_help_panel=PAIR)]
@@ -90,7 +99,8 @@ Dataset = Annotated[
     list[str] | None,
     typer.Option(
         "--dataset",
-        help="code, articles (shipped), humaneval, xsum (hub), or jsonl:, parquet:, csv:, text: and a path. Repeatable.",
+        help="code, articles (shipped), humaneval, xsum (hub), needle:, passkey:, longdoc:, pg19: and a LENGTH in tokens, "
+        "or jsonl:, parquet:, csv:, text: and a path. Repeatable.",
         rich_help_panel=DATA,
     ),
 ]
@@ -179,7 +189,7 @@ NO_SETTINGS = ("config", "quiet", "verbose", "resume", "grid", "file")
 def settings_of(given: Mapping[str, Any], config: Path | None) -> dict[str, Any]:
     """What a configuration file says, overridden by the options that were given."""
     chosen = {name: value for name, value in given.items() if name not in NO_SETTINGS and value is not None}
-    return {**read_config(config), **chosen}
+    return with_models({**read_config(config), **chosen})
 
 
 def read_config(path: Path | None) -> dict[str, Any]:

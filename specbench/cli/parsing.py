@@ -6,8 +6,9 @@ Knows the notation and its errors; must not know what the values are for.
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -48,6 +49,26 @@ def parse_counts(text: str, option: str, example: str) -> list[int]:
     if not all(part.isascii() and part.isdigit() and len(part) < 8 and 0 < int(part) <= 10**6 for part in parts):
         raise UsageError(f"cannot read {option} {text[:60]!r}: write whole numbers from 1 on, such as {example}")
     return sorted({int(part) for part in parts})
+
+
+def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with `model` as names and checkpoints: one value, though --model is repeatable.
+
+    In a file it may also be a mapping of names to checkpoints, or a list of these, which is an axis of a grid.
+    UsageError if it cannot be read.
+    """
+    from specbench.spec import named_models  # pydantic takes a moment, which --help need not
+
+    found = dict(settings)
+    if "model" not in found:
+        return found
+    given = found["model"]
+    axis = isinstance(given, list) and given != [] and all(isinstance(one, Mapping) for one in given)
+    try:
+        found["model"] = [named_models(one) for one in given] if axis else named_models(given)
+    except ValueError as error:
+        raise UsageError(f"--model: {error}") from None
+    return found
 
 
 def read_results(path: Path, needed: Sequence[str]) -> list[tuple[str, dict[str, str]]]:

@@ -7,6 +7,7 @@ from specbench.cli.launch import launch
 def run(
     target: o.Target = None,
     draft: o.Draft = None,
+    model: o.Models = None,
     target_revision: o.TargetRevision = None,
     draft_revision: o.DraftRevision = None,
     dtype: o.Dtype = None,

@@ -16,6 +16,7 @@ DEFAULT_KS = "1-8"
 def sweep_k(
     target: o.Target = None,
     draft: o.Draft = None,
+    model: o.Models = None,
     target_revision: o.TargetRevision = None,
     draft_revision: o.DraftRevision = None,
     dtype: o.Dtype = None,

@@ -10,6 +10,7 @@ import typer
 
 from specbench.cli import options as o
 from specbench.cli.launch import with_ks
+from specbench.cli.parsing import with_models
 from specbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def trace(
     prompt_file: PromptFile = None,
     target: o.Target = None,
     draft: o.Draft = None,
+    model: o.Models = None,
     target_revision: o.TargetRevision = None,
     draft_revision: o.DraftRevision = None,
     dtype: o.Dtype = None,
@@ -134,7 +136,7 @@ def spec_of(settings: Mapping[str, Any]) -> "RunSpec":
     """The one cell whose method is to decode; which data set it names does not matter here."""
     from specbench.bench import plan
 
-    specs = plan.cells({**with_ks(settings), "dataset": "code"})
+    specs = plan.cells({**with_models(with_ks(settings)), "dataset": "code"})
     if len(specs) > 1:
         raise UsageError("--k takes one value here: a trace shows one decode")
     return specs[0]
@@ -158,7 +160,7 @@ def rounds_of(spec: "RunSpec", backend: "Native", ids: list[int]) -> "tuple[Trac
 def shown_settings(spec: "RunSpec", backend: "Native") -> "dict[str, Setting]":
     """What a reader of a trace must know."""
     names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft" in backend.roles else {}
-    names |= {"target": spec.target, "method": spec.method, "K": spec.k}
+    names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
     names |= {"schedule": spec.schedule} if spec.schedule != "constant" else {}
     names |= {name.replace("_", "-"): value for name in SHOWN if (value := getattr(spec, name)) is not None}
     return names | {"dtype": str(backend.roles["target"].dtype).removeprefix("torch.")}

@@ -7,27 +7,41 @@ from dataclasses import MISSING, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from specbench.decoding.block import Block
+from specbench.decoding.cascade import Cascade, Relay
 from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.dynamic import Dynamic
+from specbench.decoding.jacobi import Jacobi
+from specbench.decoding.lookahead import Lookahead
 from specbench.decoding.lookup import PromptLookup, SuffixLookup
 from specbench.decoding.loop import Speculate
+from specbench.decoding.lossy import Lenient, Typical
+from specbench.decoding.maxgram import Maxgram
+from specbench.decoding.merge import Merge
 from specbench.decoding.method_files import read_method, words
+from specbench.decoding.retrieval import Retrieval
 from specbench.decoding.schedule import Constant, Schedule
-from specbench.decoding.tree import Branching, Distinct, Expand, Independent, Top
-from specbench.decoding.types import Drafter, Model, Verifier
+from specbench.decoding.streaming import Streaming
+from specbench.decoding.tree import Branching, Distinct, Expand, Independent, Planned, Top
+from specbench.decoding.types import Drafter, Model, Network, Verifier
 from specbench.decoding.verify import Rejection, TokenMatch
 from specbench.errors import UsageError
 from specbench.timing import Laps
+from specbench.tokens import ROOT, Parent
 
 PARTS: dict[str, type] = {
     part.__name__: part
     for part in (
-        *(NoDraft, ModelDrafter, Expand, PromptLookup, SuffixLookup, Speculate),
+        *(NoDraft, ModelDrafter, Expand, Planned, Dynamic, PromptLookup, SuffixLookup, Merge, Speculate),
+        *(Maxgram, Relay, Cascade),
+        *(Jacobi, Lookahead),
+        *(Streaming, Retrieval),
         *(Rejection, TokenMatch, Block),
+        *(Lenient, Typical),
         *(Top, Independent, Distinct),
     )
 }
 # what a part can do that stands in a field of this type
-KINDS: dict[Any, str] = {Drafter: "propose", Model: "probs", Verifier: "judge", Schedule: "lookahead",
+KINDS: dict[Any, str] = {Drafter: "propose", Model: "probs", Network: "twin", Verifier: "judge", Schedule: "lookahead",
                          Branching: "children"}  # fmt: skip
 
 
@@ -49,6 +63,8 @@ def build(
         )
     if not isinstance(method, Speculate):
         raise UsageError(f"{name}: method: the outermost part must be Speculate, not {type(method).__name__}")
+    if read_method(name)["lossless"] and not method.verifier.lossless:
+        raise UsageError(f"{name}: {type(method.verifier).__name__} is lossy: write `lossless: false` in the file")
     return method
 
 
@@ -74,7 +90,7 @@ def _part(value: Any, where: str, values: Mapping[str, Any], clock: Laps | None)
 def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], clock: Laps | None) -> Any:
     if name not in PARTS:
         raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join([*sorted(PARTS), *values])}")
-    known = {f.name: f for f in fields(PARTS[name])}
+    known = {f.name: f for f in fields(PARTS[name]) if f.init}
     timed = known.pop("clock", None) is not None and clock is not None
     if not isinstance(arguments, dict) or set(arguments) - set(known):
         wrong = ", ".join(map(str, set(arguments) - set(known))) if isinstance(arguments, dict) else repr(arguments)
@@ -88,15 +104,29 @@ def _object(name: str, arguments: Any, where: str, values: Mapping[str, Any], cl
     types = get_type_hints(PARTS[name])
     for key, part in built.items():
         _check(types[key], part, f"{where}.{key}")
-    if getattr(built.get("verifier"), "chains_only", False) and getattr(built.get("drafter"), "branches", False):
-        raise UsageError(
-            f"{where}: {type(built['verifier']).__name__} judges chains, and {type(built['drafter']).__name__} drafts "
-            "trees: take Rejection, or a drafter of chains"
-        )
+    _judged(built.get("verifier"), built.get("drafter"), where)
     try:
-        return PARTS[name](**built, **({"clock": clock} if timed else {}))
+        part = PARTS[name](**built, **({"clock": clock} if timed else {}))
+        return part.composition() if isinstance(part, Cascade) else part
     except ValueError as error:  # of a number that the part itself refuses
         raise UsageError(f"{where}: {error}") from None
+
+
+def _judged(verifier: Any, drafter: Any, where: str) -> None:
+    """Refuse a verifier that cannot judge trees, or trees of drawn tokens, where the drafter drafts them."""
+    if not getattr(drafter, "branches", False):
+        return
+    rule, drafts = type(verifier).__name__, type(drafter).__name__
+    if getattr(verifier, "chains_only", False):
+        raise UsageError(
+            f"{where}: {rule} judges chains, and {drafts} drafts trees: take Rejection, or a drafter of chains"
+        )
+    drawn = getattr(getattr(drafter, "branching", drafter), "drawn", True)
+    if getattr(verifier, "trees_of_points_only", False) and drawn:
+        raise UsageError(
+            f"{where}: {rule} judges chains and trees of point masses, and {drafts} drafts trees of drawn tokens: "
+            "take Rejection, a drafter of chains, or branching Top"
+        )
 
 
 def _check(kind: Any, part: Any, where: str) -> None:
@@ -109,11 +139,24 @@ def _check(kind: Any, part: Any, where: str) -> None:
     elif kind in KINDS:
         if not hasattr(part, KINDS[kind]):
             raise UsageError(f"{where}: expected a {kind.__name__.lower()}, found {_shown(part)}")
+        if kind is Drafter:
+            _honest(part, where)
     elif kind is float:
         if isinstance(part, bool) or not isinstance(part, int | float) or not math.isfinite(part):
             raise UsageError(f"{where}: expected a number, found {_shown(part)}")
-    elif isinstance(part, bool) or not isinstance(part, int) or part < 0:
-        raise UsageError(f"{where}: expected a whole number from 0 on, or the word k, found {_shown(part)}")
+    elif isinstance(part, bool) or not isinstance(part, int) or part < (ROOT if kind is Parent else 0):
+        wanted = "a node's number, or -1" if kind is Parent else "a whole number from 0 on, or the word k"
+        raise UsageError(f"{where}: expected {wanted}, found {_shown(part)}")
+
+
+def _honest(drafter: Any, where: str) -> None:
+    """Refuse a speculation with a lossy verifier as a drafter."""
+    verifier = getattr(drafter, "verifier", None)
+    if not getattr(verifier, "lossless", True):
+        raise UsageError(
+            f"{where}: {type(verifier).__name__} is lossy, so what a speculation with it says of its tokens is not "
+            "what they were drawn from, and nothing above it would be lossless: take Rejection inside a drafter"
+        )
 
 
 def _shown(part: Any) -> str:

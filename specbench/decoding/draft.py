@@ -54,7 +54,7 @@ class ModelDrafter:
 
     @property
     def static(self) -> bool:
-        return isinstance(self.schedule, Constant)
+        return isinstance(self.schedule, Constant) and self.model.static
 
     @property
     def room(self) -> int:

@@ -137,16 +137,25 @@ def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
 
 def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
     """The counts of a round that emitted `emitted` [B] tokens: tests behind the end of the sequence do not count."""
-    tree = draft.tree
+    tree, apart = draft.tree, distance(verdict, emitted)
     if not tree.size:
         none = torch.zeros_like(emitted)
-        return Round(none, none, none, emitted, verdict.overlap)
+        return Round(none, none, none, emitted, verdict.overlap, apart, 0, draft.rounds)
     levels = constant(tree.topology.depths, emitted.device)
     valid = draft.valid if draft.valid is not None else torch.ones_like(tree.ids, dtype=torch.bool)
     drafted = (valid * levels).amax(1) * (emitted > 0)
     tested = torch.minimum(verdict.accepted + tried_further(tree, valid, verdict), emitted)
     within = torch.arange(verdict.path.shape[1], device=emitted.device) < tested.unsqueeze(1)
-    return Round(drafted, tested, torch.minimum(verdict.accepted, emitted), emitted, verdict.overlap * within)
+    accepted, overlap = torch.minimum(verdict.accepted, emitted), verdict.overlap * within
+    return Round(drafted, tested, accepted, emitted, overlap, apart, tree.size, draft.rounds)
+
+
+def distance(verdict: Verdict, emitted: Tensor) -> Tensor:
+    """[B] float64: the distance from the target's law, summed over the `emitted` [B] tokens."""
+    if verdict.distance is None:
+        return torch.zeros_like(emitted, dtype=torch.float64)
+    levels = torch.arange(verdict.distance.shape[1], device=emitted.device)
+    return (verdict.distance.double() * (levels < emitted.unsqueeze(1))).sum(1)
 
 
 def tried_further(tree: TokenTree, valid: Tensor, verdict: Verdict) -> Tensor:

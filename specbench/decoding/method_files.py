@@ -15,7 +15,8 @@ OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
 
 def methods() -> dict[str, Path]:
     """The method files that ship with specbench, by name."""
-    return {path.stem: path for path in sorted((CONFIGS / "methods").glob("*.yaml"))}
+    found = {path.stem: path for path in (CONFIGS / "methods").glob("*.yaml")}
+    return dict(sorted(found.items()))
 
 
 def read_method(name: str) -> dict[str, Any]:
@@ -36,29 +37,48 @@ def read_method(name: str) -> dict[str, Any]:
 
 def needs(name: str) -> set[str]:
     """The names of the models that a method file mentions."""
-    return words(name, "model")
+    return words(name, "model") | words(name, "models")
 
 
 def words(name: str, field: str) -> set[str]:
     """What stands in the fields of one name anywhere in a method file, as words."""
-    return {str(value) for key, value in leaves(read_method(name)["method"]) if key == field}
+    return {str(value) for _, key, value in leaves(read_method(name)["method"]) if key == field}
 
 
-def leaves(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
-    """Every word, number and list of numbers of a composition with the field it stands in."""
+def leaves(value: Any, part: str = "", field: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Every word, number and list of numbers of a composition, with the part and the field that it stands in."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from leaves(inner, str(key))
-    elif isinstance(value, list) and not all(isinstance(inner, int) for inner in value):
+            names = (str(key), "") if part == "" or field else (part, str(key))  # parts and fields take turns
+            yield from leaves(inner, *names)
+    elif isinstance(value, list) and not numeric(value):
         for inner in value:
-            yield from leaves(inner, field)
+            yield from leaves(inner, part, field)
     else:
-        yield field, value
+        yield part, field, value
+
+
+def numeric(value: Any) -> bool:
+    """Whether it is a number, or a list of nothing else; the word k counts as one."""
+    return all(map(numeric, value)) if isinstance(value, list) else isinstance(value, int | float) or value in OPTIONS
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """What stands in lists of lists; a word or number itself."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from flat(inner)
+    else:
+        yield value
 
 
 def parameters(name: str) -> list[str]:
     """What a method depends on besides its models: options that it takes, and numbers that stand in its file."""
     found = list(leaves(read_method(name)["method"]))
-    options = [str(value) for _, value in found if value in OPTIONS]
-    numbers = [f"{field} {value}" for field, value in found if isinstance(value, int | float | list)]
+    options = [str(one) for *_, value in found for one in flat(value) if one in OPTIONS]
+    numbers = [
+        (f"{part} k {value}" if field == "k" else f"{field} {value}").replace("'", "")  # not the k of the command line
+        for part, field, value in found
+        if isinstance(value, int | float | list)
+    ]
     return list(dict.fromkeys([*options, *numbers]))

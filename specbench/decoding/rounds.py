@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specbench.decoding.levels import read_sums, sums
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Counted, Drawn, FromUniforms, Source, Stream
 from specbench.decoding.types import Context, Round
@@ -213,12 +214,18 @@ def read_rows(seen: Tensor) -> tuple[list[int], int]:
 
 
 def packed(done: Round) -> Tensor:
-    """[B, 4 + depth] float64: the counts of a round in one tensor."""
-    numbers = torch.stack([done.drafted, done.tested, done.accepted, done.emitted], 1)
-    return torch.cat([numbers.double(), done.overlap.double()], 1)
+    """[B, 7 + 7 · levels + depth] float64: the counts of a round in one tensor, those of its inner levels included."""
+    inner = sums(done)
+    numbers = torch.stack([done.drafted, done.tested, done.accepted, done.emitted], 1).double()
+    known = [numbers.new_full((numbers.shape[0], 1), count) for count in (done.nodes, len(inner))]
+    return torch.cat([numbers, done.distance.unsqueeze(1), *known, *inner, done.overlap.double()], 1)
 
 
 def read_counts(counts: Tensor) -> list[RoundCounts]:
     """The counts of a round on the host, one per row."""
-    rows = ((int(d), int(t), int(a), int(e), overlap) for d, t, a, e, *overlap in counts.tolist())
-    return [RoundCounts(d, t, a, e, tuple(overlap[:t])) for d, t, a, e, overlap in rows]
+    found = []
+    for drafted, tested, accepted, emitted, distance, nodes, levels, *rest in counts.tolist():
+        inner, overlap = read_sums(rest, int(levels))
+        whole = (int(drafted), int(tested), int(accepted), int(emitted))
+        found.append(RoundCounts(*whole, tuple(overlap[: int(tested)]), int(nodes), distance, inner))
+    return found

@@ -4,7 +4,8 @@ Knows the algebra; must not know networks, or how a tree is judged.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import ClassVar, Protocol
@@ -15,7 +16,7 @@ from torch import Tensor
 from specbench.decoding.draft import NoDraft, drawable
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.types import Context, Draft, Model, Verdict
-from specbench.tokens import ROOT, TokenTree, constant
+from specbench.tokens import ROOT, Level, Parent, TokenTree, constant, levels
 
 Children = tuple[Tensor, Tensor | None, Tensor]  # ids [B, m, w], what they were drawn from [B, m, w, V], which exist
 
@@ -80,33 +81,42 @@ class Distinct:
         return torch.stack(ids, 2), torch.stack(laws, 2), torch.stack(there, 2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grown(Draft):
+    """A draft with the tree that its model was fed, in which `places[i]` is node i; -1 if the model never saw it."""
+
+    fed: TokenTree
+    places: tuple[int, ...]
+
+
 @dataclass(frozen=True)
-class Expand:
-    """A tree of depth k: a node of level l has widths[l] children, one where there are fewer widths (SpecInfer's
-    expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3). Every level is one pass of the model over the level above."""
+class Planned:
+    """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it, or
+    on the last committed token (-1). Every level is one pass of the model over those nodes that have children; a node
+    with n children takes the first n of its branching, in the order in which they stand in the list.
+    """
 
     model: Model
-    k: int
-    widths: Sequence[int]
-    branching: Branching = field(default_factory=Independent)
-    static: ClassVar[bool] = True
+    parents: Sequence[Parent]
+    branching: Branching = field(default_factory=Distinct)
 
     def __post_init__(self) -> None:
-        if min(self.widths, default=1) < 1:
-            raise ValueError(f"widths: a node has at least one child, found {list(self.widths)}")
+        if not self.parents:
+            raise ValueError("parents: a tree has at least one node")
+        levels(tuple(self.parents))
+
+    @property
+    def static(self) -> bool:
+        return self.model.static
 
     @property
     def room(self) -> int:
-        return sum(accumulate(map(self.width, range(self.k)), mul))
+        return len(self.parents)
 
     @property
     def branches(self) -> bool:
         """Whether a node may have several children, so that no rule for chains can judge it."""
-        return any(self.width(level) > 1 for level in range(self.k))
-
-    def width(self, level: int) -> int:
-        """How many children a node of this level has; the root's is 0."""
-        return self.widths[level] if level < len(self.widths) else 1
+        return len(set(self.parents)) < len(self.parents)
 
     def start(self, context: Context) -> None:
         self.model.start(context)
@@ -115,27 +125,121 @@ class Expand:
         self.model.admit(context, row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        depth = self.k if budget is None else min(self.k, budget)
-        if depth < 1:
-            return NoDraft().propose(context, budget, rng)
-        tree = TokenTree.chain(context.seq.new_zeros((context.rows, 0)))
-        laws: list[Tensor] = []
-        there = context.live.new_ones((context.rows, 1))  # which rows have the root, and then every node
-        above = range(ROOT, ROOT + 1)  # the nodes of the level above; their rows stand one further
-        for level in range(depth):
-            new, behind = len(above) if level else 0, slice(above.start + 1, above.stop + 1)
-            rows = self.model.expand(context, tree, new, 0 if level else lag, raw=not self.branching.drawn)
-            token, q, exists = self.branching.children(rows, self.width(level), rng)
-            parents = (*tree.parents, *(node for node in above for _ in range(self.width(level))))
-            above = range(tree.size, len(parents))
-            tree = TokenTree(torch.cat([tree.ids, token.flatten(1)], 1), parents)
-            there = torch.cat([there, (exists & there[:, behind].unsqueeze(2)).flatten(1)], 1)
-            laws += [] if q is None else [q.flatten(1, 2)]
-        usable = constant(tree.topology.depths, there.device) <= drawable(context, depth).unsqueeze(1)
-        return Draft(tree, torch.cat(laws, 1) if laws else None, there[:, 1:] & usable)
+        plan = levels(tuple(self.parents))[: None if budget is None else max(budget, 0)]
+        return grow(self.model, self.branching, plan, context, rng, lag)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        self.model.settle(start, draft.tree, verdict)
+        settle(self.model, start, draft, verdict)
 
     def select(self, rows: Tensor) -> None:
         self.model.select(rows)
+
+
+@dataclass(frozen=True)
+class Expand:
+    """A tree of depth k: a node of level l has widths[l] children, one where there are fewer widths (SpecInfer's
+    expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
+
+    model: Model
+    k: int
+    widths: Sequence[int]
+    branching: Branching = field(default_factory=Independent)
+
+    def __post_init__(self) -> None:
+        if min(self.widths, default=1) < 1:
+            raise ValueError(f"widths: a node has at least one child, found {list(self.widths)}")
+
+    @property
+    def static(self) -> bool:
+        return self.model.static
+
+    @property
+    def room(self) -> int:
+        return sum(accumulate(self.each, mul))
+
+    @property
+    def branches(self) -> bool:
+        """Whether a node may have several children, so that no rule for chains can judge it."""
+        return any(width > 1 for width in self.each)
+
+    @property
+    def each(self) -> tuple[int, ...]:
+        """How many children a node of each level has; the root's comes first."""
+        return (*self.widths, *[1] * self.k)[: self.k]
+
+    def start(self, context: Context) -> None:
+        self.model.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        plan = levels(expansion(self.each))[: None if budget is None else max(budget, 0)]
+        return grow(self.model, self.branching, plan, context, rng, lag)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        settle(self.model, start, draft, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.model.select(rows)
+
+
+@lru_cache(maxsize=1024)
+def expansion(widths: tuple[int, ...]) -> tuple[int, ...]:
+    """The parents of a tree in which every node of level l has widths[l] children."""
+    parents: list[int] = []
+    above = range(ROOT, ROOT + 1)
+    for width in widths:
+        parents += [node for node in above for _ in range(width)]
+        above = range(len(parents) - len(above) * width, len(parents))
+    return tuple(parents)
+
+
+def grow(model: Model, branching: Branching, plan: Sequence[Level], context: Context, rng: Source, lag: int) -> Draft:
+    """A tree as planned, every level one pass; `lag` committed tokens before the last may be new to the model."""
+    if not plan:
+        return NoDraft().propose(context, None, rng)
+    fed = TokenTree.chain(context.seq.new_zeros((context.rows, 0)))
+    token, exists = context.seq, context.live.new_ones((context.rows, 1))  # of the level above; every row has the root
+    ids: list[Tensor] = []
+    laws: list[Tensor] = []
+    there: list[Tensor] = []
+    for number, level in enumerate(plan):
+        if number:
+            inner = constant(plan[number - 1].inner, token.device)
+            fed = TokenTree(torch.cat([fed.ids, token[:, inner]], 1), (*fed.parents, *plan[number - 1].above))
+            exists = exists[:, inner]
+        new = fed.size and exists.shape[1]
+        rows = model.expand(context, fed, new, 0 if number else lag, raw=not branching.drawn)
+        token, q, exists = offspring(branching, level, rows, exists, rng)
+        ids.append(token)
+        laws += [] if q is None else [q]
+        there.append(exists)
+    tree = TokenTree(torch.cat(ids, 1), tuple(parent for level in plan for parent in level.parents))
+    usable = constant(tree.topology.depths, token.device) <= drawable(context, len(plan)).unsqueeze(1)
+    places = (*(place for level in plan[:-1] for place in level.fed), *[-1] * token.shape[1])
+    valid = torch.cat(there, 1) & usable
+    return Grown(tree, torch.cat(laws, 1) if laws else None, valid, fed=fed, places=places)
+
+
+def offspring(branching: Branching, level: Level, rows: Tensor, exists: Tensor, rng: Source) -> Children:
+    """The nodes of a level from the rows [B, m, V] of the nodes above, some of which not all rows have [B, m]."""
+    ids: list[Tensor] = []
+    laws: list[Tensor] = []
+    exist: list[Tensor] = []
+    for places, width in level.families:
+        alike = len(level.families) == 1
+        index = slice(None) if alike else constant(places, rows.device)
+        token, q, there = branching.children(rows[:, index], width, rng)
+        ids.append(token.flatten(1))
+        laws += [] if q is None else [q.flatten(1, 2)]
+        exist.append((there & exists[:, index].unsqueeze(2)).flatten(1))
+    return torch.cat(ids, 1), torch.cat(laws, 1) if laws else None, torch.cat(exist, 1)
+
+
+def settle(model: Model, start: Tensor, draft: Draft, verdict: Verdict) -> None:
+    """Keep what was accepted in the cache of the model that has grown the draft. Of a path it was fed all nodes but
+    perhaps the last, which the next round feeds again (`lag`)."""
+    if isinstance(draft, Grown):
+        path = constant((*draft.places, -1), start.device)[verdict.path]  # behind its end it is -1, the last place
+        model.settle(start, draft.fed, replace(verdict, path=path))

@@ -55,6 +55,9 @@ class Round:
     """Counts of one round, each [B]; overlap [B, depth] is the chance of acceptance at each tested level, else zero.
 
     drafted counts levels that were drafted, tested those that were judged up to the end of the emitted tokens.
+    distance [B] is how far the laws of the emitted tokens lie from the target's, summed (`Verdict.distance`). nodes:
+    drafted tokens that the pass of the model was over, also those that some row does not have. inner: the rounds that
+    a speculation inside drafted with.
     """
 
     drafted: Tensor
@@ -62,6 +65,9 @@ class Round:
     accepted: Tensor
     emitted: Tensor
     overlap: Tensor
+    distance: Tensor
+    nodes: int = 0
+    inner: tuple["Round", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,12 +90,16 @@ class Verdict:
 
     path [B, depth] accepted nodes from the root, -1 behind them; accepted [B] their number; token [B] what is emitted
     after them (correction or bonus); overlap [B, depth] the chance that a level is accepted, given that it is reached.
+    distance [B, depth + 1] is the total variation distance of the law of the token emitted at a level from the
+    target's, given the text before it and averaged over the draft's draw there; 0 behind the end. None of a lossless
+    rule: there is none.
     """
 
     path: Tensor
     accepted: Tensor
     token: Tensor
     overlap: Tensor
+    distance: Tensor | None = None
 
 
 # (ids [B] just drawn, logits [B, V'] of the network before its law is applied) → whether to draw no more
@@ -97,7 +107,16 @@ After = Callable[[Tensor, Tensor], bool]
 
 
 class Model(Protocol):
-    """A language model at one cost level: (context, tree) → laws. Its cache changes time, never answers."""
+    """A language model at one cost level: (context, tree) → laws. Its cache changes time, never answers.
+
+    Of a model that sees less than the text (Streaming, Retrieval), it changes the answers too: a row is always the one
+    that its token was drawn from.
+    """
+
+    @property
+    def static(self) -> bool:
+        """Whether its calls do the same in every round, with tensors of the same shapes, and the host reads nothing."""
+        ...
 
     def start(self, context: Context) -> None:
         """Take in the prompts: all committed tokens but the last."""
@@ -137,6 +156,25 @@ class Model(Protocol):
 
     def select(self, rows: Tensor) -> None:
         """Make the given rows [B'] of the cache the rows from now on."""
+        ...
+
+
+class Network(Model, Protocol):
+    """A model of its own, from which others can be made that share its weights and its law."""
+
+    def twin(self) -> "Network":
+        """The same with a cache of its own."""
+        ...
+
+    def retrieved(self, budget: int, chunk: int, tail: int) -> Model:
+        """The same reading few of the keys in the cache of this one; see `Retrieval` for the numbers.
+
+        UsageError for a network that cannot: it is asked for when prompts are taken in.
+        """
+        ...
+
+    def successors(self) -> Tensor:
+        """[V] the most probable token after every token that is a text by itself; computed by the first call."""
         ...
 
 
@@ -183,7 +221,10 @@ class Drafter(Protocol):
 class Verifier(Protocol):
     """Decides which path of a draft is accepted and what is emitted after it."""
 
-    lossless: bool
+    @property
+    def lossless(self) -> bool:
+        """Whether what leaves a node is distributed as the node's row of p."""
+        ...
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         """p [B, n + 1, V]; what leaves a node must be distributed as the node's row of p if the rule is lossless."""

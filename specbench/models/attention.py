@@ -4,6 +4,8 @@ transformers repeats keys and values for every group as soon as there is a mask 
 verify pass a copy of the cache per layer. Here the queries of a group are laid side by side instead: the same sums.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +16,18 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "specbench_grouped"
+_seen: list[Tensor] | None = None  # where queries are noted, while they are
+
+
+@contextmanager
+def queries() -> Iterator[list[Tensor]]:
+    """The queries [B, H, q, D] of every layer that is called inside, in order: of eager calls only."""
+    global _seen
+    before, _seen = _seen, []
+    try:
+        yield _seen
+    finally:
+        _seen = before
 
 
 def grouped_attention(
@@ -31,6 +45,8 @@ def grouped_attention(
     A mask of no places hides nothing but, from several queries, what lies behind each. Anything but a mask shared by
     the heads and plain scaled dot products is left to transformers' own function.
     """
+    if _seen is not None:
+        _seen.append(query)
     if attention_mask is not None and attention_mask.shape[-1] == 0:
         attention_mask = None
     rows, heads, length, _ = query.shape

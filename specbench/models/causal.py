@@ -4,7 +4,7 @@ Knows one network and the law of its rows; must not know whether it judges or dr
 """
 
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,26 +12,42 @@ from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.types import After, Context, Verdict
-from specbench.models.attention import NAME, for_groups
+from specbench.models.attention import NAME, for_groups, queries
 from specbench.models.caches import RowStaticCache
 from specbench.models.forward import Passes
 from specbench.models.masks import additive, causal_mask, tree_mask
+from specbench.models.retrieval import Layout, Retrieved, unreadable
 from specbench.models.warp import Law
 from specbench.tokens import TokenTree, constant
+
+TEXTS = 512  # one-token texts in a pass, which has as many rows of logits
 
 
 class Causal:
     """A causal language model with a row-static cache. `width` is V, the width of the target's head.
 
     `fixed`: the cache stays where it is from one text to the next, which must have as many rows and places. `passes`
-    runs the short passes, where not whole rounds are made ready but every pass by itself.
+    runs the short passes, where not whole rounds are made ready but every pass by itself. `layout`: see `Retrieved`.
     """
+
+    static: ClassVar[bool] = True
 
     def __init__(self, network: Any, law: Law, width: int, fixed: bool = False, passes: Passes | None = None) -> None:
         self.network, self.law, self.width, self.fixed, self.passes = network, law, width, fixed, passes
         self.config = network.config.get_text_config(decoder=True)
         self.dtype: torch.dtype = network.dtype  # to ask a network or its configuration takes longer than a small pass
         self.cache: RowStaticCache | None = None
+        self.layout: Layout | None = None
+        self.bigrams: Tensor | None = None
+
+    def twin(self) -> "Causal":
+        passes = None if self.passes is None else self.passes.fresh()
+        return type(self)(self.network, self.law, self.width, self.fixed, passes)
+
+    def retrieved(self, budget: int, chunk: int, tail: int) -> Retrieved:
+        if not self.hides_nothing:
+            raise unreadable(type(self.network).__name__, self.config._attn_implementation)
+        return Retrieved(self, self.twin(), budget, chunk, tail)
 
     @torch.no_grad()
     def start(self, context: Context) -> None:
@@ -121,6 +137,31 @@ class Causal:
             )
         return torch.cat(parts, 1)[0]
 
+    @torch.no_grad()
+    def successors(self) -> Tensor:
+        if self.bigrams is None:
+            texts = torch.arange(self.width, device=self.network.device).unsqueeze(1)
+            self.bigrams = torch.cat([self._after_one(ids) for ids in torch.split(texts, TEXTS)])
+        return self.bigrams
+
+    def _after_one(self, ids: Tensor) -> Tensor:
+        """[B] the most probable token after each of the texts [B, 1], whatever lies in the cache."""
+        alone, start = Causal(self.network, self.law, self.width), torch.zeros_like(ids[:, 0])
+        all_of_them = torch.ones_like(start, dtype=torch.bool)
+        context = Context(ids, start, all_of_them, start, start[:0], all_of_them.clone(), reach=1)
+        alone.start(context)
+        return alone.expand(context, TokenTree.chain(ids[:, :0]), 0, raw=True)[:, 0].argmax(-1)
+
+    @torch.no_grad()
+    def queries(self, context: Context) -> list[Tensor]:
+        """[B, H, D] of every layer: the queries of the last committed token, which is fed for them."""
+        fed = self._last(context, 1)
+        mask = self._chain_mask(fed, context.reach)
+        with queries() as seen:
+            positions = self._within(context, fed)
+            self._forward(context.seq.gather(1, fed), positions, fed, mask, context.reach, keep=1)
+        return [query[:, :, -1] for query in seen]
+
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         if tree.topology.is_chain or self.cache is None:
             return  # the accepted tokens of a chain already lie where they belong
@@ -136,7 +177,8 @@ class Causal:
     def _last(self, context: Context, tokens: int) -> Tensor:
         """[B, tokens] positions of the last committed tokens; the first of all stands in for those before it."""
         back = constant(tuple(range(1 - tokens, 1)), context.pos.device)
-        return (context.pos.unsqueeze(1) + back).clamp_min(0)
+        places = (context.pos.unsqueeze(1) + back).clamp_min(0)
+        return places if self.layout is None else torch.maximum(places, self.layout.floor.unsqueeze(1))
 
     def _within(self, context: Context, positions: Tensor) -> Tensor:
         """Positions [B, q] up to the end of every row: what is drafted behind it beside longer rows is never emitted,
@@ -153,6 +195,7 @@ class Causal:
         """Logits [B, q, V'] (the last `keep` rows where it is not 0) of tokens ids [B, q] written to slots [B, q]."""
         assert self.cache is not None, "start() comes before any other call"
         names = tuple(mask) if isinstance(mask, dict) else ()
+        positions = positions if self.layout is None else positions + self.layout.shift.unsqueeze(1)
 
         def run(ids: Tensor, positions: Tensor, slots: Tensor, *masks: Tensor) -> Tensor:
             assert self.cache is not None
@@ -193,6 +236,8 @@ class Causal:
 
     def _per_type(self, masks: dict[str, Tensor]) -> Any:
         # Added to the scores: eager attention knows nothing else, and sdpa would convert a boolean mask in every layer.
+        if self.layout is not None:
+            masks = {name: mask & self.layout.seen(mask.shape[-1]) for name, mask in masks.items()}
         ready = {name: for_groups(additive(m, self.dtype), self.config) for name, m in masks.items()}
         return ready.get("", ready)
 

@@ -48,20 +48,21 @@ def check_pair(
     draft_tokenizer: "PreTrainedTokenizerBase",
     target_config: "PreTrainedConfig",
     draft_config: "PreTrainedConfig",
+    name: str = "draft",
 ) -> PairReport:
-    """The report on a pair that fits; a pair that does not is refused with what differs."""
+    """The report on a pair that fits; a pair that does not is refused with what differs. `name` is the draft's role."""
     target, draft = _tokens(target_tokenizer), _tokens(draft_tokenizer)
     widths = _text(target_config).vocab_size, _text(draft_config).vocab_size
-    _refuse_other_tokens(target, draft)
+    _refuse_other_tokens(target, draft, name)
     warnings = [
-        *_unknown(target, draft, "target", "draft"),
-        *_unknown(draft, target, "draft", "target"),
-        *_other_habits(target_tokenizer, draft_tokenizer),
-        *_other_widths(target, *widths),
+        *_unknown(target, draft, "target", name),
+        *_unknown(draft, target, name, "target"),
+        *_other_habits(target_tokenizer, draft_tokenizer, name),
+        *_other_widths(target, *widths, name),
     ]
     contexts = context_length(target_config), context_length(draft_config)
     if contexts[1] < contexts[0]:
-        warnings.append(f"the draft reads {contexts[1]} tokens only: the run is limited to its context")
+        warnings.append(f"the {name} reads {contexts[1]} tokens only: the run is limited to its context")
     return PairReport(max(target) + 1, *widths, min(contexts), tuple(warnings))
 
 
@@ -79,12 +80,12 @@ def context_length(config: "PreTrainedConfig") -> int:
     return limit if isinstance(limit, int) and limit > 0 else NO_LIMIT
 
 
-def _refuse_other_tokens(target: dict[int, str], draft: dict[int, str]) -> None:
+def _refuse_other_tokens(target: dict[int, str], draft: dict[int, str], name: str) -> None:
     differing = [number for number in sorted(target.keys() & draft.keys()) if target[number] != draft[number]]
     if differing or not target.keys() & draft.keys():
-        shown = [f"{n} is {target[n]!r} in the target and {draft[n]!r} in the draft" for n in differing[:3]]
+        shown = [f"{n} is {target[n]!r} in the target and {draft[n]!r} in the {name}" for n in differing[:3]]
         raise UnusableModelError(
-            f"target and draft have different tokenizers ({len(target)} and {len(draft)} tokens, {len(differing)} ids "
+            f"target and {name} have different tokenizers ({len(target)} and {len(draft)} tokens, {len(differing)} ids "
             f"differ): {', '.join(shown) or 'no id in common'}; choose a draft of the target's family (the pairs in "
             "configs/pairs.yaml) or a method without a draft model, such as prompt lookup"
         )
@@ -99,17 +100,17 @@ def _unknown(tokens: dict[int, str], other: dict[int, str], name: str, other_nam
     return [f"{len(extra)} tokens of the {name} are unknown to the {other_name}, first {shown}"]
 
 
-def _other_habits(target: "PreTrainedTokenizerBase", draft: "PreTrainedTokenizerBase") -> list[str]:
+def _other_habits(target: "PreTrainedTokenizerBase", draft: "PreTrainedTokenizerBase", name: str) -> list[str]:
     """Differences that leave the ids alone: they cost acceptance, not correctness."""
     warnings = []
     for role in ("bos_token", "eos_token"):
         ours, theirs = getattr(target, role, None), getattr(draft, role, None)
         if ours != theirs:
-            warnings.append(f"{role} is {ours!r} in the target and {theirs!r} in the draft: the target's holds")
+            warnings.append(f"{role} is {ours!r} in the target and {theirs!r} in the {name}: the target's holds")
     split = [text for text in PROBES if _encode(target, text) != _encode(draft, text)]
     if split:
         warnings.append(
-            f"{len(split)} of {len(PROBES)} probe texts are split into other tokens by the draft's tokenizer, first "
+            f"{len(split)} of {len(PROBES)} probe texts are split into other tokens by the {name}'s tokenizer, first "
             f"{split[0]!r}: prompts are encoded by the target's, acceptance may suffer"
         )
     return warnings
@@ -120,9 +121,9 @@ def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     return ids
 
 
-def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int) -> list[str]:
+def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int, draft: str) -> list[str]:
     warnings = []
-    for name, width in (("target", target_width), ("draft", draft_width)):
+    for name, width in (("target", target_width), (draft, draft_width)):
         beyond = sorted(number for number in tokens if number >= width)
         if beyond:
             first = f"{beyond[0]} {tokens[beyond[0]]!r}"
@@ -130,7 +131,7 @@ def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int) -
     if target_width != draft_width:
         verb = "padded with zeros" if draft_width < target_width else "cut"
         warnings.append(
-            f"same tokenizer, other head widths: {target_width} rows in the target, {draft_width} in the draft; the "
-            f"draft's law is {verb}, the target's stays as it is"
+            f"same tokenizer, other head widths: {target_width} rows in the target, {draft_width} in the {draft}; the "
+            f"{draft}'s law is {verb}, the target's stays as it is"
         )
     return warnings

@@ -150,17 +150,36 @@ def quiet() -> Iterator[None]:
 
 
 @dataclass
+class Gate:
+    """Whether passes of new shapes may be made ready, which takes long; `made`: how many were."""
+
+    open: bool = True
+    made: int = 0
+
+
+@dataclass
 class Passes:
-    """The passes of one network, each made ready by itself when its shapes are first met; there must be few of them."""
+    """The passes of one network, each made ready by itself when its shapes are first met; there must be few of them.
+
+    Once the gate is closed, passes of shapes that were never met run as they are: nothing is compiled in timed code.
+    """
 
     ready: Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+    gate: Gate = field(default_factory=Gate)
     _ready: dict[tuple[torch.Size, ...], Callable[..., Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         shapes = tuple(tensor.shape for tensor in inputs)
         if shapes not in self._ready:
+            if not self.gate.open:
+                return run(*inputs)
             self._ready[shapes] = self.ready(run)
+            self.gate.made += 1
         return self._ready[shapes](*(tensor.contiguous() for tensor in inputs))
+
+    def fresh(self) -> "Passes":
+        """The same for a network with another cache: what is made ready belongs to its cache."""
+        return Passes(self.ready, self.gate)
 
 
 def unshared(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,7 +1,8 @@
 """Networks that are some of the layers of another one and share its weights: early exit and layer skipping.
 
-A name like `target[:25%]` or `target[0:4,12:]` says which layers of which network. Knows where a Hugging Face decoder
-keeps its layers; must not know what the smaller network is for.
+A name like `target[:25%]` or `target[0:4,12:]` says which layers of which network, and `target[:25%] shared` that they
+and the whole network share a cache. Knows where a Hugging Face decoder keeps its layers; must not know what the smaller
+network is for.
 """
 
 import copy
@@ -14,7 +15,7 @@ from torch import nn
 
 from specbench.errors import UsageError
 
-NAME = re.compile(r"(?P<base>[^\[\]]+)\[(?P<layers>[^\[\]]+)\]")
+NAME = re.compile(r"(?P<base>[^\[\]]+)\[(?P<layers>[^\[\]]+)\](?P<shared> shared)?")
 PART = re.compile(r"(?P<first>\d+%?)?(?P<range>:)?(?P<last>\d+%?)?")
 
 
@@ -22,6 +23,12 @@ def base_of(name: str) -> str:
     """The network whose layers a name speaks of; the name itself where it speaks of no layers."""
     found = NAME.fullmatch(name)
     return found["base"] if found else name
+
+
+def shares(name: str) -> bool:
+    """Whether the layers that a name speaks of work on the cache of the whole network."""
+    found = NAME.fullmatch(name)
+    return found is not None and found["shared"] is not None
 
 
 def chosen(name: str, layers: int) -> list[int]:
@@ -41,6 +48,10 @@ def chosen(name: str, layers: int) -> list[int]:
         raise UsageError(
             f"{name}: of {layers} layers, numbered from 0, it must keep some, in rising order and none twice"
         )
+    if shares(name) and kept != list(range(min(len(kept), layers - 1))):
+        raise UsageError(
+            f"{name}: only the first layers of {layers} can share a cache with all of them, and not every one"
+        )
     return kept
 
 
@@ -51,17 +62,18 @@ def place(text: str | None, layers: int, otherwise: int) -> int:
     return math.ceil(int(text[:-1]) * layers / 100) if text.endswith("%") else int(text)
 
 
-def with_layers(network: Any, kept: Sequence[int]) -> Any:
+def with_layers(network: Any, kept: Sequence[int], cached_from: int = 0) -> Any:
     """A network of the kept layers [list of indices] of `network`, its embedding, last norm and head, on its weights.
 
-    Every module is its own, so that caches and configurations are; every tensor is the original's.
+    `cached_from` is the place of its first layer in a cache, the others follow. Every module is its own, so that caches
+    and configurations are; every tensor is the original's.
     """
     tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
     small = copy.deepcopy(network, tensors)
     config = small.config.get_text_config(decoder=True)
     holder, name, layers = layers_of(small, config.num_hidden_layers)
     setattr(holder, name, nn.ModuleList(layers[index] for index in kept))
-    for index, layer in enumerate(getattr(holder, name)):
+    for index, layer in enumerate(getattr(holder, name), cached_from):
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx = index  # where its keys and values lie in a cache

@@ -1,0 +1,113 @@
+"""The models that methods speak of: which of them have a checkpoint of their own, and which are layers of another one.
+
+Knows names, specs and configurations; must not know weights or how anything is decoded.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specbench.decoding.method_files import needs
+from specbench.errors import UsageError
+from specbench.models import pairs
+from specbench.models.layers import base_of, chosen
+from specbench.spec import PAIR_ROLES, RunSpec
+
+
+@dataclass(frozen=True)
+class Role:
+    """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype."""
+
+    checkpoint: pairs.Checkpoint
+    config: Any
+    tokenizer: Any
+    dtype: torch.dtype
+
+
+def named_by(specs: Iterable[RunSpec]) -> dict[str, list[str]]:
+    """The models that the methods of some specs name, each with what it leads to (see `trail`).
+
+    UsageError for a model that is neither target nor draft nor given, and for a given one that no method leads to.
+    """
+    specs = list(specs)
+    given = {name: text for spec in specs for name, text in spec.model}
+    found = {"target": ["target"]}
+    for method in dict.fromkeys(spec.method for spec in specs):
+        found |= {name: trail(name, given, method) for name in sorted(needs(method))}
+    used = {name for names in found.values() for name in names}
+    if unused := [name for name in given if name not in used]:
+        raise UsageError(
+            f"--model {unused[0]}={given[unused[0]]}: no method of this run uses it; leave it out, or name it in a "
+            f"method file of your own (model: {unused[0]})"
+        )
+    return found
+
+
+def trail(name: str, given: Mapping[str, str], method: str) -> list[str]:
+    """A name and what it leads to: `skip` → `target[:3,7:]` → `target`. The last one has a checkpoint of its own."""
+    names = [name]
+    while (after := behind(names[-1], given)) is not None:
+        if after in names:
+            raise UsageError(f"--model {name}={given.get(name, after)}: these layers are layers of themselves")
+        names.append(after)
+    role = names[-1]
+    if role not in {*PAIR_ROLES, *given}:
+        raise UsageError(
+            f"{method}: it uses the model {role}, which is neither target nor draft: say which one it is with "
+            f"--model {role}=CHECKPOINT"
+        )
+    return names
+
+
+def behind(name: str, given: Mapping[str, str]) -> str | None:
+    """What a name speaks of: layers of their network, a given name of the layers it stands for; None for a role."""
+    if (base := base_of(name)) != name:
+        return base
+    text = given.get(name, "")
+    return text if is_layers(text, {*PAIR_ROLES, *given}) else None
+
+
+def is_layers(text: str, known: Collection[str]) -> bool:
+    """Whether a text speaks of layers of a known model, and not of a checkpoint."""
+    return base_of(text) != text and base_of(text) in known
+
+
+def kept_layers(names: list[str], depth: int) -> list[int]:
+    """Which layers, of so many that its role has, the network of a trail keeps."""
+    kept = list(range(depth))
+    for text in reversed(names):
+        if base_of(text) != text:
+            kept = [kept[place] for place in chosen(text, len(kept))]
+    return kept
+
+
+def checkpoint_of(role: str, spec: RunSpec) -> pairs.Checkpoint:
+    """Where the weights of a role come from."""
+    if role == "target":
+        return pairs.resolve(spec.target, spec.target_revision)
+    if role == "draft":
+        return pairs.resolve(draft_name(spec), spec.draft_revision)
+    return pairs.resolve(dict(spec.model)[role])
+
+
+def draft_name(spec: RunSpec) -> str:
+    """The draft that is asked for, or the one that goes with the target."""
+    name = spec.draft or pairs.default_draft(spec.target)
+    if name is None:
+        raise UsageError(
+            f"no draft is known for {spec.target}: name one with --draft, or choose a pair of configs/pairs.yaml"
+        )
+    return name
+
+
+def half(config: Any) -> bool:
+    """Whether a checkpoint is stored in a type of 16 bits."""
+    own = config.dtype or config.get_text_config(decoder=True).dtype
+    return isinstance(own, torch.dtype) and own.itemsize == 2
+
+
+def depth(role: Role) -> int:
+    """How many layers the network of a role has."""
+    return int(role.config.get_text_config(decoder=True).num_hidden_layers)

@@ -1,0 +1,142 @@
+"""The best token tree for measured acceptance and measured costs (Sequoia, Chen et al. 2024, arXiv 2402.12374, §3, §4).
+
+Knows only numbers, and no other module, so every layer may import it. `bench.tree_search` measures what goes in.
+
+acceptance[b] is the chance that child b of an accepted node is the accepted one: its earlier siblings were rejected,
+and it was not. A node is accepted with the product of these along its path, so F(tree) = 1 + Σ over nodes of that
+product is how many tokens a round emits, if the chance of a child depends on its place among its siblings alone.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import add, attrgetter
+from typing import Literal
+
+Aim = Literal["speedup", "tokens"]  # on this machine, or on any
+
+ROOT = -1
+NEVER = -math.inf  # so many nodes fit into no tree of that depth
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a tree may be, and what is predicted of the best of that size: the tokens that a round emits, and what
+    the round costs in baseline steps."""
+
+    nodes: int
+    depth: int
+    tokens: float
+    cost: float
+
+    @property
+    def speedup(self) -> float:
+        return self.tokens / self.cost
+
+
+def expected_tokens(parents: Sequence[int], acceptance: Sequence[float]) -> float:
+    """F: tokens per round of any tree, the one after the accepted path included; a child beyond the known places has
+    none. ValueError if a chance is out of range."""
+    check(acceptance)
+    reached, children = [1.0], [0]
+    for parent in parents:
+        place = children[parent + 1]
+        children[parent + 1] += 1
+        reached.append(reached[parent + 1] * (acceptance[place] if place < len(acceptance) else 0.0))
+        children.append(0)
+    return sum(reached)
+
+
+@dataclass(frozen=True)
+class Search:
+    """All trees of at most so many nodes and levels, searched at once.
+
+    subtree[d][m]: the most tokens of a subtree of m nodes, its own root counted, at most d levels below it, if that
+    root is accepted. forest[d][b][m]: what the first b children of such a root add with m nodes in and below them.
+    """
+
+    acceptance: tuple[float, ...]
+    subtree: tuple[tuple[float, ...], ...]
+    forest: tuple[tuple[tuple[float, ...], ...], ...]
+
+    @classmethod
+    def over(cls, acceptance: Sequence[float], nodes: int, depth: int) -> "Search":
+        """The dynamic programme; `nodes` and `depth` at least 1. ValueError if an argument is out of range."""
+        check(acceptance)
+        if min(nodes, depth) < 1:
+            raise ValueError(f"a tree has a node and a level at least, asked were {nodes} and {depth}")
+        subtree = [(NEVER, 1.0, *[NEVER] * nodes)]
+        forest: list[tuple[tuple[float, ...], ...]] = [()]
+        for _ in range(depth):
+            below = subtree[-1]
+            children = [(0.0, *[NEVER] * nodes)]
+            for chance in acceptance:
+                children.append(joined(children[-1], scaled(below, chance), nodes))
+            forest.append(tuple(children))
+            subtree.append((NEVER, *(1 + max(some[m] for some in children) for m in range(nodes + 1))))
+        return cls(tuple(acceptance), tuple(subtree), tuple(forest))
+
+    def tokens(self, nodes: int, depth: int) -> float:
+        """The most tokens per round of a tree of exactly so many nodes in at most so many levels; -inf if none is."""
+        return self.subtree[depth][nodes + 1]
+
+    def tree(self, nodes: int, depth: int) -> tuple[int, ...]:
+        """The parents of that tree, level by level, siblings in their order. ValueError if there is none."""
+        if self.tokens(nodes, depth) == NEVER:
+            raise ValueError(f"{nodes} nodes fit into no tree of {depth} levels with {len(self.acceptance)} children")
+        parents: list[int] = []
+        waiting = [(ROOT, nodes + 1, depth)]
+        for node, size, levels in waiting:  # it grows while it is read
+            for part in self.children(size, levels):
+                waiting.append((len(parents), part, levels - 1))
+                parents.append(node)
+        return tuple(parents)
+
+    def children(self, size: int, depth: int) -> list[int]:
+        """How many nodes hang in each child of the root of the best subtree of `size` nodes."""
+        left, parts = size - 1, list[int]()
+        if not left:
+            return parts
+        forest, below = self.forest[depth], self.subtree[depth - 1]
+        for place in range(max(range(len(forest)), key=lambda b: forest[b][left]), 0, -1):
+            child = scaled(below, self.acceptance[place - 1])
+            shares = list(map(add, forest[place - 1][:left], child[left:0:-1]))
+            parts.append(left - shares.index(max(shares)))
+            left -= parts[-1]
+        return parts[::-1]
+
+
+def scaled(tokens: Sequence[float], chance: float) -> tuple[float, ...]:
+    return tuple(chance * some if some > NEVER else NEVER for some in tokens)
+
+
+def joined(before: Sequence[float], child: Sequence[float], nodes: int) -> tuple[float, ...]:
+    """One child more: for every number of nodes the best way to share them between it and those before it."""
+    backwards = child[nodes::-1]
+    return (NEVER, *(max(map(add, before[:m], backwards[nodes - m : nodes])) for m in range(1, nodes + 1)))
+
+
+def best_sizes(
+    search: Search, first: float, later: float, verify: Sequence[float], overhead: float, aim: Aim = "speedup"
+) -> tuple[Size, ...]:
+    """For every number of nodes m the depth d with the greatest speedup, F ÷ cost of a round, or the most tokens, F.
+
+    The cost is first + (d − 1)·later + verify[m] + overhead as in `theory.round_costs`: in baseline steps, verify[m] is
+    a step with the pass over m + 1 tokens in it, and a level of a tree costs what a token of a chain does. As many
+    nodes as both `search` and `verify` know of; none where not even one is.
+    """
+    found = []
+    for m in range(1, min(len(search.subtree[0]) - 1, len(verify))):
+        sizes = [
+            Size(m, d, search.tokens(m, d), first + (d - 1) * later + verify[m] + overhead)
+            for d in range(1, len(search.subtree))
+            if search.tokens(m, d) > NEVER
+        ]
+        found += [max(sizes, key=attrgetter(aim))] if sizes else []
+    return tuple(found)
+
+
+def check(acceptance: Sequence[float]) -> None:
+    """ValueError unless the chances are those of the children of one node, of which at most one is accepted."""
+    if not acceptance or not all(0 <= chance <= 1 for chance in acceptance) or sum(acceptance) > 1 + 1e-9:
+        raise ValueError(f"acceptance: chances of places among siblings, together at most 1, found {list(acceptance)}")
