@@ -18,6 +18,7 @@ from specbench.bench.batch_table import batch_markdown, batch_table, by_batch
 from specbench.bench.candidates import distance_of
 from specbench.bench.files import clean
 from specbench.bench.levels_table import levels_markdown, levels_table
+from specbench.bench.methods_table import by_method, methods_markdown, methods_table
 from specbench.bench.noise import Diagnostics, warnings
 from specbench.bench.order import FEWEST
 from specbench.bench.statistics import Interval, half_width
@@ -28,6 +29,7 @@ from specbench.bench.why_table import why_table
 from specbench.bench.wording import literal
 from specbench.bench.writing import finite, write_rows
 
+Row = Mapping[str, Any]
 FORMATS = ("table", "csv", "json", "jsonl", "md")
 SETTINGS = ("target", "draft", "model", "method", "k", "schedule", "confidence", "acceptance", "dtype_resolved",
             "draft_dtype_resolved", "temperature", "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos",
@@ -36,14 +38,16 @@ IDLE = 0.1  # share of row passes without a prompt above which a reader is told
 WIDEST = 4  # cells side by side; more of them stand below each other
 
 
-def tables(rows: Sequence[Mapping[str, Any]]) -> Group:
-    """Cells that differ in their lookahead alone as a sweep, the others side by side, a few at a time."""
-    groups = series(rows)
-    alone = [group[0] for group in groups if len(group) == 1]
+def tables(rows: Sequence[Row]) -> Group:
+    """Cells that differ in their lookahead alone as a sweep, many that differ in their method alone as lines of one
+    table, the others side by side, a few at a time."""
+    sweeps, methods, alone = arranged(rows)
     parts: list[RenderableType | None] = []
-    for group in (g for g in groups if len(g) > 1):
+    for group in sweeps:
         names = [lookahead(row) for row in group]
         parts += [sweep_table(group, cell_text), levels_table(group, names, cell_text), why_table(group, names)]
+    for group in methods:
+        parts += [methods_table(group, cell_text), why_table(group, [shown(row["method"])[:40] for row in group])]
     for i in range(0, len(alone), WIDEST):
         some = alone[i : i + WIDEST]
         names = [name_of(row, some) for row in some]
@@ -52,18 +56,27 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Group:
     return Group(*(part for part in parts if part is not None))
 
 
-def name_of(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+def arranged(rows: Sequence[Row]) -> tuple[list[list[Row]], list[list[Row]], list[Row]]:
+    """(sweeps over the lookahead, groups of many methods, all other rows), each row once."""
+    groups = series(rows)
+    single = [group[0] for group in groups if len(group) == 1]
+    methods = by_method(single)
+    taken = {id(row) for group in methods for row in group}
+    return [g for g in groups if len(g) > 1], methods, [row for row in single if id(row) not in taken]
+
+
+def name_of(row: Row, rows: Sequence[Row]) -> str:
     """A cell among others: its data set, and the settings in which they differ."""
     varying = [s for s in SETTINGS if len({str(r.get(s)) for r in rows}) > 1]
     return shown(" ".join([title(row["dataset"])[:20], *(f"{s} {row.get(s)}" for s in varying)]))[:40]
 
 
-def remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def remarks(rows: Sequence[Row]) -> list[str]:
     """What stands below the tables: notes, and the answer for every data set."""
     return [*map(shown, notes(rows)), *(shown(line) for answer in verdict(rows) for line in lines(answer))]
 
 
-def run_table(rows: Sequence[Mapping[str, Any]]) -> Group:
+def run_table(rows: Sequence[Row]) -> Group:
     """One column per cell, one line per number; what all cells share stands above the table."""
     varying = [s for s in SETTINGS if len({str(r.get(s)) for r in rows}) > 1]
     table = Table()
@@ -89,7 +102,7 @@ def shown(text: object) -> str:
     return clean(text, 2000)
 
 
-def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
+def constants(rows: Sequence[Row], varying: Sequence[str]) -> str:
     """One line on what all cells share."""
     first = rows[0]
     shared = [f"{first['target']} ← {first['draft'] or 'no draft'}"] if "target" not in varying else []
@@ -105,7 +118,7 @@ def constants(rows: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> str:
     )
 
 
-def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
     """What a reader must know besides the numbers, each thing once."""
     found = [f"{r['dataset']}, K {lookahead(r)}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
     found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
@@ -130,7 +143,7 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def shared_time(row: Mapping[str, Any]) -> str:
+def shared_time(row: Row) -> str:
     """What the interval of a batch is over: prompts decoded together are one draw of a time."""
     draws = row["draws"]
     over = f"over {draws} turns" if draws > 1 else "unknown, as there was one turn"
@@ -142,7 +155,7 @@ def shared_time(row: Mapping[str, Any]) -> str:
     )
 
 
-def stopping(row: Mapping[str, Any]) -> list[str]:
+def stopping(row: Row) -> list[str]:
     """Whether `--until-ci` got what it was asked for."""
     if not row.get("until_ci") or _absent(row.get("speedup_low")):
         return []
@@ -152,7 +165,7 @@ def stopping(row: Mapping[str, Any]) -> list[str]:
     return [f"{said} after {row['prompts']} prompts: {asked} (looked only after 20, 30, 45 …)"]
 
 
-def machine(row: Mapping[str, Any]) -> list[str]:
+def machine(row: Row) -> list[str]:
     """What the machine did while a cell was measured; cells that share a baseline share most of it."""
     if not row.get("prompts"):
         return []
@@ -160,7 +173,7 @@ def machine(row: Mapping[str, Any]) -> list[str]:
     return warnings(found, row["prompts"] * row["repeat"], row.get("threads"))
 
 
-def cell_text(row: Mapping[str, Any], column: str) -> str:
+def cell_text(row: Row, column: str) -> str:
     """A number as the table shows it; a dash where there is none."""
     if column.endswith("_interval"):
         name = column.removesuffix("_interval")
@@ -180,7 +193,7 @@ def _absent(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def rendered(rows: Sequence[Mapping[str, Any]], style: str) -> str:
+def rendered(rows: Sequence[Row], style: str) -> str:
     """The rows as csv, json, jsonl or md."""
     if style == "csv":
         buffer = io.StringIO()
@@ -193,12 +206,12 @@ def rendered(rows: Sequence[Mapping[str, Any]], style: str) -> str:
     return markdown(rows)
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """The tables as Markdown, and their notes as a list."""
-    groups = series(rows)
-    parts = [sweep_markdown(group, cell_text) for group in groups if len(group) > 1]
-    if alone := [group[0] for group in groups if len(group) == 1]:
-        parts.append(run_markdown(alone))
+    sweeps, methods, alone = arranged(rows)
+    parts = [sweep_markdown(group, cell_text) for group in sweeps]
+    parts += [methods_markdown(group, cell_text) for group in methods]
+    parts += [run_markdown(alone)] if alone else []
     parts += [table] if (table := levels_markdown(rows, [name_of(row, rows) for row in rows], cell_text)) else []
     parts += [batch_markdown(group, cell_text) for group in by_batch(rows)]
     answers = [" ".join(line.strip() for line in lines(answer)) for answer in verdict(rows)]
@@ -206,7 +219,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*parts, listed] if listed else parts)
 
 
-def run_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+def run_markdown(rows: Sequence[Row]) -> str:
     """The run table as Markdown."""
     lines = [line for caveat in caveats(rows) for line in (literal(caveat), "")]
     lines += [
@@ -220,7 +233,7 @@ def run_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show(rows: Sequence[Mapping[str, Any]], style: str, console: Console) -> None:
+def show(rows: Sequence[Row], style: str, console: Console) -> None:
     """Print the rows on the console of stdout."""
     if style == "table":
         console.print(tables(rows))
