@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.rounds import STEP
 from specbench.decoding.types import After, Context, Verdict
 from specbench.models.attention import NAME, for_groups, queries
 from specbench.models.caches import RowStaticCache
@@ -127,14 +128,19 @@ class Causal:
 
     @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
-        """[tokens, V'] logits along the text that already lies in context.seq [1, L], fed `block` tokens at a time."""
+        """[tokens, V'] logits along the text that already lies in context.seq [1, L], fed `block` tokens at a time.
+
+        Passes read the places that those of eager rounds read: else the difference between two ways of feeding would
+        lack that between the two lengths of attention.
+        """
         self.start(context)
-        parts = []
+        parts, root = [], int(context.pos)
         for begin in range(0, tokens, block):
             fed = context.pos.unsqueeze(1) + torch.arange(begin, min(begin + block, tokens), device=context.pos.device)
-            parts.append(
-                self._forward(context.seq.gather(1, fed), fed, fed, self._chain_mask(fed, context.reach), context.reach)
-            )
+            end, alone = root + begin + fed.shape[1], self.hides_nothing and fed.shape[1] == 1
+            reach = end if alone else min(-(-end // STEP) * STEP, context.reach)
+            mask = self._see_all(fed) if alone else self._chain_mask(fed, reach)
+            parts.append(self._forward(context.seq.gather(1, fed), fed, fed, mask, reach))
         return torch.cat(parts, 1)[0]
 
     @torch.no_grad()
