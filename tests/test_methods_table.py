@@ -3,11 +3,10 @@
 import io
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from specbench.bench.lossless import Losslessness
-from specbench.bench.methods_table import FEW, by_method, line, methods_markdown
+from specbench.bench.methods_table import COLUMNS, FEW, by_method, columns, line, methods_markdown
 from specbench.bench.report import arranged, cell_text, markdown, show
 from tests.measured import cell, sample
 from tests.nests import nested_sample
@@ -29,7 +28,7 @@ def test_many_methods_are_the_lines_of_one_table() -> None:
     out = printed(rows())
     first = [words[0] for words in map(str.split, out.splitlines()) if words]
     assert [word for word in first if word in NAMES][: len(NAMES)] == list(NAMES)
-    assert out.count("calibrated") == 1
+    assert out.count("95 % interval") == 1
     assert markdown(rows()).count("| method |") == 1
 
 
@@ -48,16 +47,30 @@ def test_every_row_is_shown_once_and_data_sets_and_temperatures_stay_apart() -> 
     assert sorted(id(row) for group in (*sweeps, *methods, alone) for row in group) == sorted(map(id, found))
 
 
+def numbers(row: dict[str, Any]) -> list[str]:
+    return line(row, [name for _, name in columns([row])], cell_text)
+
+
 def test_a_nest_is_shown_level_by_level_and_a_failed_cell_with_how_it_ended() -> None:
     nested = cell(nested_sample("p1"), nested_sample("p2"), method="cascade").row()
-    shown = line(nested, cell_text)
-    assert shown[1] == "0.500 / 0.500"
-    assert " / " in shown[2]
+    assert numbers(nested)[1] == "0.500/0.500"
+    assert "/" in numbers(nested)[2]
     failed = {**nested, "status": "oom"}
-    assert line(failed, cell_text)[0] == "oom"
+    assert numbers(failed)[0] == "oom"
     assert "oom" in methods_markdown([nested, failed], cell_text)
+    assert "level inside" in methods_markdown([nested], cell_text)
 
 
-def test_a_lossy_method_says_by_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lossy_method_says_by_how_much_and_the_others_nothing() -> None:
     lossy = {**cell(sample("p1"), lossless=Losslessness("lossy")).row(), "law_distance": 0.25}
-    assert line(lossy, cell_text)[-1] == "lossy by 0.250"
+    (exact, *_) = rows()
+    assert numbers(lossy)[-1] == "0.250"
+    assert line(exact, [name for _, name in columns([lossy, exact])], cell_text)[-1] == ""
+    assert len(columns([exact])) == len(COLUMNS) == len(columns([lossy])) - 1
+
+
+def test_no_number_is_cut_however_narrow_the_console_is() -> None:
+    file = io.StringIO()
+    show(rows(), "table", Console(file=file, width=40))
+    (chain,) = [found for found in file.getvalue().splitlines() if found.strip().startswith("chain ")][:1]
+    assert cell_text(rows()[0], "speedup_interval") in chain

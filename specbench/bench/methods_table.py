@@ -4,10 +4,11 @@ Knows rows of results.csv; must not know how they were measured. Of a nest, α a
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -24,12 +25,13 @@ FEW = 4  # so many cells stand side by side, with more numbers of each
 LEVELS = ("alpha", "c")  # shown for every level of a nest
 COLUMNS = (
     ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("c", "c"), ("v", "v"), ("speedup", "speedup"),
-    ("95 % interval", "speedup_interval"), ("predicted", "speedup_predicted"), ("calibrated", "speedup_calibrated"),
-    ("lossless", "lossless"),
+    ("95 % interval", "speedup_interval"), ("pre-\ndicted", "speedup_predicted"),
+    ("cali-\nbrated", "speedup_calibrated"),
 )  # fmt: skip
-LEGEND = (
-    "alpha and c of a nest: level / level inside; lossy by: how far the law of an emitted token is from the target's"
-)
+DISTANCE = ("lossy\nby", "law_distance")
+LEGEND = "alpha and c of a nest: level/level inside"
+LOSSY = "lossy by: how far the law of an emitted token is from the target's"
+WIDTH = 120  # of the widest table: a number that is cut is worse than a line that wraps
 
 
 def by_method(rows: Sequence[Row]) -> list[list[Row]]:
@@ -48,45 +50,66 @@ def title(rows: Sequence[Row]) -> str:
     return clean(" · ".join(parts), 300)
 
 
-def line(row: Row, text: Show) -> list[str]:
+def columns(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """Labels and columns of a table: with the distance from the target's law where a method is lossy."""
+    return (*COLUMNS, DISTANCE) if any(map(lossy, rows)) else COLUMNS
+
+
+def lossy(row: Row) -> bool:
+    return row.get("lossless") == "lossy"
+
+
+def line(row: Row, names: Sequence[str], text: Show) -> list[str]:
     """The numbers of a method as `text` shows them; how it ended where it has none."""
     if row["status"] not in MEASURED:
-        return [str(row["status"]), *["–"] * (len(COLUMNS) - 1)]
-    return [of_column(row, column, text) for _, column in COLUMNS]
+        return [str(row["status"]), *["–"] * (len(names) - 1)]
+    return [of_column(row, name, text) for name in names]
 
 
-def of_column(row: Row, column: str, text: Show) -> str:
-    """A number; level by level of a nest, and with its distance from the target's law of a lossy method."""
-    if column in LEVELS:
-        return per_level(row, column, text)
-    lossy = column == "lossless" and row.get(column) == "lossy" and is_number(row.get("law_distance"))
-    return f"{text(row, column)} by {text(row, 'law_distance')}" if lossy else text(row, column)
+def of_column(row: Row, name: str, text: Show) -> str:
+    """A number; of a nest α and c level by level; no distance of a method that is not lossy."""
+    if name == "law_distance" and not lossy(row):
+        return ""
+    inside = [f"{name}_{level}" for level in range(2, depth(row) + 1)] if name in LEVELS else []
+    return "/".join([text(row, name), *(text(row, other) for other in inside if is_number(row.get(other)))])
 
 
-def per_level(row: Row, column: str, text: Show) -> str:
-    inside = [f"{column}_{level}" for level in range(2, depth(row) + 1)]
-    return " / ".join([text(row, column), *(text(row, name) for name in inside if is_number(row.get(name)))])
+@dataclass(frozen=True)
+class Whole:
+    """A table at its own width, however narrow the console is."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.table, options.update_width(max(options.max_width, WIDTH)))
+
+
+def legends(rows: Sequence[Row]) -> str:
+    return "; ".join([LEGEND] * any(depth(row) > 1 for row in rows) + [LOSSY] * any(map(lossy, rows)))
 
 
 def methods_table(rows: Sequence[Row], text: Show) -> Group:
     """One line per method of a group of `by_method`; the fastest lossless one is bold."""
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     table.add_column("method", no_wrap=True)
-    for label, column in COLUMNS:
-        table.add_column(label, justify="right", no_wrap=column in ("speedup_interval", *LEVELS))
-    right = [row for row in rows if is_number(row.get("speedup")) and row.get("lossless") not in ("lossy", "MISMATCH")]
+    for label, _ in columns(rows):
+        table.add_column(label, justify="right", no_wrap=True)
+    right = [row for row in rows if is_number(row.get("speedup")) and not lossy(row)]
     fastest = max(right, key=lambda row: float(row["speedup"]), default=None)
     for row in rows:
-        cells = [clean(str(row["method"]), 40), *line(row, text)]
+        cells = [clean(str(row["method"]), 40), *line(row, [name for _, name in columns(rows)], text)]
         table.add_row(*map(Text, cells), style="bold" if row is fastest else "")
-    return Group(Text(title(rows), style="bold"), *map(Text, caveats(rows)), table, Text(LEGEND))
+    below = [Text(legends(rows))] if legends(rows) else []
+    return Group(Text(title(rows), style="bold"), *map(Text, caveats(rows)), Whole(table), *below)
 
 
 def methods_markdown(rows: Sequence[Row], text: Show) -> str:
     """The same as Markdown."""
+    labels = [label.replace("-\n", "").replace("\n", " ") for label, _ in columns(rows)]
     lines = [f"**{literal(title(rows).strip())}**", ""]
     lines += [part for caveat in caveats(rows) for part in (literal(caveat), "")]
-    lines += ["| method | " + " | ".join(label.replace("\n", " ") for label, _ in COLUMNS) + " |"]
-    lines += ["|---|" + "---:|" * len(COLUMNS)]
-    lines += ["| " + " | ".join([literal(clean(str(row["method"]), 40)), *line(row, text)]) + " |" for row in rows]
-    return "\n".join([*lines, "", LEGEND]) + "\n"
+    lines += ["| method | " + " | ".join(labels) + " |", "|---|" + "---:|" * len(labels)]
+    for row in rows:
+        cells = [literal(clean(str(row["method"]), 40)), *line(row, [name for _, name in columns(rows)], text)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, *(["", legends(rows)] if legends(rows) else [])]) + "\n"

@@ -236,7 +236,7 @@ def run_markdown(rows: Sequence[Row]) -> str:
 def show(rows: Sequence[Row], style: str, console: Console) -> None:
     """Print the rows on the console of stdout."""
     if style == "table":
-        console.print(tables(rows))
+        console.print(tables(rows), crop=False)  # see `methods_table.Whole`
         for line in remarks(rows):
             console.print(Text(line), soft_wrap=True)
     else:

@@ -123,16 +123,23 @@ def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
         path = draft.tree.ids.gather(1, verdict.path.clamp_min(0))
         block = torch.cat([path, block], 1).scatter(1, verdict.accepted.unsqueeze(1), block)
 
-    emitted = torch.minimum(verdict.accepted + 1, context.last - context.pos) * context.live
-    ends = torch.isin(block, context.eos) & (levels < emitted.unsqueeze(1))
-    ended = ends.any(1)
-    emitted = torch.where(ended, ends.long().argmax(1) + 1, emitted)
-
+    emitted, ended = cut(context, verdict, block, levels)
     context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + levels, block)  # rubbish behind the emitted tokens
     counts = count(draft, verdict, emitted)
     context.pos += emitted
     context.live &= ~ended & (context.pos < context.last)
     return counts
+
+
+def cut(context: Context, verdict: Verdict, block: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+    """([B] how many tokens of block [B, depth + 1] are emitted, [B] whether the last of them ends the sequence)."""
+    ends = torch.isin(block, context.eos)
+    if block.shape[1] == 1:  # a live row has a place for one token: no more arithmetic than a step of it needs
+        return context.live.long(), ends[:, 0] & context.live
+    emitted = torch.minimum(verdict.accepted + 1, context.last - context.pos) * context.live
+    ends &= levels < emitted.unsqueeze(1)
+    ended = ends.any(1)
+    return torch.where(ended, ends.long().argmax(1) + 1, emitted), ended
 
 
 def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
