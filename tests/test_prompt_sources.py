@@ -98,7 +98,11 @@ def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         ("a.jsonl", b"[" * 100_000, "a.jsonl:1: not JSON"),
         ("a.jsonl", b'{"prompt": ' + b"9" * 5000 + b"}", "a.jsonl:1: not JSON"),
         ("a.jsonl", b'{"prompt": "a"}\n{"prompt": "\xe9"}\n', "a.jsonl:2: not UTF-8"),
-        ("a.jsonl", gzip.compress(b'{"prompt": "a"}'), "is compressed with gzip; give it a name that ends in .gz"),
+        (
+            "a.jsonl",
+            gzip.compress(b'{"prompt": "a"}', mtime=0),
+            "is compressed with gzip; give it a name that ends in .gz",
+        ),
         ("a.csv", b"prompt,category\na,x\nHello, world,x\n", "a.csv:3: the row has not as many cells as the header"),
         ("a.csv", b"prompt,category\na\n", "a.csv:2: the row has not as many cells"),
         ("a.csv", b'prompt\n"a\n', "a.csv:2: not CSV"),
@@ -114,7 +118,7 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, name: str, content: b
 
 
 def test_bad_gzip(tmp_path: Path) -> None:
-    for number, data in enumerate((b'{"prompt": "a"}', gzip.compress(b'{"prompt": "a"}')[:-9], b"")):
+    for number, data in enumerate((b'{"prompt": "a"}', gzip.compress(b'{"prompt": "a"}', mtime=0)[:-9], b"")):
         path = tmp_path / f"{number}.jsonl.gz"
         path.write_bytes(data)
         assert str(path) in complaint(f"jsonl:{path}")
