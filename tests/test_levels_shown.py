@@ -120,3 +120,10 @@ def test_a_nest_that_loses_by_its_drafts_says_what_its_level_costs() -> None:
     dear = replace(one, method=replace(one.method, seconds=0.2, spans={**SPANS, "draft": 0.16, "draft/verify": 0.12}))
     (line,) = losing(cell(dear).row())
     assert "drafting 4.0 levels costs 8.00 steps (level 2 emits 1.3 tokens per pass of 2.00 steps)" in line
+
+
+def test_questions_that_differ_in_the_temperature_are_told_apart_on_the_page(tmp_path: Path) -> None:
+    path = write_run(tmp_path, [cell(sample("p1"), sample("p2"), temperature=t) for t in (0.0, 1.0)])
+    page = write_report([path], png=False).read_text()
+    assert all(f"· T {t}</h3>" in page for t in (0.0, 1.0))
+    assert "temperature 0.0</h3>" not in page

@@ -122,18 +122,20 @@ def questions(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Question]:
     verdicts = dict(
         zip(dict.fromkeys(key(r) for r in rows if text(r, "method") != BASELINE), verdict(rows), strict=True)
     )
-    return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1]))) for g in groups]
+    apart = [name for name in QUESTION if name in report.SETTINGS and varies(rows, name)]  # besides the data set
+    return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1])), apart) for g in groups]
 
 
 def key(row: Row) -> tuple[str, ...]:
     return tuple(text(row, name) for name in QUESTION)
 
 
-def question(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None) -> Question:
+def question(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None, apart: Sequence[str]) -> Question:
+    """`apart`: the settings that tell this question from the others on the same data set."""
     varying = [s for s in report.SETTINGS if varies(rows, s)]
     best = best_of(cells, rows, found)
     return Question(
-        heading=report.title(rows[0]["dataset"]),
+        heading=" · ".join([report.title(rows[0]["dataset"]), *(setting(rows[0], name) for name in apart)]),
         settings=" · ".join([report.constants(rows, varying), *caveats(rows)]),
         verdict=found,
         rows=rows,
@@ -204,9 +206,12 @@ def label(row: Row, rows: Sequence[Row]) -> str:
     }
     first = [name for setting, name in names.items() if varies(rows, setting)]
     others = [s for s in report.SETTINGS if s not in (*LOOKAHEAD, *names) and varies(rows, s)]
-    return " · ".join(
-        [*first, f"K {lookahead(row)}", *(f"{s.replace('_', ' ')} {text(row, s) or '–'}" for s in others)]
-    )
+    return " · ".join([*first, f"K {lookahead(row)}", *(setting(row, name) for name in others)])
+
+
+def setting(row: Row, name: str) -> str:
+    """A setting with its value."""
+    return f"{'T' if name == 'temperature' else name.replace('_', ' ')} {text(row, name) or '–'}"
 
 
 def varies(rows: Sequence[Row], setting: str) -> bool:
