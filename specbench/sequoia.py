@@ -34,19 +34,6 @@ class Size:
         return self.tokens / self.cost
 
 
-def expected_tokens(parents: Sequence[int], acceptance: Sequence[float]) -> float:
-    """F: tokens per round of any tree, the one after the accepted path included; a child beyond the known places has
-    none. ValueError if a chance is out of range."""
-    check(acceptance)
-    reached, children = [1.0], [0]
-    for parent in parents:
-        place = children[parent + 1]
-        children[parent + 1] += 1
-        reached.append(reached[parent + 1] * (acceptance[place] if place < len(acceptance) else 0.0))
-        children.append(0)
-    return sum(reached)
-
-
 @dataclass(frozen=True)
 class Search:
     """All trees of at most so many nodes and levels, searched at once.

@@ -16,9 +16,9 @@ from specbench.decoding.schedule import Costs
 from specbench.decoding.tree import Distinct, Expand, Planned
 from specbench.decoding.verify import Rejection
 from specbench.errors import UsageError
-from specbench.sequoia import expected_tokens
 from specbench.spec import RunSpec
 from tests.frontdoor import Command, Outcome
+from tests.test_sequoia import expected_tokens
 from tests.tinypair import Pair, prompts
 from tests.toys import CPU, KINDS, Toy, random_pair
 

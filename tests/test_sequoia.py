@@ -21,7 +21,8 @@ from specbench.errors import UsageError
 from specbench.metrics import acceptance
 from specbench.models.causal import Causal
 from specbench.models.warp import Law
-from specbench.sequoia import ROOT, Search, best_sizes, expected_tokens
+from specbench.sequoia import ROOT, Search, best_sizes
+from specbench.theory_levels import tree_tokens
 from specbench.tokens import TokenTree, levels, topology
 from tests.laws import EXACT, block_error, one_round, proposals
 from tests.tiny import network, path_to
@@ -40,6 +41,12 @@ SHAPES = {
 }
 shapes = pytest.mark.parametrize("parents", SHAPES.values(), ids=SHAPES)
 ways = pytest.mark.parametrize("branching", [Top(), Independent(), Distinct()], ids=lambda way: type(way).__name__)
+
+
+def expected_tokens(parents: Sequence[int], chances: Sequence[float]) -> float:
+    """F of any tree whose children are accepted by their place among siblings; one beyond the known places never is."""
+    places = [list(parents[:node]).count(parent) for node, parent in enumerate(parents)]
+    return tree_tokens(parents, [chances[place] if place < len(chances) else 0.0 for place in places])
 
 
 # --- the search -------------------------------------------------------------------------------------------------------
