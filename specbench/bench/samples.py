@@ -226,6 +226,18 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
         "rows_idle": rows_idle(samples, rows),
         **explain(rounds, baseline, method, lookahead, speed.value, drafts, relayed(traces)).row(),
+        **tallies(counts, drafting),
+        "tokens": method.tokens,
+        "baseline_tokens": baseline.tokens,
+        **asdict(noise.diagnose(pooled(samples))),
+        **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
+        **levels.columns(inner),
+    }
+
+
+def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str, Any]:
+    """What the rounds drafted, tested and accepted, in all and in the mean."""
+    return {
         "rounds": counts.rounds,
         "drafted": counts.drafted,
         "tested": counts.tested,
@@ -234,9 +246,4 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "nodes_per_round": drafting.nodes,
         "draft_hit_rate": drafting.hit_rate,
         "law_distance": drafting.distance,
-        "tokens": method.tokens,
-        "baseline_tokens": baseline.tokens,
-        **asdict(noise.diagnose(pooled(samples))),
-        **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
-        **levels.columns(inner),
     }
