@@ -25,6 +25,8 @@ class LevelCounts:
 class RoundCounts:
     """One round of one sequence: drafted, tested and accepted levels, emitted tokens (correction or bonus included).
 
+    `drafted` counts every level that was drafted, because each costs the same; `surplus` those of them behind the end
+    of the sequence, which no verdict could use.
     `overlap[i]` is the chance that the verifier accepts level i + 1 given that it is tested: Σ min(p, q) for
     `Rejection`, Σ p·q for `TokenMatch`. `nodes`: drafted tokens in the pass of the target, more than levels in a tree;
     0 where nobody noted it. `distance`: total variation distance from the target's law, summed over the emitted tokens.
@@ -39,6 +41,12 @@ class RoundCounts:
     nodes: int = 0
     distance: float = 0.0
     inner: tuple[LevelCounts, ...] = ()
+    surplus: int = 0
+
+    @property
+    def usable(self) -> int:
+        """Drafted levels that the sequence had room for."""
+        return self.drafted - self.surplus
 
     @property
     def width(self) -> int:
@@ -48,7 +56,7 @@ class RoundCounts:
     @property
     def reached(self) -> int:
         """Levels that were tested, and the next one where the accepted path of a tree ended before the others."""
-        ended = self.accepted == self.tested < self.drafted and self.emitted > self.accepted
+        ended = self.accepted == self.tested < self.usable and self.emitted > self.accepted
         return self.tested + ended
 
 
@@ -96,7 +104,7 @@ def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
 
     Where the accepted path of a tree ends before the others nothing is accepted at the next position.
     """
-    longest = max((r.drafted for r in rounds), default=0)
+    longest = max((r.usable for r in rounds), default=0)
     return tuple(
         ratio(sum(r.accepted >= i for r in rounds), sum(r.reached >= i for r in rounds)) for i in range(1, longest + 1)
     )
@@ -104,7 +112,7 @@ def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
 
 def overlap_by_level(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
     """Mean chance of acceptance at levels 1, 2, …, each over the rounds that reached it; NaN where none did."""
-    longest = max((r.drafted for r in rounds), default=0)
+    longest = max((r.usable for r in rounds), default=0)
     reached = [[r.overlap[i] if i < r.tested else 0.0 for r in rounds if r.reached > i] for i in range(longest)]
     return tuple(min(ratio(math.fsum(chances), len(chances)), 1.0) for chances in reached)
 
@@ -129,7 +137,7 @@ def total(counts: Sequence[LevelCounts]) -> LevelCounts:
 
 @dataclass(frozen=True)
 class Drafting:
-    """What rounds drafted: the share that drafted anything, levels and nodes of a mean round.
+    """What rounds drafted: the share that drafted anything, levels and nodes of a mean round, used or not.
 
     distance: mean total variation distance of the law of an emitted token from the target's; 0 of lossless methods.
     """
@@ -159,6 +167,7 @@ def branched(rounds: Sequence[RoundCounts]) -> bool:
 class Timing:
     """Decode seconds of one arm over some prompts, by phase, with the rounds and tokens they bought.
 
+    `drafted` counts every drafted level, also those that a round cut short could not use: they are part of `draft`.
     `draft_first` is the part of `draft` that the first drafted token of each round took; 0 where nobody timed it.
     """
 

@@ -13,7 +13,7 @@ PAIR_ROLES = ("target", "draft")  # the models that every run knows; others are 
 RESERVED = (*PAIR_ROLES, "k", "schedule")  # words of method files
 NAME = r"[A-Za-z][A-Za-z0-9_-]*"  # of a model; part of the names of columns
 SEVERAL = re.compile(rf",(?={NAME}=)")  # what stands between two models in one text
-SCHEMA_VERSION = 3  # of the columns of results.csv and samples.csv, and of the lines of the journal
+SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of the lines of the journal
 
 
 class RunSpec(BaseModel):

@@ -140,3 +140,7 @@ class TokenTree:
     @property
     def topology(self) -> Topology:
         return topology(self.parents)
+
+    def deepest(self, there: Tensor) -> Tensor:
+        """[B] the last level on which a row has one of the nodes that are there [B, n], n ≥ 1; 0 where it has none."""
+        return (there * constant(self.topology.depths, there.device)).amax(1)

@@ -131,6 +131,38 @@ def test_what_the_first_layers_did_not_draft_by_themselves_they_compute_again(mo
     assert passes == [("first", 4), ("rest", 4)] * 2 + [("first", 1), ("rest", 1)]
 
 
+@pytest.mark.parametrize("again", ["probs", "expand", "a sample that fails"])
+def test_first_layers_that_start_anew_forget_what_they_drafted(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their next pass writes over the states of the draft before it, so the very same tokens are computed again."""
+    both, context = models("llama"), context_of([[1, 2, 3, 4]], 12, K)
+    judge, early = both["target"], both[NAME]
+    judge.start(context)
+    drawn = TokenTree.chain(early.sample(context, K, seeded([0], CPU))[0])
+    other = TokenTree.chain((drawn.ids + 1) % V)
+    if again == "probs":
+        early.probs(context, other)
+    elif again == "expand":
+        early.expand(context, other, K)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            early.sample(context, K, seeded([1], CPU), after=lambda ids, logits: bool(1 / 0))
+    passes = widths_of(monkeypatch)
+    p = judge.probs(context, drawn)
+    assert passes == [("first", K + 1), ("rest", K + 1)]
+    assert worst(p, tree_rows(network("llama", V), PLAIN, V, context, drawn)) <= TOLERANCE
+
+
+def test_a_draft_is_taken_over_by_one_verification_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, context = models("llama"), context_of([[1, 2, 3, 4]], 12, K)
+    judge, early = both["target"], both[NAME]
+    judge.start(context)
+    drawn = TokenTree.chain(early.sample(context, K, seeded([0], CPU))[0])
+    judge.probs(context, drawn)
+    passes = widths_of(monkeypatch)
+    judge.probs(context, drawn)
+    assert passes == [("first", K + 1), ("rest", K + 1)]
+
+
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "gemma3"])
 def test_trees_and_drafts_inside_drafts_are_judged_as_ever(name: str) -> None:
     """Nodes beside each other, and a draft that a cascade inside has put together from several."""
@@ -267,6 +299,7 @@ def test_a_loaded_pair_shares_where_the_method_says_so() -> None:
     assert isinstance(backend.models(apart)["target"], Causal)
 
 
+@pytest.mark.processor
 def test_a_run_gives_the_text_of_the_target(run: Command) -> None:
     (row,) = run("--method", "early-exit-shared").table()
     assert (row["status"], row["lossless"]) == ("ok", "identical")

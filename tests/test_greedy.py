@@ -23,6 +23,7 @@ from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.pairs import resolve
 from specbench.models.warp import Law
 from specbench.shipped import ASSETS
+from tests.rounding import same_texts
 from tests.tiny import CPU, network
 
 GREEDY = Law(0)
@@ -77,6 +78,10 @@ def run(
     return decode(method, prompts, new=new, eos=eos, rng=seeded(range(len(prompts)), CPU), device=CPU)
 
 
+def same(net: Any, prompts: Sequence[Sequence[int]], expected: Sequence[Sequence[int]], traces: list[Trace]) -> None:
+    same_texts(prompts, expected, tokens_of(traces), net)
+
+
 def tokens_of(traces: Sequence[Trace]) -> list[tuple[int, ...]]:
     return [trace.tokens for trace in traces]
 
@@ -97,20 +102,22 @@ def expected(dtype: torch.dtype) -> list[tuple[int, ...]]:
     return [generated(target_of(dtype), prompt) for prompt in random_prompts()]
 
 
+@pytest.mark.processor
 @dtypes
 def test_the_baseline_is_generate(dtype: torch.dtype) -> None:
     traces = run(target_of(dtype), None, 0, Rejection(), random_prompts())
-    assert tokens_of(traces) == expected(dtype)
+    same(target_of(dtype), random_prompts(), expected(dtype), traces)
     assert all(len(trace.rounds) == NEW for trace in traces)
 
 
+@pytest.mark.processor
 @verifiers
 @pytest.mark.parametrize("k", KS)
 @dtypes
 def test_every_method_is_generate_whatever_was_accepted(dtype: torch.dtype, k: int, verifier: Verifier) -> None:
     traces = run(target_of(dtype), draft_of(dtype), k, verifier, random_prompts())
-    assert tokens_of(traces) == expected(dtype)
-    whole = [r for trace in traces for r in trace.rounds if r.drafted == k]
+    same(target_of(dtype), random_prompts(), expected(dtype), traces)
+    whole = [r for trace in traces for r in trace.rounds if r.usable == k]
     assert {r.accepted for r in whole} == set(range(k + 1)), "some number of accepted tokens never occurred"
     assert len({len(trace.rounds) for trace in traces}) > 1, "the rows never went apart"
 
@@ -203,7 +210,9 @@ def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
 # The shipped pair: 20 prompts of the shipped data sets in one ragged batch.
 
 LONG = 64
-SHIPPED = [(torch.float32, k) for k in KS] + [(torch.float64, k) for k in (1, 4, 6, 8)]
+EVERY = [(torch.float32, k) for k in KS] + [(torch.float64, k) for k in (1, 4, 6, 8)]
+QUICK = ((torch.float32, 3), (torch.float64, 4))
+SHIPPED = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in EVERY]
 
 
 @lru_cache
@@ -232,20 +241,20 @@ def shipped_baseline(dtype: torch.dtype) -> list[tuple[int, ...]]:
     return tokens_of(run(target, None, 0, Rejection(), shipped_prompts(), LONG, [target.config.eos_token_id]))
 
 
+@pytest.mark.processor
 @dtypes
 def test_the_baseline_of_the_shipped_pair_is_generate(dtype: torch.dtype) -> None:
     plain = hf.AutoModelForCausalLM.from_pretrained(PAIR / "target", dtype=dtype, attn_implementation="sdpa").eval()
     end = plain.config.eos_token_id
-    some = slice(None, None, 2)  # of both data sets
-    assert shipped_baseline(dtype)[some] == [
-        generated(plain, prompt, LONG, [end]) for prompt in shipped_prompts()[some]
-    ]
+    some = shipped_prompts()[::2]  # of both data sets
+    same_texts(some, [generated(plain, prompt, LONG, [end]) for prompt in some], shipped_baseline(dtype)[::2], plain)
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize(("dtype", "k"), SHIPPED, ids=str)
 def test_the_shipped_pair_is_lossless(dtype: torch.dtype, k: int) -> None:
     target, draft = shipped_pair(dtype)
     verifier = TokenMatch() if k in (3, 6) else Rejection()  # at temperature 0 they differ in no decision
     traces = run(target, draft, k, verifier, shipped_prompts(), LONG, [target.config.eos_token_id])
-    assert tokens_of(traces) == shipped_baseline(dtype)
-    assert {r.accepted for trace in traces for r in trace.rounds if r.drafted == k} == set(range(k + 1))
+    same(target, shipped_prompts(), shipped_baseline(dtype), traces)
+    assert {r.accepted for trace in traces for r in trace.rounds if r.usable == k} == set(range(k + 1))

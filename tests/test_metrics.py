@@ -142,7 +142,7 @@ def test_alpha_by_overlap_agrees_with_alpha_by_counting(verifier: Verifier) -> N
     variance = math.fsum(a * (1 - a) for done in rounds for a in done.overlap)  # of a sum of tests, given their chances
     assert abs(found.alpha - found.alpha_tested) <= 4 * math.sqrt(variance) / found.tested
     assert 0.1 < found.alpha < 0.9
-    unclipped = acceptance([done for done in rounds if done.drafted == 4 and done.emitted == done.accepted + 1])
+    unclipped = acceptance([done for done in rounds if done.usable == 4 and done.emitted == done.accepted + 1])
     assert theory.expected_tokens_by_position(unclipped.by_position) == pytest.approx(unclipped.tokens_per_round)
 
 
@@ -204,9 +204,9 @@ def test_costs_are_those_of_the_models() -> None:
     baseline, method = map(timing, arms)
     found = costs(baseline, method)
     assert found.baseline_step_seconds == 1.25
-    drawn = 2 * method.rounds  # also where a row could not use them; those count as time and not as drafts
-    assert drawn > method.drafted
-    assert found.c == pytest.approx(0.125 / 1.25 * drawn / method.drafted)
+    assert method.drafted == 2 * method.rounds  # also where a row could not use them
+    assert sum(done.usable for done in arms[1].rounds) < method.drafted
+    assert found.c == pytest.approx(0.125 / 1.25)
     assert found.v == pytest.approx(arms[1].spans["verify"] / method.rounds)
     k = method.drafted / method.rounds
     assert k * found.c + found.v + found.overhead == pytest.approx(found.round_seconds / found.baseline_step_seconds)

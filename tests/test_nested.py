@@ -55,7 +55,7 @@ def test_with_one_network_on_all_levels_every_token_of_every_level_is_accepted(
 
     object.__setattr__(inner, "advance", watched)
     for trace in run(method, PROMPTS):
-        assert all(r.accepted == r.drafted for r in trace.rounds)
+        assert all(r.accepted == r.usable for r in trace.rounds)
     assert not torch.stack(accepted).any()
 
 
@@ -66,7 +66,7 @@ def test_whatever_an_inner_schedule_drafts_no_cache_misses_a_token(
 ) -> None:
     for temperature in (0.0, 1.0):
         method = nested((("llama", 0),) * (len(lengths) + 2), Law(temperature), 3, lengths, schedule)
-        assert all(r.accepted == r.drafted for trace in run(method, PROMPTS) for r in trace.rounds)
+        assert all(r.accepted == r.usable for trace in run(method, PROMPTS) for r in trace.rounds)
     names = (("llama", 0), ("mistral", 1), ("gpt2", 2), ("qwen3", 3))[: len(lengths) + 2]
     cascade = run(nested(names, Law(0.0), 3, lengths, schedule), PROMPTS, (0,))
     alone = run(nested((("llama", 0), ("gpt2", 0)), Law(0.0), 2, ()), PROMPTS, (0,))

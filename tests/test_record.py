@@ -83,7 +83,7 @@ def test_the_baseline_of_a_turn_stands_in_the_journal_once(folder: RunFolder) ->
     (line,) = lines(folder)
     assert line["turn"]["baseline"]["trace"]["tokens"] == list(one.baseline.tokens)
     counts = [arm["trace"]["rounds"][1] for arm in line["turn"]["arms"].values()]
-    assert counts == [[4, 1, 0, 1, [0.5], 0, 0.0, []]] * 3
+    assert counts == [[4, 0, 1, 0, 1, [0.5], 0, 0.0, []]] * 3
 
 
 def test_the_tables_grow_with_every_cell(folder: RunFolder) -> None:

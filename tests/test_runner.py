@@ -81,6 +81,15 @@ def test_warm_up_comes_first_for_every_arm_and_is_not_counted() -> None:
     assert len(witness.turns) == 2
 
 
+@pytest.mark.parametrize("warmup", [0, 1, 2, 5])
+def test_every_arm_is_warmed_up_as_often_as_asked_for(warmup: int) -> None:
+    backend, _, _ = run(job("a", "b", warmup=warmup))
+    arms = [call.arm for call in backend.calls]
+    assert arms[: 2 * warmup] == ["baseline"] * warmup + ["chain K=4"] * warmup
+    assert len(arms) == 2 * warmup + 4
+    assert len({call.seed for call in backend.calls[:warmup]}) == warmup
+
+
 def test_every_turn_is_seen_as_soon_as_it_is_measured() -> None:
     seen_after = []
     witness = Witness()

@@ -65,7 +65,7 @@ def test_the_kinds_agree_with_the_counts(name: str, eos: tuple[int, ...]) -> Non
             assert found.count("correction") + found.count("bonus") == counts.emitted - counts.accepted
             if name not in {"tree"}:
                 assert found.count("rejected") == counts.tested - counts.accepted == found.count("correction")
-                assert len(found) - (counts.emitted - counts.accepted) == counts.drafted
+                assert len(found) - (counts.emitted - counts.accepted) == counts.usable
 
 
 def test_a_chain_in_its_order_with_p_and_q_of_its_tables() -> None:
@@ -176,6 +176,7 @@ def tiny(command: Command, pair: Pair) -> Command:
     return call
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("law", [(), ("--temperature", "1.0", "--top-k", "20", "--seed", "3", "--ignore-eos")])
 @pytest.mark.parametrize("method", ["chain", "token-match", "baseline"])
 def test_it_emits_what_a_run_emits(tiny: Command, run: Command, tmp_path: Path, law: Any, method: str) -> None:

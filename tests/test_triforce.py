@@ -83,7 +83,7 @@ def test_greedy_text_is_the_targets_and_rows_do_not_disturb_each_other(eos: tupl
     assert [trace.tokens for trace in together] == [trace.tokens for trace in alone]
     for prompt, trace in zip(PROMPTS, together, strict=True):
         assert run(of_networks(Law(0.0)), [prompt], eos=eos)[0].tokens == trace.tokens
-    assert any(r.accepted < r.drafted for trace in together for r in trace.rounds)
+    assert any(r.accepted < r.usable for trace in together for r in trace.rounds)
 
 
 @pytest.mark.parametrize("law", [Law(0.0), Law(1.0)], ids=["greedy", "sampled"])
@@ -91,7 +91,7 @@ def test_greedy_text_is_the_targets_and_rows_do_not_disturb_each_other(eos: tupl
 def test_with_a_budget_for_the_whole_text_every_middle_token_is_accepted(law: Law, length: int) -> None:
     """Over many rounds, in which keys are chosen anew: no cache misses what another level committed."""
     for trace in run(of_networks(law, length, budget=80)):
-        assert all(r.accepted == r.drafted for r in trace.rounds)
+        assert all(r.accepted == r.usable for r in trace.rounds)
         assert len(trace.rounds) <= -(-48 // (length + 1))
 
 

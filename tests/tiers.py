@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -55,6 +56,13 @@ def static_methods(models: dict[str, Model], k: int, clock: Clock | None = None)
 
 
 NAMES = list(static_methods(dict.fromkeys(("target", "draft"), Toy(torch.ones(1, 1))), 1))
+QUICK = ("chain", "block", "tree-top")  # one of every kind of draft and rule; to compile all takes minutes
+
+
+def quick_or_slow(names: Sequence[str], *others: Sequence[Any]) -> list[Any]:
+    """A case for every method, with what the others have for it; those that are not quick are slow."""
+    every = zip(names, *others, strict=True)
+    return [pytest.param(*one, marks=() if one[0] in QUICK else pytest.mark.slow) for one in every]
 
 
 def pair(name: str, law: Law, dtype: torch.dtype, vocab: int = 32, fixed: bool = True) -> dict[str, Model]:
@@ -96,7 +104,7 @@ def whole(
 
 def seen(trace: Trace) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """What no way of running rounds may change: the tokens and the counts."""
-    return trace.tokens, [(r.drafted, r.tested, r.accepted, r.emitted) for r in trace.rounds]
+    return trace.tokens, [(r.drafted, r.surplus, r.tested, r.accepted, r.emitted) for r in trace.rounds]
 
 
 # The law of a round, by outcomes that are known before it begins.

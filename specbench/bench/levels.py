@@ -106,7 +106,7 @@ def nest_costs(found: Sequence[Level], longest: int) -> tuple[float, ...] | None
 
 
 def steady(traces: Sequence[Trace], lookahead: int | None) -> int | None:
-    """How many levels every round drafts where its sequence has room for them; None where that is not one number.
+    """How many levels every round drafts, of a nest where its sequence has room; None where that is not one number.
 
     lookahead: the K of a constant schedule, None of any other. It is not what is drafted where a drafter finds nothing
     or less (lookups), or has a length of its own (nests, relays).

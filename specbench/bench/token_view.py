@@ -168,7 +168,7 @@ def _drawn(kind: Kind, text: str, marks: bool) -> Text:
 
 
 def _line(number: int, done: TracedRound, marks: bool) -> Text:
-    line = Text(f"{number:>4} {done.counts.accepted:>3}/{done.counts.drafted:<3}│", "dim", end="")
+    line = Text(f"{number:>4} {done.counts.accepted:>3}/{done.counts.usable:<3}│", "dim", end="")
     return Text.assemble(line, *(_drawn(t.kind, token_text(t, breaks=False), marks) for t in done.tokens))
 
 

@@ -63,16 +63,19 @@ def _written(trace: Trace) -> dict[str, Any]:
 
 def _counts(one: RoundCounts) -> list[Any]:
     inner = [list(astuple(level)) for level in one.inner]
-    return [one.drafted, one.tested, one.accepted, one.emitted, list(one.overlap), one.nodes, one.distance, inner]
+    whole = [one.drafted, one.surplus, one.tested, one.accepted, one.emitted]
+    return [*whole, list(one.overlap), one.nodes, one.distance, inner]
 
 
-def _round(d: int, t: int, a: int, e: int, overlap: Any, nodes: int = 0, distance: float = 0, inner: Any = ()) -> Any:
-    """The counts of a round from their line; older journals have no more than the first five."""
-    return RoundCounts(d, t, a, e, tuple(overlap), nodes, distance, tuple(LevelCounts(*level) for level in inner))
+def _round(line: Sequence[Any]) -> RoundCounts:
+    """The counts of a round from their line."""
+    drafted, surplus, tested, accepted, emitted, overlap, nodes, distance, inner = line
+    levels = tuple(LevelCounts(*level) for level in inner)
+    return RoundCounts(drafted, tested, accepted, emitted, tuple(overlap), nodes, distance, levels, surplus)
 
 
 def _read(written: Mapping[str, Any]) -> Trace:
-    rounds = tuple(_round(*one) for one in written["rounds"])
+    rounds = tuple(_round(one) for one in written["rounds"])
     spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
     return Trace(tuple(written["tokens"]), rounds, float(written["seconds"]), float(written["prefill_seconds"]), spans)
 

@@ -116,7 +116,8 @@ def packed(drafts: Sequence[Draft]) -> Draft:
         order = (~valid).long().sort(dim=1, stable=True).indices
         ids, valid = ids.gather(1, order), valid.gather(1, order)
         q = None if q is None else q.gather(1, order.unsqueeze(2).expand(q.shape))
-    return Draft(TokenTree.chain(ids), q, valid, tuple(one for draft in drafts for one in draft.rounds))
+    drafted = torch.stack([draft.levels for draft in drafts]).sum(0)
+    return Draft(TokenTree.chain(ids), q, valid, tuple(one for draft in drafts for one in draft.rounds), drafted)
 
 
 @dataclass(frozen=True)

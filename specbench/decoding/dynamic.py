@@ -132,8 +132,9 @@ class Candidates:
         index = constant(tuple(kept), chosen.device)
         tree = TokenTree(self.ids[:, index], tuple(number[self.parents[node]] for node in kept))
         within = constant(tree.topology.depths, chosen.device) <= usable.unsqueeze(1)
-        there = (chosen & self.scores.isfinite())[:, index] & within
-        return Grown(tree, None, there, fed=self.fed, places=tuple(self.places.get(node, -1) for node in kept))
+        there = (chosen & self.scores.isfinite())[:, index]
+        places = tuple(self.places.get(node, -1) for node in kept)
+        return Grown(tree, None, there & within, drafted=tree.deepest(there), fed=self.fed, places=places)
 
 
 def best(scores: Tensor, most: int) -> Tensor:

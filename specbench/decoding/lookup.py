@@ -57,7 +57,8 @@ class PromptLookup:
         places = end.unsqueeze(1) + 1 + ahead
         there = (places <= context.pos.unsqueeze(1)) & (best >= self.least)
         ids = context.seq.gather(1, places.clamp_max(context.seq.shape[1] - 1))
-        return Draft(TokenTree.chain(ids), None, there & (ahead < drawable(context, width).unsqueeze(1)))
+        usable = ahead < drawable(context, width).unsqueeze(1)
+        return Draft(TokenTree.chain(ids), None, there & usable, drafted=there.sum(1))
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return

@@ -94,7 +94,7 @@ class Speculate:
         offsets = torch.arange(length, device=ids.device)
         ids = inner.seq.gather(1, context.pos.unsqueeze(1) + 1 + offsets)
         valid = offsets < (inner.pos - context.pos).unsqueeze(1)
-        return Draft(TokenTree.chain(ids), q, valid, tuple(rounds))
+        return Draft(TokenTree.chain(ids), q, valid, tuple(rounds), drafted=inner.pos - context.pos)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # its own drafter has learned from every inner round already
@@ -147,14 +147,13 @@ def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
     tree, apart = draft.tree, distance(verdict, emitted)
     if not tree.size:
         none = torch.zeros_like(emitted)
-        return Round(none, none, none, emitted, verdict.overlap, apart, 0, draft.rounds)
-    levels = constant(tree.topology.depths, emitted.device)
+        return Round(none, none, none, none, emitted, verdict.overlap, apart, 0, draft.rounds)
     valid = draft.valid if draft.valid is not None else torch.ones_like(tree.ids, dtype=torch.bool)
-    drafted = (valid * levels).amax(1) * (emitted > 0)
+    usable, drafted = tree.deepest(valid) * (emitted > 0), draft.levels * (emitted > 0)
     tested = torch.minimum(verdict.accepted + tried_further(tree, valid, verdict), emitted)
     within = torch.arange(verdict.path.shape[1], device=emitted.device) < tested.unsqueeze(1)
     accepted, overlap = torch.minimum(verdict.accepted, emitted), verdict.overlap * within
-    return Round(drafted, tested, accepted, emitted, overlap, apart, tree.size, draft.rounds)
+    return Round(drafted, drafted - usable, tested, accepted, emitted, overlap, apart, tree.size, draft.rounds)
 
 
 def distance(verdict: Verdict, emitted: Tensor) -> Tensor:

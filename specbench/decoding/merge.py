@@ -104,7 +104,8 @@ def side_by_side(drafts: Sequence[Draft]) -> Draft:
         parents += [parent if parent == ROOT else parent + shift for parent in draft.tree.parents]
     tree = TokenTree(torch.cat([draft.tree.ids for draft in drafts], 1), tuple(parents))
     rounds = tuple(one for draft in drafts for one in draft.rounds)
-    return Draft(tree, merged_laws(drafts), merged_valid(drafts), rounds)
+    drafted = torch.stack([draft.levels for draft in drafts]).amax(0)
+    return Draft(tree, merged_laws(drafts), merged_valid(drafts), rounds, drafted)
 
 
 def merged_laws(drafts: Sequence[Draft]) -> Tensor | None:

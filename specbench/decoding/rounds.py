@@ -214,9 +214,9 @@ def read_rows(seen: Tensor) -> tuple[list[int], int]:
 
 
 def packed(done: Round) -> Tensor:
-    """[B, 7 + 7 · levels + depth] float64: the counts of a round in one tensor, those of its inner levels included."""
+    """[B, 8 + 7 · levels + depth] float64: the counts of a round in one tensor, those of its inner levels included."""
     inner = sums(done)
-    numbers = torch.stack([done.drafted, done.tested, done.accepted, done.emitted], 1).double()
+    numbers = torch.stack([done.drafted, done.surplus, done.tested, done.accepted, done.emitted], 1).double()
     known = [numbers.new_full((numbers.shape[0], 1), count) for count in (done.nodes, len(inner))]
     return torch.cat([numbers, done.distance.unsqueeze(1), *known, *inner, done.overlap.double()], 1)
 
@@ -224,8 +224,8 @@ def packed(done: Round) -> Tensor:
 def read_counts(counts: Tensor) -> list[RoundCounts]:
     """The counts of a round on the host, one per row."""
     found = []
-    for drafted, tested, accepted, emitted, distance, nodes, levels, *rest in counts.tolist():
+    for drafted, surplus, tested, accepted, emitted, distance, nodes, levels, *rest in counts.tolist():
         inner, overlap = read_sums(rest, int(levels))
         whole = (int(drafted), int(tested), int(accepted), int(emitted))
-        found.append(RoundCounts(*whole, tuple(overlap[: int(tested)]), int(nodes), distance, inner))
+        found.append(RoundCounts(*whole, tuple(overlap[: int(tested)]), int(nodes), distance, inner, int(surplus)))
     return found

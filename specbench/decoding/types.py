@@ -54,13 +54,15 @@ class Context:
 class Round:
     """Counts of one round, each [B]; overlap [B, depth] is the chance of acceptance at each tested level, else zero.
 
-    drafted counts levels that were drafted, tested those that were judged up to the end of the emitted tokens.
-    distance [B] is how far the laws of the emitted tokens lie from the target's, summed (`Verdict.distance`). nodes:
-    drafted tokens that the pass of the model was over, also those that some row does not have. inner: the rounds that
-    a speculation inside drafted with.
+    drafted counts the levels that were drafted, surplus those of them that the row has no use for, because its sequence
+    ends before; tested counts those that were judged up to the end of the emitted tokens. distance [B] is how far the
+    laws of the emitted tokens lie from the target's, summed (`Verdict.distance`). nodes: drafted tokens that the pass
+    of the model was over, also those that some row does not have. inner: the rounds that a speculation inside drafted
+    with.
     """
 
     drafted: Tensor
+    surplus: Tensor
     tested: Tensor
     accepted: Tensor
     emitted: Tensor
@@ -76,12 +78,21 @@ class Draft:
 
     q [B, n, V] is the law each token was drawn from, given that its earlier siblings were drawn and rejected; None
     means that every token is a point mass. valid [B, n] masks nodes that a row does not have; None means all are there.
+    drafted [B] is how many levels a row was drafted, also those that are not valid because its sequence ends before:
+    they cost as much as the others. None means all levels of the tree.
     """
 
     tree: TokenTree
     q: Tensor | None = None
     valid: Tensor | None = None
     rounds: tuple[Round, ...] = ()
+    drafted: Tensor | None = None
+
+    @property
+    def levels(self) -> Tensor:
+        """[B] how many levels every row was drafted."""
+        whole = self.tree.topology.depth
+        return self.tree.ids.new_full(self.tree.ids.shape[:1], whole) if self.drafted is None else self.drafted
 
 
 @dataclass(frozen=True)
