@@ -1,9 +1,12 @@
 """Fixtures of the commands: a tiny pair on disk, and `specbench` called in this process as a user calls it."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: networks this small gain nothing from a second
 
 from specbench.cli import app
 from tests.frontdoor import SHORT, Command, Outcome

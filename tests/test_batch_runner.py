@@ -240,6 +240,7 @@ def test_throughput_by_batch_is_a_table() -> None:
     assert report.markdown(rows).count("| 16 | 4 | ") == 1
 
 
+@pytest.mark.processor
 def test_a_run_says_that_batches_are_what_varies(run: Command) -> None:
     done = run("--batch", "1,3", "--limit", "5", "--temperature", "0", data=None)
     assert done.code == 0, done.err
@@ -252,9 +253,11 @@ def test_a_run_says_that_batches_are_what_varies(run: Command) -> None:
     assert [r["output_sha256"] for r in one] == [r["output_sha256"] for r in three]
 
 
+@pytest.mark.processor
 def test_sampled_text_is_that_of_decoding_alone(run: Command, tmp_path: Path) -> None:
     data = prompts(tmp_path / "many.jsonl", 3, 9, 4, 2, 12, 5, 7)
-    done = run("--batch", "1,3", "--limit", "7", "--temperature", "1", "--max-new-tokens", "12", data=data)
+    law = ("--temperature", "1", "--dtype", "float64")  # no draw lies as close to a boundary as two sums do
+    done = run("--batch", "1,3", "--limit", "7", *law, "--max-new-tokens", "12", data=data)
     assert done.code == 0, done.err
     with (done.folder / "samples.csv").open() as file:
         found = list(csv.DictReader(file))

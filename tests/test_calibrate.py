@@ -24,8 +24,6 @@ from specbench.timing import WallClock
 from tests.frontdoor import Command
 from tests.tinypair import CONTEXT, Pair
 
-torch.set_num_threads(1)
-
 CPU = torch.device("cpu")
 SHORT = ("--widths", "1-3", "--contexts", "8", "--repeat", "2")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from specbench.backends import native
@@ -20,8 +19,6 @@ from specbench.models.causal import Causal
 from specbench.timing import WallClock
 from tests.frontdoor import Command
 from tests.tinypair import Pair, prompts
-
-torch.set_num_threads(1)
 
 TARGET_LAYERS = 2
 

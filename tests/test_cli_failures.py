@@ -23,9 +23,6 @@ from specbench.models import loading
 from tests.frontdoor import SHORT, Command, Outcome
 from tests.tinypair import CONTEXT, Pair, change_weights, prompts, save_tokenizer
 
-torch.set_num_threads(1)
-
-
 # --- runs that fail ---------------------------------------------------------------------------------------------------
 
 
@@ -92,6 +89,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_what_was_measured_and_ends_with_130(pair: Pair, tmp_path: Path) -> None:
     options = (*SHORT, "--repeat", "100000", "--dataset", prompts(tmp_path / "words.jsonl", 4, 6))
     arguments = [

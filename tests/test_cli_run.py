@@ -16,9 +16,6 @@ from specbench.bench.report import FORMATS
 from tests.frontdoor import Command
 from tests.tinypair import CONTEXT, Pair, prompts
 
-torch.set_num_threads(1)
-
-
 # --- a whole run ------------------------------------------------------------------------------------------------------
 
 
@@ -33,6 +30,7 @@ def test_a_run_leaves_a_table_on_stdout_and_its_folder_on_disk(run: Command) -> 
     assert found.err.splitlines()[-1] == f"results: results/{found.folder.name}"
 
 
+@pytest.mark.processor
 def test_the_row_of_a_run_holds_its_numbers_and_where_they_come_from(run: Command, pair: Pair) -> None:
     (row,) = run().table()
     assert (row["status"], row["prompts"], row["lossless"], row["k"]) == ("ok", "2", "identical", "3")
@@ -106,12 +104,14 @@ def test_verbose_prints_settings_and_environment_on_stderr(run: Command) -> None
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processor
 def test_a_lookahead_of_zero_is_the_baseline(run: Command) -> None:
     (row,) = run("--k", 0).table()
     assert (row["drafted"], row["accepted"], row["alpha"], row["c"]) == ("0", "0", "", "0.0")
     assert (row["speedup_predicted"], row["tokens_per_round"], row["lossless"]) == ("1.0", "1.0", "identical")
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("method", ["baseline", "token-match", "chain"])
 def test_every_method_decodes_what_the_baseline_decodes(run: Command, method: str) -> None:
     (row,) = run("--method", method).table()

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from specbench.bench.record import read_run
 from specbench.bench.samples import Cell
 from tests.frontdoor import Command, Outcome
 from tests.tinypair import Pair, prompts
-
-torch.set_num_threads(1)
 
 SHORT = ("--limit", "3", "--max-new-tokens", "8", "--warmup", "0")
 
@@ -205,6 +202,7 @@ def test_a_finished_run_that_is_continued_stays_as_it_is(sweep_k: Command, comma
     assert "best K, measured" in again.out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_a_sweep_that_was_killed_goes_on_to_the_result_of_an_undisturbed_one(
     command: Command, pair: Pair, tmp_path: Path

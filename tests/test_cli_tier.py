@@ -7,15 +7,12 @@ import shutil
 from functools import partial
 
 import pytest
-import torch
 
 from specbench.backends import tiers
 from specbench.models import forward
 from tests.frontdoor import Command, Outcome
 from tests.tiers import graphs
 from tests.tinypair import prompts
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -33,6 +30,7 @@ def texts(found: Outcome) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return tokens
 
 
+@pytest.mark.processor
 @pytest.mark.usefixtures("compiling")
 def test_auto_says_what_it_took_and_times_its_making_apart(run: Command) -> None:
     found = run("--tier", "auto")
@@ -44,6 +42,7 @@ def test_auto_says_what_it_took_and_times_its_making_apart(run: Command) -> None
     assert all(float(row[name]) > 0 for name in ("c", "v", "speedup", "speedup_calibrated"))
 
 
+@pytest.mark.processor
 @pytest.mark.usefixtures("compiling")
 @pytest.mark.parametrize("law", [(), ("--temperature", "1", "--ignore-eos")], ids=["greedy", "sampled"])
 def test_a_run_emits_the_same_text_in_every_tier(run: Command, law: tuple[str, ...]) -> None:
@@ -61,6 +60,7 @@ def test_data_sets_share_what_was_compiled_for_the_longest_of_their_prompts(run:
     assert graphs() == before + 2  # a baseline and a method
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiling")
 @pytest.mark.parametrize("adaptive", [("--schedule", "auto"), ("--schedule", "confidence")], ids=" ".join)
 def test_methods_whose_rounds_differ_have_their_passes_compiled(run: Command, adaptive: tuple[str, ...]) -> None:

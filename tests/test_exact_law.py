@@ -44,10 +44,9 @@ from tests.toys import (
 )
 
 VERIFIERS = [Rejection(), TokenMatch()]
-ONCE, THRICE = len(KINDS), 3 * len(KINDS)  # every kind of pair as often
-PAIRS = [(vocab, k, seed) for vocab, k in product((2, 3, 4), (1, 2, 3)) for seed in range(THRICE)]
+ONCE = len(KINDS)  # every kind of pair once: more of them catch no more mutants
+PAIRS = [(vocab, k, seed) for vocab, k in product((2, 3, 4), (1, 2, 3, 4)) for seed in range(ONCE)]
 PAIRS += [(vocab, 0, seed) for vocab in (2, 3, 4) for seed in range(3)]
-PAIRS += [(vocab, 4, seed) for vocab, pairs in ((2, THRICE), (3, THRICE), (4, ONCE)) for seed in range(pairs)]
 
 LAWS = [
     Law(temperature=0),

@@ -56,6 +56,7 @@ def test_only_the_first_call_compiles() -> None:
     assert graphs() == before + 1
 
 
+@pytest.mark.slow
 def test_every_lookahead_and_reach_is_one_graph_whatever_is_decoded() -> None:
     before, made, expected = graphs(), [], 0
     for k in range(1, MANY + 1):
@@ -162,6 +163,7 @@ def test_bfloat16_is_fast_where_the_processor_multiplies_it(
     assert not fast_bfloat16(CUDA)
 
 
+@pytest.mark.slow
 @NEEDS_COMPILER
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_dtype_for_which_inductor_has_no_matrix_kernels_is_compiled_all_the_same(dtype: torch.dtype) -> None:

@@ -23,6 +23,7 @@ from specbench.models.pairs import Checkpoint, resolve
 from specbench.models.scale import Growth, grown_config, obstacle
 from specbench.models.shapes import Shape, shapes
 from specbench.models.warp import Law
+from tests.rounding import in_float64, same_texts
 from tests.tiny import CPU, in_double
 
 V, D = 40, 48  # of every original
@@ -263,9 +264,10 @@ def greedy(net: Any, ids: list[int], new: int = 20) -> list[int]:
     return out[len(ids) :]
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("changes", [{}, {"hidden_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4,
                                           "head_dim": 128, "tie_word_embeddings": True}], ids=str)  # fmt: skip
-def test_greedy_text_in_bfloat16_stays_the_same(changes: dict[str, Any]) -> None:
+def test_greedy_text_in_bfloat16_stays_the_same_but_for_near_ties(changes: dict[str, Any]) -> None:
     """Also where the factors √(d/D) and √(D_h/d_h) are no powers of two, and round."""
     demo, shape = resolve("demo"), REDUCED.model_copy(update=changes)
     small = load_model(demo, torch.bfloat16, CPU).model
@@ -274,9 +276,10 @@ def test_greedy_text_in_bfloat16_stays_the_same(changes: dict[str, Any]) -> None
     tokenizer = load_tokenizer(demo)
     for prompt in ("class Reader:\n    def __init__(self, path):\n", "for key, value in sorted("):
         ids = tokenizer(prompt).input_ids
-        assert greedy(large, ids) == greedy(small, ids)
+        same_texts([ids], [greedy(small, ids)], [greedy(large, ids)], small, large, exact=in_float64(small))
 
 
+@pytest.mark.processor
 @torch.inference_mode()
 def test_the_shipped_draft_in_the_shape_of_llama_68m() -> None:
     small, large = (load_model(resolve(name), torch.float32, CPU) for name in ("demo-draft", "demo-draft@llama-68m"))

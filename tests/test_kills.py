@@ -10,6 +10,7 @@ from tests.kills import ordeal, outcome, whole
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
+@pytest.mark.slow
 def test_ten_kills_lose_no_acknowledged_line_and_change_no_result(tmp_path: Path) -> None:
     expected = outcome(whole(tmp_path))
     kills = 0

@@ -106,6 +106,7 @@ def test_a_network_without_a_list_of_layers_is_refused() -> None:
         layers_of(network("llama", V), 3)
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("method", ["early-exit", "layer-skip"])
 def test_a_run_needs_no_draft(run: Command, method: str) -> None:
     found = run("--method", method)

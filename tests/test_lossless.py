@@ -86,6 +86,7 @@ def test_the_shortfall_of_the_two_best_is_the_top_2_gap() -> None:
     assert shortfall(row, 1, 0) == 2.5
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("k", [0, 4])
 def test_scores_are_bit_for_bit_what_an_eager_decode_computed(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bfloat16 attention over 100 places rounds otherwise than over 128: noise must know that, or a near-tie between

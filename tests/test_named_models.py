@@ -20,8 +20,6 @@ from tests.checkpoints import llama
 from tests.frontdoor import SHORT, Command
 from tests.tinypair import CONTEXT, EOS, Pair, change_weights, prompts, save_tokenizer
 
-torch.set_num_threads(1)
-
 
 def chain_of(model: str) -> dict[str, Any]:
     return {"ModelDrafter": {"model": model, "k": "k"}}
@@ -161,6 +159,7 @@ def test_layers_of_themselves_are_refused() -> None:
 # --- through the front door -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processor
 def test_two_small_models_of_ones_own(run: Command, second: Path, tmp_path: Path) -> None:
     found = run("--method", method_file(tmp_path, merge_of("draft", "second")), "--model", f"second={second}")
     assert found.code == 0, found.err
@@ -188,6 +187,7 @@ def test_a_cascade_of_three_models(run: Command, second: Path, tmp_path: Path) -
     assert 1 < float(row["tokens_per_round"]) <= 4
 
 
+@pytest.mark.processor
 def test_layers_of_another_model_by_a_name_and_in_the_method_file(run: Command, second: Path, tmp_path: Path) -> None:
     file = method_file(tmp_path, merge_of("skip", "second[:50%]", "target[:1]"))
     found = run("--method", file, "--model", "skip=target[1:]", "--model", f"second={second}")

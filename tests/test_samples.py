@@ -21,8 +21,6 @@ from specbench.spec import SCHEMA_VERSION, RunSpec
 from tests.checkpoints import CPU, llama
 from tests.measured import K, baseline_trace, cell, method_trace, one_round, sample
 
-torch.set_num_threads(1)
-
 DESIGN = (
     "alpha", "alpha_tested", "accepted_per_drafted", "tokens_per_round", "acceptance_at_1", "acceptance_at_2",
     "acceptance_at_3", "acceptance_at_4", "c", "v", "overhead", "speedup", "speedup_low", "speedup_high",

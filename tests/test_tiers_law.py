@@ -15,7 +15,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import read_method
 from specbench.models.warp import Law
 from tests.laws import ENUMERABLE, EXACT, autoregressive, carried_on, error, outcomes_of
-from tests.tiers import NAMES, NEEDS_COMPILER, Given, Shapes, Tables, compiled, pair, static_methods
+from tests.tiers import NAMES, NEEDS_COMPILER, Given, Shapes, Tables, compiled, pair, quick_or_slow, static_methods
 from tests.tiny import context_of, network, plain_rows
 from tests.toys import KINDS, PROMPT, Toy, nodes, numbers, random_pair, tokens_of
 
@@ -76,16 +76,18 @@ def feasible(sizes: list[tuple[int, int]], most: int = ENUMERABLE) -> list[tuple
     ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick_or_slow(NAMES))
 def test_a_compiled_round_emits_the_law_of_its_target_if_it_says_so(name: str) -> None:
     assert (max(toy_laws(name, 3, 2, "aot_eager")) <= EXACT) == read_method(name)["lossless"]
 
 
+@pytest.mark.slow
 @NEEDS_COMPILER
 def test_so_does_a_round_in_machine_code() -> None:
     assert max(toy_laws("chain", 3, 2, "inductor")) <= EXACT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "vocab", "k"), [case for case in feasible([(2, 3), (4, 2)]) if case[0] != "baseline"])
 def test_with_other_lookaheads_and_vocabularies_too(name: str, vocab: int, k: int) -> None:
     assert (max(toy_laws(name, vocab, k, "aot_eager")) <= EXACT) == read_method(name)["lossless"]
@@ -96,7 +98,7 @@ def test_a_wrong_rule_is_seen_through_the_compiler(monkeypatch: pytest.MonkeyPat
     assert max(toy_laws("chain", 3, 2, "aot_eager")) > 1e-3
 
 
-@pytest.mark.parametrize("name", [name for name, _, _ in feasible([(3, 2)], most=5000)])
+@pytest.mark.parametrize("name", quick_or_slow([name for name, _, _ in feasible([(3, 2)], most=5000)]))
 def test_a_compiled_round_of_a_network_emits_the_law_of_the_network(name: str) -> None:
     k, law = 0 if name == "baseline" else 2, Law(0.7)
     net = network("llama", vocab=3)

@@ -68,6 +68,7 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "EVERY", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_eager")
 def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     for name in ("whole", "killed"):

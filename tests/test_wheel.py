@@ -33,6 +33,9 @@ print(json.dumps({
 """
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The content of a wheel, built from a copy of the checkout."""

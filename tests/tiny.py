@@ -27,8 +27,6 @@ from specbench.models.warp import Law
 from specbench.tokens import ROOT, TokenTree
 from tests.sources import enumerate_outcomes
 
-torch.set_num_threads(1)  # networks as small as these gain nothing from a second one
-
 CPU = torch.device("cpu")
 WINDOW = 3  # shorter than every sequence under test, so that it bites
 TOLERANCE = 1e-12
