@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from specbench.bench.fitting import Fitted
 from specbench.bench.plan import grouped
 from specbench.bench.samples import MEASURED
 from specbench.bench.sweep_table import IDENTITY, caveats, heading, lookahead
@@ -37,11 +38,11 @@ def by_batch(rows: Sequence[Row]) -> list[list[Row]]:
 def batch_table(rows: Sequence[Row], text: Show) -> Group:
     """One line per cell of a series of `by_batch`; `text` shows a number of a row."""
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    for label, column in COLUMNS:
-        table.add_column(label, justify="right", no_wrap=column == "speedup_interval")
+    for label, _ in COLUMNS:
+        table.add_column(label, justify="right")
     for row in rows:
         table.add_row(*map(Text, line(row, text)))
-    return Group(Text(f"{TITLE} · {heading(rows)}", style="bold"), *map(Text, caveats(rows)), table)
+    return Group(Text(f"{TITLE} · {heading(rows)}", style="bold"), *map(Text, caveats(rows)), Fitted(table, keys=2))
 
 
 def line(row: Row, text: Show) -> list[str]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from specbench.bench.compare import Comparison, Row
 from specbench.bench.files import clean
+from specbench.bench.fitting import Fitted
 
 HEADER = ("cell", "metric", "base", "new", "change", "bounds", "visible", "outcome")
 STYLES = {"REGRESSION": "bold red", "better": "green", "inconclusive": "yellow", "ok": ""}
@@ -67,11 +68,12 @@ def table(result: Comparison, confidence: float) -> Group:
     """For the terminal; `confidence` as a share."""
     drawn = Table()
     for name in HEADER:
-        drawn.add_column(name, justify="left" if name in {"cell", "metric", "outcome"} else "right", overflow="fold")
+        text = name in {"cell", "metric", "outcome"}
+        drawn.add_column(name, justify="left" if text else "right", overflow="fold" if text else "ellipsis")
     for row in result.rows:
         drawn.add_row(*map(Text, cells_of(row)), style=STYLES.get(row.outcome, "dim"))
     lines = [*result.missing, LEGEND.format(confidence=100 * confidence), summary(result)]
-    return Group(drawn, *(Text(clean(line, 2000)) for line in lines))
+    return Group(Fitted(drawn, keys=2), *(Text(clean(line, 2000)) for line in lines))
 
 
 def markdown(result: Comparison, confidence: float) -> str:

@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from specbench.bench.fitting import Fitted
 from specbench.bench.wording import literal, number
 
 Row = Mapping[str, Any]
@@ -47,10 +48,10 @@ def levels_table(rows: Sequence[Row], names: Sequence[str], text: Show) -> Group
         return None
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     for label in labels():
-        table.add_column(label, justify="right" if label else "left", no_wrap=not label)
+        table.add_column(label, justify="right" if label else "left")
     for line in lines:
         table.add_row(*map(Text, line))
-    return Group(Text(TITLE, style="bold"), table)
+    return Group(Text(TITLE, style="bold"), Fitted(table, keys=2))
 
 
 def levels_markdown(rows: Sequence[Row], names: Sequence[str], text: Show) -> str:

@@ -4,15 +4,15 @@ Knows rows of results.csv; must not know how they were measured. Of a nest, α a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from specbench.bench.files import clean
+from specbench.bench.fitting import Fitted
 from specbench.bench.levels_table import depth
 from specbench.bench.plan import grouped
 from specbench.bench.samples import MEASURED
@@ -31,7 +31,6 @@ COLUMNS = (
 DISTANCE = ("lossy\nby", "law_distance")
 LEGEND = "alpha and c of a nest: level/level inside"
 LOSSY = "lossy by: how far the law of an emitted token is from the target's"
-WIDTH = 120  # of the widest table: a number that is cut is worse than a line that wraps
 
 
 def by_method(rows: Sequence[Row]) -> list[list[Row]]:
@@ -48,6 +47,10 @@ def title(rows: Sequence[Row]) -> str:
     prompts = {row["prompts"] for row in rows if row.get("prompts")}
     parts += [f"{'/'.join(map(str, sorted(prompts)))} prompts"] if prompts else []
     return clean(" · ".join(parts), 300)
+
+
+def name_of(row: Row) -> str:
+    return clean(str(row["method"]), 200)
 
 
 def columns(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
@@ -74,16 +77,6 @@ def of_column(row: Row, name: str, text: Show) -> str:
     return "/".join([text(row, name), *(text(row, other) for other in inside if is_number(row.get(other)))])
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A table at its own width, however narrow the console is."""
-
-    table: Table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from console.render(self.table, options.update_width(max(options.max_width, WIDTH)))
-
-
 def legends(rows: Sequence[Row]) -> str:
     return "; ".join([LEGEND] * any(depth(row) > 1 for row in rows) + [LOSSY] * any(map(lossy, rows)))
 
@@ -91,16 +84,16 @@ def legends(rows: Sequence[Row]) -> str:
 def methods_table(rows: Sequence[Row], text: Show) -> Group:
     """One line per method of a group of `by_method`; the fastest lossless one is bold."""
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method")
     for label, _ in columns(rows):
-        table.add_column(label, justify="right", no_wrap=True)
+        table.add_column(label, justify="right")
     right = [row for row in rows if is_number(row.get("speedup")) and not lossy(row)]
     fastest = max(right, key=lambda row: float(row["speedup"]), default=None)
     for row in rows:
-        cells = [clean(str(row["method"]), 40), *line(row, [name for _, name in columns(rows)], text)]
+        cells = [name_of(row), *line(row, [name for _, name in columns(rows)], text)]
         table.add_row(*map(Text, cells), style="bold" if row is fastest else "")
     below = [Text(legends(rows))] if legends(rows) else []
-    return Group(Text(title(rows), style="bold"), *map(Text, caveats(rows)), Whole(table), *below)
+    return Group(Text(title(rows), style="bold"), *map(Text, caveats(rows)), Fitted(table), *below)
 
 
 def methods_markdown(rows: Sequence[Row], text: Show) -> str:
@@ -110,6 +103,6 @@ def methods_markdown(rows: Sequence[Row], text: Show) -> str:
     lines += [part for caveat in caveats(rows) for part in (literal(caveat), "")]
     lines += ["| method | " + " | ".join(labels) + " |", "|---|" + "---:|" * len(labels)]
     for row in rows:
-        cells = [literal(clean(str(row["method"]), 40)), *line(row, [name for _, name in columns(rows)], text)]
+        cells = [literal(name_of(row)), *line(row, [name for _, name in columns(rows)], text)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, *(["", legends(rows)] if legends(rows) else [])]) + "\n"

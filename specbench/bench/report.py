@@ -17,8 +17,10 @@ from specbench.bench.advice import costly_verification, losing
 from specbench.bench.batch_table import batch_markdown, batch_table, by_batch
 from specbench.bench.candidates import distance_of
 from specbench.bench.files import clean
+from specbench.bench.fitting import Fitted, draw, sentence
 from specbench.bench.levels_table import levels_markdown, levels_table
 from specbench.bench.methods_table import by_method, methods_markdown, methods_table
+from specbench.bench.methods_table import name_of as name_of_method
 from specbench.bench.noise import Diagnostics, warnings
 from specbench.bench.order import FEWEST
 from specbench.bench.statistics import Interval, half_width
@@ -47,7 +49,7 @@ def tables(rows: Sequence[Row]) -> Group:
         names = [lookahead(row) for row in group]
         parts += [sweep_table(group, cell_text), levels_table(group, names, cell_text), why_table(group, names)]
     for group in methods:
-        parts += [methods_table(group, cell_text), why_table(group, [shown(row["method"])[:40] for row in group])]
+        parts += [methods_table(group, cell_text), why_table(group, [name_of_method(row) for row in group])]
     for i in range(0, len(alone), WIDEST):
         some = alone[i : i + WIDEST]
         names = [name_of(row, some) for row in some]
@@ -68,7 +70,7 @@ def arranged(rows: Sequence[Row]) -> tuple[list[list[Row]], list[list[Row]], lis
 def name_of(row: Row, rows: Sequence[Row]) -> str:
     """A cell among others: its data set, and the settings in which they differ."""
     varying = [s for s in SETTINGS if len({str(r.get(s)) for r in rows}) > 1]
-    return shown(" ".join([title(row["dataset"])[:20], *(f"{s} {row.get(s)}" for s in varying)]))[:40]
+    return clean(" ".join([title(row["dataset"]), *(f"{s} {row.get(s)}" for s in varying)]), 200)
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
@@ -89,7 +91,7 @@ def run_table(rows: Sequence[Row]) -> Group:
         style = "bold" if column == "speedup" else ""
         table.add_row(Text(label), *(Text(shown(cell_text(r, column))) for r in rows), Text(meaning), style=style)
     headings = [constants(rows, varying), *caveats(rows)]
-    return Group(*(Text(shown(line)) for line in headings), table)
+    return Group(*(Text(shown(line)) for line in headings), Fitted(table))
 
 
 def title(dataset: str) -> str:
@@ -236,8 +238,8 @@ def run_markdown(rows: Sequence[Row]) -> str:
 def show(rows: Sequence[Row], style: str, console: Console) -> None:
     """Print the rows on the console of stdout."""
     if style == "table":
-        console.print(tables(rows), crop=False)  # see `methods_table.Whole`
+        draw(console, tables(rows))
         for line in remarks(rows):
-            console.print(Text(line), soft_wrap=True)
+            sentence(console, line)
     else:
         console.file.write(rendered(rows, style))

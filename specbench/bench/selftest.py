@@ -12,6 +12,7 @@ from rich.text import Text
 from scipy.special import ndtri
 
 from specbench.bench import noise, statistics
+from specbench.bench.fitting import Fitted
 from specbench.bench.report import shown, title
 from specbench.bench.samples import Cell, by_prompt, speedup_of
 
@@ -111,14 +112,14 @@ def grid(rows: Sequence[Row], lines: Sequence[Line]) -> list[list[str]]:
     return [heading, *([label, *(text(r) for r in rows)] for label, text in lines)]
 
 
-def table(cells: Sequence[Sequence[str]]) -> Table:
+def table(cells: Sequence[Sequence[str]]) -> Fitted:
     """The grid for a terminal."""
     found = Table()
     for number, name in enumerate(cells[0]):
         found.add_column(Text(name), justify="left" if number == 0 else "right")
     for line in cells[1:]:
         found.add_row(*map(Text, line))
-    return found
+    return Fitted(found)
 
 
 def markdown(cells: Sequence[Sequence[str]]) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.bench.files import clean
+from specbench.bench.fitting import Fitted
 from specbench.bench.plan import grouped
 from specbench.bench.samples import MEASURED
 from specbench.bench.verdict import SYNTHETIC
@@ -123,9 +124,9 @@ def positions(rows: Sequence[Row]) -> int:
 def sweep_table(rows: Sequence[Row], text: Any) -> Group:
     """One line per lookahead; below it the best ones and the acceptance by position. `text` shows a number of a row."""
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("K", justify="right", no_wrap=True)
+    table.add_column("K", justify="right")
     for label, _ in COLUMNS:
-        table.add_column(label, justify="right", no_wrap="interval" in label)
+        table.add_column(label, justify="right")
     winner = best(rows, "speedup")
     for row in rows:
         failed = row["status"] not in MEASURED
@@ -134,19 +135,19 @@ def sweep_table(rows: Sequence[Row], text: Any) -> Group:
         table.add_row(Text(lookahead(row)), *map(Text, cells), style=style)
     found = [Text(line) for line in conclusions(rows)]
     headings = [Text(heading(rows), style="bold"), *map(Text, caveats(rows))]
-    return Group(*headings, table, *found, Text(), ACCEPTANCE, acceptance_table(rows, text))
+    return Group(*headings, Fitted(table), *found, Text(), ACCEPTANCE, acceptance_table(rows, text))
 
 
-def acceptance_table(rows: Sequence[Row], text: Any) -> Table:
+def acceptance_table(rows: Sequence[Row], text: Any) -> Fitted:
     """Acceptance at every position, given that all before it were accepted; one line per lookahead."""
     count = positions(rows)
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("K", justify="right", no_wrap=True)
+    table.add_column("K", justify="right")
     for position in range(1, count + 1):
         table.add_column(str(position), justify="right")
     for row in rows:
         table.add_row(lookahead(row), *(text(row, f"acceptance_at_{p}") for p in range(1, count + 1)))
-    return table
+    return Fitted(table)
 
 
 def sweep_markdown(rows: Sequence[Row], text: Any) -> str:

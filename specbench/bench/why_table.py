@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from specbench.bench.fitting import Fitted
 from specbench.bench.sweep_table import is_number
 
 STAGES = (  # heading, column, whether it is a sum rather than a term
@@ -30,14 +31,14 @@ def why_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Group 
     if not timed:
         return None
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("")
     nests = any(row[OF_NESTS] for row, _ in timed)
     stages = [one for one in STAGES if nests or one[1] != OF_NESTS]
     for heading, _, is_sum in stages:
         table.add_column(heading, justify="right", style="bold" if is_sum else "")
     for row, name in timed:
         table.add_row(Text(name), *(stage(row[column], is_sum) for _, column, is_sum in stages))
-    return Group(Text("from the formula to the measurement, in units of speedup", style="bold"), table)
+    return Group(Text("from the formula to the measurement, in units of speedup", style="bold"), Fitted(table))
 
 
 def stage(value: float, is_sum: bool) -> str:

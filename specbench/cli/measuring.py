@@ -16,6 +16,7 @@ from specbench.bench import plan, report
 from specbench.bench.environment import environment, now
 from specbench.bench.failures import Failure, attempt
 from specbench.bench.files import clean, first_line
+from specbench.bench.fitting import screen
 from specbench.bench.prepared import Prepared, same_ground
 from specbench.bench.record import RunFolder, read_run, slug
 from specbench.bench.runner import INTERRUPTED, UNFINISHED, give_up, measure
@@ -86,7 +87,7 @@ def prepared(group: Sequence[RunSpec], alone: bool) -> Prepared | Failure:
 
 def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], output: Output) -> list[Cell]:
     """Measure all pairs one after the other, print the tables, and judge."""
-    out, err = Console(width=None if sys.stdout.isatty() else 110), Console(stderr=True)
+    err = Console(stderr=True)
     if not output.quiet and output.verbose:
         say(err, json.dumps(description, indent=2).splitlines())
     turns = sum(pair.turns(folder.past) for _, pair in pairs if isinstance(pair, Prepared))
@@ -101,7 +102,7 @@ def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], outp
             cells += found
             if isinstance(pair, Prepared) and not output.quiet:
                 say(err, [f"note: {warning}" for warning in pair.backend.warnings])
-    report.show([cell.row() for cell in cells], output.style, out)
+    report.show([cell.row() for cell in cells], output.style, screen())
     if not output.quiet:
         say(err, [f"results: {folder.path}"])
     if stop is not None:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from specbench.bench import plan, report
 from specbench.bench import selftest as found
+from specbench.bench.fitting import draw, screen
 from specbench.bench.prepared import Prepared
 from specbench.bench.record import RunFolder
 from specbench.bench.samples import MEASURED, Cell
@@ -55,9 +56,8 @@ def show(rows: list[dict[str, Any]], lines: Sequence[found.Line], notes: Sequenc
     """The rows on stdout, what one must know besides them on stderr."""
     if output.style in {"table", "md"}:
         grid = found.grid(rows, lines)
-        out = Console(width=None if sys.stdout.isatty() else 110)
         if output.style == "table":
-            out.print(found.table(grid))
+            draw(screen(), found.table(grid))
         else:
             sys.stdout.write(found.markdown(grid))
     else:

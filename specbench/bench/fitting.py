@@ -1,0 +1,181 @@
+"""How a table fits a screen: on one line per row where there is room, else in parts or blocks below each other.
+
+Knows rich and the width of the terminal; must not know what a table says. Nothing is ever cut: a cut number is a wrong
+one. A column with `overflow="fold"` holds text, which may be folded at its words; any other holds numbers, which may
+not, and only its heading gives way. Where stdout is no terminal, nothing is as narrow as to need parts.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text, TextType
+
+PIPED = 110  # columns for what reads stdout and is no terminal
+FOLDED = 16  # characters of a line of text beside numbers; of less there are too many lines
+READ = 24  # the same of a text that is what the table is for
+NAME = 8  # the key of a row is folded no further, unless the numbers beside it need the room
+ENDLESS = 100_000
+
+
+def screen(piped: int = PIPED) -> Console:
+    """Stdout: as wide as the terminal, or `piped` columns wide; what it is given is never taken for markup."""
+    return Console(width=None if sys.stdout.isatty() else piped, markup=False, highlight=False)
+
+
+def draw(console: Console, what: RenderableType) -> None:
+    """Print tables; into a pipe they may be wider than its lines of text."""
+    console.print(what, crop=False)
+
+
+def sentence(console: Console, text: str, style: str = "") -> None:
+    """Print a sentence: on a terminal wrapped at its words, elsewhere as one line."""
+    console.print(Text(text, style), soft_wrap=not console.is_terminal)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Widths of a column: of its content on one line, the least that reads well, that below which words or numbers
+    break, and that below which numbers break, or names beyond recognition."""
+
+    natural: int
+    least: int
+    whole: int
+    worst: int
+    text: bool
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What borders and padding take: of the first column of a table, and of every further one."""
+
+    first: int
+    further: int
+
+    def around(self, columns: int) -> int:
+        return self.first + self.further * (columns - 1)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A table that shows all of itself on any screen.
+
+    Where it is too wide, its columns stand in several tables below each other: each repeats the first `keys` columns,
+    which name the row, and columns stay `together` in groups of so many. `records` with a long text, one of which is
+    looked up, become a block of labelled lines each instead.
+    """
+
+    table: Table
+    keys: int = 1
+    together: int = 1
+    records: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        easy = READ if self.records else FOLDED
+        spans = [span_of(column, n < self.keys, easy, console, options) for n, column in enumerate(self.table.columns)]
+        frame = frame_of(self.table, console, options)
+        needed = frame.around(len(spans)) + sum(span.least for span in spans)
+        wide = options.max_width if console.is_terminal else max(options.max_width, needed)
+        if self.records and needed > wide and any(span.natural > wide // 2 for span in spans[self.keys :]):
+            yield from blocks(self.table)
+            return
+        for drawn in self.parts(spans if needed <= wide else self.short(spans, wide), frame, wide):
+            yield from console.render(drawn, options.update_width(wide))
+
+    def short(self, spans: Sequence[Span], wide: int) -> list[Span]:
+        """Long names are folded, lest they stand beside one number at a time."""
+        keys = spans[: self.keys]
+        least = squeezed(keys, 2 * wide // 3)
+        return [*(replace(key, least=width) for key, width in zip(keys, least, strict=True)), *spans[self.keys :]]
+
+    def parts(self, spans: Sequence[Span], frame: Frame, wide: int) -> Iterator[Table]:
+        """The tables below each other, the title above the first."""
+        for number, columns in enumerate(self.balanced(spans, frame, wide)):
+            widths = allotted([spans[i] for i in columns], wide - frame.around(len(columns)))
+            yield part(self.table, columns, widths, None if number else self.table.title)
+
+    def balanced(self, spans: Sequence[Span], frame: Frame, wide: int) -> list[list[int]]:
+        """The columns of as few parts as there have to be, all about as wide."""
+        fewest = len(self.split(spans, frame, wide))
+        tried = (self.split(spans, frame, width) for width in range(1, wide + 1))
+        return next(found for found in tried if len(found) == fewest)
+
+    def split(self, spans: Sequence[Span], frame: Frame, wide: int) -> list[list[int]]:
+        """The columns of every part: after the keys as many groups as there is room for, and at least one."""
+        keys, found = [*range(self.keys)], list[list[int]]()
+        for start in range(self.keys, len(spans), self.together):
+            group = [*range(start, min(start + self.together, len(spans)))]
+            both = [*found[-1], *group] if found else []
+            if both and frame.around(len(both)) + sum(spans[i].least for i in both) <= wide:
+                found[-1] = both
+            else:
+                found.append([*keys, *group])
+        return found or [keys]
+
+
+def frame_of(table: Table, console: Console, options: ConsoleOptions) -> Frame:
+    """Measured, as rich counts borders and padding by rules of its own."""
+    drawn = (part(table, [0] * n, [1] * n, None) for n in (1, 2))
+    one, two = (Measurement.get(console, options.update_width(ENDLESS), some).maximum for some in drawn)
+    return Frame(one - 1, two - one - 1)
+
+
+def span_of(column: Column, key: bool, easy: int, console: Console, options: ConsoleOptions) -> Span:
+    """The widths of a column; a line of its text is easy to read from `easy` characters on."""
+    endless, most = options.update_width(ENDLESS), options.max_width // 2
+    head, *cells = (Measurement.get(console, endless, one) for one in (column.header, *column.cells))
+    body = max((cell.maximum for cell in cells), default=0)
+    natural, word = max(head.maximum, body), max(one.minimum for one in (head, *cells))
+    if column.overflow == "fold":
+        sentences = any(cell.maximum > cell.minimum for cell in cells)
+        word = min(word, easy if sentences else most)  # an address in a sentence may break, a name not
+        return Span(natural, max(word, min(natural, easy)), word, min(word, NAME), text=True)
+    least = max(min(head.minimum, most), body)
+    return Span(natural, least, word if key else body, min(word, NAME) if key else body, text=False)
+
+
+def allotted(spans: Sequence[Span], room: int) -> list[int]:
+    """The widths of columns beside each other: headings on one line if there is room for it, then texts alike."""
+    widths = squeezed(spans, room)
+    for text in (False, True):
+        growing = [i for i, span in enumerate(spans) if span.text == text]
+        while sum(widths) < room and (growing := [i for i in growing if widths[i] < spans[i].natural]):
+            widths[min(growing, key=widths.__getitem__)] += 1
+    return widths
+
+
+def squeezed(spans: Sequence[Span], room: int) -> list[int]:
+    """Widths within the room, the widest made narrower: first texts, then names, last what no screen can show."""
+    found = [span.least for span in spans]
+    for bounds in ([span.whole for span in spans], [span.worst for span in spans], [1] * len(found)):
+        while sum(found) > room and (wide := [i for i, width in enumerate(found) if width > bounds[i]]):
+            found[max(wide, key=found.__getitem__)] -= 1
+    return found
+
+
+def part(table: Table, columns: Sequence[int], widths: Sequence[int], title: TextType | None) -> Table:
+    """Some columns of a table, each of the given width."""
+    made, chosen = copy(table), [table.columns[index] for index in columns]
+    made.columns, made.rows, made.title = [], [], title
+    for old, width in zip(chosen, widths, strict=True):
+        made.add_column(old.header, justify=old.justify, style=old.style, width=width, overflow="fold")
+    for row, *cells in zip(table.rows, *(old.cells for old in chosen), strict=True):
+        made.add_row(*cells, style=row.style)
+    return made
+
+
+def blocks(table: Table) -> Iterator[RenderableType]:
+    """Every row as its name and, below it, a line for each of its other cells that says something."""
+    yield Text(f"{table.title}\n", style="table.title")
+    labels = [str(column.header) for column in table.columns[1:]]
+    for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
+        lines = Table.grid(Column(style="dim", width=max(map(len, labels))), Column(overflow="fold"), padding=(0, 2))
+        for label, cell in zip(labels, cells, strict=True):
+            if str(cell):
+                lines.add_row(label, cell)
+        yield from (Text(str(name), style="bold"), Padding(lines, (0, 0, 0, 2), expand=False), Text())
