@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Column
-from rich.table import Table as RichTable
 
 from specbench.backends.native import Native
 from specbench.bench import plan, record, report
@@ -22,9 +19,8 @@ from specbench.bench.prepared import roles
 from specbench.bench.record import make_folder
 from specbench.bench.writing import replace_text, write_csv
 from specbench.cli.measuring import Output, say
+from specbench.cli.records import print_numbers
 from specbench.spec import SCHEMA_VERSION, RunSpec
-
-WIDTH = 160  # not the terminal's: rich would cut numbers to fit, and a cut number is a wrong one
 
 
 @dataclass(frozen=True)
@@ -34,6 +30,7 @@ class Table:
     title: str
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    together: int = 1  # columns of a length of the context, which stay beside each other
 
 
 def start(
@@ -98,13 +95,8 @@ def show(found: Calibration, style: str) -> None:
     elif style == "md":
         sys.stdout.write("\n".join(map(markdown, tables(found))))
     else:
-        console = Console(markup=False, highlight=False, width=WIDTH)
         for table in tables(found):
-            columns = [Column(name, justify="right") for name in table.header]
-            drawn = RichTable(*columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
-            for row in table.rows:
-                drawn.add_row(*row)
-            console.print(drawn)
+            print_numbers(table.title, table.header, table.rows, together=table.together)
 
 
 def markdown(table: Table) -> str:
@@ -126,7 +118,7 @@ def passes(found: Calibration) -> Table:
         for points in zip(*(level.target for level in found.levels), strict=True)
     ]
     title = "One pass of the target over so many tokens, by length of the context (v: ÷ one token)"
-    return Table(title, tuple(header), rows)
+    return Table(title, tuple(header), rows, together=3)
 
 
 def costs(found: Calibration) -> Table:
@@ -148,7 +140,7 @@ def choices(found: Calibration) -> Table:
         (f"{at[0]['alpha']:g}", *(t for c in at for t in (str(c["best_k"]), c["near_best"], f"{c['speedup']:.2f}×")))
         for at in zip(*(level.choices() for level in found.levels), strict=True)
     ]
-    return Table("The K to choose for an acceptance α, with these costs", tuple(header), rows)
+    return Table("The K to choose for an acceptance α, with these costs", tuple(header), rows, together=3)
 
 
 def ms(value: float) -> str:

@@ -19,6 +19,7 @@ Format = Literal["table", "md", "json", "junit", "gha"]
 GATE = re.compile(
     r"(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\d{1,6}(?:\.\d{1,6})?)\s*%", re.ASCII
 )
+PIPED = 120  # columns where stdout is no terminal
 MOST = 50.0  # percent; a larger margin would call nothing a regression
 
 
@@ -109,14 +110,11 @@ def check_gates(gates: "tuple[Criterion, ...]", run: "list[Record]") -> None:
 
 def show(result: "Comparison", style: Format, confidence: float, new: "list[Record]") -> None:
     """The data on stdout."""
-    from rich.console import Console
-
     from specbench.bench import comparison, exchange
+    from specbench.bench.fitting import draw, screen
 
     if style == "table":
-        console = Console(markup=False, highlight=False)
-        console.width = max(console.width, 120)  # a number that is folded is hard to read
-        console.print(comparison.table(result, confidence))
+        draw(screen(PIPED), comparison.table(result, confidence))
         return
     printed = {
         "md": lambda: comparison.markdown(result, confidence),

@@ -14,11 +14,10 @@ from specbench import theory
 from specbench.bench.files import clean
 from specbench.bench.wording import literal
 from specbench.cli.parsing import number, parse_k_list, read_results
-from specbench.cli.records import Format, print_data
+from specbench.cli.records import Format, print_data, print_numbers
 from specbench.errors import UsageError
 
 DEFAULT_K = "1-12"
-WIDTH = 160  # not the terminal's: rich would cut or fold numbers to fit, and a cut number is a wrong one
 ROUNDING = 1e-5  # a mean of float32 sums of min(p, q) may exceed 1 by this much when draft and target agree
 NEEDED = ("k", "alpha", "c", "speedup")
 
@@ -75,6 +74,7 @@ class Table:
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
     summary: str
+    keys: int = 1  # columns that say what a row is about
 
 
 def predict(
@@ -200,7 +200,8 @@ def _summary(row: Prediction) -> str:
 
 def _cell_table(cells: list[Cell]) -> Table:
     header = tuple(field.name.replace("_", " ") for field in fields(Cell))
-    return Table("measured and predicted speedup", header, [tuple(map(_text, astuple(cell))) for cell in cells], "")
+    rows = [tuple(map(_text, astuple(cell))) for cell in cells]
+    return Table("measured and predicted speedup", header, rows, "", keys=3)
 
 
 def _text(value: object) -> str:
@@ -209,11 +210,15 @@ def _text(value: object) -> str:
 
 def _print(records: list[Prediction] | list[Cell], tables: list[Table], output: Format) -> None:
     """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
+    from rich.console import Console
+
+    from specbench.bench.fitting import sentence
+
     if print_data([asdict(record) for record in records], output):
         return
     for table in tables:
         (_print_markdown if output == "md" else _print_rich)(table)
-    typer.echo(NOTE, err=True)
+    sentence(Console(stderr=True), NOTE)
 
 
 def _print_markdown(table: Table) -> None:
@@ -223,16 +228,8 @@ def _print_markdown(table: Table) -> None:
 
 
 def _print_rich(table: Table) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Column
-    from rich.table import Table as RichTable
-    from rich.text import Text
+    from specbench.bench.fitting import screen, sentence
 
-    console = Console(markup=False, highlight=False, width=WIDTH)
-    columns = [Column(name, justify="right") for name in table.header]
-    drawn = RichTable(*columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
-    for row in table.rows:
-        drawn.add_row(*map(Text, row), style="bold" if row[-1] == "best" else None)
-    console.print(drawn)
-    console.print(table.summary + "\n" * bool(table.summary), soft_wrap=True)
+    best = next((number for number, row in enumerate(table.rows) if row[-1] == "best"), -1)
+    print_numbers(table.title, table.header, table.rows, best, table.keys)
+    sentence(screen(), table.summary + "\n" * bool(table.summary))

@@ -13,7 +13,7 @@ from specbench.bench.writing import write_rows
 
 Format = Literal["table", "csv", "json", "jsonl", "md"]
 Records = Sequence[Mapping[str, Any]]
-WIDTH = 160  # not the terminal's: rich would fold names to fit
+PIPED = 160  # columns where stdout is no terminal: few names and sentences are folded
 
 
 def print_records(rows: Records, tables: Mapping[str, Records], output: Format) -> None:
@@ -40,18 +40,38 @@ def text(value: object) -> str:
 
 
 def print_table(title: str, rows: Records) -> None:
+    """One line per row, or a block where the terminal is too narrow for it."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from specbench.bench.fitting import Fitted, draw, screen
+
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name, value in rows[0].items():
-        number = isinstance(value, int | float)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
+        right = isinstance(value, int | float)
+        label = name.replace("_", " ")
+        table.add_column(label, justify="right" if right else "left", overflow="ellipsis" if right else "fold")
     for row in rows:
         table.add_row(*(Text(text(value)) for value in row.values()))
-    Console(markup=False, highlight=False, width=WIDTH).print(table)
+    draw(screen(PIPED), Fitted(table, records=True))
+
+
+def print_numbers(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], best: int = -1, keys: int = 1, together: int = 1
+) -> None:
+    """A table of numbers, the best row in bold; `keys` and `together` say where it may be taken apart: see `Fitted`."""
+    from rich import box
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from specbench.bench.fitting import Fitted, draw, screen
+
+    columns = [Column(name, justify="right") for name in header]
+    table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for number, row in enumerate(rows):
+        table.add_row(*map(Text, row), style="bold" if number == best else None)
+    draw(screen(PIPED), Fitted(table, keys, together))
 
 
 def print_markdown(title: str, rows: Records) -> None:
