@@ -82,7 +82,9 @@ def test_the_table_fits(width: int) -> None:
     assert rows[3].split()[3:] == ["–", "–", "warming", "up"]
 
 
-def test_a_long_name_is_cut_and_the_numbers_are_not() -> None:
-    (_, row) = drawn(60, {RunSpec(method="[/]/a/very/long/path/of/a/method/file.yaml"): Rolling.of(SAMPLES)})
-    assert "…" in row
-    assert row.rstrip().endswith("]")
+def test_a_long_name_is_folded_and_the_numbers_are_not() -> None:
+    spec = RunSpec(method="[/]/a/very/long/path/of/a/method/file.yaml")
+    (_, first, *more) = drawn(60, {spec: Rolling.of(SAMPLES)})
+    names, numbers = first[: first.index("6  0.50")], first[first.index("6  0.50") :]
+    assert "".join([names, *more]).replace(" ", "") == panel.arm_of(spec).replace(" ", "")
+    assert numbers.count("×") == numbers.rstrip().endswith("]") == 1

@@ -103,9 +103,9 @@ def rate(value: float) -> str:
 
 
 def table(group: Mapping[RunSpec, Rolling]) -> Table:
-    """One line per cell of a group; fits into 60 columns where names are short, and cuts names where they are not."""
+    """One line per cell of a group where names are short; in 60 columns a long one is folded, and no number is."""
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    made.add_column("")  # the one column that may be cut: rich takes width from those that may wrap
+    made.add_column("", overflow="fold")  # the one that gives way: rich takes width from columns that may wrap
     for title in ("n", "α", "tokens/s", "speedup"):
         made.add_column(title, justify="right" if title == "n" else "left", no_wrap=True, min_width=len(title))
     for spec, rolling in group.items():
@@ -114,5 +114,5 @@ def table(group: Mapping[RunSpec, Rolling]) -> Table:
             shown = (number(rolling.alpha), f"{rate(slow)} → {rate(fast)}", speedup(rolling))
         else:
             shown = (ABSENT, ABSENT, "warming up")
-        made.add_row(Text(arm_of(spec), no_wrap=True, overflow="ellipsis"), str(rolling.samples), *shown)
+        made.add_row(Text(arm_of(spec)), str(rolling.samples), *shown)
     return made
