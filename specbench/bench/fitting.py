@@ -88,7 +88,7 @@ class Fitted:
             yield from console.render(drawn, options.update_width(wide))
 
     def short(self, spans: Sequence[Span], wide: int) -> list[Span]:
-        """Long names are folded, lest they stand beside one number at a time."""
+        """Names in two thirds of the width at most, lest every number stands alone beside a long one."""
         keys = spans[: self.keys]
         least = squeezed(keys, 2 * wide // 3)
         return [*(replace(key, least=width) for key, width in zip(keys, least, strict=True)), *spans[self.keys :]]
