@@ -147,6 +147,7 @@ def test_a_quiet_machine_is_warned_of_nothing() -> None:
         ({"bimodality": 0.61}, 20, 2, "two groups (bimodality 0.61)"),
         ({"outliers": 6}, 20, 2, "6 of 20 samples are outliers"),
         ({"load_average": 3.1}, 20, 2, "load average 3.1 on 2 threads"),
+        ({"load_average": 2.1}, 20, 1, "load average 2.1 on 1 thread:"),
     ],
 )
 def test_every_fault_has_its_sentence(changes: dict[str, Any], samples: int, threads: int, words: str) -> None:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from specbench import metrics
+from specbench.bench.wording import counted
 
 if TYPE_CHECKING:
     from specbench.decoding.decode import Trace
@@ -173,12 +174,20 @@ def warnings(found: Diagnostics, samples: int, threads: int | None) -> list[str]
             f"{found.outliers} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
             "(column outlier) before you trust the last digits"
         )
-    if found.load_average is not None and threads is not None and found.load_average > threads + 1:
+    if busy(found.load_average, threads):
         lines.append(
-            f"load average {found.load_average:.1f} on {threads} threads: something else was running. Both arms were "
-            "slowed, not always equally; repeat on a quiet machine"
+            f"load average {found.load_average:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
+            "arms, not always equally; repeat on a quiet machine"
         )
     return lines
+
+
+def busy(load: float | None, threads: float | None) -> bool:
+    """Whether something else was running, as far as is known.
+
+    The load counts the threads of this run, too: a quiet machine has these, and now and then a short-lived process.
+    """
+    return load is not None and threads is not None and load > threads + 1
 
 
 def _logs(values: Sequence[float] | Numbers) -> Numbers:

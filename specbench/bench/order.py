@@ -13,7 +13,7 @@ from specbench.bench import statistics
 from specbench.spec import BASELINE, RunSpec
 
 T = TypeVar("T")
-REFILLS, FEWEST = 4, 5  # prompts of a chunk per row, and chunks below which an interval would say little
+REFILLS = 4  # prompts of a chunk per row
 
 
 def seed_of(spec: RunSpec, prompt: str, repeat: int, arm: str) -> int:
@@ -45,7 +45,7 @@ def chunks(prompts: Sequence[T], rows: int) -> list[Sequence[T]]:
     """
     if rows == 1:
         return [prompts[i : i + 1] for i in range(len(prompts))]
-    count = max(-(-len(prompts) // (REFILLS * rows)), min(FEWEST, len(prompts) // rows), 1)
+    count = max(-(-len(prompts) // (REFILLS * rows)), min(statistics.FEWEST, len(prompts) // rows), 1)
     ends = [i * len(prompts) // count for i in range(count + 1)]
     return [prompts[a:b] for a, b in pairwise(ends)]
 

@@ -22,8 +22,7 @@ from specbench.bench.levels_table import levels_markdown, levels_table
 from specbench.bench.methods_table import by_method, methods_markdown, methods_table
 from specbench.bench.methods_table import name_of as name_of_method
 from specbench.bench.noise import Diagnostics, warnings
-from specbench.bench.order import FEWEST
-from specbench.bench.statistics import Interval, half_width
+from specbench.bench.statistics import FEWEST, Interval, half_width
 from specbench.bench.sweep_table import caveats, lookahead, series, sweep_markdown, sweep_table
 from specbench.bench.table_lines import lines_of
 from specbench.bench.verdict import lines, verdict

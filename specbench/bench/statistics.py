@@ -30,6 +30,7 @@ from specbench import metrics
 
 LEVEL = 0.95
 ENOUGH = 20  # prompts below which a few unusual ones decide what the interval is
+FEWEST = 5  # independent draws below which an interval says little
 
 
 @dataclass(frozen=True)

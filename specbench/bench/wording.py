@@ -18,6 +18,11 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
+def counted(number: int, thing: str) -> str:
+    """So many things, one of them without an s."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def shown(value: float | None, form: str = ".3f") -> str:
     """A number as a sentence has it; a dash where there is none."""
     return "–" if value is None else format(value, form)
@@ -44,6 +49,13 @@ def text(row: Mapping[str, Any], name: str) -> str:
     """A column as text; empty where there is none, or NaN as pandas has it."""
     value = row.get(name)
     return "" if value is None or value != value else str(value)
+
+
+def code(text: str) -> str:
+    """Text as Markdown shows it word by word, to be copied: between more backticks than it has in a row."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in (text[:1], text[-1:]) else ""
+    return f"{fence}{space}{text}{space}{fence}"
 
 
 def literal(text: str) -> str:
