@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_run_json_says_how_to_run_it_again(run: Command) -> None:
     assert described["command"].startswith("specbench run --target")
     assert described["specs"][0]["seed"] == 5
     assert described["environment"]["torch"] == torch.__version__
+
+
+def test_two_prompts_are_no_answer_and_the_command_that_gives_one_is_told(run: Command, command: Command) -> None:
+    found = run("--output-dir", "my results")
+    promise = "(settle it|measure again)( on a quiet machine)?: "  # whatever else this machine was doing
+    options = "--max-new-tokens 8 --warmup 0 --k 3 --output-dir 'my results' --limit 20"
+    assert re.search(f"^(PROVISIONAL|UNCLEAR) — .*\n{promise}specbench run --target .* {options}$", found.out, re.M)
+    (folder,) = (found.cwd / "my results").iterdir()
+    told = command("verdict", folder).out
+    assert [line.strip() for line in told.splitlines()[:2]] == found.out.splitlines()[-6:-4]
+    more = run("--limit", 20, "--format", "md")
+    assert re.search("^- \\*\\*(PROVISIONAL|UNCLEAR) — .*\\*\\*$", more.out, re.M)
+    assert re.search(f"^  - {promise}the data set has only 3 prompts; use one with at least 20$", more.out, re.M)
 
 
 def test_the_same_command_decodes_the_same_tokens(run: Command) -> None:

@@ -18,7 +18,8 @@ from specbench.bench.lossless import Losslessness
 from specbench.bench.outputs import compare
 from specbench.bench.record import read_run
 from specbench.bench.report import cell_text, markdown, notes, show
-from specbench.bench.verdict import lines, verdict
+from specbench.bench.verdict import verdict
+from specbench.bench.verdict_lines import lines
 from specbench.decoding.decode import Trace
 from specbench.spec import RunSpec
 from tests.measured import baseline_trace, cell, one_round, prompt_set, sample

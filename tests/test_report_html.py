@@ -141,9 +141,29 @@ def test_every_line_of_a_table_shows_the_column_that_its_name_says(page: Page) -
 
 
 def test_the_answer_comes_before_the_tables_and_they_before_the_figures(page: Page) -> None:
-    at = [page.text.index(mark) for mark in ('<p class="answer">YES', "<table>", 'aria-label="Speedup, measured')]
+    marks = ('<p class="answer">PROVISIONAL', "<table>", 'aria-label="Speedup, measured')
+    at = [page.text.index(mark) for mark in marks]
     assert at == sorted(at)
-    assert page.visible.count("YES — use speculative decoding here") == 4  # in short, and at its data set
+    assert page.visible.count("PROVISIONAL — leaning YES: K = 3") == 4  # in short, and at its data set
+
+
+def test_a_provisional_answer_is_no_green_yes_and_says_beneath_it_why_and_what_settles_it(page: Page) -> None:
+    kinds = [found["class"] for _, found in page.tags if found.get("class", "").startswith("verdict ")]
+    assert kinds == ["verdict provisional"] * 2
+    hero = page.text[page.text.index('<div class="verdict') :]
+    assert re.findall('<p class="([a-z]+)">(.*?)</p>', hero)[1:3] == [
+        ("why", "on 6 prompts, fewer than 20"),
+        ("settle", "settle it: <code>specbench sweep-k --k 1-8 --limit 20</code>"),
+    ]
+    for kind in ("yes", "no", "provisional", "unclear"):
+        assert f".{kind} .answer {{ color: var(--{kind}); }}" in page.text
+        assert page.text.count(f"--{kind}: #") == 2  # in light and dark
+
+
+def test_a_plain_yes_has_nothing_beneath_it(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path, sweep("articles", prompts=20, ks=(3,))))
+    assert page.text.count('<p class="answer">YES — use speculative decoding here: K = 3</p>') == 1
+    assert not [found for _, found in page.tags if found.get("class") in ("why", "settle")]
 
 
 def test_every_figure_is_there_with_a_caption_and_a_name(page: Page) -> None:

@@ -1,4 +1,4 @@
-"""YES, NO, UNCLEAR: which rows lead to which answer, what is never recommended, and how the answer reads."""
+"""YES, NO, PROVISIONAL, UNCLEAR: which rows lead to which, what is never recommended, and how the answer reads."""
 
 import csv
 import json
@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specbench.bench.statistics import Interval, to_settle, widened
-from specbench.bench.verdict import Verdict, lines, verdict
+from specbench.bench.verdict import Verdict, verdict
+from specbench.bench.verdict_lines import lines
 from tests.frontdoor import Command
 
 
@@ -22,7 +25,7 @@ def row(k: int = 3, speedup: float = 1.62, half: float = 0.05, **changes: Any) -
         "speedup_high": speedup * math.exp(half), "speedup_predicted": 1.77, "speedup_calibrated": 1.6, "alpha": 0.61,
         "alpha_low": 0.59, "alpha_high": 0.63, "c": 0.08, "v": 1.04, "overhead": 0.06, "lossless": "identical",
     }  # fmt: skip
-    return found | changes
+    return {"limit": changes.get("prompts", 164)} | found | changes
 
 
 def only(*rows: dict[str, Any]) -> Verdict:
@@ -94,6 +97,130 @@ def test_methods_and_schedules_compete_for_the_same_question() -> None:
     assert only(row(3, 1.6, method="token-match")).best == "token-match, K = 3"
 
 
+# --- little to go by --------------------------------------------------------------------------------------------------
+
+FEW, TURNS, BUSY = {"prompts": 3}, {"batch": 8, "prompts": 32, "draws": 4}, {"load_average": 9.5, "threads": 2}
+ON_FEW, OVER_TURNS = "on 3 prompts, fewer than 20", "on an interval over 4 turns, fewer than 5"
+UNDER_LOAD = "under load 9.5 on 2 cores in use: something else was running"
+
+
+@pytest.mark.parametrize(("speedup", "leaning"), [(1.62, "YES"), (0.8, "NO")])
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        (FEW, [ON_FEW]),
+        (TURNS, [OVER_TURNS]),
+        (BUSY, [UNDER_LOAD]),
+        (FEW | BUSY, [ON_FEW, UNDER_LOAD]),
+        (TURNS | BUSY, [OVER_TURNS, UNDER_LOAD]),
+        (TURNS | FEW | {"draws": 1}, [ON_FEW, "on an interval over 1 turn, fewer than 5"]),
+        ({"prompts": None}, ["on an unknown number of prompts"]),
+    ],
+)
+def test_what_makes_an_answer_provisional(
+    speedup: float, leaning: str, changes: dict[str, Any], reasons: list[str]
+) -> None:
+    found = only(row(3, speedup, **changes))
+    assert (found.answer, found.leaning, found.reasons) == ("PROVISIONAL", leaning, tuple(reasons))
+    least = " is the least slow" if leaning == "NO" else ""
+    assert lines(found)[0] == (f"PROVISIONAL — leaning {leaning}: K = 3{least}, {speedup:.2f}× {'; '.join(reasons)}")
+
+
+@pytest.mark.parametrize(
+    ("enough", "little"),
+    [
+        ({"prompts": 20, "draws": 20}, {"prompts": 19, "draws": 19}),
+        ({"prompts": 40, "draws": 5, "batch": 8}, {"prompts": 40, "draws": 4, "batch": 8}),
+        ({"load_average": 3.0, "threads": 2}, {"load_average": 3.01, "threads": 2}),  # its own threads are part of it
+        ({"load_average": None, "threads": 2}, {"load_average": 2.5, "threads": 1}),
+        ({"load_average": 9.5, "threads": None}, {"load_average": 9.5, "threads": 8}),
+    ],
+)
+def test_where_an_answer_begins_to_be_provisional(enough: dict[str, Any], little: dict[str, Any]) -> None:
+    assert (only(row(**enough)).answer, only(row(**little)).answer) == ("YES", "PROVISIONAL")
+    assert (only(row(**enough)).leaning, only(row(**enough)).settle) == (None, "")
+
+
+def test_a_cell_that_pays_for_sure_goes_before_a_faster_one_measured_on_little() -> None:
+    found = only(row(2, 1.7, prompts=3, limit=164, status="partial"), row(3, 1.5))
+    assert (found.answer, found.best) == ("YES", "K = 3")
+
+
+def test_a_no_is_carried_by_every_cell() -> None:
+    found = only(row(1, 0.9), row(2, 0.8, prompts=3, limit=164, status="partial"))
+    assert (found.answer, found.leaning) == ("PROVISIONAL", "NO")
+    assert lines(found)[0] == (
+        "PROVISIONAL — leaning NO: K = 1 is the least slow, 0.90× on 3 prompts for K = 2, fewer than 20"
+    )
+    assert found.settle == "settle it: the same run with --limit 164"
+
+
+def test_unclear_stays_unclear_with_the_reasons_and_a_way_out() -> None:
+    found = only(row(1, 1.03, **FEW, **BUSY))
+    assert (found.answer, found.leaning, found.reasons) == ("UNCLEAR", None, (ON_FEW, UNDER_LOAD))
+    assert found.settle == "measure again on a quiet machine: the same run with --limit 20"
+
+
+@pytest.mark.parametrize(("prompts", "half", "more"), [(5, 0.05, 15), (19, 0.031, 3), (19, 0.0296, 1), (30, 0.0296, 2)])
+def test_no_fewer_prompts_are_promised_than_are_enough(prompts: int, half: float, more: int) -> None:
+    found = only(row(1, 1.03, half, prompts=prompts))
+    assert (found.answer, found.more_prompts) == ("UNCLEAR", more)
+    settle = "1 more prompt settles it" if more == 1 else f"{more} more prompts settle it"
+    assert f"about {settle} if K = 1 stays" in lines(found)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "headline"),
+    [
+        ({"prompts": 4}, "UNCLEAR — it may be faster or slower, and 4 prompts say little; start from 20"),
+        (TURNS, "UNCLEAR — it may be faster or slower, and 4 turns say little; start from 40"),
+        (TURNS | {"prompts": 50}, "UNCLEAR — it may be faster or slower, and 4 turns say little"),
+    ],
+)
+def test_an_interval_over_few_draws_promises_nothing(changes: dict[str, Any], headline: str) -> None:
+    found = only(row(1, 1.03, **changes))
+    assert (found.more_prompts, lines(found)[0]) == (None, headline)
+    assert found.settle.startswith("measure again: ")
+
+
+def test_synthetic_acceptance_stays_what_it_is() -> None:
+    found = only(row(acceptance="0.8", **FEW, **BUSY))
+    assert (found.answer, found.leaning, found.reasons, found.settle) == ("UNCLEAR", None, (), "")
+
+
+ROWS = st.builds(
+    row,
+    st.integers(1, 9),
+    st.floats(0.3, 3),
+    st.floats(0.001, 0.5),
+    prompts=st.integers(15, 60),
+    draws=st.integers(3, 60),
+    threads=st.sampled_from([None, 1, 2, 8]),
+    load_average=st.sampled_from([None, 0.5, 2.0, 2.1, 3.5, 12.0]),
+    status=st.sampled_from(["ok", "partial", "oom"]),
+    limit=st.sampled_from([None, 3, 100]),
+    dataset=st.just("xsum"),
+    prompts_sha256=st.just("0"),
+)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4))
+def test_a_plain_answer_never_stands_on_little(rows: list[dict[str, Any]]) -> None:
+    found = only(*rows)
+    assert all(lines(found))
+    assert (found.answer == "PROVISIONAL") == (found.leaning is not None) == (found.leaning in ("YES", "NO"))
+    if found.answer not in ("YES", "NO"):
+        return
+    assert (found.reasons, found.settle, found.command, found.more_prompts) == ((), "", "", None)
+    sound = [r for r in rows if r["status"] != "oom"]
+    for one in (
+        [r for r in sound if r["k"] == found.k and r["speedup"] == found.speedup] if found.answer == "YES" else sound
+    ):
+        assert one["prompts"] >= 20
+        assert one["draws"] >= 5
+        assert not (one["threads"] and one["load_average"] and one["load_average"] > one["threads"] + 1)
+
+
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
@@ -157,8 +284,9 @@ def test_drafting_nothing_is_no_candidate_and_the_baseline_no_question() -> None
 def test_without_an_interval_nothing_is_clear() -> None:
     found = only(row(prompts=1, speedup_low=math.nan, speedup_high=math.nan))
     assert (found.answer, found.best, found.low, found.more_prompts) == ("UNCLEAR", "K = 3", None, None)
-    assert lines(found)[0] == "UNCLEAR — there is no interval: measure more prompts"
-    assert "[no interval]" in lines(found)[1]
+    assert lines(found)[0] == "UNCLEAR — there is no interval over 1 prompt; start from 20"
+    assert "[no interval]" in lines(found)[2]
+    assert lines(only(row(speedup_low=None)))[0] == "UNCLEAR — there is no interval: measure more prompts"
 
 
 def test_a_partial_cell_counts_with_what_it_has() -> None:
@@ -196,10 +324,10 @@ def test_the_lines_of_a_yes() -> None:
 
 def test_the_first_line_says_what_to_do() -> None:
     assert lines(only(row(1, 0.9)))[0] == "NO — speculative decoding is slower here: K = 1 is the least slow"
-    first, second, *_ = lines(only(row(1, 1.03, prompts=10)))
-    assert first.startswith("UNCLEAR — it may be faster or slower: about ")
-    assert first.endswith(" more prompts settle it if K = 1 stays at 1.030×")
-    assert "10 prompts × 3; fewer than 20: a few unusual ones decide" in second
+    first, second, third, *_ = lines(only(row(1, 1.03, prompts=10)))
+    assert first == "UNCLEAR — it may be faster or slower: about 14 more prompts settle it if K = 1 stays at 1.030×"
+    assert second == "settle it: the same run with --limit 24"
+    assert "10 prompts × 3)" in third
     assert lines(only(row(1, 1.0)))[0] == "UNCLEAR — the speedup is 1 as far as can be told"
 
 
@@ -239,6 +367,40 @@ def test_the_command_prints_json_without_nan(command: Command, tmp_path: Path) -
     found = command("verdict", run, "--format", "json")
     (document,) = json.loads(found.out, parse_constant=pytest.fail)
     assert (found.code, document["answer"], document["left_out"]) == (0, "UNCLEAR", ["K = 8: nan"])
+
+
+def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> None:
+    run = write(tmp_path / "one", row(prompts=3))
+    (run / "run.json").write_text(json.dumps({"command": "specbench run --limit 3 --template 'a `b`_$c'"}))
+    again = "specbench run --template 'a `b`_$c' --limit 20"
+    first, second, *_ = command("verdict", run).out.splitlines()
+    assert first == "PROVISIONAL — leaning YES: K = 3, 1.62× on 3 prompts, fewer than 20"
+    assert second == f"  settle it: {again}"
+    assert command("verdict", run / "results.csv").out.splitlines()[1] == second
+    assert f"- settle it: ``{again}``" in command("verdict", run, "--format", "md").out.splitlines()
+    (found,) = json.loads(command("verdict", run, "--format", "json").out)
+    assert (found["answer"], found["leaning"], found["command"]) == ("PROVISIONAL", "YES", again)
+    assert (found["reasons"], found["settle"]) == (["on 3 prompts, fewer than 20"], "settle it")
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"command": 3}', "\x00", "[" * 100_000])
+def test_without_the_command_of_the_run_there_is_a_hint(content: str | None, command: Command, tmp_path: Path) -> None:
+    run = write(tmp_path / "one", row(prompts=3))
+    if content is not None:
+        (run / "run.json").write_text(content)
+    assert command("verdict", run).out.splitlines()[1] == "  settle it: the same run with --limit 20"
+
+
+def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Path) -> None:
+    runs = [write(tmp_path / name, row(prompts=3, dataset=name)) for name in ("one", "two")]
+    for run in runs:
+        (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
+    told = [line for line in command("verdict", *runs).out.splitlines() if "settle it" in line]
+    assert told == [f"  settle it: specbench run --dataset {name} --limit 20" for name in ("one", "two")]
+    same = [write(tmp_path / name, row(k, 0.8, prompts=3)) for k, name in ((1, "three"), (2, "four"))]
+    for run in same:
+        (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
+    assert "settle it: the same run with --limit 20" in command("verdict", *same).out  # neither alone settles a no
 
 
 def test_a_run_without_a_draft_is_said_to_have_nothing_to_judge(command: Command, tmp_path: Path) -> None:

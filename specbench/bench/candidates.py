@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.bench import noise
 from specbench.bench.statistics import Interval, widened
 from specbench.bench.wording import number, text
 
@@ -28,6 +29,21 @@ class Candidate:
     @property
     def constant(self) -> bool:
         return text(self.row, "schedule") in ("", "constant")
+
+    @property
+    def prompts(self) -> int:
+        """How many were decoded; 0 where that is not known."""
+        return int(number(self.row, "prompts") or 0)
+
+    @property
+    def draws(self) -> int:
+        """Over how many independent draws the interval is: prompts that are decoded together say as much as one."""
+        return int(number(self.row, "draws") or self.prompts)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something else was running."""
+        return noise.busy(number(self.row, "load_average"), number(self.row, "threads"))
 
     @property
     def name(self) -> str:

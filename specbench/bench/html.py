@@ -15,7 +15,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
 from specbench import __version__
-from specbench.bench import batch_table, levels_table, plots, record, report, sections, token_view, verdict, writing
+from specbench.bench import (
+    batch_table,
+    levels_table,
+    plots,
+    record,
+    report,
+    sections,
+    token_view,
+    verdict_lines,
+    writing,
+)
 from specbench.bench.calibration_part import COLUMNS, CalibrationPart, calibration_part, is_calibration
 from specbench.bench.files import clean, first_line
 from specbench.bench.plots import Picture
@@ -108,7 +118,7 @@ def environment() -> Environment:
         "exact": exact,
         "point": point,
         "point_columns": COLUMNS,
-        "lines": verdict.lines,
+        "verdict": verdict_lines,
         "columns": writing.columns,
         "batch_labels": [label.replace("\n", " ") for label, _ in batch_table.COLUMNS],
         "batch_line": batch_line,

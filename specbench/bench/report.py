@@ -22,12 +22,15 @@ from specbench.bench.levels_table import levels_markdown, levels_table
 from specbench.bench.methods_table import by_method, methods_markdown, methods_table
 from specbench.bench.methods_table import name_of as name_of_method
 from specbench.bench.noise import Diagnostics, warnings
-from specbench.bench.statistics import FEWEST, Interval, half_width
+from specbench.bench.settling import with_command
+from specbench.bench.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.bench.sweep_table import caveats, lookahead, series, sweep_markdown, sweep_table
 from specbench.bench.table_lines import lines_of
-from specbench.bench.verdict import lines, verdict
+from specbench.bench.verdict import verdict
+from specbench.bench.verdict_lines import lines
+from specbench.bench.verdict_lines import markdown as verdict_markdown
 from specbench.bench.why_table import why_table
-from specbench.bench.wording import literal
+from specbench.bench.wording import counted, literal
 from specbench.bench.writing import finite, write_rows
 
 Row = Mapping[str, Any]
@@ -72,9 +75,10 @@ def name_of(row: Row, rows: Sequence[Row]) -> str:
     return clean(" ".join([title(row["dataset"]), *(f"{s} {row.get(s)}" for s in varying)]), 200)
 
 
-def remarks(rows: Sequence[Row]) -> list[str]:
-    """What stands below the tables: notes, and the answer for every data set."""
-    return [*map(shown, notes(rows)), *(shown(line) for answer in verdict(rows) for line in lines(answer))]
+def remarks(rows: Sequence[Row], command: str = "") -> list[str]:
+    """What stands below the tables: notes, and the answer for every data set. `command` made the run."""
+    answers = verdict(with_command(rows, command))
+    return [*map(shown, notes(rows)), *(shown(line) for answer in answers for line in lines(answer))]
 
 
 def run_table(rows: Sequence[Row]) -> Group:
@@ -125,10 +129,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
     found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
     for row in rows:
         found += [f"{row['dataset']}: {line}" for line in (*machine(row), *stopping(row))]
-        if row.get("prompts") and row["prompts"] < 20:
+        if row.get("prompts") and row["prompts"] < ENOUGH:
             found.append(
-                f"{row['dataset']}: {row['prompts']} prompts: below 20 a few unusual ones decide the interval "
-                "(raise --limit)"
+                f"{row['dataset']}: {counted(row['prompts'], 'prompt')}: below {ENOUGH} a few unusual ones decide the "
+                "interval"
             )
         if row.get("prompts") and row["batch"] > 1:
             found.append(shared_time(row))
@@ -194,8 +198,8 @@ def _absent(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def rendered(rows: Sequence[Row], style: str) -> str:
-    """The rows as csv, json, jsonl or md."""
+def rendered(rows: Sequence[Row], style: str, command: str = "") -> str:
+    """The rows as csv, json, jsonl or md; `command` made the run."""
     if style == "csv":
         buffer = io.StringIO()
         write_rows(buffer, rows)
@@ -204,19 +208,20 @@ def rendered(rows: Sequence[Row], style: str) -> str:
         return json.dumps(finite(rows), indent=2) + "\n"
     if style == "jsonl":
         return "".join(json.dumps(row) + "\n" for row in finite(rows))
-    return markdown(rows)
+    return markdown(rows, command)
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The tables as Markdown, and their notes as a list."""
+def markdown(rows: Sequence[Row], command: str = "") -> str:
+    """The tables as Markdown, and their notes and answers as a list."""
     sweeps, methods, alone = arranged(rows)
     parts = [sweep_markdown(group, cell_text) for group in sweeps]
     parts += [methods_markdown(group, cell_text) for group in methods]
     parts += [run_markdown(alone)] if alone else []
     parts += [table] if (table := levels_markdown(rows, [name_of(row, rows) for row in rows], cell_text)) else []
     parts += [batch_markdown(group, cell_text) for group in by_batch(rows)]
-    answers = [" ".join(line.strip() for line in lines(answer)) for answer in verdict(rows)]
-    listed = "".join(f"- {literal(shown(note))}\n" for note in [*notes(rows), *answers])
+    answers = [verdict_markdown(answer) for answer in verdict(with_command(rows, command))]
+    listed = "".join(f"- {literal(shown(note))}\n" for note in notes(rows))
+    listed += "".join("- " + "\n  - ".join(answer) + "\n" for answer in answers)
     return "\n".join([*parts, listed] if listed else parts)
 
 
@@ -234,11 +239,11 @@ def run_markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show(rows: Sequence[Row], style: str, console: Console) -> None:
-    """Print the rows on the console of stdout."""
+def show(rows: Sequence[Row], style: str, console: Console, command: str = "") -> None:
+    """Print the rows on the console of stdout; `command` made the run."""
     if style == "table":
         draw(console, tables(rows))
-        for line in remarks(rows):
+        for line in remarks(rows, command):
             sentence(console, line)
     else:
-        console.file.write(rendered(rows, style))
+        console.file.write(rendered(rows, style, command))

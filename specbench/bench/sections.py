@@ -15,6 +15,7 @@ from specbench.bench.batch_table import by_batch
 from specbench.bench.plan import grouped
 from specbench.bench.plots import Picture, number
 from specbench.bench.samples import MEASURED, Cell, speedup_of
+from specbench.bench.settling import with_command
 from specbench.bench.sweep_table import LOOKAHEAD, caveats, heading, lookahead
 from specbench.bench.token_view import TokenView
 from specbench.bench.verdict import QUESTION, Verdict, verdict
@@ -75,7 +76,7 @@ def run_part(path: Path) -> RunPart:
         name=run.path.resolve().name,
         facts=facts(run.description),
         rows=rows,
-        questions=questions(run.cells, rows),
+        questions=questions(run.cells, rows, text(run.description, "command")),
         batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
         notes=[*report.notes(rows), *unread],
         traces=views,
@@ -116,12 +117,11 @@ def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
     return views, notes
 
 
-def questions(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Question]:
-    """The cells by question, each with its verdict."""
+def questions(cells: Sequence[Cell], rows: Sequence[Row], command: str) -> list[Question]:
+    """The cells by question, each with its verdict; `command` made the run."""
     groups = grouped(zip(cells, rows, strict=True), lambda pair: key(pair[1]))
-    verdicts = dict(
-        zip(dict.fromkeys(key(r) for r in rows if text(r, "method") != BASELINE), verdict(rows), strict=True)
-    )
+    asked = dict.fromkeys(key(r) for r in rows if text(r, "method") != BASELINE)
+    verdicts = dict(zip(asked, verdict(with_command(rows, command)), strict=True))
     apart = [name for name in QUESTION if name in report.SETTINGS and varies(rows, name)]  # besides the data set
     return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1])), apart) for g in groups]
 

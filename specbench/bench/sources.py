@@ -56,6 +56,12 @@ LONG = ("needle", "passkey", "longdoc", "pg19")  # made or cut to a number of to
 SHIPPED = {"code": ASSETS / "prompts" / "code.jsonl", "articles": ASSETS / "prompts" / "articles.jsonl"}
 
 
+def shipped_rows(dataset: str) -> int | None:
+    """How many rows a shipped data set has; None of any other."""
+    file = SHIPPED.get(dataset)
+    return file.read_bytes().count(b"\n") if file else None
+
+
 def read_rows(dataset: str) -> tuple[list[Row], str | None]:
     """The rows of a data set, and the revision they are pinned at (None for files, which no revision pins)."""
     if dataset in HUB:

@@ -1,6 +1,7 @@
-"""YES, NO or UNCLEAR: does speculative decoding pay here, with which K, and what would change the answer.
+"""YES, NO, PROVISIONAL or UNCLEAR: does speculative decoding pay here, with which K, and what would settle it.
 
 Knows the columns of results.csv, as numbers or as text; must not know models, samples or how a verdict is printed.
+`settling` says what makes an answer provisional.
 """
 
 import math
@@ -10,12 +11,13 @@ from typing import Any, Literal
 
 from specbench import theory
 from specbench.bench.candidates import Candidate, Row, candidates, flaw
-from specbench.bench.files import clean
-from specbench.bench.statistics import ENOUGH, Interval, to_settle
-from specbench.bench.wording import finite, number, ranges, shown, span, text
+from specbench.bench.settling import doubts, more_prompts, way
+from specbench.bench.statistics import Interval
+from specbench.bench.wording import finite, number, ranges, text
 from specbench.spec import BASELINE
 
-Answer = Literal["YES", "NO", "UNCLEAR"]
+Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
+Leaning = Literal["YES", "NO"]
 
 # Cells that differ in nothing of this answer the same question, with different methods, schedules and K.
 QUESTION = (
@@ -31,13 +33,20 @@ SYNTHETIC = "says what this engine makes of that acceptance, not what the pair a
 class Verdict:
     """The answer for one pair on one data set. What was not measured is None.
 
-    acceptance: the rates where it is synthetic, else empty; such cells are no evidence that the pair pays.
-    low, high: 95 % interval of the speedup of the best candidate, widened because it is the best of `candidates`
-    (Bonferroni). break_even_alpha: by the formula any α above c pays; `break_even_alpha_measured` is the α at which
-    this K pays with the costs that were measured. more_prompts: how many more would settle an UNCLEAR one.
+    leaning: what a PROVISIONAL answer would be without its `reasons`; an UNCLEAR one may have some as well. settle,
+    command: what would settle it, in words, and as a command line where that of the run is known. acceptance: the rates
+    where it is synthetic, else empty; such cells are no evidence that the pair pays. draws: over how many independent
+    ones the interval is. low, high: 95 % interval of the speedup of the best candidate, widened because it is the best
+    of `candidates` (Bonferroni). break_even_alpha: by the formula any α above c pays; `break_even_alpha_measured` is
+    the α at which this K pays with the costs that were measured. more_prompts: how many more would settle
+    an UNCLEAR one.
     """
 
     answer: Answer
+    leaning: Leaning | None
+    reasons: tuple[str, ...]
+    settle: str
+    command: str
     target: str
     draft: str
     acceptance: str
@@ -53,6 +62,7 @@ class Verdict:
     k: int | None
     candidates: int
     prompts: int | None
+    draws: int | None
     repeat: int | None
     speedup: float | None
     low: float | None
@@ -74,8 +84,9 @@ class Verdict:
 def verdict(rows: Sequence[Row]) -> list[Verdict]:
     """One verdict for every pair, data set and law among the rows of results.csv, in their order.
 
-    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Else, and whatever came
-    of synthetic acceptance, UNCLEAR. Cells that failed or are not lossless are never recommended, and are named.
+    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Either is PROVISIONAL on
+    few prompts or a busy machine. Else, and whatever came of synthetic acceptance, UNCLEAR. Cells that failed or are
+    not lossless are never recommended, and are named.
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -86,17 +97,13 @@ def verdict(rows: Sequence[Row]) -> list[Verdict]:
 
 def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Verdict:
     found = candidates(group)
-    paying = [c for c in found if c.interval.low > 1]
-    unsettled = [c for c in found if not c.interval.high < 1]  # while one of them is open, a slower one is no answer
-    best = max(paying or unsettled or found, key=lambda c: c.interval.value, default=None)
-    answer: Answer = "YES" if paying else "UNCLEAR"
-    if found and not unsettled:
-        answer = "NO"
+    best, leaning = _leaning(found)
     row = best.row if best else group[0]
-    if text(row, "acceptance"):
-        answer = "UNCLEAR"
+    judged = best is not None and not text(row, "acceptance")
+    leaning = leaning if judged else None
+    carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
     return Verdict(
-        answer=answer,
+        **_answer(carrying, leaning),
         target=text(row, "target"),
         draft=text(row, "draft"),
         acceptance=text(row, "acceptance"),
@@ -106,29 +113,52 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Verdict:
         dtype=text(row, "dtype_resolved"),
         device=text(row, "device_name"),
         candidates=len(found),
-        **_of_best(best, found, answer),
+        **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
         not_measured=_gaps([one for one in rows if _pair(one) == _pair(row)]),
     )
 
 
-def _of_best(best: Candidate | None, found: Sequence[Candidate], answer: Answer) -> dict[str, Any]:
+def _leaning(found: Sequence[Candidate]) -> tuple[Candidate | None, Leaning | None]:
+    """The best candidate, and what its interval, or those of all, say."""
+    paying = [c for c in found if c.interval.low > 1]
+    settled = [c for c in paying if not doubts([c])]  # one that is sure to pay goes before a faster one that is not
+    unsettled = [c for c in found if not c.interval.high < 1]  # while one of them is open, a slower one is no answer
+    best = max(settled or paying or unsettled or found, key=lambda c: c.interval.value, default=None)
+    return best, "YES" if paying else "NO" if found and not unsettled else None
+
+
+def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str, Any]:
+    """The answer that some cells carry, the best one first, why it is no plain one, and what would settle it."""
+    reasons = doubts(carrying) if carrying else ()
+    more = more_prompts(carrying[0]) if carrying and not leaning else None
+    promise = "settle it" if leaning or more else "measure again"
+    settle, command = way(carrying, more, promise) if carrying else ("", "")
+    answer: Answer = ("PROVISIONAL" if reasons else leaning) if leaning else "UNCLEAR"
+    return {
+        "answer": answer,
+        "leaning": leaning if reasons else None,
+        "reasons": reasons,
+        "settle": settle,
+        "command": command,
+        "more_prompts": more,
+    }
+
+
+def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, Any]:
     """What a verdict says of the best candidate."""
     row: Row = best.row if best else {}
     columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
                "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "break_even_alpha": "c"}  # fmt: skip
-    prompts = number(row, "prompts")
-    draws = number(row, "draws") or prompts  # prompts that are decoded together say as much as one
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
-    unsettled = answer == "UNCLEAR" and not text(row, "acceptance")
-    enough = to_settle(interval, int(draws)) if best and draws and unsettled else None
     return {
         "best": best.name if best else "",
         "method": text(row, "method"),
         "schedule": text(row, "schedule"),
         "confidence": number(row, "confidence"),
         "k": best.k if best else None,
-        "prompts": int(prompts) if prompts else None,
+        "prompts": (best.prompts or None) if best else None,
+        "draws": (best.draws or None) if best else None,
         "repeat": int(number(row, "repeat") or 1) if best else None,
         "speedup": finite(interval.value),
         "low": finite(interval.low),
@@ -136,7 +166,6 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate], answer: Answer)
         **{name: number(row, column) for name, column in columns.items()},
         "near_best": _near(best, found) if best else "",
         "break_even_alpha_measured": _break_even(best) if best else None,
-        "more_prompts": max(math.ceil((enough / draws - 1) * prompts), 1) if enough and draws and prompts else None,
     }
 
 
@@ -171,54 +200,3 @@ def _gaps(rows: Sequence[Row]) -> tuple[str, ...]:
     named = {what: values for what, column in others.items() if (values := known(column))}
     batches = "batch > 1" if known("batch") in ("", "1") else f"batch other than {known('batch')}"
     return (batches, *(f"{what} other than {values}" for what, values in named.items()))
-
-
-def lines(found: Verdict) -> list[str]:
-    """The verdict in a few sentences, one a line, fit for a terminal."""
-    return [clean(line, 1000) for line in (_headline(found), *_figures(found), *_remarks(found)) if line]
-
-
-def _headline(found: Verdict) -> str:
-    if found.acceptance and found.best:
-        return f"UNCLEAR — synthetic acceptance: {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
-    if found.answer == "YES":
-        return f"YES — use speculative decoding here: {found.best}"
-    if found.answer == "NO":
-        return f"NO — speculative decoding is slower here: {found.best} is the least slow"
-    if not found.best:
-        return "UNCLEAR — no cell was measured that could be recommended"
-    if found.low is None:
-        return "UNCLEAR — there is no interval: measure more prompts"
-    if found.more_prompts is None:
-        return "UNCLEAR — the speedup is 1 as far as can be told"
-    return (
-        f"UNCLEAR — it may be faster or slower: about {found.more_prompts} more prompts settle it "
-        f"if {found.best} stays at {shown(found.speedup)}×"
-    )
-
-
-def _figures(found: Verdict) -> list[str]:
-    parts = [found.dataset, f"T = {shown(found.temperature, 'g')}", f"batch {found.batch}", found.dtype, found.device]
-    place = ", ".join(part for part in parts if part)
-    if not found.best:
-        return [place]
-    best_of = f", for the best of {found.candidates}" if found.candidates > 1 else ""
-    repeats = f" × {found.repeat}" if (found.repeat or 1) > 1 else ""
-    few = f"; fewer than {ENOUGH}: a few unusual ones decide" if (found.prompts or 0) < ENOUGH else ""
-    flat = f"   optimum flat: K = {found.near_best} within 1 %" if set(found.near_best) & set("-,") else ""
-    return [
-        f"speedup {shown(found.speedup)}× {span(found.low, found.high)} 95 %{best_of} "
-        f"(paired by prompt, {shown(found.prompts, 'd')} prompts{repeats}{few})   {place}",
-        f"predicted {shown(found.predicted)}×, with measured costs {shown(found.calibrated)}×   "
-        f"alpha {shown(found.alpha)} {span(found.alpha_low, found.alpha_high)}   c {shown(found.c)}{flat}",
-    ]
-
-
-def _remarks(found: Verdict) -> list[str]:
-    even = ""
-    if found.break_even_alpha is not None:
-        even = f"break-even: by the formula alpha > c ({shown(found.break_even_alpha)})"
-        if found.break_even_alpha_measured is not None:
-            even += f"; with the costs measured for {found.best}: alpha > {shown(found.break_even_alpha_measured)}"
-    gaps = f"not measured: {'; '.join(found.not_measured)}"
-    return [even, *(f"left out: {reason}" for reason in found.left_out), gaps]

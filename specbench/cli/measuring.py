@@ -21,6 +21,7 @@ from specbench.bench.prepared import Prepared, same_ground
 from specbench.bench.record import RunFolder, read_run, slug
 from specbench.bench.runner import INTERRUPTED, UNFINISHED, give_up, measure
 from specbench.bench.samples import Cell
+from specbench.bench.wording import text
 from specbench.cli.progress import Watch
 from specbench.errors import CellsFailedError, NotLosslessError, UsageError
 from specbench.spec import SCHEMA_VERSION, RunSpec
@@ -102,7 +103,7 @@ def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], outp
             cells += found
             if isinstance(pair, Prepared) and not output.quiet:
                 say(err, [f"note: {warning}" for warning in pair.backend.warnings])
-    report.show([cell.row() for cell in cells], output.style, screen())
+    report.show([cell.row() for cell in cells], output.style, screen(), text(description, "command"))
     if not output.quiet:
         say(err, [f"results: {folder.path}"])
     if stop is not None:

@@ -17,22 +17,32 @@ def verdict(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or their results.csv.")],
     output: Annotated[Format, typer.Option("--format", help="table (sentences), json or md on stdout.")] = "table",
 ) -> None:
-    """Say whether speculative decoding pays: YES, NO or UNCLEAR, the best K, and what would change the answer."""
-    rows = [row for run in runs for _, row in read_results(run, NEEDED)]
-    from specbench.bench.verdict import lines
+    """Say whether speculative decoding pays: YES, NO, PROVISIONAL or UNCLEAR, the best K, and what would settle it."""
+    from specbench.bench.settling import with_command
     from specbench.bench.verdict import verdict as judge
-    from specbench.bench.wording import literal
+    from specbench.bench.verdict_lines import lines, markdown
 
-    found = judge(rows)
+    results = [(run, [row for _, row in read_results(run, NEEDED)]) for run in runs]
+    found = judge([row for run, rows in results for row in with_command(rows, command_of(run))])
     if output == "json":
         typer.echo(json.dumps([asdict(one) for one in found], indent=2))
         return
-    for number, (first, *rest) in enumerate(map(lines, found)):
-        blank = "\n" * (number > 0)
-        if output == "md":
-            first, rest = f"**{literal(first)}**\n", [f"- {literal(line)}" for line in rest]
-        else:
-            rest = [f"  {line}" for line in rest]
-        typer.echo(blank + "\n".join([first, *rest]))
+    for number, one in enumerate(found):
+        first, *rest = markdown(one) if output == "md" else lines(one)
+        typer.echo("\n" * (number > 0) + "\n".join([first, *rest_of(rest, output)]))
     if not found:
         typer.echo("nothing to judge: no cell with a draft was measured", err=True)
+
+
+def rest_of(lines: list[str], output: Format) -> list[str]:
+    """What stands below a headline: indented, or as a list."""
+    return ["", *(f"- {line}" for line in lines)] if output == "md" else [f"  {line}" for line in lines]
+
+
+def command_of(run: Path) -> str:
+    """The command line that made a run; empty where no run.json beside its results tells it."""
+    try:
+        found = json.loads(((run if run.is_dir() else run.parent) / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(found.get("command", "")) if isinstance(found, dict) else ""
