@@ -33,7 +33,7 @@ def settled(command: str = "", **changes: Any) -> Verdict:
     ],
 )
 def test_the_command_is_given_again_with_more_prompts(command: str, found: str) -> None:
-    assert again(command, 20, ends_early=False) == found
+    assert again(command, 20) == found
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_command_is_given_again_with_more_prompts(command: str, found: str) 
     ],
 )  # fmt: skip
 def test_what_cannot_be_given_again_as_it_stands_is_not_shown(command: str) -> None:
-    assert again(command, 20, ends_early=False) == ""
+    assert again(command, 20) == ""
     assert settled(command).settle == "settle it: the same run with --limit 20"
 
 
@@ -56,7 +56,7 @@ def test_a_command_that_would_end_as_early_again_loses_what_ends_it() -> None:
     stopped = {"until_ci": 0.06, "prompts": 20, "limit": None, "speedup": 1.03, "half": 0.05}
     found = settled("specbench run --until-ci 0.06 --dataset xsum", **stopped)
     assert (found.answer, found.command) == ("UNCLEAR", "specbench run --dataset xsum --limit 53")
-    assert settled("", **stopped).settle == "settle it: the same run with --limit 53 without --until-ci"
+    assert settled("", **stopped).settle == "settle it: the same run with --limit 53, without --until-ci"
 
 
 def test_on_a_busy_machine_the_same_command_is_enough() -> None:

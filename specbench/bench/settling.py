@@ -25,19 +25,32 @@ def with_command(rows: Sequence[Row], command: str) -> list[Row]:
 
 def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
     """What keeps the cells that carry an answer, the best one first, from making it a plain one."""
-    found = []
+    return tuple(doubt for doubt in (few_prompts(carrying), few_draws(carrying), under_load(carrying)) if doubt)
+
+
+def few_prompts(carrying: Sequence[Candidate]) -> str:
     least = min(carrying, key=lambda c: c.prompts)
     whose = "" if least.prompts == carrying[0].prompts else f" for {least.name}"
-    if least.prompts < ENOUGH:
-        few = f"{counted(least.prompts, 'prompt')}{whose}, fewer than {ENOUGH}"
-        found.append(f"on {few}" if least.prompts else f"on an unknown number of prompts{whose}")
-    draws = min(c.draws for c in carrying)
-    if draws < FEWEST and draws != least.prompts:  # else it says the same as the number of prompts
-        found.append(f"on an interval over {counted(draws, 'turn')}, fewer than {FEWEST}")
-    if loads := [(number(c.row, "load_average"), number(c.row, "threads")) for c in carrying if c.busy]:
-        load, threads = max((load or 0, threads or 0) for load, threads in loads)
-        found.append(f"under load {load:.1f} on {counted(int(threads), 'core')} in use: something else was running")
-    return tuple(found)
+    if least.prompts >= ENOUGH:
+        return ""
+    if not least.prompts:
+        return f"on an unknown number of prompts{whose}"
+    return f"on {counted(least.prompts, 'prompt')}{whose}, fewer than {ENOUGH}"
+
+
+def few_draws(carrying: Sequence[Candidate]) -> str:
+    """Where every prompt is a draw of its own, their number says it."""
+    least = min(carrying, key=lambda c: c.draws)
+    few = least.draws < FEWEST and least.draws != least.prompts
+    return f"on an interval over {counted(least.draws, 'turn')}, fewer than {FEWEST}" if few else ""
+
+
+def under_load(carrying: Sequence[Candidate]) -> str:
+    loads = [(number(c.row, "load_average") or 0, number(c.row, "threads") or 0) for c in carrying if c.busy]
+    if not loads:
+        return ""
+    load, threads = max(loads)
+    return f"under load {load:.1f} on {counted(int(threads), 'core')} in use: something else was running"
 
 
 def more_prompts(best: Candidate) -> int | None:
@@ -70,12 +83,13 @@ def way(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[
     held = prompts_held(least.row) if short else None
     if held is not None and held < prompts:
         return f"{words}: the data set has only {counted(held, 'prompt')}; use one with at least {prompts}", ""
-    limit = max(prompts, int(number(least.row, "limit") or 0)) if short else None
-    ends_early = bool(text(least.row, "until_ci")) and short
-    if command := again(command_of(carrying), limit, ends_early):
-        return words, command
-    options = [f"with --limit {limit}"] * short + ["without --until-ci"] * ends_early
-    return f"{words}: {' '.join(['the same run', *options])}", ""
+    if not short:
+        command, same = again(command_of(carrying)), "the same run"
+    else:
+        limit, early = max(prompts, int(number(least.row, "limit") or 0)), bool(text(least.row, "until_ci"))
+        command = again(command_of(carrying), limit, early)
+        same = f"the same run with --limit {limit}" + ", without --until-ci" * early
+    return (words, command) if command else (f"{words}: {same}", "")
 
 
 def command_of(carrying: Sequence[Candidate]) -> str:
@@ -103,7 +117,7 @@ def stopped(row: Row) -> bool:
     return goal > 0 and prompts >= ENOUGH and half_width(Interval(*bounds)) <= goal
 
 
-def again(command: str, limit: int | None, ends_early: bool) -> str:
+def again(command: str, limit: int | None = None, ends_early: bool = False) -> str:
     """The command line with another limit (None: as it is); empty where it is not one that can be given again.
 
     `ends_early`: `--until-ci` would end it where it ended before, so it is left out.
