@@ -162,7 +162,7 @@ def test_every_fault_has_its_sentence(changes: dict[str, Any], samples: int, thr
         {"drift": 0.2, "drift_p": 0.02},  # large, and not sure
         {"bimodality": 0.59},
         {"outliers": 5},
-        {"load_average": 3.0},
+        {"load_average": 2.5},
     ],
 )
 def test_what_lies_below_a_threshold_is_not_worth_a_sentence(changes: dict[str, Any]) -> None:

@@ -132,7 +132,7 @@ def test_what_makes_an_answer_provisional(
     [
         ({"prompts": 20, "draws": 20}, {"prompts": 19, "draws": 19}),
         ({"prompts": 40, "draws": 5, "batch": 8}, {"prompts": 40, "draws": 4, "batch": 8}),
-        ({"load_average": 3.0, "threads": 2}, {"load_average": 3.01, "threads": 2}),  # its own threads are part of it
+        ({"load_average": 2.5, "threads": 2}, {"load_average": 2.51, "threads": 2}),  # its own threads are part of it
         ({"load_average": None, "threads": 2}, {"load_average": 2.5, "threads": 1}),
         ({"load_average": 9.5, "threads": None}, {"load_average": 9.5, "threads": 8}),
     ],
@@ -214,7 +214,7 @@ def test_a_plain_answer_never_stands_on_little(rows: list[dict[str, Any]]) -> No
         assert (found.reasons, found.settle, found.command, found.more_prompts) == ((), "", "", None)
         carrying = [r for r in rows if r["status"] != "oom" and (found.answer == "NO" or r["k"] == found.k)]
         assert all(r["prompts"] >= 20 and r["draws"] >= 5 for r in carrying)
-        assert not [r for r in carrying if r["threads"] and (r["load_average"] or 0) > r["threads"] + 1]
+        assert not [r for r in carrying if r["threads"] and (r["load_average"] or 0) > r["threads"] + 0.5]
 
 
 # --- questions --------------------------------------------------------------------------------------------------------

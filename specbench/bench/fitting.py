@@ -21,6 +21,7 @@ FOLDED = 16  # characters of a line of text beside numbers; of less there are to
 READ = 24  # the same of a text that is what the table is for
 NAME = 8  # the key of a row is folded no further, unless the numbers beside it need the room
 ENDLESS = 100_000
+COMMAND = ": specbench "  # of a line: what a terminal folds by itself can be copied as one line
 
 
 def screen(piped: int = PIPED) -> Console:
@@ -34,8 +35,8 @@ def draw(console: Console, what: RenderableType) -> None:
 
 
 def sentence(console: Console, text: str, style: str = "") -> None:
-    """Print a sentence: on a terminal wrapped at its words, elsewhere as one line."""
-    console.print(Text(text, style), soft_wrap=not console.is_terminal)
+    """Print a sentence: on a terminal wrapped at its words, elsewhere, and with a command to be copied, as one line."""
+    console.print(Text(text, style), soft_wrap=not console.is_terminal or COMMAND in text)
 
 
 @dataclass(frozen=True)

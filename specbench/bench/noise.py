@@ -37,6 +37,7 @@ LEAST_SPREAD = 1e-6  # of the interquartile range: what is narrower is rounding
 FEWEST = 10  # values below which a coefficient of bimodality says nothing
 SAME = 0.01  # standard deviation of log times below which two groups of times would not matter
 PAIRS_OF = 500  # values whose pairs are looked at; more of them are thinned evenly
+BRIEF = 0.5  # load of short-lived processes that every machine has; one more that computes all the time gives 1
 DRIFT_SHARE, DRIFT_P, TWO_GROUPS, OFTEN, SOME = 0.03, 0.01, 0.6, 1 / 4, 3
 
 
@@ -187,7 +188,7 @@ def busy(load: float | None, threads: float | None) -> bool:
 
     The load counts the threads of this run, too: a quiet machine has these, and now and then a short-lived process.
     """
-    return load is not None and threads is not None and load > threads + 1
+    return load is not None and threads is not None and load > threads + BRIEF
 
 
 def _logs(values: Sequence[float] | Numbers) -> Numbers:
