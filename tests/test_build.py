@@ -57,6 +57,7 @@ def test_every_shipped_method_is_proven_exact_over_two_levels(name: str) -> None
     assert affordable(name, 2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 @pytest.mark.parametrize("name", [name for name in methods() if "schedule" in words(name, "schedule")])

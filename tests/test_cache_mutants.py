@@ -195,6 +195,7 @@ def label(check: Check) -> str:
     return inner.__name__.removeprefix("check_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutate", "check", "name"),
     [pytest.param(*mutant, id=f"{what}, {label(mutant[1])}, {mutant[2]}") for what, *mutant in MUTANTS],

@@ -140,6 +140,7 @@ def mixed(weight: float) -> Any:
     return net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [Law(0), Law(1.0)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("make", LARGE.values(), ids=LARGE)
 def test_caches_miss_nothing_that_another_leg_drafted(make: Make, law: Law) -> None:

@@ -74,6 +74,7 @@ def test_two_runs_of_the_same_code_are_fine(command: Command, measured: Any) -> 
     assert command("compare", measured("base"), measured("new")).code == 0
 
 
+@pytest.mark.slow
 def test_a_target_that_got_ten_percent_slower_is_a_regression(command: Command, measured: Any) -> None:
     found = command("compare", measured("base"), measured("slow", target=1.1))
     assert found.code == 3
@@ -82,10 +83,12 @@ def test_a_target_that_got_ten_percent_slower_is_a_regression(command: Command, 
     assert len(regressions) == 2, "tokens per second of both arms; the speedup and c have even become better"
 
 
+@pytest.mark.slow
 def test_one_that_got_faster_is_not(command: Command, measured: Any) -> None:
     assert command("compare", measured("base"), measured("fast", target=0.9), "--tier", "absolute").code == 0
 
 
+@pytest.mark.slow
 def test_on_another_machine_ratios_are_judged_and_seconds_are_not(command: Command, measured: Any) -> None:
     base, new = measured("base"), measured("new", target=1.3)
     changed(new, "results.csv", fingerprint="0" * 12)
@@ -98,6 +101,7 @@ def test_on_another_machine_ratios_are_judged_and_seconds_are_not(command: Comma
     assert command("compare", base, new, "--fail-on", "tokens_per_second<-5%").code == 7
 
 
+@pytest.mark.slow
 def test_another_text_is_a_regression_of_the_first_tier(command: Command, measured: Any) -> None:
     base, new = measured("base"), measured("new")
     changed(new, "samples.csv", output_sha256="0" * 16)

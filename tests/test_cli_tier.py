@@ -30,6 +30,7 @@ def texts(found: Outcome) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return tokens
 
 
+@pytest.mark.slow
 @pytest.mark.processor
 @pytest.mark.usefixtures("compiling")
 def test_auto_says_what_it_took_and_times_its_making_apart(run: Command) -> None:
@@ -51,6 +52,7 @@ def test_a_run_emits_the_same_text_in_every_tier(run: Command, law: tuple[str, .
     assert len(eager) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiling")
 def test_data_sets_share_what_was_compiled_for_the_longest_of_their_prompts(run: Command, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
     other = prompts(tmp_path_factory.mktemp("other") / "longer.jsonl", 12, 3, first=7)

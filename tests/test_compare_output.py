@@ -112,6 +112,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder(place / "a", *before), folder(place / "b", *after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", FORMATS)
 def test_hostile_names_reach_no_sink_as_commands(command: Command, hostile: tuple[Path, Path], style: str) -> None:
     found = command("compare", "--format", style, *hostile)

@@ -163,6 +163,7 @@ def test_a_draft_is_taken_over_by_one_verification_only(monkeypatch: pytest.Monk
     assert passes == [("first", K + 1), ("rest", K + 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "gemma3"])
 def test_trees_and_drafts_inside_drafts_are_judged_as_ever(name: str) -> None:
     """Nodes beside each other, and a draft that a cascade inside has put together from several."""
@@ -218,6 +219,7 @@ def test_the_law_of_whole_sequences_is_that_of_the_network(name: str) -> None:
     assert max(map(difference, exact.law, oracles)) <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ready", [as_it_is, compiled("aot_eager")], ids=["whole", "compiled"])
 def test_a_round_as_one_call_gives_the_same_tokens(ready: Any) -> None:
     rounds = whole(method("llama", SAMPLED, fixed=True), ready, longest=9, new=NEW, rows=3, eos=(2,))

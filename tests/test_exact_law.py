@@ -214,6 +214,7 @@ def test_an_end_token_ends_a_block_at_each_of_its_places() -> None:
         assert not (context.seq[here, 1:place] == 2).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "k"), [(name, 2 if name in ("chain", "nested") else 1) for name in methods(1)])
 def test_rows_of_one_batch_are_independent(name: str, k: int) -> None:
     method, prompts, eos = methods(k, vocab=2)[name], ((0,), (0, 0, 0)), (0,)

@@ -186,6 +186,7 @@ def reported(parent: Path, texts: Sequence[str]) -> list[object]:
     return elements(write_report([folder], png=False).read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_report_has_the_elements_that_harmless_text_has(tmp_path: Path) -> None:
     ours, theirs = reported(tmp_path / "a", PAYLOADS), reported(tmp_path / "b", harmless())
     assert outside_of_figures(ours) == outside_of_figures(theirs)

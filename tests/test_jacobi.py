@@ -136,6 +136,7 @@ def test_rows_of_a_stream_decode_as_they_do_alone() -> None:
     assert [seen(t) for t in together] == [seen(run(Jacobi(3), [prompt], net)[0]) for prompt in prompts]
 
 
+@pytest.mark.slow
 def test_a_compiled_round_does_what_a_stepwise_one_does_on_one_text_after_the_other() -> None:
     models = bigrams()
     rounds = whole(Speculate(Jacobi(3), models["target"], Rejection()), compiled("aot_eager"), longest=4, new=12)

@@ -157,6 +157,7 @@ def test_a_draft_that_stops_early_keeps_its_cache_right() -> None:
     assert min(widths[0], widths[1]) > 5
 
 
+@pytest.mark.slow
 @verifiers
 @pytest.mark.parametrize("pair", [("llama", "gpt2"), ("mistral", "gemma3")], ids=" drafted by ".join)
 def test_a_draft_that_stops_where_it_is_unsure_leaves_the_law_alone(pair: tuple[str, str], verifier: Verifier) -> None:
@@ -210,6 +211,7 @@ def test_every_architecture_emits_its_warped_law(name: str, verifier: Verifier) 
     assert law_error(name, "llama", verifier, K + 2, eos=[1], law=Law(3.0, top_k=2, top_p=0.9)) <= TOLERANCE
 
 
+@pytest.mark.slow
 @verifiers
 @pytest.mark.parametrize(
     "pair",
@@ -227,12 +229,14 @@ def test_the_draft_may_be_of_another_architecture(pair: tuple[str, str], verifie
     assert law_error(*pair, verifier, 5, eos=[0]) <= TOLERANCE
 
 
+@pytest.mark.slow
 @verifiers
 @pytest.mark.parametrize("new", [1, K, K + 1, K + 2, 2 * K + 1])
 def test_the_limit_of_new_tokens_leaves_the_law_alone(new: int, verifier: Verifier) -> None:
     assert law_error("llama", "gpt2", verifier, new) <= TOLERANCE
 
 
+@pytest.mark.slow
 @verifiers
 @pytest.mark.parametrize("eos", [[0], [1], [0, 2], [0, 1, 2]], ids=str)
 def test_the_end_token_ends_the_sequence_wherever_it_falls_in_a_round(eos: list[int], verifier: Verifier) -> None:
@@ -267,6 +271,7 @@ def test_a_prompt_of_any_length_will_do(prompt: tuple[int, ...], verifier: Verif
     assert law_error("gpt2", "llama", verifier, K + 2, prompts=[prompt]) <= TOLERANCE
 
 
+@pytest.mark.slow
 @verifiers
 @pytest.mark.parametrize("pair", [("llama", "gpt2"), ("mistral", "gemma3")], ids=" drafted by ".join)
 @pytest.mark.parametrize("prompts", [RAGGED[:2], RAGGED], ids=["two rows", "three rows"])

@@ -198,6 +198,7 @@ def test_layers_of_another_model_by_a_name_and_in_the_method_file(run: Command, 
     assert "draft_source" not in row
 
 
+@pytest.mark.slow
 def test_a_sweep_over_k_and_a_grid_with_a_mapping(command: Command, pair: Pair, second: Path, tmp_path: Path) -> None:
     data, file = prompts(tmp_path / "words.jsonl", 4, 6), method_file(tmp_path, merge_of("draft", "second"))
     grid = {"target": str(pair.target), "draft": str(pair.draft), "model": {"second": str(second)}, "dataset": data,
@@ -212,6 +213,7 @@ def test_a_sweep_over_k_and_a_grid_with_a_mapping(command: Command, pair: Pair, 
     assert swept.code == 0, swept.err
 
 
+@pytest.mark.slow
 def test_an_axis_of_models_has_cells_and_baselines_of_their_own(
     command: Command, pair: Pair, second: Path, tmp_path: Path
 ) -> None:

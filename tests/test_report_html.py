@@ -269,6 +269,7 @@ def trace(text: str) -> str:
     return token_view.to_json(TokenView(text, {text: text}, (TracedRound((token,), RoundCounts(1, 1, 1, 1, (0.5,))),)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [*HOSTILE, "\udcff", "x" * 1_000_000], ids=range(len(HOSTILE) + 2))
 def test_no_text_is_active_or_crashes(tmp_path: Path, text: str) -> None:
     run = hostile_run(tmp_path, text)

@@ -237,8 +237,8 @@ def test_tables_and_reports_of_scale_models_say_so_and_others_do_not() -> None:
     rows = [found.row() for found in scaled]
     for shown in (printed(scaled[0]), printed(*scaled), rendered(rows, "md"), rendered(rows[:1], "md")):
         assert LINE.split(" the ")[0] in " ".join(shown.split())
-    (question,) = questions(scaled, rows)
+    (question,) = questions(scaled, rows, "")
     assert LINE in question.settings
     assert "scale model" not in printed(plain) + rendered([plain.row()], "md")
-    assert "scale model" not in questions([plain], [plain.row()])[0].settings
+    assert "scale model" not in questions([plain], [plain.row()], "")[0].settings
     assert scale_model([plain.row(), {}]) is None

@@ -51,6 +51,7 @@ def test_at_temperature_0_no_schedule_changes_a_token(schedule: Schedule) -> Non
     assert lengths == {K} if schedule == Constant() else len(lengths) > 1, "only a constant lookahead is constant"
 
 
+@pytest.mark.slow
 @every
 def test_a_sequence_does_not_depend_on_those_before_it_or_beside_it(schedule: Schedule) -> None:
     prompts = random_prompts(4)

@@ -29,6 +29,7 @@ def test_a_schedule_leaves_the_law_of_a_round_alone(vocab: int, k: int, schedule
         assert block_error(chain(p, q, k, verifier, schedule), p, k + 1) <= EXACT, seed
 
 
+@pytest.mark.slow
 @both
 @schedules
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
@@ -43,6 +44,7 @@ def test_a_schedule_that_remembers_leaves_the_law_of_sequences_alone(
         assert history_error(chain(p, q, k, verifier, schedule), p, new, prompts, eos) <= EXACT, seed
 
 
+@pytest.mark.slow
 @schedules
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
 @pytest.mark.parametrize(("k", "length"), [(1, 2), (2, 2), (2, 3), (3, 2)])

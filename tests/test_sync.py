@@ -167,6 +167,7 @@ def test_the_host_reads_once_per_round(drafter: str, verifier: Verifier, law: La
     assert decoding <= len(trace.rounds)
 
 
+@pytest.mark.slow
 @laws
 @pytest.mark.parametrize("schedule", [Heuristic(), Marginal(), Confidence(0.2)], ids=repr)
 def test_a_schedule_reads_what_it_says(schedule: Schedule, law: Law) -> None:
@@ -186,6 +187,7 @@ def test_a_schedule_reads_what_it_says(schedule: Schedule, law: Law) -> None:
     assert len(set(drafts[:-3])) > 1, "the schedule never adapted"
 
 
+@pytest.mark.slow
 @laws
 @pytest.mark.parametrize("schedule", [Heuristic(), Marginal(), Confidence()], ids=repr)
 def test_a_round_with_a_schedule_sends_nothing_to_the_device(schedule: Schedule, law: Law) -> None:
