@@ -1,13 +1,20 @@
 """What a user can cause, as exceptions: one line that says what is wrong and what to do, and the exit code.
 
-Importable by every layer; knows no other module. The table of exit codes stands in the README.
+Importable by every layer; knows of other modules only how a credential is kept out of a line. The table of exit codes
+stands in the README.
 """
+
+from specbench.redact import redact
 
 
 class SpecbenchError(Exception):
     """Base of everything that ends a command with one line instead of a traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Errors quote URLs and what libraries said; whoever shows or keeps this one gets no password with it."""
+        return redact(super().__str__())
 
 
 class UsageError(SpecbenchError):

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench import __version__
+from specbench.redact import redact
 
 # What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
 MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python", "torch", "transformers")
@@ -64,6 +67,11 @@ def _cpu() -> str:
         return platform.processor() or platform.machine()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def command_line() -> str:
+    """What was typed, but for credentials."""
+    return shlex.join(["specbench", *map(redact, sys.argv[1:])])
 
 
 def now() -> str:

@@ -14,6 +14,7 @@ from specbench.bench.files import first_line
 from specbench.bench.samples import Status
 from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import SpecbenchError
+from specbench.redact import redact
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def failure_of(error: Exception) -> Failure:
         return Failure(
             "oom", f"out of memory ({first_line(error)}): try a smaller dtype, shorter prompts or a smaller pair"
         )
-    trace = "".join(traceback.format_exception(error))
+    trace = redact("".join(traceback.format_exception(error)))  # of libraries, which quote URLs
     return Failure("error", f"unexpected {type(error).__name__}: {first_line(error)} (traceback: journal.jsonl)", trace)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from specbench.errors import UsageError
+from specbench.redact import redact
 
 Row = Mapping[str, object]
 
@@ -145,11 +146,11 @@ def silence_datasets() -> None:
 
 
 def clean(value: object, most: int = 80) -> str:
-    """Fit for a terminal, a CSV cell and an id: one line of printable characters, no escapes, no lone surrogates.
+    """Fit for a terminal, a CSV cell and an id: one line of printable characters, no escapes, no credentials.
 
     What GitHub's runner would take for a command in the log of a job is broken, too.
     """
-    line = "".join(c if c.isprintable() else "\ufffd" for c in str(value)[:most])
+    line = "".join(c if c.isprintable() else "\ufffd" for c in redact(str(value))[:most])
     return RUNNER.sub(lambda found: found[0][:-1] + "\ufffd", line)
 
 

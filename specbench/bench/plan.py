@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from specbench.errors import UsageError
 from specbench.models import pairs
+from specbench.redact import redact
 from specbench.spec import BASELINE, RunSpec
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
         del chosen["k"]
     chosen["acceptance"] = rates(chosen.get("acceptance"))
     first = RunSpec(**chosen)
+    check_secrets(first)
     chosen["draft"] = first.draft or pairs.default_draft(first.target)
     if first.method == BASELINE:
         return first.baseline.with_(draft=chosen["draft"])
@@ -82,6 +84,16 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     elif "k" not in chosen and chosen["draft"] and (known := pairs.default_k(first.target, chosen["draft"])):
         chosen["k"] = known
     return RunSpec(**chosen)
+
+
+def check_secrets(spec: RunSpec) -> None:
+    """UsageError where a setting holds a credential: a run is told by its settings, in every file that it leaves."""
+    for name, value in spec.model_dump(mode="json").items():
+        if isinstance(value, str) and redact(value) != value:
+            raise UsageError(
+                f"--{name.replace('_', '-')} {redact(value)[:300]!r} holds a password or a token, which the files of a "
+                "run would keep: leave it out (a token of the hub belongs into HF_TOKEN, or `hf auth login`)"
+            )
 
 
 def rates(given: Any) -> tuple[float, ...] | None:

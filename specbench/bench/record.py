@@ -21,6 +21,7 @@ from specbench.bench.samples import Cell, Sample
 from specbench.bench.turns import begin_line, cell_of, end_line, samples_of, turn_line
 from specbench.bench.writing import LONGEST, replace_text, replacing, write_csv
 from specbench.errors import UsageError
+from specbench.redact import redact
 from specbench.spec import SCHEMA_VERSION, RunSpec
 
 DESCRIPTION, LOCK = "run.json", ".lock"
@@ -72,7 +73,7 @@ def _cells(path: Path) -> list[Cell]:
 
 def slug(name: str) -> str:
     """A model's name as part of a folder name: its last component, only letters, digits, dot and dash, at most 40."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", name.rstrip("/").rsplit("/", 1)[-1]).strip("-.")[:40] or "model"
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", redact(name).rstrip("/").rsplit("/", 1)[-1]).strip("-.")[:40] or "model"
 
 
 class RunFolder:

@@ -2,6 +2,8 @@
 
 import io
 import sys
+import traceback
+from contextlib import redirect_stderr
 from typing import Annotated, NoReturn
 
 import typer
@@ -22,7 +24,9 @@ from specbench.cli import (
     tree,
     verdict,
 )
+from specbench.cli.streams import Discreet
 from specbench.errors import SpecbenchError, UsageError
+from specbench.redact import redact
 
 INTERRUPTED = 130
 
@@ -68,6 +72,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that has no α, a file name that is no text
+    with redirect_stderr(Discreet(sys.stderr)):
+        carry_out()
+
+
+def carry_out() -> NoReturn:
+    """The command, and how it ended."""
     try:
         code = app(standalone_mode=False)  # else typer would draw a box of five lines around a wrong option
     except SpecbenchError as error:
@@ -79,6 +89,9 @@ def main() -> None:
         end(f"cannot use {str(error.filename or 'the output')[:300]}: {error.strerror or error}", UsageError.exit_code)
     except typer.Abort:
         end("aborted", 1)
+    except Exception:  # a bug: its traceback is for whoever mends it
+        typer.echo(redact(traceback.format_exc()), err=True, nl=False)
+        sys.exit(SpecbenchError.exit_code)
     if code == INTERRUPTED:
         end("interrupted", INTERRUPTED)
     sys.exit(code)
@@ -87,6 +100,6 @@ def main() -> None:
 def end(message: str, code: int) -> NoReturn:
     """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor."""
     if message:
-        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in message)
+        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in redact(message))
         typer.echo(f"specbench: {line.replace('##[', '## [')}", err=True)  # the log of a CI job would obey ##[error]
     sys.exit(code)

@@ -1,7 +1,6 @@
 """The body of `specbench calibrate`: from settings to a folder and printed tables. May import torch."""
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from specbench.backends.native import Native
 from specbench.bench import plan, record, report
 from specbench.bench.calibrate import calibrate, fitting
 from specbench.bench.calibration import Calibration
-from specbench.bench.environment import environment, now
+from specbench.bench.environment import command_line, environment, now
 from specbench.bench.prepared import roles
 from specbench.bench.record import make_folder
 from specbench.bench.writing import replace_text, write_csv
@@ -66,7 +65,7 @@ def begin(spec: RunSpec, backend: Native, asked: Mapping[str, Any], parent: Path
         "schema_version": SCHEMA_VERSION,
         "kind": "calibration",
         "started": now(),
-        "command": shlex.join(["specbench", *sys.argv[1:]]),
+        "command": command_line(),
         "calibration": asked,
         "specs": [spec.model_dump(mode="json")],
         "environment": environment(backend.device),

@@ -1,7 +1,6 @@
 """From cells to a finished run folder and printed tables: the body of every command that measures. May import torch."""
 
 import json
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -13,7 +12,7 @@ import torch
 from rich.console import Console
 
 from specbench.bench import plan, report
-from specbench.bench.environment import environment, now
+from specbench.bench.environment import command_line, environment, now
 from specbench.bench.failures import Failure, attempt
 from specbench.bench.files import clean, first_line
 from specbench.bench.fitting import screen
@@ -145,7 +144,7 @@ def describe(specs: Sequence[RunSpec], pairs: Sequence[Prepared | Failure]) -> d
     return {
         "schema_version": SCHEMA_VERSION,
         "started": now(),
-        "command": shlex.join(["specbench", *sys.argv[1:]]),
+        "command": command_line(),
         "specs": [spec.model_dump(mode="json") for spec in specs],
         "environment": environment(devices[0] if devices else torch.device("cpu")),
     }

@@ -21,6 +21,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from specbench.errors import UnusableModelError
 from specbench.models.pairs import HUB_ID, Checkpoint
+from specbench.redact import redact
 
 DESCRIPTION = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")  # configuration and tokenizer: everything small
 SAFETENSORS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors-*-of-*.safetensors")
@@ -111,5 +112,5 @@ def download_command(checkpoint: Checkpoint) -> str:
 
 def one_line(error: Exception, limit: int = 200) -> str:
     """The first line of what an error says, or its type if it says nothing."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    text = next((line.strip() for line in redact(str(error)).splitlines() if line.strip()), type(error).__name__)
     return text if len(text) <= limit else f"{text[:limit]}…"
