@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.bench import journal
-from specbench.bench.record import RunFolder, read_run
+from specbench.bench.reading import read_run
+from specbench.bench.record import RunFolder
 from specbench.bench.runner import Job, measure
 from specbench.bench.samples import Cell, Sample
 from specbench.spec import SCHEMA_VERSION, RunSpec
@@ -31,7 +32,7 @@ def jobs() -> list[Job]:
 
 def answer(call: Call) -> Sequence[int]:
     """Texts that depend on what is asked alone, as those of a seeded decode do."""
-    return tuple(random.Random(f"{call}").choices(range(100), k=3 + call.seed % 5))
+    return tuple(random.Random(f"{call}").choices(range(100), k=1 + call.seed % 5))
 
 
 @dataclass
@@ -117,7 +118,8 @@ def whole(parent: Path) -> Path:
 
 def made(parent: Path, name: str) -> Path:
     """A folder in which the first line is written already: without any, nothing is to be continued."""
-    folder = RunFolder.create(parent, name, DESCRIPTION)
+    specs = [one.spec.model_dump(mode="json") for one in jobs()]
+    folder = RunFolder.create(parent, name, {**DESCRIPTION, "specs": specs})
     folder.begin([Cell(jobs()[0].spec, jobs()[0].resolved)], 0)
     folder.close()
     return folder.path

@@ -83,7 +83,8 @@ def description() -> dict[str, Any]:
 
 def write_run(parent: Path, cells: Sequence[Cell], name: str = "run", **changes: Any) -> Path:
     """The cells as a run's folder, written by the production code."""
-    folder = RunFolder.create(parent, name, {**description(), **changes})
+    specs = [cell.spec.model_dump(mode="json") for cell in cells]
+    folder = RunFolder.create(parent, name, {**description(), "specs": specs, **changes})
     try:
         for cell in cells:
             folder.begin([cell], len(cell.samples))

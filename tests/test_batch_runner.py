@@ -16,7 +16,8 @@ from specbench import theory
 from specbench.bench import report, turns
 from specbench.bench.costs import break_even, passes, rows_idle
 from specbench.bench.order import chunks
-from specbench.bench.record import RunFolder, read_run
+from specbench.bench.reading import read_run
+from specbench.bench.record import RunFolder
 from specbench.bench.runner import measure
 from specbench.bench.samples import by_prompt, numbers, speedup_of, timing
 from specbench.spec import SCHEMA_VERSION, RunSpec
@@ -108,7 +109,8 @@ def test_until_ci_and_batches_exclude_each_other() -> None:
 def test_a_run_that_was_cut_off_goes_on_as_it_would_have(at: int, tmp_path: Path) -> None:
     jobs = [sampled(*NAMES, k=1, repeat=2), sampled(*NAMES, k=2, repeat=2)]
     whole, _ = measure(jobs, FakeBackend(), no_scores, Witness())  # type: ignore[arg-type]
-    folder = RunFolder.create(tmp_path, "run", {"schema_version": SCHEMA_VERSION})
+    specs = [one.spec.model_dump(mode="json") for one in jobs]
+    folder = RunFolder.create(tmp_path, "run", {"schema_version": SCHEMA_VERSION, "specs": specs})
     measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), no_scores, folder)  # type: ignore[arg-type]
     folder.close()
     folder, backend = RunFolder.resume(folder.path), FakeBackend()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.bench.record import read_run
+from specbench.bench.reading import read_run
 from specbench.bench.samples import Cell
 from tests.frontdoor import Command, Outcome
 from tests.tinypair import Pair, prompts
@@ -279,6 +279,7 @@ def test_a_damaged_description_is_one_line(sweep_k: Command, command: Command, d
 
 
 def make_unfinished(folder: Path) -> None:
-    """Take the last lines of the journal away: the end of the cell and its last turn."""
+    """Take the last lines of the journal away, the end of the cell and its last turn, and the tables made of them."""
+    (folder / "results.csv").unlink()
     journal = folder / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-2]))

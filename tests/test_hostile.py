@@ -16,7 +16,8 @@ from markdown_it import MarkdownIt
 from rich.console import Console, RenderableType
 
 from specbench.bench import compare, comparison, exchange, report, token_view
-from specbench.bench.record import RunFolder, read_run
+from specbench.bench.reading import read_run
+from specbench.bench.record import RunFolder
 from specbench.bench.samples import Cell
 from specbench.bench.tables import read_tables
 from specbench.bench.token_view import TokenView, TracedRound, TracedToken
@@ -43,7 +44,8 @@ def cells_of(texts: Sequence[str], **changes: Any) -> list[Cell]:
 
 def write(parent: Path, cells: Sequence[Cell]) -> Path:
     """A run's folder, written by the production code, its tables once at the end."""
-    folder = RunFolder.create(parent, "run", {**description(), "command": cells[0].error})
+    specs = [one.spec.model_dump(mode="json") for one in cells]
+    folder = RunFolder.create(parent, "run", {**description(), "specs": specs, "command": cells[0].error})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folder, "render", lambda: None)
         for one in cells:

@@ -16,7 +16,7 @@ from specbench.bench.html import write_report
 from specbench.bench.levels_table import level_lines, levels_markdown
 from specbench.bench.lossless import Losslessness
 from specbench.bench.outputs import compare
-from specbench.bench.record import read_run
+from specbench.bench.reading import read_run
 from specbench.bench.report import cell_text, markdown, notes, show
 from specbench.bench.verdict import verdict
 from specbench.bench.verdict_lines import lines

@@ -173,7 +173,7 @@ def test_two_small_models_of_ones_own(run: Command, second: Path, tmp_path: Path
 
 
 def read(folder: Path) -> Any:
-    from specbench.bench.record import read_run
+    from specbench.bench.reading import read_run
 
     return read_run(folder).cells
 

@@ -13,13 +13,15 @@ import pytest
 
 from specbench.bench import journal
 from specbench.bench.lossless import Losslessness
-from specbench.bench.record import RunFolder, read_run, slug
+from specbench.bench.reading import read_run
+from specbench.bench.record import RunFolder, slug
 from specbench.bench.samples import Cell
 from specbench.errors import UsageError
 from specbench.spec import SCHEMA_VERSION
 from tests.measured import cell, sample
 
-DESCRIPTION = {"schema_version": SCHEMA_VERSION, "specs": [], "command": "specbench run"}
+SPECS = [cell(k=k).spec.model_dump(mode="json") for k in (2, 3, 4, 5, 9)]
+DESCRIPTION = {"schema_version": SCHEMA_VERSION, "specs": SPECS, "command": "specbench run"}
 HOSTILE = (
     "[/]",
     "[bold]x[/nope]",

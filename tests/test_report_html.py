@@ -1,7 +1,6 @@
 """The HTML report without a browser: every number is the CSV's, no text is active, nothing is loaded from anywhere."""
 
 import csv
-import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from specbench.bench.token_view import TokenView, TracedRound, TracedToken
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
 from tests.measured import cell, sample
-from tests.sweeps import description, sweep, write_calibration, write_run
+from tests.sweeps import sweep, write_calibration, write_run
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -205,12 +204,6 @@ def test_a_cell_measured_without_phases_is_a_report_without_a_waterfall(tmp_path
     names = [found["aria-label"].split(".")[0] for tag, found in page.tags if tag == "svg"]
     assert "Acceptance by position" in names
     assert not [name for name in names if name.startswith("From predicted")]
-
-
-def test_a_run_in_which_nothing_has_begun_is_a_page(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps(description()))
-    (tmp_path / "journal.jsonl").touch()
-    assert "No cell of this run has begun." in page_of(tmp_path).visible
 
 
 def test_several_runs_are_sections_with_figures_of_their_own(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from specbench.bench import plots_why
 from specbench.bench.files import clean, first_line
 from specbench.bench.plots import Picture
-from specbench.bench.record import DESCRIPTION
+from specbench.bench.reading import DESCRIPTION
 from specbench.bench.sections import facts
 from specbench.errors import UsageError
 

@@ -58,10 +58,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every row that was asked for, and sentences on the cells that only one side has."""
+    """Every row that was asked for, sentences on the cells that only one side has, and the tables without a journal."""
 
     rows: tuple[Row, ...]
     missing: tuple[str, ...]
+    unverified: tuple[str, ...] = ()
 
     def having(self, *outcomes: Outcome) -> list[Row]:
         return [row for row in self.rows if row.outcome in outcomes]

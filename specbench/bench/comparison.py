@@ -85,7 +85,8 @@ def markdown(result: Comparison, confidence: float) -> str:
         outcome = f"**{row.outcome}**" if row.outcome == "REGRESSION" else row.outcome
         outcome += f": {code(row.detail)}" if row.detail else ""
         lines.append("| " + " | ".join([code(cell), *middle, outcome]) + " |")
-    lines += ["", *(f"- {code(line)}" for line in result.missing), "", LEGEND.format(confidence=100 * confidence)]
+    remarks = [*result.missing, *(f"unverified: bare CSV, no journal: {name}" for name in result.unverified)]
+    lines += ["", *(f"- {code(line)}" for line in remarks), "", LEGEND.format(confidence=100 * confidence)]
     return "\n".join(lines) + "\n"
 
 
@@ -98,6 +99,7 @@ def as_json(result: Comparison) -> str:
     """Every row with all its fields; a number that is none is null."""
     rows = [{key: _finite(value) for key, value in asdict(row).items()} for row in result.rows]
     content = {"exit_code": result.code, "summary": summary(result), "rows": rows, "missing": list(result.missing)}
+    content["unverified"] = list(result.unverified)
     return json.dumps(content, indent=2) + "\n"
 
 

@@ -17,7 +17,8 @@ from specbench.bench.calibrate import quick_costs
 from specbench.bench.environment import environment
 from specbench.bench.plan import AUTO, grouped
 from specbench.bench.prompts import PromptSet, load_prompts
-from specbench.bench.runner import UNFINISHED, Job, Past
+from specbench.bench.runner import Job, Past
+from specbench.bench.samples import UNFINISHED
 from specbench.bench.strata import digest
 from specbench.decoding.schedule import Costs
 from specbench.errors import UsageError

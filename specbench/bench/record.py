@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,58 +16,15 @@ from filelock import FileLock, Timeout
 
 from specbench.bench import journal
 from specbench.bench.files import clean, first_line
+from specbench.bench.reading import DESCRIPTION, RESULTS, SAMPLES, read_run
 from specbench.bench.samples import Cell, Sample
-from specbench.bench.turns import begin_line, cell_of, end_line, samples_of, turn_line
+from specbench.bench.turns import begin_line, end_line, turn_line
 from specbench.bench.writing import LONGEST, replace_text, replacing, write_csv
 from specbench.errors import UsageError
 from specbench.redact import redact
-from specbench.spec import SCHEMA_VERSION, RunSpec
+from specbench.spec import RunSpec
 
-DESCRIPTION, LOCK = "run.json", ".lock"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A folder as its journal tells it: run.json, and every cell that has begun."""
-
-    path: Path
-    description: dict[str, Any]
-    cells: list[Cell]
-
-
-def read_run(path: Path) -> Run:
-    """A run from its folder. UsageError if it is none, damaged, or written with other columns."""
-    try:
-        description = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-        version = description["schema_version"]
-    except OSError as error:
-        raise UsageError(f"{path} is not the folder of a run ({DESCRIPTION}: {error.strerror})") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"{path / DESCRIPTION} is not a description of a run: {first_line(error)}") from error
-    if version != SCHEMA_VERSION:
-        raise UsageError(
-            f"{path} was written with schema_version {clean(str(version), 20)}, this specbench reads and writes "
-            f"{SCHEMA_VERSION}: measure it again, or use the specbench that wrote it"
-        )
-    return Run(path, description, _cells(path / journal.NAME))
-
-
-def _cells(path: Path) -> list[Cell]:
-    begun: dict[str, Mapping[str, Any]] = {}
-    ended: dict[str, Mapping[str, Any]] = {}
-    turns: dict[str, list[Sequence[Sample]]] = {}
-    try:
-        for line in journal.read(path):
-            if "begin" in line:
-                begun[RunSpec(**line["begin"]["spec"]).key] = line["begin"]
-            elif "turn" in line:
-                for key, samples in samples_of(line["turn"]).items():
-                    turns.setdefault(key, []).append(samples)
-            else:
-                ended[line["end"]["cell"]] = line["end"]
-        return [cell_of(line, turns.get(key, []), ended.get(key)) for key, line in begun.items()]
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UsageError(f"{path} has a line that this specbench did not write: {first_line(error)}") from error
+LOCK = ".lock"
 
 
 def slug(name: str) -> str:
@@ -155,8 +111,8 @@ class RunFolder:
     def render(self) -> None:
         """Write results.csv, samples.csv and rounds.parquet anew from every cell that has ended."""
         with writing_to(self.path):
-            write_csv(self.path / "results.csv", list(self._rows.values()))
-            write_csv(self.path / "samples.csv", [row for rows in self._samples.values() for row in rows])
+            write_csv(self.path / RESULTS, list(self._rows.values()))
+            write_csv(self.path / SAMPLES, [row for rows in self._samples.values() for row in rows])
             write_rounds(self.path / "rounds.parquet", [row for rows in self._rounds.values() for row in rows])
         self._rendered = True
 

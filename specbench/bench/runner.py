@@ -19,12 +19,11 @@ from specbench.bench.order import checkpoints, chunks, order_of, seed_of, side
 from specbench.bench.outputs import compare
 from specbench.bench.plan import grouped
 from specbench.bench.prompts import Prompt, PromptSet
-from specbench.bench.samples import Cell, Sample, speedup_of
+from specbench.bench.samples import UNFINISHED, Cell, Sample, speedup_of
 from specbench.decoding.decode import Trace
 from specbench.spec import BASELINE, RunSpec
 
 INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
-UNFINISHED = ("partial", "skipped")  # what a continued run goes on with; other statuses are how a cell ended for good
 Past = Mapping[RunSpec, Cell]
 
 

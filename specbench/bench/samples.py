@@ -19,6 +19,7 @@ from specbench.waterfall import explain
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
 MEASURED = ("ok", "partial")  # the statuses that come with numbers
+UNFINISHED = ("partial", "skipped")  # what a continued run goes on with; other statuses are how a cell ended for good
 
 
 @dataclass(frozen=True)

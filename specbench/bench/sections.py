@@ -10,10 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from specbench.bench import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, record, report, token_view
+from specbench.bench import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, report, token_view
 from specbench.bench.batch_table import by_batch
 from specbench.bench.plan import grouped
 from specbench.bench.plots import Picture, number
+from specbench.bench.reading import read_run
 from specbench.bench.samples import MEASURED, Cell, speedup_of
 from specbench.bench.settling import with_command
 from specbench.bench.sweep_table import LOOKAHEAD, caveats, heading, lookahead
@@ -69,7 +70,9 @@ class RunPart:
 
 def run_part(path: Path) -> RunPart:
     """A run's folder as a part of a report; UsageError if it is none."""
-    run = record.read_run(path)
+    run = read_run(path)
+    if not run.cells:
+        raise UsageError(f"no cell of {path} has begun: `specbench sweep --resume {path}` begins with them")
     rows = [cell.row() for cell in run.cells]
     views, unread = traces(run.path)
     return RunPart(

@@ -1,14 +1,16 @@
 """Turns as lines of the journal: every arm's decode of its prompts, the shared baseline stored once. There and back.
 
-Knows the fields of samples and traces; must not know files.
+Knows the fields of samples and traces; must not know files. A line that cannot be true is refused with a ValueError,
+KeyError, TypeError or the like.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, get_args
 
 from specbench.bench.lossless import Losslessness
-from specbench.bench.samples import Cell, Sample
+from specbench.bench.possible import checked
+from specbench.bench.samples import Cell, Sample, Status
 from specbench.decoding.decode import Trace
 from specbench.metrics import LevelCounts, RoundCounts
 from specbench.spec import RunSpec
@@ -77,7 +79,8 @@ def _round(line: Sequence[Any]) -> RoundCounts:
 def _read(written: Mapping[str, Any]) -> Trace:
     rounds = tuple(_round(one) for one in written["rounds"])
     spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
-    return Trace(tuple(written["tokens"]), rounds, float(written["seconds"]), float(written["prefill_seconds"]), spans)
+    seconds, prefill = float(written["seconds"]), float(written["prefill_seconds"])
+    return checked(Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans))
 
 
 def begin_line(spec: RunSpec, resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +108,8 @@ def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: 
     if ended is None:
         status = "partial" if samples else "skipped"
         return Cell(spec, resolved, samples, status, "the run was cut off; go on with --resume")  # type: ignore[arg-type]
+    if ended["status"] not in get_args(Status) or (ended["status"] in ("ok", "mismatch") and not samples):
+        raise ValueError(f"a cell with {len(samples)} samples that ended as {ended['status']!r}")
     lossless = Losslessness(**ended["lossless"])
     ready = (float(ended["ready"][0]), float(ended["ready"][1]))
     return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready)

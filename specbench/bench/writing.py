@@ -35,6 +35,12 @@ def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writerows({key: plain(value) for key, value in row.items()} for row in rows)
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file as text. OSError, ValueError or csv.Error where it cannot be read as one."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file, restkey="a cell too many", restval=""))
+
+
 def plain(value: Any) -> Any:
     """A value as a CSV cell: empty for NaN and nothing, text that no terminal and no spreadsheet would run."""
     if value is None or (isinstance(value, float) and math.isnan(value)):

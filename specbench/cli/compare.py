@@ -2,11 +2,13 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from specbench.cli.verifying import tell, verified
 from specbench.errors import NotComparableError, RegressionError, UsageError
 
 if TYPE_CHECKING:
@@ -55,11 +57,13 @@ def compare(
     asked = asked_of(fail_on or [], tier or [], margin, confidence)
     if len(base_rerun or []) >= len(new):
         raise UsageError("a --base-rerun belongs to a second NEW: give no more runs of BASE than of NEW")
+    bare, notes = verified([base, *(base_rerun or []), *new], samples=True)
     bases, news = [[read_tables(path) for path in paths] for paths in ([base, *(base_rerun or [])], new)]
     check_gates(asked.gates, bases[0])
-    result = compared(bases, news, asked)
+    result = replace(compared(bases, news, asked), unverified=tuple(bare))
     leave(result, asked.confidence, news[0], junit, gha)
     if not quiet:
+        tell(bare, notes)
         show(result, output, asked.confidence, news[0])
     conclude(result)
 

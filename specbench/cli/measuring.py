@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,13 @@ from rich.console import Console
 from specbench.bench import plan, report
 from specbench.bench.environment import command_line, environment, now
 from specbench.bench.failures import Failure, attempt
-from specbench.bench.files import clean, first_line
+from specbench.bench.files import clean
 from specbench.bench.fitting import screen
 from specbench.bench.prepared import Prepared, same_ground
-from specbench.bench.record import RunFolder, read_run, slug
-from specbench.bench.runner import INTERRUPTED, UNFINISHED, give_up, measure
-from specbench.bench.samples import Cell
+from specbench.bench.reading import DESCRIPTION, read_run
+from specbench.bench.record import RunFolder, slug
+from specbench.bench.runner import INTERRUPTED, give_up, measure
+from specbench.bench.samples import UNFINISHED, Cell
 from specbench.bench.wording import text
 from specbench.cli.progress import Watch
 from specbench.errors import CellsFailedError, NotLosslessError, UsageError
@@ -56,8 +57,10 @@ def resume(path: Path, output: Output) -> list[Cell]:
     """Go on with a run that was killed or interrupted as it would have gone on by itself."""
     folder = RunFolder.resume(path)
     with closing(folder):
-        description = read_run(path).description
-        specs = specs_in(description, path)
+        run = read_run(path)
+        description, specs = run.description, run.specs
+        if not isinstance(description.get("environment"), dict):
+            raise UsageError(f"{path / DESCRIPTION} is damaged (it has no environment): start a new run")
         pairs: Pairs = []
         groups = plan.by_pair(specs)
         for group in groups:
@@ -67,17 +70,6 @@ def resume(path: Path, output: Output) -> list[Cell]:
                 same_ground(description, pair, folder.past)
             pairs.append((group, pair))
         return carry_out(folder, pairs, description, output)
-
-
-def specs_in(description: Mapping[str, Any], path: Path) -> list[RunSpec]:
-    """The cells that run.json lists."""
-    try:
-        specs = [RunSpec(**spec) for spec in description["specs"]]
-        if not specs or not isinstance(description["environment"], dict):
-            raise ValueError("it lists no cells, or no environment")
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path / 'run.json'} is damaged ({first_line(error)}): start a new run") from error
-    return specs
 
 
 def prepared(group: Sequence[RunSpec], alone: bool) -> Prepared | Failure:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from specbench.cli.parsing import read_results
+from specbench.cli.verifying import tell, unverified, verified
 
 Format = Literal["table", "json", "md"]
 NEEDED = ("status", "target", "dataset", "method", "k")
@@ -18,18 +19,23 @@ def verdict(
     output: Annotated[Format, typer.Option("--format", help="table (sentences), json or md on stdout.")] = "table",
 ) -> None:
     """Say whether speculative decoding pays: YES, NO, PROVISIONAL or UNCLEAR, the best K, and what would settle it."""
+    bare, notes = verified(runs, samples=False)
     from specbench.bench.settling import with_command
     from specbench.bench.verdict import verdict as judge
     from specbench.bench.verdict_lines import lines, markdown
+    from specbench.bench.wording import literal
 
     results = [(run, [row for _, row in read_results(run, NEEDED)]) for run in runs]
+    tell(bare, notes)
     found = judge([row for run, rows in results for row in with_command(rows, command_of(run))])
     if output == "json":
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+        typer.echo(json.dumps([{**asdict(one), "unverified": bare} for one in found], indent=2))
         return
     for number, one in enumerate(found):
         first, *rest = markdown(one) if output == "md" else lines(one)
         typer.echo("\n" * (number > 0) + "\n".join([first, *rest_of(rest, output)]))
+    if bare and output == "md":
+        typer.echo(f"- {literal(unverified(bare))}")
     if not found:
         typer.echo("nothing to judge: no cell with a draft was measured", err=True)
 
