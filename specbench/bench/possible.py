@@ -49,6 +49,10 @@ def check_round(one: RoundCounts) -> None:
     """A round emits what it accepted and one token more, fewer where the text ends; never none."""
     if not 1 <= one.emitted <= one.accepted + 1:
         raise ValueError(f"a round with {one.emitted} emitted tokens, {one.accepted} of them accepted")
+    if type(one.surplus) is not int or not 0 <= one.surplus <= one.drafted - one.tested:
+        raise ValueError(
+            f"a round with a surplus of {one.surplus}, where it drafted {one.drafted} and tested {one.tested}"
+        )
     if len(one.overlap) != one.tested:
         raise ValueError(f"a round with {one.tested} tested tokens and {len(one.overlap)} chances of acceptance")
     if one.nodes < 0 or not 0 <= one.distance < math.inf:

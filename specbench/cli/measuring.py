@@ -1,7 +1,6 @@
 """From cells to a finished run folder and printed tables: the body of every command that measures. May import torch."""
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
