@@ -375,11 +375,11 @@ def test_the_command_prints_json_without_nan(command: Command, tmp_path: Path) -
 def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> None:
     run = write(tmp_path / "one", row(prompts=3))
     (run / "run.json").write_text(json.dumps({"command": "specbench run --limit 3 --template 'a `b`_$c'"}))
+    run /= "results.csv"
     again = "specbench run --template 'a `b`_$c' --limit 20"
     first, second, *_ = command("verdict", run).out.splitlines()
     assert first == "PROVISIONAL — leaning YES: K = 3, 1.62× on 3 prompts, fewer than 20"
     assert second == f"  settle it: {again}"
-    assert command("verdict", run / "results.csv").out.splitlines()[1] == second
     assert f"- settle it: ``{again}``" in command("verdict", run, "--format", "md").out.splitlines()
     (found,) = json.loads(command("verdict", run, "--format", "json").out)
     assert (found["answer"], found["leaning"], found["command"]) == ("PROVISIONAL", "YES", again)
@@ -391,19 +391,25 @@ def test_without_the_command_of_the_run_there_is_a_hint(content: str | None, com
     run = write(tmp_path / "one", row(prompts=3))
     if content is not None:
         (run / "run.json").write_text(content)
-    assert command("verdict", run).out.splitlines()[1] == "  settle it: the same run with --limit 20"
+    told = command("verdict", run / "results.csv").out.splitlines()
+    assert told[1] == "  settle it: the same run with --limit 20"
 
 
 def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Path) -> None:
     runs = [write(tmp_path / name, row(prompts=3, dataset=name)) for name in ("one", "two")]
     for run in runs:
         (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
-    told = [line for line in command("verdict", *runs).out.splitlines() if "settle it" in line]
+    told = [
+        line
+        for line in command("verdict", *(run / "results.csv" for run in runs)).out.splitlines()
+        if "settle it" in line
+    ]
     assert told == [f"  settle it: specbench run --dataset {name} --limit 20" for name in ("one", "two")]
     same = [write(tmp_path / name, row(k, 0.8, prompts=3)) for k, name in ((1, "three"), (2, "four"))]
     for run in same:
         (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
-    assert "settle it: the same run with --limit 20" in command("verdict", *same).out  # neither alone settles a no
+    told = command("verdict", *(run / "results.csv" for run in same)).out.splitlines()
+    assert "  settle it: the same run with --limit 20" in told, "neither alone settles a no"
 
 
 def test_a_run_without_a_draft_is_said_to_have_nothing_to_judge(command: Command, tmp_path: Path) -> None:

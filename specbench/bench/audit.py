@@ -23,11 +23,7 @@ CLOSE = 1e-9  # other versions of numpy and scipy, and other processors, differ 
 
 def audit(path: Path, *, samples: bool) -> list[str]:
     """Notes on a run's folder; UsageError where results.csv, or samples.csv, is not what the journal renders."""
-    if not (path / journal.NAME).is_file():
-        raise UsageError(
-            f"{shown(path)} has no {journal.NAME}, which would tell whether its tables were edited: give "
-            f"{shown(path / RESULTS)} by itself to have it read unverified"
-        )
+    check_journal(path)
     run = read_run(path)
     results = read_table(run, RESULTS)
     there = {row.get("cell", "") for row in results}
@@ -38,6 +34,15 @@ def audit(path: Path, *, samples: bool) -> list[str]:
         rows = [row for cell in cells for row in cell.sample_rows()]
         check(run, SAMPLES, read_table(run, SAMPLES), rows, behind)
     return notes(run)
+
+
+def check_journal(path: Path) -> None:
+    """UsageError that names the table which may be given instead where there is no journal."""
+    if not (path / journal.NAME).is_file():
+        raise UsageError(
+            f"{shown(path)} has no {journal.NAME}, which would tell whether its tables were edited: give "
+            f"{shown(path / RESULTS)} by itself to have it read unverified"
+        )
 
 
 def notes(run: Run) -> list[str]:
