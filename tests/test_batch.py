@@ -98,6 +98,7 @@ def test_every_prompt_gets_what_it_gets_alone(name: str, kind: str, law: Law) ->
         assert said(streamed(method_of(kind, law, name), rows)) == said(expected)
 
 
+@pytest.mark.slow
 @laws
 @pytest.mark.parametrize("kind", METHODS)
 @pytest.mark.parametrize("rows", [3, 11])
@@ -109,6 +110,7 @@ def test_rounds_on_tensors_that_stay_in_place_give_the_same(rows: int, kind: str
         assert said(streamed(method, rows, rounds=rounds)) == expected
 
 
+@pytest.mark.slow
 @laws
 @pytest.mark.parametrize("kind", METHODS)
 def test_rounds_that_are_read_late_give_the_same(kind: str, law: Law) -> None:

@@ -10,6 +10,8 @@ from tests.browser import OVERFLOWING, Browser, browser
 from tests.measured import cell
 from tests.sweeps import sweep, write_calibration, write_run
 
+pytestmark = pytest.mark.slow  # starts a browser
+
 WIDTHS = (1280, 400)
 
 

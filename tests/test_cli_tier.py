@@ -43,6 +43,7 @@ def test_auto_says_what_it_took_and_times_its_making_apart(run: Command) -> None
     assert all(float(row[name]) > 0 for name in ("c", "v", "speedup", "speedup_calibrated"))
 
 
+@pytest.mark.slow
 @pytest.mark.processor
 @pytest.mark.usefixtures("compiling")
 @pytest.mark.parametrize("law", [(), ("--temperature", "1", "--ignore-eos")], ids=["greedy", "sampled"])

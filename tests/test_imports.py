@@ -65,6 +65,7 @@ def loaded_by(*arguments: str, **environment: str) -> tuple[set[str], str]:
     return set(names), done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", LIGHT_COMMANDS.values(), ids=LIGHT_COMMANDS.keys())
 def test_commands_that_need_no_model_load_no_heavy_library(arguments: list[str]) -> None:
     names, _ = loaded_by(*arguments)

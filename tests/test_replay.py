@@ -62,6 +62,7 @@ def replayed(name: str, law: Law, rows: int, eos: list[int], launched: list[Late
     return made, rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [Law(0), Law(1.0, top_p=0.9)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("eos", [[], [7, 11]], ids=["full", "eos"])
 @pytest.mark.parametrize("prompts", PROMPTS, ids=["one", "ragged"])

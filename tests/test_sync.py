@@ -154,6 +154,7 @@ def test_the_counter_counts(inference: bool) -> None:
         assert counts.copies == before + 2
 
 
+@pytest.mark.slow
 @laws
 @methods
 def test_the_host_reads_once_per_round(drafter: str, verifier: Verifier, law: Law) -> None:

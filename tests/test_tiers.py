@@ -91,14 +91,15 @@ def test_whole_rounds_give_the_tokens_of_rows_alone(
     check(name, dtype, law, prompts, as_it_is)
 
 
+@pytest.mark.slow
 @pytest.mark.processor
 @pytest.mark.parametrize(
     ("name", "dtype", "law", "prompts"),
     [
         ("chain", F32, SAMPLED, RAGGED),
-        pytest.param("chain", F64, GREEDY, ALONE, marks=pytest.mark.slow),
-        pytest.param("token-match", F64, SAMPLED, RAGGED, marks=pytest.mark.slow),
-        pytest.param("baseline", F64, SAMPLED, RAGGED, marks=pytest.mark.slow),
+        ("chain", F64, GREEDY, ALONE),
+        ("token-match", F64, SAMPLED, RAGGED),
+        ("baseline", F64, SAMPLED, RAGGED),
     ],
     ids=["chain float32", "chain float64 greedy alone", "match", "baseline"],
 )
@@ -156,10 +157,9 @@ class Noted:
         return noted
 
 
+@pytest.mark.slow
 @laws
-@pytest.mark.parametrize(
-    "name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mistral", "gemma3"))]
-)
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3"])
 def test_how_far_passes_read_changes_nothing(name: str, law: Law) -> None:
     found, new, prompts = [], 80, RAGGED
     for reaches in ((128,), (64, 128), (12, 24, 64, 80, 128)):
@@ -212,6 +212,7 @@ def test_uniforms_drawn_before_are_those_that_would_have_been_drawn() -> None:
                 assert torch.equal(drawn(shape, stream), now(shape, stream))
 
 
+@pytest.mark.slow
 @names
 def test_every_round_has_uniforms_of_its_own_and_the_same_as_step_by_step(name: str) -> None:
     streams: list[dict[Stream, Tensor]] = []

@@ -142,6 +142,7 @@ def test_wrong_numbers_are_refused_in_one_line(tmp_path: Any, model: str, said: 
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["triforce", "retrieval", "streaming", "chain"])
 def test_nothing_is_made_ready_in_timed_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the compile tier, with a stand-in for the compiler: every shape is met before, and gives the same tokens."""
