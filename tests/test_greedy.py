@@ -211,7 +211,7 @@ def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
 
 LONG = 64
 EVERY = [(torch.float32, k) for k in KS] + [(torch.float64, k) for k in (1, 4, 6, 8)]
-QUICK = ((torch.float32, 3), (torch.float64, 4))
+QUICK = ((torch.float32, 3),)
 SHIPPED = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in EVERY]
 
 

@@ -192,6 +192,7 @@ class Watched:
         return tiny.tree_rows(self.model.network, self.model.law, 3, context, tree)
 
 
+@pytest.mark.slow
 @real
 def test_every_row_is_that_of_a_network_without_a_cache(some: Parts) -> None:
     """Over many rounds, in which what was accepted is now one drafter's and now another's."""

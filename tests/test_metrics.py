@@ -89,6 +89,7 @@ def test_equal_acceptance_everywhere_gives_the_formula_of_leviathan(k: int) -> N
     assert emitted_on_average(chain(p, q, k), k) == pytest.approx(theory.expected_tokens(alpha, k), abs=EXACT)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("eos", [(), (2,)], ids=["endless", "eos"])
 @pytest.mark.parametrize("end", [4, 2], ids=["roomy", "clipped"])

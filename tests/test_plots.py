@@ -201,6 +201,7 @@ def test_a_png_is_written_without_its_time(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_no_figure_uses_the_global_state_of_pyplot() -> None:
     import subprocess
     import sys

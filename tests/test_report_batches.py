@@ -53,6 +53,7 @@ def test_one_batch_is_no_series() -> None:
     assert plots_batch.figures([row | {"speedup": math.nan} for row in ROWS]) == []
 
 
+@pytest.mark.slow
 def test_the_page_has_the_series_once_with_every_cell(tmp_path: Path) -> None:
     run = write_run(tmp_path, cells(*BATCHES))
     page = page_of(run, png=True)
@@ -66,6 +67,7 @@ def test_the_page_has_the_series_once_with_every_cell(tmp_path: Path) -> None:
     assert {"batches-1-throughput-against-batch.png", "batches-1-speedup-against-batch.png"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", ["error", "oom"])
 def test_a_batch_without_numbers_says_how_it_ended(tmp_path: Path, status: str) -> None:
     failed = replace(cells(64)[0], samples=(), status=status, error="too much")

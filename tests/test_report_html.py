@@ -182,6 +182,7 @@ def test_pngs_lie_beside_the_page(run: Path, page: Page) -> None:
     assert len(names) == 16
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(run: Path, page: Page) -> None:
     assert page_of(run).text == page.text
 

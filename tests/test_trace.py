@@ -178,7 +178,9 @@ def tiny(command: Command, pair: Pair) -> Command:
 
 @pytest.mark.processor
 @pytest.mark.parametrize("law", [(), ("--temperature", "1.0", "--top-k", "20", "--seed", "3", "--ignore-eos")])
-@pytest.mark.parametrize("method", ["chain", "token-match", "baseline"])
+@pytest.mark.parametrize(
+    "method", ["chain", *(pytest.param(m, marks=pytest.mark.slow) for m in ("token-match", "baseline"))]
+)
 def test_it_emits_what_a_run_emits(tiny: Command, run: Command, tmp_path: Path, law: Any, method: str) -> None:
     (tmp_path / "one.txt").write_text("w3 w1 w4\n")
     ran = run("--method", method, *law, data=f"text:{tmp_path / 'one.txt'}")
