@@ -21,29 +21,19 @@ from specbench.decoding.lookup import PromptLookup
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.schedule import Confidence
-from specbench.decoding.types import Context, Draft, Drafter, Verdict
-from specbench.decoding.verify import Rejection
+from specbench.decoding.types import Context, Drafter
 from specbench.metrics import RoundCounts
 from specbench.timing import WallClock
 from specbench.tokens import TokenTree
 from specbench.waterfall import TERMS
 from tests.measured import one_round, sample
+from tests.test_metrics import Hand, SlowRejection
 from tests.toys import CPU, Toy, random_pair
 
 V, K, NEW = 4, 4, 9
 FIRST, LATER = 0.5, 0.125  # seconds of the first drafted token of a round, and of every later one
-PASS, NODE, JUDGE = 1.0, 0.25, 0.0625  # of the target's pass, of every drafted token in it, and of the acceptance
+PASS, NODE, JUDGE = 1.0, 0.25, 0.25  # of the target's pass, of every drafted token in it, and of the acceptance
 PROMPTS = [(a, b) for a in range(V) for b in range(V)]
-
-
-@dataclass
-class Hand:
-    """A clock that stands still until somebody moves it."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +63,6 @@ class Small(Toy):
         return ids, rows
 
 
-@dataclass(frozen=True)
-class Judge(Rejection):
-    hand: Hand
-
-    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
-        self.hand.now += JUDGE
-        return super().judge(p, draft, rng)
-
-
 def arms(
     drafter: str = "model", new: int = NEW, prompts: Sequence[tuple[int, ...]] = PROMPTS
 ) -> tuple[list[Trace], list[Trace]]:
@@ -97,7 +78,7 @@ def arms(
     }
     traces = []
     for part in (NoDraft(), parts[drafter]):
-        method = Speculate(part, Target(p, hand), Judge(hand), clock=clock)
+        method = Speculate(part, Target(p, hand), SlowRejection(hand), clock=clock)
         runs = (
             decode(method, [one], new=new, eos=(), rng=seeded([seed], CPU), device=CPU, clock=clock)
             for seed, one in enumerate(prompts)

@@ -28,7 +28,7 @@ def costly_verification(row: Mapping[str, Any]) -> list[str]:
 def branches(row: Mapping[str, Any]) -> bool:
     """Whether a cell drafts trees: a pass over more nodes than K, and than the levels of the drafts."""
     k, nodes, levels = (number(row, name) or 0 for name in ("k", "nodes_per_round", "drafted_per_round"))
-    return nodes > max(k, 1.25 * levels)  # a chain of fixed length may hang over the end of a text
+    return nodes > max(k, 1.25 * levels)  # a nest's chain that met an end token is fed whole
 
 
 def losing(row: Mapping[str, Any]) -> list[str]:
