@@ -210,7 +210,7 @@ def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
 # The shipped pair: 20 prompts of the shipped data sets in one ragged batch.
 
 LONG = 64
-EVERY = [(torch.float32, k) for k in KS] + [(torch.float64, k) for k in (1, 4, 6, 8)]
+EVERY = [(torch.float32, k) for k in (1, 2, 3, 5, 8)] + [(torch.float64, k) for k in (4, 8)]
 QUICK = ((torch.float32, 3),)
 SHIPPED = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in EVERY]
 
@@ -254,7 +254,7 @@ def test_the_baseline_of_the_shipped_pair_is_generate(dtype: torch.dtype) -> Non
 @pytest.mark.parametrize(("dtype", "k"), SHIPPED, ids=str)
 def test_the_shipped_pair_is_lossless(dtype: torch.dtype, k: int) -> None:
     target, draft = shipped_pair(dtype)
-    verifier = TokenMatch() if k in (3, 6) else Rejection()  # at temperature 0 they differ in no decision
+    verifier = TokenMatch() if k in (3, 5) else Rejection()  # at temperature 0 they differ in no decision
     traces = run(target, draft, k, verifier, shipped_prompts(), LONG, [target.config.eos_token_id])
     same(target, shipped_prompts(), shipped_baseline(dtype), traces)
     assert {r.accepted for trace in traces for r in trace.rounds if r.usable == k} == set(range(k + 1))

@@ -48,7 +48,6 @@ CASES = [
     for dtype, law, prompts in [
         (F32, GREEDY, RAGGED),
         (F32, SAMPLED, ALONE),
-        (F64, GREEDY, ALONE),
         (F64, SAMPLED, RAGGED),
     ]
 ]

@@ -88,8 +88,8 @@ def test_so_does_a_round_in_machine_code() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "vocab", "k"), [case for case in feasible([(2, 3), (4, 2)]) if case[0] != "baseline"])
-def test_with_other_lookaheads_and_vocabularies_too(name: str, vocab: int, k: int) -> None:
+@pytest.mark.parametrize(("name", "vocab", "k"), [case for case in feasible([(2, 3)]) if case[0] != "baseline"])
+def test_with_another_lookahead_and_vocabulary_too(name: str, vocab: int, k: int) -> None:
     assert (max(toy_laws(name, vocab, k, "aot_eager")) <= EXACT) == read_method(name)["lossless"]
 
 
@@ -98,8 +98,11 @@ def test_a_wrong_rule_is_seen_through_the_compiler(monkeypatch: pytest.MonkeyPat
     assert max(toy_laws("chain", 3, 2, "aot_eager")) > 1e-3
 
 
+OF_NETWORKS = ("baseline", "chain", "tree-top", "maxgram", "early-exit-shared", "layer-skip")  # every use of a network
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, _, _ in feasible([(3, 2)], most=5000)])
+@pytest.mark.parametrize("name", OF_NETWORKS)
 def test_a_compiled_round_of_a_network_emits_the_law_of_the_network(name: str) -> None:
     k, law = 0 if name == "baseline" else 2, Law(0.7)
     net = network("llama", vocab=3)
