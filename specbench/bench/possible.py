@@ -55,7 +55,5 @@ def check_round(one: RoundCounts) -> None:
         )
     if len(one.overlap) != one.tested:
         raise ValueError(f"a round with {one.tested} tested tokens and {len(one.overlap)} chances of acceptance")
-    if not 0 <= one.surplus <= one.drafted - one.tested:
-        raise ValueError(f"a round with {one.surplus} of {one.drafted} drafted tokens of no use, {one.tested} tested")
     if one.nodes < 0 or not 0 <= one.distance < math.inf:
         raise ValueError(f"a round with {one.nodes} nodes, a distance of {one.distance} from the law")
