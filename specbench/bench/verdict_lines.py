@@ -7,7 +7,7 @@ from specbench.bench.files import clean
 from specbench.bench.settling import least_prompts
 from specbench.bench.statistics import FEWEST
 from specbench.bench.verdict import SYNTHETIC, Verdict
-from specbench.bench.wording import code, counted, literal, shown, span
+from specbench.bench.wording import counted, literal, shown, span, verbatim
 
 LONGEST = 1000  # characters of a line
 
@@ -20,7 +20,7 @@ def lines(found: Verdict) -> list[str]:
 
 def markdown(found: Verdict) -> list[str]:
     """The same sentences as Markdown, the command as it is to be copied."""
-    settle = f"{literal(found.settle)}: {code(found.command)}" if found.command else literal(found.settle)
+    settle = f"{literal(found.settle)}: {verbatim(found.command)}" if found.command else literal(found.settle)
     return [line for line in (f"**{literal(headline(found))}**", settle, *map(literal, details(found))) if line]
 
 

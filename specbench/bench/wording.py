@@ -51,7 +51,7 @@ def text(row: Mapping[str, Any], name: str) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def code(text: str) -> str:
+def verbatim(text: str) -> str:
     """Text as Markdown shows it word by word, to be copied: between more backticks than it has in a row."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if "`" in (text[:1], text[-1:]) else ""
