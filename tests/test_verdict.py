@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specbench.bench.statistics import Interval, to_settle, widened
 from specbench.bench.verdict import Verdict, verdict
 from specbench.bench.verdict_lines import lines
-from specbench.bench.wording import code
+from specbench.bench.wording import verbatim
 from tests.frontdoor import Command
 
 
@@ -339,7 +339,7 @@ def test_hostile_names_do_not_reach_the_terminal() -> None:
     ("text", "shown"), [("a b", "`a b`"), ("a`b", "``a`b``"), ("``a``b", "``` ``a``b ```"), ("a`", "`` a` ``")]
 )
 def test_a_command_is_copied_from_markdown_as_it_is(text: str, shown: str) -> None:
-    assert code(text) == shown
+    assert verbatim(text) == shown
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
