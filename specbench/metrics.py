@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -233,3 +233,17 @@ def speedup(
     With equal token counts (greedy decoding) this is Σ baseline seconds ÷ Σ method seconds.
     """
     return ratio(ratio(math.fsum(baseline_seconds), sum(baseline_tokens)), ratio(math.fsum(seconds), sum(tokens)))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one row left behind: new tokens, counts by round, decode and prefill seconds, decode seconds by phase.
+
+    Rows decoded together share their seconds.
+    """
+
+    tokens: tuple[int, ...]
+    rounds: tuple[RoundCounts, ...]
+    seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    spans: dict[str, float] = field(default_factory=dict)

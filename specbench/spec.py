@@ -130,3 +130,10 @@ def _pair(item: Any) -> tuple[str, str]:
 def written(models: Iterable[tuple[str, str]]) -> str:
     """Models as one text."""
     return ",".join(f"{name}={checkpoint}" for name, checkpoint in models)
+
+
+def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
+    """As columns: the rates as they are written, and whether acceptance follows them or is the pair's own."""
+    if spec.acceptance is None:
+        return {"acceptance": None, "acceptance_mode": "real"}
+    return {"acceptance": ",".join(map(str, spec.acceptance)), "acceptance_mode": "synthetic"}

@@ -9,12 +9,12 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: networks this small gain nothing from a second
 
 from specbench.cli import app
-from tests.frontdoor import SHORT, Command, Outcome
+from tests.support.frontdoor import SHORT, Command, Outcome
 
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):  # type: ignore[no-untyped-def]
-    from tests.tinypair import save_pair
+    from tests.support.tinypair import save_pair
 
     return save_pair(tmp_path_factory.mktemp("pair"))
 
@@ -38,7 +38,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 @pytest.fixture
 def run(command: Command, pair, tmp_path: Path) -> Command:  # type: ignore[no-untyped-def]
     """`specbench run` on the tiny pair and the first two of three short prompts, unless the arguments say otherwise."""
-    from tests.tinypair import prompts
+    from tests.support.tinypair import prompts
 
     def call(*arguments: object, data: str | None = None) -> Outcome:
         dataset = data or prompts(tmp_path / "words.jsonl", 4, 6, 5)

@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -12,9 +13,26 @@ import pytest
 import specbench
 
 PACKAGE = Path(specbench.__file__).parent
+BASELINE = str(Path(__file__).parents[1] / "results" / "baseline")
 HEAVY = {"torch", "transformers", "datasets", "pandas", "scipy", "pyarrow", "matplotlib", "jinja2", "numpy"}
+TORCH = {"torch", "transformers", "datasets"}
 PURE = "pure"
-LAYERS = ("cli", "bench", "backends", "training", "models", "decoding", PURE)  # from top to bottom
+MAY_IMPORT = {  # the folders of each folder, those of the pure files besides; the first line is the top
+    "cli": {"jobs", "show", "judge", "measure", "backends", "models", "results", "decoding", "data", "theory"},
+    "jobs": {"show", "judge", "measure", "backends", "models", "results", "decoding", "data", "theory"},
+    "show": {"judge", "results", "data", "theory"},
+    "judge": {"results", "data", "theory"},
+    "training": {"models", "decoding", "data", "theory"},
+    "measure": {"backends", "models", "results", "decoding", "data", "theory"},
+    "backends": {"models", "decoding", "theory"},
+    "models": {"decoding", "theory"},
+    "results": {"theory"},
+    "decoding": {"theory"},
+    "data": set(),
+    "theory": set(),
+    PURE: set(),
+}
+WITHOUT_TORCH = ("results", "judge", "show", "theory", "data", PURE)
 
 LIGHT_COMMANDS = {
     "help": ["--help"],
@@ -49,11 +67,12 @@ finally:
 # --- heavy libraries --------------------------------------------------------------------------------------------------
 
 
-def loaded_by(*arguments: str, **environment: str) -> tuple[set[str], str]:
+def loaded_by(*arguments: str, folder: Path | None = None, **environment: str) -> tuple[set[str], str]:
     """The top-level modules that a command loads, and what it printed."""
     done = subprocess.run(
         [sys.executable, "-c", WATCH, *arguments],
         env={**os.environ, **environment},
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,
@@ -71,6 +90,22 @@ def test_commands_that_need_no_model_load_no_heavy_library(arguments: list[str])
     names, _ = loaded_by(*arguments)
     assert "typer" in names
     assert not names & HEAVY
+
+
+READING_COMMANDS = {
+    "report": ["report", BASELINE, "--output", "report.html"],
+    "verdict": ["verdict", BASELINE],
+    "compare": ["compare", "--tier", "deterministic", BASELINE, BASELINE],
+    "predict": ["predict", "--from-run", BASELINE],
+    "methods": ["methods"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", READING_COMMANDS.values(), ids=READING_COMMANDS.keys())
+def test_commands_that_read_results_finish_without_torch(arguments: list[str], tmp_path: Path) -> None:
+    names, _ = loaded_by(*arguments, folder=tmp_path)
+    assert not names & TORCH
 
 
 def test_shell_completion_loads_no_heavy_library() -> None:
@@ -117,17 +152,23 @@ def as_module(full: str) -> str | None:
     return next((prefix for prefix in prefixes if prefix in modules()), None)
 
 
-def layer(name: str) -> str:
+def folder_of(name: str) -> str:
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else PURE
 
 
 def is_upward(importer: str, imported: str) -> bool:
-    return LAYERS.index(layer(imported)) < LAYERS.index(layer(importer))
+    ours, theirs = folder_of(importer), folder_of(imported)
+    return theirs not in {ours, PURE, *MAY_IMPORT[ours]}
 
 
-def test_every_module_belongs_to_a_layer() -> None:
-    assert {layer(name) for name in modules()} == set(LAYERS)
+def test_every_module_belongs_to_a_folder_with_rules() -> None:
+    assert {folder_of(name) for name in modules()} == set(MAY_IMPORT)
+
+
+def test_the_rules_themselves_point_down() -> None:
+    order = list(MAY_IMPORT)
+    assert all(order.index(below) > order.index(above) for above, belows in MAY_IMPORT.items() for below in belows)
 
 
 def test_imports_point_down_only() -> None:
@@ -137,10 +178,56 @@ def test_imports_point_down_only() -> None:
 
 def test_an_import_upwards_would_be_seen() -> None:
     """The control of the test above."""
-    assert is_upward("specbench.decoding.loop", "specbench.bench.runner")
-    assert is_upward("specbench.theory", "specbench.decoding.loop")
-    assert not is_upward("specbench.cli.run", "specbench.theory")
-    assert as_module("specbench.bench.runner.Job") == "specbench.bench.runner"
+    assert is_upward("specbench.decoding.loop", "specbench.measure.runner")
+    assert is_upward("specbench.theory.formulas", "specbench.decoding.loop")
+    assert is_upward("specbench.show.run_table", "specbench.measure.runner")  # from wing to wing
+    assert is_upward("specbench.wording", "specbench.results.cells")
+    assert not is_upward("specbench.cli.run", "specbench.theory.formulas")
+    assert as_module("specbench.measure.runner.Job") == "specbench.measure.runner"
+
+
+# --- two wings --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def loaded_with(name: str) -> frozenset[str]:
+    """Everything that importing a module imports with it, packages outside specbench by their first name."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for full in on_loading(modules()[waiting.pop()]):
+            module = as_module(full)
+            known = module or full.partition(".")[0]
+            if known not in found and module:
+                waiting.append(module)
+            found.add(known)
+    return frozenset(found)
+
+
+def on_loading(node: ast.AST) -> Iterator[str]:
+    """What is imported as soon as a module is loaded: not inside functions, not for type checkers alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif not isinstance(child, ast.FunctionDef) and "TYPE_CHECKING" not in ast.unparse(
+            getattr(child, "test", child)
+        ):
+            yield from on_loading(child)
+
+
+@pytest.mark.parametrize("folder", WITHOUT_TORCH)
+def test_what_reads_judges_and_shows_loads_no_torch(folder: str) -> None:
+    found = {name: loaded_with(name) & TORCH for name in modules() if folder_of(name) == folder}
+    assert found
+    assert {name: heavy for name, heavy in found.items() if heavy} == {}
+
+
+def test_torch_would_be_seen_through_other_modules() -> None:
+    """The control of the test above."""
+    assert "torch" in loaded_with("specbench.measure.runner")
+    assert "torch" in loaded_with("specbench.models.network.causal")
 
 
 def cycle_from(name: str, path: tuple[str, ...], done: set[str]) -> tuple[str, ...] | None:
@@ -158,12 +245,6 @@ def cycle_from(name: str, path: tuple[str, ...], done: set[str]) -> tuple[str, .
 def test_no_module_imports_itself_through_others() -> None:
     done: set[str] = set()
     assert [found for name in modules() if (found := cycle_from(name, (), done))] == []
-
-
-def test_pure_modules_do_not_know_the_engine() -> None:
-    for name in (n for n in modules() if layer(n) == PURE):
-        heavy = {full.partition(".")[0] for full in imports_of(name)} & HEAVY
-        assert heavy <= ({"torch"} if name in {"specbench.tokens", "specbench.timing"} else set()), name
 
 
 def test_only_typers_public_names_are_used() -> None:

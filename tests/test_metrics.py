@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench import theory
-from specbench.decoding.decode import Trace, decode
-from specbench.decoding.draft import ModelDrafter, NoDraft
+from specbench.decoding.decode import decode
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
+from specbench.decoding.timing import NullClock, WallClock
+from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict, Verifier
-from specbench.decoding.verify import Rejection, TokenMatch
-from specbench.metrics import Phases, RoundCounts, Timing, acceptance, costs, phases, speedup
-from specbench.timing import NullClock, WallClock
-from specbench.tokens import TokenTree
-from tests.laws import EXACT, one_round
-from tests.toys import CPU, KINDS, PROMPT, Stopping, Toy, Tree, chain, methods, number_of, random_pair
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.metrics import Phases, RoundCounts, Timing, Trace, acceptance, costs, phases, speedup
+from specbench.theory import formulas
+from tests.support.laws import EXACT, one_round
+from tests.support.toys import CPU, KINDS, PROMPT, Stopping, Toy, Tree, chain, methods, number_of, random_pair
 
 both = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=lambda verifier: type(verifier).__name__)
 
@@ -86,7 +86,7 @@ def test_the_expected_number_of_tokens_is_the_closed_form(vocab: int, k: int, se
 def test_equal_acceptance_everywhere_gives_the_formula_of_leviathan(k: int) -> None:
     p, q = random_pair(KINDS.index("flat"), 3, k + 1)
     alpha = torch.minimum(p[0], q[0]).sum().item()
-    assert emitted_on_average(chain(p, q, k), k) == pytest.approx(theory.expected_tokens(alpha, k), abs=EXACT)
+    assert emitted_on_average(chain(p, q, k), k) == pytest.approx(formulas.expected_tokens(alpha, k), abs=EXACT)
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_alpha_by_overlap_agrees_with_alpha_by_counting(verifier: Verifier) -> N
     assert abs(found.alpha - found.alpha_tested) <= 4 * math.sqrt(variance) / found.tested
     assert 0.1 < found.alpha < 0.9
     unclipped = acceptance([done for done in rounds if done.usable == 4 and done.emitted == done.accepted + 1])
-    assert theory.expected_tokens_by_position(unclipped.by_position) == pytest.approx(unclipped.tokens_per_round)
+    assert formulas.expected_tokens_by_position(unclipped.by_position) == pytest.approx(unclipped.tokens_per_round)
 
 
 @dataclass

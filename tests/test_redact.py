@@ -9,16 +9,16 @@ import huggingface_hub
 import pytest
 import yaml
 
-from specbench.bench.failures import failure_of
-from specbench.bench.files import clean, first_line
-from specbench.bench.record import slug
 from specbench.cli import app, verdict
 from specbench.cli.streams import Discreet
 from specbench.errors import UsageError
-from specbench.models.hub import one_line
+from specbench.measure.failures import failure_of
+from specbench.models.checkpoints.hub import one_line
 from specbench.redact import redact
-from tests.frontdoor import SHORT, Command
-from tests.tinypair import prompts
+from specbench.results.folder import slug
+from specbench.wording import clean, first_line
+from tests.support.frontdoor import SHORT, Command
+from tests.support.tinypair import prompts
 
 SECRET = "pa55word"
 TOKEN = "hf_" + "aB3" * 12

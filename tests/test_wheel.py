@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench.bench.sources import SHIPPED
+from specbench.data.sources import SHIPPED
 from specbench.decoding.method_files import methods
-from specbench.models import pairs
+from specbench.models.checkpoints import pairs
 from specbench.shipped import ASSETS, CONFIGS
 
 ROOT = Path(__file__).parent.parent

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from specbench.decoding.decode import Trace
+from specbench.metrics import Trace
 from specbench.spec import RunSpec
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], list[Trace]]  # prompts as token ids, one seed per prompt

@@ -15,23 +15,27 @@ from specbench.backends.roles import Role, checkpoint_of, depth, half, kept_laye
 from specbench.backends.tiers import Tier
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
-from specbench.decoding.decode import Trace, begin, decode, places
+from specbench.decoding.decode import begin, decode, places
+from specbench.decoding.drafters.schedule import Schedule, scheduled
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
 from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.rounds import Rounds
-from specbench.decoding.schedule import Costs, Schedule, scheduled
-from specbench.decoding.synthetic import synthetic
+from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.types import Model
+from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.errors import UnusableModelError
-from specbench.models import check, forward, loading, pairs, scale, threads
-from specbench.models.causal import Causal
-from specbench.models.early_exit import sharing
-from specbench.models.layers import with_layers
-from specbench.models.probe import probe
-from specbench.models.warp import Law
+from specbench.metrics import Trace
+from specbench.models.checkpoints import check, loading, pairs
+from specbench.models.execution import compiled, threads
+from specbench.models.network.causal import Causal
+from specbench.models.network.early_exit import sharing
+from specbench.models.network.law import Law
+from specbench.models.network.layers import with_layers
+from specbench.models.network.probe import probe
+from specbench.models.scale import growth
 from specbench.spec import RunSpec
-from specbench.timing import Clock, clock_for
+from specbench.theory.costs import Costs
 
 NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
 
@@ -58,7 +62,7 @@ class Native:
         spec = specs[0]
         self.device = loading.resolve_device(spec.device)
         threads.fit_threads()
-        name, self.why = forward.choose(spec.tier, self.device)
+        name, self.why = compiled.choose(spec.tier, self.device)
         self.tier = Tier(name, self.device)
         named = named_by(specs)  # models of the methods
         self.costs: Costs | None = None  # what `--k auto` reckons with; set by whoever has measured them on this pair
@@ -96,7 +100,7 @@ class Native:
     def _role(self, checkpoint: pairs.Checkpoint, dtype: str) -> Role:
         config = loading.load_config(checkpoint)
         tokenizer = loading.load_tokenizer(checkpoint)
-        if dtype == "auto" and self.tier.name == "compile" and half(config) and forward.fast_bfloat16(self.device):
+        if dtype == "auto" and self.tier.name == "compile" and half(config) and compiled.fast_bfloat16(self.device):
             dtype = "bfloat16"
         return Role(checkpoint, config, tokenizer, loading.resolve_dtype(dtype, config, self.device))
 
@@ -208,5 +212,5 @@ class Native:
         context = begin([list(ids[:start])], len(ids) - start, block, [], self.device)
         context.seq[0, : len(ids)] = torch.tensor(list(ids), device=self.device)
         model = Causal(self.networks["target"], Law(), self.width)
-        known = scale.vocabulary(self.roles["target"].config)  # sunk logits would drown the noise of real ones
+        known = growth.vocabulary(self.roles["target"].config)  # sunk logits would drown the noise of real ones
         return model.read(context, len(ids) - start, block)[:, :known]

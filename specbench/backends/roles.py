@@ -11,8 +11,8 @@ import torch
 
 from specbench.decoding.method_files import needs
 from specbench.errors import UsageError
-from specbench.models import pairs
-from specbench.models.layers import base_of, chosen
+from specbench.models.checkpoints import pairs
+from specbench.models.network.layers import base_of, chosen
 from specbench.spec import PAIR_ROLES, RunSpec
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from specbench.decoding.decode import begin, decode
-from specbench.decoding.draft import ModelDrafter
+from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms
 from specbench.decoding.replay import Replayed
 from specbench.decoding.rounds import Play, Rounds, Stepwise, Whole
+from specbench.decoding.timing import CudaClock
+from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
-from specbench.models.forward import Compiled, Gate, Name, Passes, reaches
-from specbench.models.graphs import Captured, Repeated
-from specbench.timing import CudaClock
-from specbench.tokens import TokenTree
+from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches
+from specbench.models.execution.graphs import Captured, Repeated
 
 TEXTS = 3  # made-up ones, decoded while passes are made ready: a short one, a long one, and one between
 AGAIN = 5  # how many more are decoded at most, until one brings no pass of new shapes

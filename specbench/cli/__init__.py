@@ -1,1 +1,1 @@
-"""The command line: parse, call bench, print. torch is imported inside the commands, never at the top of a file."""
+"""The command line: options in, one call of a job. torch is imported inside the commands, never at the top."""

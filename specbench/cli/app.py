@@ -18,7 +18,7 @@ from specbench.cli import (
     report,
     run,
     selftest,
-    skip,
+    skip_layers,
     sweep,
     trace,
     tree,
@@ -44,7 +44,7 @@ app.command(name="report")(report.report)
 app.command(name="trace")(trace.trace)
 app.command(name="verdict")(verdict.verdict)
 app.command(name="calibrate")(calibrate.calibrate)
-app.command(name="skip-layers")(skip.skip_layers)
+app.command(name="skip-layers")(skip_layers.skip_layers)
 app.command(name="tree")(tree.tree)
 app.command(name="selftest")(selftest.selftest)
 app.command(name="predict")(predict.predict)

@@ -38,11 +38,11 @@ def calibrate(
     chosen, lengths = parse_k_list(widths), parse_lengths(contexts)
     if chosen[0] < 1:
         raise UsageError(f"--widths {widths}: a pass is over 1 token or more")
-    from specbench.cli import calibrating
-    from specbench.cli.measuring import Output
+    from specbench.jobs import calibrate
+    from specbench.jobs.output import Output
 
     output = Output(format or "table", output_dir or Path("results"), quiet)
-    calibrating.start({k: v for k, v in settings.items() if v is not None}, chosen, lengths, repeat, output)
+    calibrate.start({k: v for k, v in settings.items() if v is not None}, chosen, lengths, repeat, output)
 
 
 def parse_lengths(text: str) -> list[int]:

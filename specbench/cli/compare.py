@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from specbench.cli.verifying import tell, verified
+from specbench.cli.verify import tell, verified
 from specbench.errors import NotComparableError, RegressionError, UsageError
 
 if TYPE_CHECKING:
-    from specbench.bench.compare import Asked, Comparison
-    from specbench.bench.gates import Criterion
-    from specbench.bench.tables import Record
+    from specbench.judge.compare import Asked, Comparison
+    from specbench.judge.compare_input import Record
+    from specbench.judge.holm_test import Criterion
 
 Format = Literal["table", "md", "json", "junit", "gha"]
 
@@ -51,8 +51,8 @@ def compare(
     Counts and outputs must be equal where seeds and versions are; ratios and times must be worse by more than the
     margin and by more than chance. Under GitHub Actions the table is added to the summary of the job.
     """
-    from specbench.bench.compare import compare as compared
-    from specbench.bench.tables import read_tables
+    from specbench.judge.compare import compare as compared
+    from specbench.judge.compare_input import read_tables
 
     asked = asked_of(fail_on or [], tier or [], margin, confidence)
     if len(base_rerun or []) >= len(new):
@@ -70,7 +70,7 @@ def compare(
 
 def asked_of(fail_on: list[str], tiers: list[str], margin: float | None, confidence: float) -> "Asked":
     """What the options ask for; UsageError where they contradict each other."""
-    from specbench.bench import compare as default
+    from specbench.judge import compare as default
 
     if fail_on and (tiers or margin is not None):
         raise UsageError("--fail-on names the numbers and their margins itself: leave out --tier and --margin")
@@ -87,7 +87,7 @@ def asked_of(fail_on: list[str], tiers: list[str], margin: float | None, confide
 
 def gate_of(text: str) -> "Criterion":
     """`speedup<-5%`: worse is lower by more than 5 %. `c>+10%`: worse is higher by more than 10 %."""
-    from specbench.bench.gates import Criterion
+    from specbench.judge.holm_test import Criterion
 
     match = GATE.fullmatch(text.strip())
     percent = float(match["percent"]) if match else 0.0
@@ -114,31 +114,31 @@ def check_gates(gates: "tuple[Criterion, ...]", run: "list[Record]") -> None:
 
 def show(result: "Comparison", style: Format, confidence: float, new: "list[Record]") -> None:
     """The data on stdout."""
-    from specbench.bench import comparison, exchange
-    from specbench.bench.fitting import draw, screen
+    from specbench.show import compare_export, compare_table
+    from specbench.show.fitting import draw, screen
 
     if style == "table":
-        draw(screen(PIPED), comparison.table(result, confidence))
+        draw(screen(PIPED), compare_table.table(result, confidence))
         return
     printed = {
-        "md": lambda: comparison.markdown(result, confidence),
-        "json": lambda: comparison.as_json(result),
-        "junit": lambda: exchange.junit(result),
-        "gha": lambda: exchange.history(new),
+        "md": lambda: compare_table.markdown(result, confidence),
+        "json": lambda: compare_table.as_json(result),
+        "junit": lambda: compare_export.junit(result),
+        "gha": lambda: compare_export.history(new),
     }
     typer.echo(printed[style](), nl=False)
 
 
 def leave(result: "Comparison", confidence: float, new: "list[Record]", junit: Path | None, gha: Path | None) -> None:
     """The files that were asked for, and the job summary where GitHub Actions keeps one."""
-    from specbench.bench import comparison, exchange
+    from specbench.show import compare_export, compare_table
 
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-        write(Path(place), comparison.markdown(result, confidence), "a")
+        write(Path(place), compare_table.markdown(result, confidence), "a")
     if junit:
-        write(junit, exchange.junit(result))
+        write(junit, compare_export.junit(result))
     if gha:
-        write(gha, exchange.history(new))
+        write(gha, compare_export.history(new))
 
 
 def write(file: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
@@ -152,7 +152,7 @@ def write(file: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
 
 def conclude(result: "Comparison") -> None:
     """End with the exit code of the worst row."""
-    from specbench.bench.comparison import summary, told
+    from specbench.show.compare_table import summary, told
 
     if failed := result.having("REGRESSION"):
         raise RegressionError(f"{len(failed)} of {len(result.rows)} comparisons regressed: {told(failed[0])}")

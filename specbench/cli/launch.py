@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from specbench.cli.options import settings_of
@@ -34,32 +33,24 @@ def begin(settings: dict[str, Any], given: Mapping[str, Any], axes: Collection[s
     if axes is not None and (wrong := [name for name in lists if name not in axes]):
         wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
         raise UsageError(f"--{wrong[0].replace('_', '-')} takes one value here, not a list: use {wanted}")
-    from specbench.bench import plan
-    from specbench.cli import measuring
+    from specbench.jobs import run
+    from specbench.jobs.output import output_of
+    from specbench.measure import grid
 
     output = output_of(chosen, given)
-    measuring.start(plan.cells(chosen), output)
+    run.start(grid.cells(chosen), output)
 
 
 def go_on(settings: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Continue a run; its own settings hold."""
-    from specbench.cli import measuring
+    from specbench.jobs import run
+    from specbench.jobs.output import output_of
 
     output = output_of(settings, given)
     if settings:
         name = min(settings).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
-    measuring.resume(given["resume"], output)
-
-
-def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Any:
-    """Take what changes no number out of the settings."""
-    from specbench.cli.measuring import Output
-
-    style, parent = settings.pop("format", "table"), settings.pop("output_dir", "results")
-    if not isinstance(parent, str | Path):
-        raise UsageError(f"--output-dir {parent!r} is no folder's name")
-    return Output(style, Path(parent), given["quiet"], given["verbose"])
+    run.resume(given["resume"], output)
 
 
 def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.records import Format, print_records
 from specbench.decoding.method_files import methods as shipped
 from specbench.decoding.method_files import needs, parameters, read_method
+from specbench.show.records import Format, print_records
 
 
 def methods(

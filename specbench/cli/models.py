@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.bench.files import clean
-from specbench.cli.records import Format, print_records
 from specbench.errors import UsageError
-from specbench.models import pairs
-from specbench.models.shapes import Shape, find, shapes
+from specbench.models.checkpoints import pairs
+from specbench.models.scale.shapes import Shape, find, shapes
+from specbench.show.records import Format, print_records
+from specbench.wording import clean
 
 BYTES = 2  # of a weight in bfloat16
 
@@ -54,8 +54,8 @@ def grow(
 ) -> None:
     """Write a scale model: the function of a small checkpoint at the cost of a larger shape, for any engine to load."""
     shape = find(like)
-    from specbench.models.loading import DTYPES
-    from specbench.models.scale_folder import write_scale_model
+    from specbench.models.checkpoints.loading import DTYPES
+    from specbench.models.checkpoints.write_scale_model import write_scale_model
 
     if dtype not in DTYPES:
         raise UsageError(f"unknown --dtype {dtype!r}: use {', '.join(DTYPES)}")

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from specbench.errors import UsageError
-from specbench.theory import K_MAX
+from specbench.theory.formulas import K_MAX
 
 # llama-bench's notation for ranges, which users of this field know.
 _ITEM = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?:\+(?P<step>\d+))?)?", re.ASCII)

@@ -10,12 +10,11 @@ from typing import Annotated
 
 import typer
 
-from specbench import theory
-from specbench.bench.files import clean
-from specbench.bench.wording import literal
 from specbench.cli.parsing import number, parse_k_list, read_results
-from specbench.cli.records import Format, print_data, print_numbers
 from specbench.errors import UsageError
+from specbench.show.records import Format, print_data, print_numbers
+from specbench.theory import formulas
+from specbench.wording import clean, literal
 
 DEFAULT_K = "1-12"
 ROUNDING = 1e-5  # a mean of float32 sums of min(p, q) may exceed 1 by this much when draft and target agree
@@ -107,19 +106,19 @@ def predict(
 
 def predictions(alpha: float, c: float, c_hat: float, ks: list[int]) -> list[Prediction]:
     """One Prediction per K. ValueError if an argument is out of range."""
-    best, best_speedup = theory.best_k(alpha, c)
-    near = theory.near_best(alpha, c)
+    best, best_speedup = formulas.best_k(alpha, c)
+    near = formulas.near_best(alpha, c)
     return [
         Prediction(
             alpha=alpha,
             c=c,
             c_hat=c_hat,
             k=k,
-            expected_tokens=theory.expected_tokens(alpha, k),
-            speedup_predicted=theory.speedup(alpha, k, c),
-            operations=theory.operations(alpha, k, c_hat),
-            accepted_per_drafted=theory.accepted_per_drafted(alpha, k) if k else None,
-            break_even_alpha=theory.break_even_alpha(k, c) if k else None,
+            expected_tokens=formulas.expected_tokens(alpha, k),
+            speedup_predicted=formulas.speedup(alpha, k, c),
+            operations=formulas.operations(alpha, k, c_hat),
+            accepted_per_drafted=formulas.accepted_per_drafted(alpha, k) if k else None,
+            break_even_alpha=formulas.break_even_alpha(k, c) if k else None,
             best_k=best,
             best_speedup=best_speedup,
             near_best_low=near[0],
@@ -133,11 +132,11 @@ def read_cell(row: dict[str, str], where: str) -> Cell:
     """One row of results.csv beside its predictions. UsageError, naming the place, if a value makes no sense."""
     try:
         k, alpha, c, speedup = (number(row, name) or 0.0 for name in NEEDED)
-        if not k.is_integer() or k > theory.K_MAX:
-            raise ValueError(f"k must be a whole number of at most {theory.K_MAX}, got {k:g}")
+        if not k.is_integer() or k > formulas.K_MAX:
+            raise ValueError(f"k must be a whole number of at most {formulas.K_MAX}, got {k:g}")
         alpha = _as_share(alpha)
         v, overhead = number(row, "v"), number(row, "overhead")
-        best, best_speedup = theory.best_k(alpha, c)
+        best, best_speedup = formulas.best_k(alpha, c)
         return Cell(
             dataset=clean(row.get("dataset", ""), 300),
             method=clean(row.get("method", "")),
@@ -147,7 +146,7 @@ def read_cell(row: dict[str, str], where: str) -> Cell:
             v=v,
             overhead=overhead,
             speedup=speedup,
-            speedup_predicted=theory.speedup(alpha, int(k), c),
+            speedup_predicted=formulas.speedup(alpha, int(k), c),
             speedup_calibrated=_calibrated(row, int(k), c, v, overhead),
             best_k=best,
             best_speedup=best_speedup,
@@ -164,7 +163,7 @@ def _calibrated(row: dict[str, str], k: int, c: float, v: float | None, overhead
     complete = len(known) == k or 0.0 in known
     if v is None or overhead is None or not complete:
         return None
-    return theory.speedup_calibrated([*known, *[0.0] * (k - len(known))], k, c, v, overhead)
+    return formulas.speedup_calibrated([*known, *[0.0] * (k - len(known))], k, c, v, overhead)
 
 
 def _as_share(value: float) -> float:
@@ -186,12 +185,12 @@ def _prediction_table(group: list[Prediction]) -> Table:
 
 
 def _summary(row: Prediction) -> str:
-    if not theory.pays(row.alpha, row.c):
+    if not formulas.pays(row.alpha, row.c):
         return f"no K pays: that needs alpha above c = {row.c:g}"
     near = f"K = {row.near_best_low} to {row.near_best_high}"
-    if row.best_k == theory.K_MAX:
+    if row.best_k == formulas.K_MAX:
         return f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}"
-    even = _text(theory.break_even_alpha(row.best_k, row.c))
+    even = _text(formulas.break_even_alpha(row.best_k, row.c))
     return (
         f"best K = {row.best_k} (speedup {row.best_speedup:.3f}), within 1 %: {near}; "
         f"break-even at alpha {even} for this K, at alpha {row.c:g} (= c) for K = 1"
@@ -212,7 +211,7 @@ def _print(records: list[Prediction] | list[Cell], tables: list[Table], output: 
     """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
     from rich.console import Console
 
-    from specbench.bench.fitting import sentence
+    from specbench.show.fitting import sentence
 
     if print_data([asdict(record) for record in records], output):
         return
@@ -228,7 +227,7 @@ def _print_markdown(table: Table) -> None:
 
 
 def _print_rich(table: Table) -> None:
-    from specbench.bench.fitting import screen, sentence
+    from specbench.show.fitting import screen, sentence
 
     best = next((number for number, row in enumerate(table.rows) if row[-1] == "best"), -1)
     print_numbers(table.title, table.header, table.rows, best, table.keys)

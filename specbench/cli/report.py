@@ -21,7 +21,7 @@ def report(
     """Write one HTML file on finished runs: the answer, every number, the figures. No network, no script."""
     if output is not None and output.is_dir():
         raise UsageError(f"--output {output} is a folder: name a file in it, such as {output / 'report.html'}")
-    from specbench.bench.html import write_report
+    from specbench.show.report_page import write_report
 
     file = write_report(runs, output, png=png)
     typer.echo(str(file))

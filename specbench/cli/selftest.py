@@ -33,6 +33,6 @@ def selftest(
     Without --noise: method chain at K 1, 2 and 4 on 4 shipped prompts in float32, exit 5 if an output differs.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    from specbench.cli import selftesting
+    from specbench.jobs import selftest
 
-    selftesting.selftest(given)
+    selftest.selftest(given)

@@ -15,7 +15,7 @@ from specbench.errors import UsageError
 
 if TYPE_CHECKING:
     from specbench.backends.native import Native
-    from specbench.bench.token_view import Setting, TokenView, TracedRound
+    from specbench.results.trace_file import Setting, TokenView, TracedRound
     from specbench.spec import RunSpec
 
 Format = Literal["terminal", "json", "html"]
@@ -113,8 +113,8 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> "TokenView":
     from rich.console import Console
 
     from specbench.backends.native import Native
-    from specbench.bench.token_view import TokenView
-    from specbench.cli.measuring import say
+    from specbench.jobs.run import say
+    from specbench.results.trace_file import TokenView
 
     spec = spec_of(settings)
     backend = Native(spec)
@@ -134,9 +134,9 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> "TokenView":
 
 def spec_of(settings: Mapping[str, Any]) -> "RunSpec":
     """The one cell whose method is to decode; which data set it names does not matter here."""
-    from specbench.bench import plan
+    from specbench.measure import grid
 
-    specs = plan.cells({**with_models(with_ks(settings)), "dataset": "code"})
+    specs = grid.cells({**with_models(with_ks(settings)), "dataset": "code"})
     if len(specs) > 1:
         raise UsageError("--k takes one value here: a trace shows one decode")
     return specs[0]
@@ -144,9 +144,9 @@ def spec_of(settings: Mapping[str, Any]) -> "RunSpec":
 
 def rounds_of(spec: "RunSpec", backend: "Native", ids: list[int]) -> "tuple[TracedRound, ...]":
     """Decode with the models, the method and the draws of `specbench run`."""
-    from specbench.bench.calibrate import quick_costs
-    from specbench.bench.order import seed_of
-    from specbench.bench.tracing import trace as follow
+    from specbench.measure.calibrate import quick_costs
+    from specbench.measure.order import seed_of
+    from specbench.measure.tracing import trace as follow
 
     if spec.schedule == "auto":
         backend.costs = quick_costs(backend, spec.k, spec)
@@ -168,10 +168,11 @@ def shown_settings(spec: "RunSpec", backend: "Native") -> "dict[str, Setting]":
 
 def rendered(view: "TokenView", style: Format, rounds: bool) -> str:
     """The view as the text of a file."""
-    from specbench.bench import token_view
+    from specbench.results.trace_file import to_json
+    from specbench.show import token_view
 
     if style == "json":
-        return token_view.to_json(view)
+        return to_json(view)
     if style == "html":
         return token_view.page(view)
     return token_view.terminal(view, marks=True, rounds=rounds).plain + "\n"
@@ -181,7 +182,7 @@ def show(view: "TokenView", style: Format, rounds: bool) -> None:
     """Print on stdout, in colours where they can be seen."""
     from rich.console import Console
 
-    from specbench.bench import token_view
+    from specbench.show import token_view
 
     out = Console()
     if style == "terminal" and out.color_system is not None and not out.no_color:

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from specbench.cli import options as o
-from specbench.cli.records import Format
 from specbench.errors import UsageError
+from specbench.show.records import Format
 
 SEARCH = "Search"
 NO_SETTINGS = ("children", "nodes", "depth", "by", "repeat", "out", "overwrite", "output", "quiet")
@@ -71,9 +71,9 @@ def tree(
     settings = {name: value for name, value in locals().items() if name not in NO_SETTINGS and value is not None}
     if out is not None:
         writable(out, overwrite)
-    from specbench.cli import tree_searching
+    from specbench.jobs import tree
 
-    tree_searching.start({**SHORT, **settings}, children, nodes, depth, by, repeat, out, output, quiet)
+    tree.start({**SHORT, **settings}, children, nodes, depth, by, repeat, out, output, quiet)
 
 
 def writable(out: Path, overwrite: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from specbench.cli.parsing import read_results
-from specbench.cli.verifying import tell, unverified, verified
+from specbench.cli.verify import tell, unverified, verified
 
 Format = Literal["table", "json", "md"]
 NEEDED = ("status", "target", "dataset", "method", "k")
@@ -20,10 +20,10 @@ def verdict(
 ) -> None:
     """Say whether speculative decoding pays: YES, NO, PROVISIONAL or UNCLEAR, the best K, and what would settle it."""
     bare, notes = verified(runs, samples=False)
-    from specbench.bench.settling import with_command
-    from specbench.bench.verdict import verdict as judge
-    from specbench.bench.verdict_lines import lines, markdown
-    from specbench.bench.wording import literal
+    from specbench.judge.settling import with_command
+    from specbench.judge.verdict import verdict as judge
+    from specbench.show.verdict_lines import lines, markdown
+    from specbench.wording import literal
 
     results = [(run, [row for _, row in read_results(run, NEEDED)]) for run in runs]
     tell(bare, notes)

@@ -9,13 +9,13 @@ from functools import partial
 
 import torch
 
-from specbench.decoding.decode import Trace, begin, places
+from specbench.decoding.decode import begin, places
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source
 from specbench.decoding.rounds import Rounds, Stepwise
+from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.types import Context
-from specbench.metrics import RoundCounts
-from specbench.timing import Clock, NullClock
+from specbench.metrics import RoundCounts, Trace
 
 
 @dataclass

@@ -6,27 +6,27 @@ from copy import copy
 from dataclasses import MISSING, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
-from specbench.decoding.block import Block
-from specbench.decoding.cascade import Cascade, Relay
-from specbench.decoding.draft import ModelDrafter, NoDraft
-from specbench.decoding.dynamic import Dynamic
-from specbench.decoding.jacobi import Jacobi
-from specbench.decoding.lookahead import Lookahead
-from specbench.decoding.lookup import PromptLookup, SuffixLookup
+from specbench.decoding.drafters.cascade import Cascade, Relay
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.dynamic import Dynamic
+from specbench.decoding.drafters.jacobi import Jacobi
+from specbench.decoding.drafters.lookahead import Lookahead
+from specbench.decoding.drafters.lookup import PromptLookup, SuffixLookup
+from specbench.decoding.drafters.maxgram import Maxgram
+from specbench.decoding.drafters.merge import Merge
+from specbench.decoding.drafters.schedule import Constant, Schedule
+from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Planned, Top
 from specbench.decoding.loop import Speculate
-from specbench.decoding.lossy import Lenient, Typical
-from specbench.decoding.maxgram import Maxgram
-from specbench.decoding.merge import Merge
 from specbench.decoding.method_files import read_method, words
-from specbench.decoding.retrieval import Retrieval
-from specbench.decoding.schedule import Constant, Schedule
-from specbench.decoding.streaming import Streaming
-from specbench.decoding.tree import Branching, Distinct, Expand, Independent, Planned, Top
+from specbench.decoding.timing import Laps
+from specbench.decoding.tokens import ROOT, Parent
 from specbench.decoding.types import Drafter, Model, Network, Verifier
-from specbench.decoding.verify import Rejection, TokenMatch
+from specbench.decoding.verifiers.block import Block
+from specbench.decoding.verifiers.lossy import Lenient, Typical
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.views.retrieval import Retrieval
+from specbench.decoding.views.streaming import Streaming
 from specbench.errors import UsageError
-from specbench.timing import Laps
-from specbench.tokens import ROOT, Parent
 
 PARTS: dict[str, type] = {
     part.__name__: part

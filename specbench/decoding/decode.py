@@ -4,32 +4,17 @@ Knows what a whole sequence is (prompt, limit, EOS) and what a trace holds; must
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.rounds import Rounds, Stepwise
+from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.types import Context
-from specbench.metrics import RoundCounts
-from specbench.timing import Clock, NullClock
+from specbench.metrics import RoundCounts, Trace
 
 BUCKET = 64  # sequence buffers and caches grow in these steps: a static cache is read whole, so it is kept small
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What one row left behind: new tokens, counts by round, decode and prefill seconds, decode seconds by phase.
-
-    Rows decoded together share their seconds.
-    """
-
-    tokens: tuple[int, ...]
-    rounds: tuple[RoundCounts, ...]
-    seconds: float = 0.0
-    prefill_seconds: float = 0.0
-    spans: dict[str, float] = field(default_factory=dict)
 
 
 def begin(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.randomness import Source
-from specbench.tokens import TokenTree
+from specbench.decoding.tokens import TokenTree
 
 
 @dataclass

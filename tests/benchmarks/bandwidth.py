@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from specbench.backends.native import Native
-from specbench.bench.prompts import Prompt
-from specbench.decoding.decode import Trace
+from specbench.data.prompts import Prompt
+from specbench.decoding.timing import clock_for
+from specbench.metrics import Trace
 from specbench.spec import BASELINE, RunSpec
-from specbench.timing import clock_for
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, listed, middle, say
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from specbench.backends.native import Native
-from specbench.bench.prompts import Prompt
-from specbench.bench.statistics import ratio_of_totals
-from specbench.decoding.block import chances, weights
+from specbench.data.prompts import Prompt
 from specbench.decoding.decode import decode
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verify import Rejection, acceptance, drawn_from, exists
+from specbench.decoding.verifiers.block import chances, weights
+from specbench.decoding.verifiers.rejection import Rejection, acceptance, drawn_from, exists
+from specbench.results.statistics import ratio_of_totals
 from specbench.spec import RunSpec
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Sheet, between, prompts_for, spec_of

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import ndtr, ndtri
 
-from specbench.bench import noise
-from specbench.bench.statistics import Interval, ratio_of_totals, speedup
+from specbench.results import noise
+from specbench.results.statistics import Interval, ratio_of_totals, speedup
 
 Numbers = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], tuple[Numbers, Numbers]]

@@ -16,12 +16,12 @@ import transformers as hf
 
 from specbench.decoding.decode import begin
 from specbench.decoding.randomness import seeded
-from specbench.models.attention import NAME
-from specbench.models.causal import Causal
-from specbench.models.early_exit import pair
-from specbench.models.layers import with_layers
-from specbench.models.warp import Law
-from specbench.tokens import TokenTree
+from specbench.decoding.tokens import TokenTree
+from specbench.models.network.attention import NAME
+from specbench.models.network.causal import Causal
+from specbench.models.network.early_exit import pair
+from specbench.models.network.law import Law
+from specbench.models.network.layers import with_layers
 
 CPU, VOCAB, PROMPT, WARMUP = torch.device("cpu"), 4096, 256, 3
 

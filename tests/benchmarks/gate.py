@@ -29,8 +29,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from specbench.bench.compare import CONFIDENCE, RATIO_MARGIN, RATIOS
-from specbench.bench.gates import COLUMNS, METRICS, Criterion, Totals, Trial, estimate, judge
+from specbench.judge.compare import CONFIDENCE, RATIO_MARGIN, RATIOS
+from specbench.judge.holm_test import COLUMNS, METRICS, Criterion, Totals, Trial, estimate, judge
 
 SLOWDOWN, PAIRED_SD, OUTLIERS, OUTLIER = 1.05, 0.08, 0.03, 0.20
 SHAPES = ((20, 1), (20, 3), (48, 1), (48, 3))  # prompts, repetitions

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import torch
 
 from specbench.backends.native import Native
-from specbench.bench.environment import environment, load_average, now
-from specbench.bench.order import order_of
-from specbench.bench.prompts import Prompt, load_prompts
-from specbench.bench.statistics import Interval
-from specbench.bench.writing import columns, replace_text, write_csv
-from specbench.models.loading import resolve_device
+from specbench.data.prompts import Prompt, load_prompts
+from specbench.measure.order import order_of
+from specbench.models.checkpoints.loading import resolve_device
+from specbench.results.environment import environment, load_average, now
+from specbench.results.statistics import Interval
+from specbench.results.writing import columns, replace_text, write_csv
 from specbench.spec import RunSpec
 
 T = TypeVar("T")

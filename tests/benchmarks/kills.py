@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.kills import ordeal, outcome, whole
+from tests.support.kills import ordeal, outcome, whole
 
 
 def main(goal: int) -> None:

@@ -28,8 +28,8 @@ from specbench.backends.native import Native
 from specbench.decoding.decode import begin as context_of
 from specbench.decoding.decode import decode, places
 from specbench.decoding.randomness import seeded
-from specbench.models.loading import load_tokenizer
-from specbench.models.pairs import resolve
+from specbench.models.checkpoints.loading import load_tokenizer
+from specbench.models.checkpoints.pairs import resolve
 from specbench.spec import BASELINE, RunSpec
 from tests.benchmarks.harness import Bench, Sheet, begin, middle, numbers, parser, say
 

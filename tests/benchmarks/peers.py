@@ -24,10 +24,10 @@ from transformers import CompileConfig, GenerationConfig, StaticCache
 
 from specbench import metrics
 from specbench.backends.native import Native
-from specbench.bench.prompts import Prompt
-from specbench.bench.samples import digest
-from specbench.bench.statistics import speedup
-from specbench.models.forward import ON_CPU, ON_CUDA
+from specbench.data.prompts import Prompt
+from specbench.models.execution.compiled import ON_CPU, ON_CUDA
+from specbench.results.cells import digest
+from specbench.results.statistics import speedup
 from specbench.spec import BASELINE, RunSpec
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, between, listed, say, synchronize

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from specbench.bench.prepared import Prepared
-from specbench.bench.runner import Job, measure
-from specbench.bench.samples import Cell, Sample
+from specbench.measure.pair import Prepared
+from specbench.measure.runner import Job, measure
+from specbench.results.cells import Cell, Sample
 from specbench.spec import RunSpec
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, say

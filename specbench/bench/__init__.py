@@ -1,1 +1,0 @@
-"""What is measured: specs, prompts, the runner, statistics, records and tables."""

@@ -1,0 +1,136 @@
+"""Prompts of any length, for what happens in long contexts: made here from the shipped prompts, or cut from books.
+
+Knows the encoder as a function, because lengths are counted in its tokens. A prompt depends on the data set's name, the
+seed and its own number alone, so that a larger set begins with a smaller one. What is written twice is real text, as
+random tokens would say nothing about acceptance.
+"""
+
+import random
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.data.readers import Row, existing_file, jsonl_rows
+from specbench.data.sampling import digest
+from specbench.data.sources import LONG, PG19, SHIPPED, hub_rows
+from specbench.errors import UsageError
+from specbench.wording import clean
+
+Encode = Callable[[str], list[int]]
+
+LENGTH = 1024  # tokens of a prompt where none are asked for, or what fits where that is less
+ROWS, MOST_ROWS = 20, 1000  # prompts without and with the greatest limit
+DEPTHS = (50, 10, 90, 30, 70)  # where the needle lies, in percent of the filler; the first few already lie far apart
+WIDEST = 8  # characters of a token, at most on average
+
+
+@dataclass(frozen=True)
+class Needle:
+    """What is hidden in the filler and what is asked at its end, so that copying the answer continues the text."""
+
+    filler: str
+    fact: str
+    question: str
+
+
+# Of some twenty forms these are the ones that the shipped target continues with the answer most often.
+NEEDLES = {
+    "passkey": Needle(
+        filler="code",
+        fact="The pass key is {answer}. Remember it." + 3 * " The pass key is {answer}." + "\n",
+        question="What is the pass key? The pass key is",
+    ),
+    "needle": Needle(filler="articles", fact=6 * ">>> pass_key\n{answer}\n", question=">>> pass_key\n"),
+}
+
+
+def is_long(dataset: str) -> bool:
+    return dataset.partition(":")[0] in LONG
+
+
+def long_rows(
+    dataset: str, encode: Encode, *, limit: int | None, seed: int, longest: int | None
+) -> tuple[list[Row], str | None]:
+    """`limit` rows (20 unless given) with a prompt of at most LENGTH tokens of `encode`, and the revision they have.
+
+    `dataset` is needle, passkey, longdoc or pg19, with `:LENGTH` or without. Rows with a needle have its `answer`.
+    UsageError for a LENGTH that is no number, that `longest` does not allow or that has no place for the needle.
+    """
+    kind, length = parsed(dataset, longest)
+    if kind == "pg19":
+        books = hub_rows(kind, PG19)
+        order = sorted(range(len(books)), key=lambda row: digest(seed, row))[: limit or ROWS]
+        return [{"id": f"pg19/{n}", "text": cut(str(books[n]["text"]), length, encode)} for n in order], PG19.revision
+    made = (lambda n: document(n, length, encode, seed)) if kind == "longdoc" else hidden(dataset, length, encode, seed)
+    return [made(number) for number in range(min(limit or ROWS, MOST_ROWS))], None
+
+
+def parsed(dataset: str, longest: int | None) -> tuple[str, int]:
+    """The kind and the number of tokens in a name."""
+    kind, colon, asked = dataset.partition(":")
+    fits = LENGTH if longest is None else longest
+    if not colon:
+        return kind, min(LENGTH, fits)
+    if not (asked.isascii() and asked.isdigit() and int(asked[:12]) > 0):
+        raise UsageError(f"data set {clean(dataset)}: its LENGTH is a number of tokens, as in {kind}:{LENGTH}")
+    length = int(asked[:12])
+    if longest is not None and length > longest:
+        raise UsageError(
+            f"data set {clean(dataset)} has prompts of {length} tokens, too long for these models: at most {longest} "
+            f"leave room for the new tokens; choose {kind}:{max(longest, 1)} or fewer new tokens"
+        )
+    return kind, length
+
+
+def hidden(dataset: str, length: int, encode: Encode, seed: int) -> Callable[[int], Row]:
+    """Rows with a fact among filler, and the beginning of the fact again at the end."""
+    kind = dataset.partition(":")[0]
+    needle, texts = NEEDLES[kind], documents(NEEDLES[kind].filler)
+
+    def row(number: int) -> Row:
+        chance, depth = random.Random(f"{kind}:{seed}:{number}"), DEPTHS[number % len(DEPTHS)]
+        answer = str(chance.randrange(10_000, 100_000))
+        fact, room = needle.fact.format(answer=answer), length
+        hay = joined(texts, chance, length * WIDEST)
+        while room > 0:
+            lines = f"{cut(hay, room, encode)}\n".splitlines(keepends=True)
+            place = round(len(lines) * depth / 100)
+            before, behind = "".join(lines[:place]), "".join(lines[place:])
+            text = f"{before}{fact}{behind}{needle.question}"
+            if (over := len(encode(text)) - length) <= 0:
+                return {"id": f"{kind}/{number}", "category": f"depth {depth}", "prompt": text, "answer": answer}
+            room -= over
+        raise UsageError(f"data set {clean(dataset)} has no place for filler: choose a longer one, as {kind}:{LENGTH}")
+
+    return row
+
+
+def document(number: int, length: int, encode: Encode, seed: int) -> Row:
+    """Articles or code, in turn, joined to one long text that ends somewhere."""
+    name = tuple(SHIPPED)[number % len(SHIPPED)]
+    hay = joined(documents(name), random.Random(f"longdoc:{seed}:{number}"), length * WIDEST)
+    return {"id": f"longdoc/{number}", "category": name, "text": cut(hay, length, encode)}
+
+
+def documents(name: str) -> list[str]:
+    """The texts of a shipped set."""
+    rows = jsonl_rows(existing_file(str(Path(SHIPPED[name]))))
+    return [str(row.get("prompt") or row["document"]).strip() for row in rows]
+
+
+def joined(texts: Sequence[str], chance: random.Random, most: int) -> str:
+    """Texts in a random order, and again in another one, until there are `most` characters."""
+    found, size = list[str](), 0
+    while size < most:
+        found += chance.sample(texts, len(texts))
+        size += sum(map(len, texts))
+    return "\n\n".join(found)[:most]
+
+
+def cut(text: str, most: int, encode: Encode) -> str:
+    """The longest beginning of whole words with at most `most` tokens; no words where not one fits."""
+    ends = [word.end() for word in re.finditer(r"\S+", text[: most * WIDEST])]
+    fit = bisect_right(ends, most, key=lambda end: len(encode(text[:end])))
+    return text[: ends[fit - 1]] if fit else ""

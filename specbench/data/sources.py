@@ -1,0 +1,126 @@
+"""Where rows of data come from: the shipped sets, the sets of the hub at pinned commits, local files.
+
+Knows the names of data sets. Knows nothing of prompts, tokens or samples.
+"""
+
+import difflib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from logging import ERROR
+from pathlib import Path
+
+from specbench.data.readers import READERS, Row, existing_file, jsonl_rows, parquet_rows, silence_datasets
+from specbench.errors import UsageError
+from specbench.shipped import ASSETS
+from specbench.wording import clean, first_line
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """One parquet file of one split, at one commit: what is loaded can neither change nor grow to other splits."""
+
+    repo: str
+    revision: str
+    file: str
+    split: str = "test"
+
+
+HUB = {
+    "humaneval": HubFile(
+        "openai/openai_humaneval",
+        "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
+        "openai_humaneval/test-00000-of-00001.parquet",
+    ),
+    "xsum": HubFile(
+        "EdinburghNLP/xsum",
+        "30802a38d3f89b2fa8f19276008459e8c2b8b8e6",
+        "data/test-00000-of-00001.parquet",
+    ),
+}
+PG19 = HubFile(
+    "emozilla/pg19",
+    "c021754c8e01c5b1cc83a1f549c1f97fbbb756b8",
+    "data/test-00000-of-00001-29a571947c0b5ccc.parquet",
+)
+LONG = ("needle", "passkey", "longdoc", "pg19")  # made or cut to a number of tokens: see `longtext`
+SHIPPED = {"code": ASSETS / "prompts" / "code.jsonl", "articles": ASSETS / "prompts" / "articles.jsonl"}
+
+
+def shipped_rows(dataset: str) -> int | None:
+    """How many rows a shipped data set has; None of any other."""
+    file = SHIPPED.get(dataset)
+    return file.read_bytes().count(b"\n") if file else None
+
+
+def read_rows(dataset: str) -> tuple[list[Row], str | None]:
+    """The rows of a data set, and the revision they are pinned at (None for files, which no revision pins)."""
+    if dataset in HUB:
+        return hub_rows(dataset, HUB[dataset]), HUB[dataset].revision
+    if dataset in SHIPPED:
+        return jsonl_rows(existing_file(str(SHIPPED[dataset]))), None
+    kind, colon, path = dataset.partition(":")
+    if not colon or kind not in READERS:
+        raise unknown(dataset)
+    if not path:
+        raise UsageError(f"data set {dataset} names no file; write {kind}:PATH")
+    return READERS[kind](existing_file(path)), None
+
+
+def unknown(dataset: str) -> UsageError:
+    names = [*SHIPPED, *HUB, *(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
+    kind, colon, path = dataset.partition(":")
+    if os.path.isfile(dataset):
+        suffix = Path(dataset.removesuffix(".gz")).suffix.removeprefix(".")
+        close = [f"{suffix if suffix in READERS else 'text'}:{dataset}"]
+    elif colon:
+        close = [f"{kind}:{path}" for kind in difflib.get_close_matches(kind.lower(), [*READERS, *LONG], n=1)]
+    else:
+        close = difflib.get_close_matches(dataset.lower(), names, n=2)
+    hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+    return UsageError(clean(f"unknown data set {dataset}{hint}; there are: {', '.join(names)}", 500))
+
+
+def hub_rows(name: str, source: HubFile) -> list[Row]:
+    """From the hub's own cache if the pinned file lies there, so that `hf download` is all it takes to work offline."""
+    import datasets
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(source.repo, source.file, revision=source.revision, repo_type="dataset")
+    if isinstance(cached, str):
+        return parquet_rows(Path(cached))
+    silence_datasets()
+    try:
+        with quiet_hub():
+            rows = datasets.load_dataset(
+                source.repo, revision=source.revision, data_files={source.split: source.file}, split=source.split
+            )
+            return [dict(row) for row in rows]
+    except Exception as error:
+        raise UsageError(unreachable(name, source, error)) from error
+
+
+def unreachable(name: str, source: HubFile, error: Exception) -> str:
+    download = f"hf download {source.repo} {source.file} --repo-type dataset --revision {source.revision}"
+    return (
+        f"cannot load data set {name} from the hub ({first_line(error)}); where there is a network, run `{download}`, "
+        f"or use the prompts that ship with specbench: --dataset {' or '.join(SHIPPED)}"
+    )
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Its retries and bars are silenced for as long as it works here: our one line says how it ended."""
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    verbosity, no_bars = logging.get_verbosity(), are_progress_bars_disabled()
+    logging.set_verbosity(ERROR)
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if not no_bars:
+            enable_progress_bars()

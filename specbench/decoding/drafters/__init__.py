@@ -1,0 +1,1 @@
+"""What proposes a token tree, and says what each of its tokens was drawn from."""

@@ -1,0 +1,168 @@
+"""Cascades: drafts that go on where another drafter's end, and the composition that a k-matrix stands for.
+
+Knows the drafters by what they share, and how much of a text one lacks that another drafted; must not know networks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.lookup import PromptLookup
+from specbench.decoding.drafters.maxgram import Maxgram
+from specbench.decoding.drafters.merge import levels, merged_laws, merged_valid
+from specbench.decoding.drafters.schedule import Confidence, Constant
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import Source
+from specbench.decoding.timing import Laps, NullClock
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import Context, Draft, Drafter, Model, Verdict
+from specbench.decoding.verifiers.rejection import Rejection
+
+
+@dataclass(frozen=True)
+class Relay:
+    """One chain drafted by several drafters, each behind the tokens of the one before it (the horizontal cascade of
+    Chen et al. 2023, arXiv 2312.11462, §4.2: first tokens are accepted most often, so the best drafter has them).
+
+    The legs share the budget in their order. A row whose leg drafted less has the next leg's tokens directly behind.
+    None of the legs learns what became of its tokens, because the verdict is on all of them together; ValueError for
+    a schedule that would have to, and for a drafter of trees.
+    """
+
+    legs: Sequence[Drafter]
+    clock: Laps = field(default_factory=NullClock, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.legs:
+            raise ValueError("legs: expected one or more, found none")
+        for leg in self.legs:
+            if getattr(leg, "branches", False):
+                raise ValueError(f"legs: {type(leg).__name__} drafts trees, which nothing can continue: take a chain")
+            if isinstance(leg, ModelDrafter) and not isinstance(leg.schedule, Constant | Confidence):
+                raise ValueError(
+                    f"legs: the schedule {type(leg.schedule).__name__.lower()} learns from a verdict on its own draft, "
+                    "and these are judged as one: choose --schedule constant or confidence"
+                )
+
+    @property
+    def static(self) -> bool:
+        return all(leg.static for leg in self.legs)
+
+    @property
+    def room(self) -> int:
+        return max(sum(map(levels, self.legs[:i])) + leg.room for i, leg in enumerate(self.legs))
+
+    @property
+    def deepest(self) -> int:
+        """How many tokens its chains have at most."""
+        return sum(map(levels, self.legs))
+
+    def start(self, context: Context) -> None:
+        for leg in self.legs:
+            leg.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        for leg in self.legs:
+            leg.admit(context, row)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        inner = context.fork(self.deepest + 1)  # a token of a round is never drafted: here it is one behind all legs
+        drafts: list[Draft] = []
+        for place, leg in enumerate(self.legs):
+            left = None if budget is None else budget - sum(draft.tree.size for draft in drafts)
+            if left is not None and left < 1:
+                break
+            draft = leg.propose(inner, left, rng, lag + self.foreign(place, static=budget is None))
+            append(inner, draft)
+            drafts.append(draft)
+            # what the first token of the next leg takes is counted from here
+            self.clock.lap("leg", draft.tree.ids if draft.tree.size else context.pos)
+        return packed(drafts) if drafts else NoDraft().propose(context, budget, rng)
+
+    def foreign(self, place: int, static: bool) -> int:
+        """How many tokens before the last a leg's models may lack besides those that they would if it drafted alone.
+
+        Of the last round, what later legs drafted and was accepted; of this one, what earlier legs have drafted. Where
+        there is a budget, a leg is left out of rounds in which the earlier ones use it up, and such rounds in a row
+        commit what was left at the first of them: at most one token more than the earlier legs draft, and that one is
+        either the last of all or in the lag already, as after a round without a budget for any draft (`Speculate`).
+        """
+        earlier, later = (sum(map(levels, legs)) for legs in (self.legs[:place], self.legs[place + 1 :]))
+        return later + earlier * (1 if static else 2)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        return
+
+    def select(self, rows: Tensor) -> None:
+        for leg in self.legs:
+            leg.select(rows)
+
+
+def append(context: Context, draft: Draft) -> None:
+    """Put a chain behind the text of a fork, as if it were committed."""
+    ids = draft.tree.ids
+    ahead = torch.arange(ids.shape[1], device=ids.device)
+    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + ahead, ids)  # rubbish behind the tokens that a row has
+    context.pos += ids.shape[1] if draft.valid is None else draft.valid.sum(1)
+
+
+def packed(drafts: Sequence[Draft]) -> Draft:
+    """Chains one behind the other as one chain, without holes where a row has not all tokens of one."""
+    ids, q, valid = torch.cat([d.tree.ids for d in drafts], 1), merged_laws(drafts), merged_valid(drafts)
+    if valid is not None and any(draft.valid is not None for draft in drafts[:-1]):
+        order = (~valid).long().sort(dim=1, stable=True).indices
+        ids, valid = ids.gather(1, order), valid.gather(1, order)
+        q = None if q is None else q.gather(1, order.unsqueeze(2).expand(q.shape))
+    drafted = torch.stack([draft.levels for draft in drafts]).sum(0)
+    return Draft(TokenTree.chain(ids), q, valid, tuple(one for draft in drafts for one in draft.rounds), drafted)
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """The composition that a k-matrix stands for (Chen et al. 2023, arXiv 2312.11462, Alg. 1); `models` from the best
+    to the cheapest, `statistical` a drafter without one, whose own k does not count.
+
+    k[0][j] tokens come from model j, in this order, and k[0][-1] from the statistical drafter; model j is itself sped
+    up by the cascade of the models after it, with the matrix from row and column j + 1 on. 0 leaves a leg out; below
+    the diagonal there are only zeros. Every level is exact, also when sampling: the published code decodes greedily
+    only, lets inner levels accept what their model would not emit, and drafts on until there are at least as many.
+    """
+
+    models: Sequence[Model]
+    statistical: Drafter
+    k: Sequence[Sequence[int]]
+    clock: Laps = field(default_factory=NullClock, compare=False)
+
+    def __post_init__(self) -> None:
+        legs = len(self.models) + 1
+        if not isinstance(self.statistical, Maxgram | PromptLookup):
+            raise ValueError("statistical: expected Maxgram, PromptLookup or SuffixLookup")
+        if len(self.k) != legs or any(len(row) != legs for row in self.k):
+            raise ValueError(f"k: expected {legs} rows of {legs} numbers, one for each model and one more")
+        if any(number for place, row in enumerate(self.k) for number in row[:place]):
+            raise ValueError("k: expected zeros below the diagonal: no level is sped up by a dearer one")
+        if not any(self.k[0]):
+            raise ValueError("k: nothing drafts for the target: the first row has only zeros")
+
+    def composition(self) -> Drafter:
+        """The drafter that it stands for."""
+        return self._level(0, self.clock)
+
+    def _level(self, row: int, clock: Laps) -> Drafter:
+        """What drafts for the model above column `row`, whose phases are on `clock`."""
+        numbers = self.k[row]
+        legs = [self._leg(j, numbers[j], clock) for j in range(row, len(self.models)) if numbers[j]]
+        if numbers[-1]:
+            assert isinstance(self.statistical, Maxgram | PromptLookup)
+            legs.append(replace(self.statistical, k=numbers[-1]))
+        return legs[0] if len(legs) == 1 else Relay(legs, clock)
+
+    def _leg(self, column: int, length: int, clock: Laps) -> Drafter:
+        """`length` tokens of the model of a column, sped up by what the matrix has for it."""
+        if not any(self.k[column + 1]):
+            return ModelDrafter(self.models[column], length, clock=clock)
+        below = self._level(column + 1, clock.under("draft"))
+        return Speculate(below, self.models[column], Rejection(), length, clock)

@@ -1,0 +1,138 @@
+"""Drafters without a tree: none, and a chain from a model. They know the algebra, not the models' insides."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafters.schedule import Constant, Schedule
+from specbench.decoding.randomness import Source
+from specbench.decoding.timing import Laps, NullClock
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import Context, Draft, Model, Verdict
+
+
+@dataclass(frozen=True)
+class NoDraft:
+    """Proposes nothing: with it the loop is autoregressive decoding."""
+
+    static: ClassVar[bool] = True
+
+    @property
+    def room(self) -> int:
+        return 0
+
+    def start(self, context: Context) -> None:
+        return
+
+    def admit(self, context: Context, row: int) -> None:
+        return
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        return
+
+    def select(self, rows: Tensor) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class ModelDrafter:
+    """A chain of at most k tokens drawn one after the other from a smaller model (Leviathan et al. 2022, Alg. 1).
+
+    `schedule` says how many of the k are drawn in a round; what it makes the host read is said there. The first token
+    of a round, which feeds more than the others, is timed as the span "first".
+    """
+
+    model: Model
+    k: int
+    schedule: Schedule = field(default_factory=Constant)
+    clock: Laps = field(default_factory=NullClock, compare=False)
+
+    @property
+    def static(self) -> bool:
+        return isinstance(self.schedule, Constant) and self.model.static
+
+    @property
+    def room(self) -> int:
+        return self.k
+
+    def start(self, context: Context) -> None:
+        self.model.start(context)
+        self.schedule.start(context, self.k)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+        self.schedule.admit(row)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        chain = Reach.of_round(self.schedule, context, self.k, budget)
+        if chain.width < 1:
+            return NoDraft().propose(context, budget, rng)
+
+        def after(ids: Tensor, logits: Tensor) -> bool:
+            if chain.drawn == 0:
+                self.clock.lap("first", ids)
+            return chain.ends(ids, logits)
+
+        ids, rows = self.model.sample(context, chain.width, rng, lag, after)
+        # Without a budget all rows draw alike, whatever they can use; with one, a row drafts what it can use.
+        drafted = None if budget is None or chain.valid is None else chain.valid.sum(1)
+        return Draft(TokenTree.chain(ids), rows, chain.valid, drafted=drafted)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        self.schedule.learn(context, draft, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.model.select(rows)
+        self.schedule.select(rows)
+
+
+@dataclass
+class Reach:
+    """How far every row of a chain goes, while it is drawn. `width` is how many tokens are drawn at most.
+
+    reach [B] is None as long as every row goes as far as the chain does.
+    """
+
+    schedule: Schedule
+    context: Context
+    width: int
+    reach: Tensor | None = None
+    drawn: int = 0
+
+    @classmethod
+    def of_round(cls, schedule: Schedule, context: Context, k: int, budget: int | None) -> "Reach":
+        """What the schedule asks for, at most k and the budget; the host reads the largest of the rows if it asks."""
+        most = k if budget is None else min(k, budget)
+        lookahead = schedule.lookahead() if most > 0 else None
+        if lookahead is None:
+            alike = context.rows == 1 and budget is not None  # else a row may have less left than the others
+            return cls(schedule, context, most, None if alike else drawable(context, most))
+        reach = torch.minimum(lookahead, drawable(context, most))
+        return cls(schedule, context, int(reach.max()), reach)
+
+    def ends(self, ids: Tensor, logits: Tensor) -> bool:
+        """Whether no row goes on behind the token ids [B] just drawn; the host reads it if the schedule may stop."""
+        self.drawn += 1
+        low = self.schedule.stops(ids, logits) if self.drawn < self.width else None
+        if low is None:
+            return False
+        reach = drawable(self.context, self.width) if self.reach is None else self.reach
+        self.reach = torch.where(low, reach.clamp_max(self.drawn), reach)
+        return not (self.reach > self.drawn).any()
+
+    @property
+    def valid(self) -> Tensor | None:
+        """[B, drawn] which tokens a row has."""
+        if self.reach is None:
+            return None
+        return torch.arange(self.drawn, device=self.reach.device) < self.reach.unsqueeze(1)
+
+
+def drawable(context: Context, most: int) -> Tensor:
+    """[B] how many drafts a row can use, at most `most`: one token of a round is never a draft."""
+    return ((context.last - context.pos - 1) * context.live).clamp(0, most)

@@ -1,0 +1,153 @@
+"""Trees whose shape follows from what the draft finds probable: a new one in every round.
+
+Knows the algebra; must not know networks, or how a tree is judged.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafters.chain import NoDraft, drawable
+from specbench.decoding.drafters.tree import Branching, Grown, Top, settle
+from specbench.decoding.randomness import Source
+from specbench.decoding.tokens import ROOT, TokenTree, constant
+from specbench.decoding.types import Context, Draft, Model, Verdict
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """The `nodes` tokens whose paths the draft finds most probable, of a tree of depth k (EAGLE-2, Li et al. 2024,
+    arXiv 2406.16858, §4, with an ordinary draft).
+
+    Level by level those `width` nodes are fed whose path is the most probable, and each gives its `width` most probable
+    children; of all of these the best stay. They are point masses, because nothing is drawn. Probabilities are the
+    draft's own, before temperature. The host reads once per level which nodes are fed, and once which stay, so no round
+    is like another to a compiler. Rows share the topology: it is the union of their trees, in which a row has its own.
+    """
+
+    model: Model
+    k: int
+    width: int
+    nodes: int
+    static: ClassVar[bool] = False
+    branching: ClassVar[Branching] = Top()
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.nodes) < 1:
+            raise ValueError(f"width and nodes: expected 1 or more, found {self.width} and {self.nodes}")
+
+    @property
+    def room(self) -> int:
+        """The candidates of one row. Several rows with more than that between them get the best of any row."""
+        return self.width * (1 + max(self.k - 1, 0) * self.width) if self.k else 0
+
+    @property
+    def branches(self) -> bool:
+        """Whether a node may have several children, so that no rule for chains can judge it."""
+        return self.width > 1
+
+    def start(self, context: Context) -> None:
+        self.model.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        if min(self.k, self.k if budget is None else budget) < 1:
+            return NoDraft().propose(context, budget, rng)
+        found = Candidates.of_root(context)
+        for level in range(self.k):
+            fed = found.fed.size and len(found.frontier)
+            rows = self.model.expand(context, found.fed, fed, 0 if level else lag, raw=True)
+            found.add(rows, self.width)
+            if level + 1 < self.k:
+                found.feed(self.width, most=self.width**2)
+        # As deep as always where less is left, so that passes keep their shapes; what cannot be used does not exist.
+        usable = drawable(context, self.k if budget is None else min(self.k, budget))
+        return found.best(min(self.nodes, self.room), self.room, usable)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        settle(self.model, start, draft, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.model.select(rows)
+
+
+@dataclass
+class Candidates:
+    """What a tree is chosen from, while it grows: nodes by number, each with its token in every row.
+
+    scores [B, n]: the log-probability of the path to a node; -inf in a row that does not have it. fed: the tree of the
+    nodes that the model was fed, places: their numbers there by candidate. frontier: the candidates fed last, above
+    [B, m]: their scores, -inf in a row that did not choose them. begun: the number of candidates before the last level.
+    """
+
+    ids: Tensor
+    scores: Tensor
+    fed: TokenTree
+    frontier: list[int]
+    above: Tensor
+    parents: list[int] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})
+    begun: int = 0
+
+    @classmethod
+    def of_root(cls, context: Context) -> "Candidates":
+        """Nothing yet; the frontier is the last committed token, which every row has."""
+        none = context.seq.new_zeros((context.rows, 0))
+        chances = torch.zeros((context.rows, 0), dtype=torch.float64, device=none.device)
+        root = chances.new_zeros((context.rows, 1))
+        return cls(none, chances, TokenTree.chain(none), [ROOT], root)
+
+    def add(self, rows: Tensor, width: int) -> None:
+        """The children of the frontier from its scores [B, m, V]: the `width` most probable of each."""
+        rows = rows.float() if rows.dtype.itemsize == 2 else rows
+        top = rows.topk(min(width, rows.shape[-1]))
+        chance = (top.values - rows.logsumexp(-1, keepdim=True)).double().clamp_max(0)
+        chance = chance.nan_to_num(-torch.inf, neginf=-torch.inf)  # of a broken row nothing stays
+        self.begun = len(self.parents)
+        self.parents += [node for node in self.frontier for _ in range(chance.shape[-1])]
+        self.ids = torch.cat([self.ids, top.indices.flatten(1)], 1)
+        self.scores = torch.cat([self.scores, (self.above.unsqueeze(2) + chance).flatten(1)], 1)
+
+    def feed(self, width: int, most: int) -> None:
+        """Make the best `width` nodes of the last level in any row the frontier; `most` of them where rows differ."""
+        last = self.scores[:, self.begun :]
+        chosen = best(last, width)
+        self.frontier = [self.begun + node for node in union(last, chosen, most)]
+        for node in self.frontier:
+            self.places[node] = len(self.places) - 1
+        index = constant(tuple(self.frontier), last.device)
+        parents = tuple(self.places[self.parents[node]] for node in self.frontier)
+        self.fed = TokenTree(torch.cat([self.fed.ids, self.ids[:, index]], 1), (*self.fed.parents, *parents))
+        self.above = self.scores[:, index].masked_fill(~chosen[:, index - self.begun], -torch.inf)
+
+    def best(self, nodes: int, most: int, usable: Tensor) -> Grown:
+        """The tree of the best `nodes` candidates of every row, at most `most` together; usable [B] levels of it."""
+        chosen = best(self.scores, nodes)
+        kept = union(self.scores, chosen, most)
+        number = {ROOT: ROOT} | {node: place for place, node in enumerate(kept)}
+        index = constant(tuple(kept), chosen.device)
+        tree = TokenTree(self.ids[:, index], tuple(number[self.parents[node]] for node in kept))
+        within = constant(tree.topology.depths, chosen.device) <= usable.unsqueeze(1)
+        there = (chosen & self.scores.isfinite())[:, index]
+        places = tuple(self.places.get(node, -1) for node in kept)
+        return Grown(tree, None, there & within, drafted=tree.deepest(there), fed=self.fed, places=places)
+
+
+def best(scores: Tensor, most: int) -> Tensor:
+    """[B, n] bool: which are the greatest of every row; of equal ones the earlier. A parent comes before its children,
+    whose scores are no greater, so it is among them where one of those is."""
+    order = scores.sort(dim=1, descending=True, stable=True).indices[:, :most]
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, True)
+
+
+def union(scores: Tensor, chosen: Tensor, most: int) -> list[int]:
+    """The nodes that a row has chosen, at most `most`, the best of any row; read by the host."""
+    highest = torch.where(chosen, scores, -torch.inf).amax(0, keepdim=True)
+    # Chosen with a chance of zero is still chosen: it keeps the number of nodes the same.
+    rank = torch.where(chosen.any(0, keepdim=True), highest.clamp_min(torch.finfo(scores.dtype).min), -torch.inf)
+    kept = best(rank, most) & rank.isfinite()
+    return [node for node, there in enumerate(kept[0].tolist()) if there]

@@ -1,0 +1,124 @@
+"""Drafts of several drafters side by side under the last committed token: SpecInfer with several small models.
+
+Knows the drafters by what they share; must not know networks, or how a tree is judged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafters.chain import ModelDrafter
+from specbench.decoding.drafters.schedule import Confidence, Constant
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import Source
+from specbench.decoding.timing import Laps, NullClock
+from specbench.decoding.tokens import ROOT, TokenTree, topology
+from specbench.decoding.types import Context, Draft, Drafter, Verdict
+from specbench.decoding.verifiers.rejection import point_mass
+
+
+@dataclass(frozen=True)
+class Merge:
+    """The drafts of all drafters as one tree, in their order (SpecInfer, Miao et al. 2023, §3, merge-based).
+
+    Each draws as if it were alone. A token that two of them propose stays two children: the union of the paper's
+    Definition 3.2 would test it too seldom, which changes the law of what is emitted. None of them learns what became
+    of its draft, because the verdict is on all drafts together; ValueError for a schedule that would have to.
+    """
+
+    drafters: Sequence[Drafter]
+    clock: Laps = field(default_factory=NullClock, compare=False)
+    branches: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.drafters:
+            raise ValueError("drafters: expected one or more, found none")
+        for part in self.drafters:
+            if isinstance(part, ModelDrafter) and not isinstance(part.schedule, Constant | Confidence):
+                raise ValueError(
+                    f"drafters: the schedule {type(part.schedule).__name__.lower()} learns from a verdict on its own "
+                    "draft, and these are judged together: choose --schedule constant or confidence"
+                )
+
+    @property
+    def static(self) -> bool:
+        return all(part.static for part in self.drafters)
+
+    @property
+    def room(self) -> int:
+        return sum(part.room for part in self.drafters)
+
+    @property
+    def deepest(self) -> int:
+        """How many levels its trees have at most."""
+        return max(map(levels, self.drafters))
+
+    def start(self, context: Context) -> None:
+        for part in self.drafters:
+            part.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        for part in self.drafters:
+            part.admit(context, row)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        # Alone, a drafter lacks one of the tokens that its own rounds committed, the last one drafted. Here all that
+        # was accepted may have been a sibling's.
+        lag += max(self.deepest - 1, 0)
+        drafts = []
+        for part in self.drafters:
+            drafts.append(part.propose(context, budget, rng, lag))
+            # what the first token of the next one takes is counted from here
+            self.clock.lap("merged", drafts[-1].tree.ids if drafts[-1].tree.size else context.pos)
+        return side_by_side(drafts)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        return  # to keep of a cache what was accepted takes a verdict on the part's own tree: it is fed again instead
+
+    def select(self, rows: Tensor) -> None:
+        for part in self.drafters:
+            part.select(rows)
+
+
+def levels(drafter: Drafter) -> int:
+    """How many levels the drafts of a drafter may have. Were it too few, caches would miss tokens: drafts would be
+    worse, and the law of what is emitted the same."""
+    if isinstance(drafter, Speculate):
+        return drafter.length
+    if isinstance(drafter, Merge):
+        return drafter.deepest
+    if (parents := getattr(drafter, "parents", None)) is not None:  # a tree of a given shape
+        return topology(tuple(parents)).depth
+    k = getattr(drafter, "k", None)
+    return k if isinstance(k, int) else drafter.room  # no tree is deeper than it has nodes
+
+
+def side_by_side(drafts: Sequence[Draft]) -> Draft:
+    """One draft of all nodes: those of every draft keep their order and follow those of the drafts before it."""
+    parents: list[int] = []
+    for draft in drafts:
+        shift = len(parents)
+        parents += [parent if parent == ROOT else parent + shift for parent in draft.tree.parents]
+    tree = TokenTree(torch.cat([draft.tree.ids for draft in drafts], 1), tuple(parents))
+    rounds = tuple(one for draft in drafts for one in draft.rounds)
+    drafted = torch.stack([draft.levels for draft in drafts]).amax(0)
+    return Draft(tree, merged_laws(drafts), merged_valid(drafts), rounds, drafted)
+
+
+def merged_laws(drafts: Sequence[Draft]) -> Tensor | None:
+    """[B, n, V] what every node was drawn from; None where all are point masses."""
+    known = [draft.q for draft in drafts if draft.q is not None]
+    if not known:
+        return None
+    width, dtype = known[0].shape[-1], known[0].dtype
+    return torch.cat([point_mass(d.tree.ids, width, dtype) if d.q is None else d.q for d in drafts], 1)
+
+
+def merged_valid(drafts: Sequence[Draft]) -> Tensor | None:
+    """[B, n] which nodes a row has; None where all rows have all."""
+    if all(draft.valid is None for draft in drafts):
+        return None
+    return torch.cat([torch.ones_like(d.tree.ids, dtype=torch.bool) if d.valid is None else d.valid for d in drafts], 1)

@@ -1,0 +1,220 @@
+"""Schedules: how many tokens a chain drafts in a round, without a bias.
+
+A schedule may limit a row before it draws, from the past alone, or end it behind a token that it keeps. It never drops
+a drawn token for what it is: that would change the law of what is drafted, and the q that is reported would be a lie.
+Knows counts, chances and costs as plain data; must not know models, clocks or the host's loop.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specbench.decoding.types import Context, Draft, Verdict
+from specbench.theory.costs import Costs
+
+
+class Schedule(Protocol):
+    """The rule of one drafter. Its state is one entry per row [B]; rows and sequences know nothing of each other."""
+
+    def start(self, context: Context, k: int) -> None:
+        """Forget everything: new sequences begin. No draft is longer than k."""
+        ...
+
+    def admit(self, row: int) -> None:
+        """Forget what is known of one row: a new sequence begins there."""
+        ...
+
+    def lookahead(self) -> Tensor | None:
+        """[B] how many tokens each row drafts in the next round, at least 1; None: k for all, and nothing to read."""
+        ...
+
+    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+        """[B] whether a row draws no more behind the token ids [B] that it has just drawn, and keeps.
+
+        logits [B, V'] are the draft's own, before temperature. None: no row ever stops so, and nothing to read.
+        """
+        ...
+
+    def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
+        """See what became of the last draft."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Make the given rows [B'] the rows from now on."""
+        ...
+
+
+@dataclass
+class Constant:
+    """Always k tokens. The host reads nothing."""
+
+    def start(self, context: Context, k: int) -> None:
+        return
+
+    def admit(self, row: int) -> None:
+        return
+
+    def lookahead(self) -> Tensor | None:
+        return None
+
+    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+        return None
+
+    def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
+        return
+
+    def select(self, rows: Tensor) -> None:
+        return
+
+
+@dataclass
+class Confidence:
+    """Stops behind a token to which the draft itself gave less than `threshold`, and keeps that token.
+
+    The rule of transformers' `assistant_confidence_threshold` (5.17 and later: generation/stopping_criteria.py,
+    `ConfidenceCriteria.__call__`) with a threshold that stays as it is; transformers moves its own where scikit-learn
+    is installed. The chance is that of the logits before temperature: at temperature 0 every law is a point, as there.
+    Costs one host read per drafted token but the k-th.
+    """
+
+    threshold: float = 0.4
+
+    def start(self, context: Context, k: int) -> None:
+        return
+
+    def admit(self, row: int) -> None:
+        return
+
+    def lookahead(self) -> Tensor | None:
+        return None
+
+    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+        logits = logits.float()
+        chance = (logits.gather(-1, ids.unsqueeze(-1)) - logits.logsumexp(-1, keepdim=True)).exp()
+        return chance.squeeze(-1) < self.threshold
+
+    def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
+        return
+
+    def select(self, rows: Tensor) -> None:
+        return
+
+
+@dataclass
+class Heuristic:
+    """Two more tokens after a draft that was accepted as a whole, one less (at least 1) after any other.
+
+    The rule of transformers' `num_assistant_tokens_schedule="heuristic_transient"` (generation/candidate_generator.py,
+    `AssistedCandidateGenerator.update_candidate_strategy`), which begins anew with every sequence. A draft that was
+    shorter than its lookahead because the sequence ends says nothing when all of it is accepted: no change.
+    Costs one host read per round.
+    """
+
+    begin: int = 5
+    _k: int = field(default=0, init=False, repr=False, compare=False)
+    _lookahead: Tensor = field(init=False, repr=False, compare=False)
+
+    def start(self, context: Context, k: int) -> None:
+        self._k = k
+        self._lookahead = torch.full_like(context.pos, min(self.begin, k))
+
+    def admit(self, row: int) -> None:
+        self._lookahead[row] = min(self.begin, self._k)
+
+    def lookahead(self) -> Tensor | None:
+        return self._lookahead
+
+    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+        return None
+
+    def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
+        drafted, accepted = judged(context, draft, verdict)
+        more = torch.where(drafted >= self._lookahead, self._lookahead + 2, self._lookahead)
+        after = torch.where(accepted == drafted, more, self._lookahead - 1)
+        self._lookahead = after.clamp(1, max(self._k, 1))
+
+    def select(self, rows: Tensor) -> None:
+        self._lookahead = self._lookahead.index_select(0, rows)
+
+
+UNMEASURED = Costs(first=0.1, later=0.1, verify=tuple(1 + 0.05 * n for n in range(17)), overhead=0.03)
+
+# What `Marginal` believes before and beside its evidence. A test is one drafted token that was judged.
+PRIOR = 0.7  # acceptance before any evidence: the mean of the model drafts in Leviathan et al. 2022, Table 3
+PRIOR_TESTS = 10.0  # its weight, σ²/τ² with σ² = 0.7 · 0.3 of a test and a spread of τ = 0.15 between prompts
+SHRINK_TESTS = 20.0  # the weight of the mean over all positions at each of them, with τ = 0.1 between positions
+KEEP = 0.95  # of the evidence after every round: 20 rounds count, as easy and hard stretches of a text are shorter yet
+
+
+@dataclass
+class Marginal:
+    """The lookahead K with the most tokens per second as far as is known: the greatest E_K / round(K) for K in 1..k.
+
+    E_K = 1 + Σ p_i with p_i the chance that the first i drafts are accepted, and round(K) from `costs`. Where E_K is
+    concave and round(K) convex it is the K from which on p_{K+1}/E_K > (c + v(K+1) − v(K)) / round(K) is false.
+    The acceptances by position are those of this sequence: evidence that fades from round to round, shrunk towards the
+    mean over all positions; so a position that is not drafted for a while goes back to that mean and is tried again.
+    Costs one host read per round.
+    """
+
+    costs: Costs = UNMEASURED
+    _rounds: Tensor = field(init=False, repr=False, compare=False)  # [k] cost of a round by its lookahead
+    _tests: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: the prior, then every position
+    _hits: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: chances of acceptance summed over tests
+
+    def start(self, context: Context, k: int) -> None:
+        device = context.pos.device
+        self._rounds = torch.tensor(self.costs.rounds(k), dtype=torch.float64, device=device)
+        self._tests = torch.zeros((context.rows, 1 + k), dtype=torch.float64, device=device)
+        self._tests[:, 0] = PRIOR_TESTS
+        self._hits = self._tests * PRIOR
+
+    def admit(self, row: int) -> None:
+        self._tests[row] = 0
+        self._tests[row, 0] = PRIOR_TESTS
+        self._hits[row] = self._tests[row] * PRIOR
+
+    def lookahead(self) -> Tensor | None:
+        mean = self._hits.sum(1, keepdim=True) / self._tests.sum(1, keepdim=True)
+        acceptance = (self._hits[:, 1:] + SHRINK_TESTS * mean) / (self._tests[:, 1:] + SHRINK_TESTS)
+        expected = 1 + acceptance.cumprod(1).cumsum(1)
+        return (expected / self._rounds).argmax(1) + 1
+
+    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+        return None
+
+    def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
+        drafted, accepted = judged(context, draft, verdict)
+        tested = torch.minimum(accepted + 1, drafted).unsqueeze(1)
+        depth = verdict.overlap.shape[1]
+        here = (torch.arange(depth, device=tested.device) < tested).double()
+        chance = verdict.overlap.double().clamp_max(1) * here  # less noise than the number accepted, with the same mean
+        fade = torch.where(tested > 0, KEEP, 1.0)
+        by_position = (1, self._tests.shape[1] - 1 - depth)
+        self._tests = fade * self._tests + F.pad(here, by_position)
+        self._hits = fade * self._hits + F.pad(chance, by_position)
+
+    def select(self, rows: Tensor) -> None:
+        self._tests, self._hits = self._tests.index_select(0, rows), self._hits.index_select(0, rows)
+
+
+def judged(context: Context, draft: Draft, verdict: Verdict) -> tuple[Tensor, Tensor]:
+    """[B] drafted and accepted tokens of chains; those behind a drafted end token are no part of the sequence."""
+    ends = torch.isin(draft.tree.ids, context.eos).long()
+    part = ends.cumsum(1) == ends  # the first end token belongs to it
+    drafted = (part if draft.valid is None else part & draft.valid).sum(1)
+    return drafted, torch.minimum(verdict.accepted, drafted)
+
+
+def scheduled(name: str, confidence: float = 0.4, costs: Costs | None = None) -> Schedule:
+    """The schedule of a name as a spec has it: constant, auto, heuristic or confidence."""
+    known: dict[str, Schedule] = {
+        "constant": Constant(),
+        "auto": Marginal(costs or UNMEASURED),
+        "heuristic": Heuristic(),
+        "confidence": Confidence(confidence),
+    }
+    return known[name]

@@ -1,0 +1,245 @@
+"""Token trees drafted level by level from one model, and the ways in which a node gets its children.
+
+Knows the algebra; must not know networks, or how a tree is judged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafters.chain import NoDraft, drawable
+from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.tokens import ROOT, Level, Parent, TokenTree, constant, levels
+from specbench.decoding.types import Context, Draft, Model, Verdict
+
+Children = tuple[Tensor, Tensor | None, Tensor]  # ids [B, m, w], what they were drawn from [B, m, w, V], which exist
+
+
+class Branching(Protocol):
+    """How the children of a node are chosen."""
+
+    drawn: ClassVar[bool]
+
+    def children(self, rows: Tensor, width: int, rng: Source) -> Children:
+        """`width` children for each of m nodes, from rows [B, m, V]: laws where children are drawn, else scores."""
+        ...
+
+
+@dataclass(frozen=True)
+class Top:
+    """The tokens with the highest scores. Nothing is drawn, so they are point masses (SpecInfer with greedy decoding,
+    Miao et al. 2023, §4; judged with the law of the draft instead they would be accepted too often)."""
+
+    drawn: ClassVar[bool] = False
+
+    def children(self, rows: Tensor, width: int, rng: Source) -> Children:
+        there = min(width, rows.shape[-1])
+        ids = rows.topk(there).indices
+        ids = torch.cat([ids, ids[..., :1].expand(*ids.shape[:-1], width - there)], -1)
+        return ids, None, (torch.arange(width, device=ids.device) < there).expand(ids.shape)
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Independent draws; a token that is drawn twice is two children (SpecInfer, Miao et al. 2023, Alg. 2): merged into
+    one they would be tested too seldom, which changes the law of what is emitted."""
+
+    drawn: ClassVar[bool] = True
+
+    def children(self, rows: Tensor, width: int, rng: Source) -> Children:
+        q = rows.unsqueeze(2).expand(-1, -1, width, -1)
+        ids = rng.categorical(q, Stream.DRAFT)
+        return ids, q, torch.ones_like(ids, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Draws without replacement: each from what the earlier ones left of the law, renormalised (Sequoia, Chen et al.
+    2024, Alg. 2). Where nothing is left there is no further child."""
+
+    drawn: ClassVar[bool] = True
+
+    def children(self, rows: Tensor, width: int, rng: Source) -> Children:
+        ids: list[Tensor] = []
+        laws: list[Tensor] = []
+        there: list[Tensor] = []
+        left = rows
+        for _ in range(width):
+            mass = left.sum(-1, keepdim=True)
+            exists = mass > 0
+            law = torch.where(exists, left / mass.clamp_min(torch.finfo(rows.dtype).tiny), rows)
+            token = rng.categorical(law, Stream.DRAFT)
+            left = left.scatter(-1, token.unsqueeze(-1), 0)
+            for kept, value in zip((ids, laws, there), (token, law, exists.squeeze(-1)), strict=True):
+                kept.append(value)
+        return torch.stack(ids, 2), torch.stack(laws, 2), torch.stack(there, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown(Draft):
+    """A draft with the tree that its model was fed, in which `places[i]` is node i; -1 if the model never saw it."""
+
+    fed: TokenTree
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it, or
+    on the last committed token (-1). Every level is one pass of the model over those nodes that have children; a node
+    with n children takes the first n of its branching, in the order in which they stand in the list.
+    """
+
+    model: Model
+    parents: Sequence[Parent]
+    branching: Branching = field(default_factory=Distinct)
+
+    def __post_init__(self) -> None:
+        if not self.parents:
+            raise ValueError("parents: a tree has at least one node")
+        levels(tuple(self.parents))
+
+    @property
+    def static(self) -> bool:
+        return self.model.static
+
+    @property
+    def room(self) -> int:
+        return len(self.parents)
+
+    @property
+    def branches(self) -> bool:
+        """Whether a node may have several children, so that no rule for chains can judge it."""
+        return len(set(self.parents)) < len(self.parents)
+
+    def start(self, context: Context) -> None:
+        self.model.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        plan = levels(tuple(self.parents))[: None if budget is None else max(budget, 0)]
+        return grow(self.model, self.branching, plan, context, rng, lag)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        settle(self.model, start, draft, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.model.select(rows)
+
+
+@dataclass(frozen=True)
+class Expand:
+    """A tree of depth k: a node of level l has widths[l] children, one where there are fewer widths (SpecInfer's
+    expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
+
+    model: Model
+    k: int
+    widths: Sequence[int]
+    branching: Branching = field(default_factory=Independent)
+
+    def __post_init__(self) -> None:
+        if min(self.widths, default=1) < 1:
+            raise ValueError(f"widths: a node has at least one child, found {list(self.widths)}")
+
+    @property
+    def static(self) -> bool:
+        return self.model.static
+
+    @property
+    def room(self) -> int:
+        return sum(accumulate(self.each, mul))
+
+    @property
+    def branches(self) -> bool:
+        """Whether a node may have several children, so that no rule for chains can judge it."""
+        return any(width > 1 for width in self.each)
+
+    @property
+    def each(self) -> tuple[int, ...]:
+        """How many children a node of each level has; the root's comes first."""
+        return (*self.widths, *[1] * self.k)[: self.k]
+
+    def start(self, context: Context) -> None:
+        self.model.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        plan = levels(expansion(self.each))[: None if budget is None else max(budget, 0)]
+        return grow(self.model, self.branching, plan, context, rng, lag)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        settle(self.model, start, draft, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.model.select(rows)
+
+
+@lru_cache(maxsize=1024)
+def expansion(widths: tuple[int, ...]) -> tuple[int, ...]:
+    """The parents of a tree in which every node of level l has widths[l] children."""
+    parents: list[int] = []
+    above = range(ROOT, ROOT + 1)
+    for width in widths:
+        parents += [node for node in above for _ in range(width)]
+        above = range(len(parents) - len(above) * width, len(parents))
+    return tuple(parents)
+
+
+def grow(model: Model, branching: Branching, plan: Sequence[Level], context: Context, rng: Source, lag: int) -> Draft:
+    """A tree as planned, every level one pass; `lag` committed tokens before the last may be new to the model."""
+    if not plan:
+        return NoDraft().propose(context, None, rng)
+    fed = TokenTree.chain(context.seq.new_zeros((context.rows, 0)))
+    token, exists = context.seq, context.live.new_ones((context.rows, 1))  # of the level above; every row has the root
+    ids: list[Tensor] = []
+    laws: list[Tensor] = []
+    there: list[Tensor] = []
+    for number, level in enumerate(plan):
+        if number:
+            inner = constant(plan[number - 1].inner, token.device)
+            fed = TokenTree(torch.cat([fed.ids, token[:, inner]], 1), (*fed.parents, *plan[number - 1].above))
+            exists = exists[:, inner]
+        new = fed.size and exists.shape[1]
+        rows = model.expand(context, fed, new, 0 if number else lag, raw=not branching.drawn)
+        token, q, exists = offspring(branching, level, rows, exists, rng)
+        ids.append(token)
+        laws += [] if q is None else [q]
+        there.append(exists)
+    tree = TokenTree(torch.cat(ids, 1), tuple(parent for level in plan for parent in level.parents))
+    usable = constant(tree.topology.depths, token.device) <= drawable(context, len(plan)).unsqueeze(1)
+    places = (*(place for level in plan[:-1] for place in level.fed), *[-1] * token.shape[1])
+    valid = torch.cat(there, 1) & usable
+    return Grown(tree, torch.cat(laws, 1) if laws else None, valid, fed=fed, places=places)
+
+
+def offspring(branching: Branching, level: Level, rows: Tensor, exists: Tensor, rng: Source) -> Children:
+    """The nodes of a level from the rows [B, m, V] of the nodes above, some of which not all rows have [B, m]."""
+    ids: list[Tensor] = []
+    laws: list[Tensor] = []
+    exist: list[Tensor] = []
+    for places, width in level.families:
+        alike = len(level.families) == 1
+        index = slice(None) if alike else constant(places, rows.device)
+        token, q, there = branching.children(rows[:, index], width, rng)
+        ids.append(token.flatten(1))
+        laws += [] if q is None else [q.flatten(1, 2)]
+        exist.append((there & exists[:, index].unsqueeze(2)).flatten(1))
+    return torch.cat(ids, 1), torch.cat(laws, 1) if laws else None, torch.cat(exist, 1)
+
+
+def settle(model: Model, start: Tensor, draft: Draft, verdict: Verdict) -> None:
+    """Keep what was accepted in the cache of the model that has grown the draft. Of a path it was fed all nodes but
+    perhaps the last, which the next round feeds again (`lag`)."""
+    if isinstance(draft, Grown):
+        path = constant((*draft.places, -1), start.device)[verdict.path]  # behind its end it is -1, the last place
+        model.settle(start, draft.fed, replace(verdict, path=path))

@@ -1,0 +1,1 @@
+"""Models that read a part of the text only, for drafts of long contexts."""

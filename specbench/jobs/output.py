@@ -1,0 +1,31 @@
+"""Where the results of a measuring command go, and in which form. Nothing of it changes a number."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UsageError
+from specbench.show import run_table
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the options say about where results go; nothing of it changes a number."""
+
+    style: str = "table"
+    parent: Path = Path("results")
+    quiet: bool = False
+    verbose: int = 0
+
+    def __post_init__(self) -> None:
+        if self.style not in run_table.FORMATS:
+            raise UsageError(f"unknown --format {self.style!r}: choose one of {', '.join(run_table.FORMATS)}")
+
+
+def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
+    """Take what changes no number out of the settings."""
+    style, parent = settings.pop("format", "table"), settings.pop("output_dir", "results")
+    if not isinstance(parent, str | Path):
+        raise UsageError(f"--output-dir {parent!r} is no folder's name")
+    return Output(style, Path(parent), given["quiet"], given["verbose"])

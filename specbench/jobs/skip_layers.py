@@ -1,0 +1,170 @@
+"""The body of `specbench skip-layers`: from settings to a search, a table of its steps and a method file."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from specbench.backends.native import Native, law_of
+from specbench.data.prompts import Prompt
+from specbench.decoding.timing import clock_for
+from specbench.errors import UsageError
+from specbench.jobs.run import say
+from specbench.measure import grid
+from specbench.measure.pair import prompts_of
+from specbench.measure.skip_scores import Text, acceptance, measured, shares, text_of
+from specbench.measure.skip_search import Found, Kept, Scored, Step, name, search
+from specbench.models.network.layers import chosen
+from specbench.results.writing import replace_text
+from specbench.show.records import print_records
+from specbench.spec import BASELINE, RunSpec
+from specbench.theory import formulas
+
+DEFAULTS = {"limit": 16, "max_new_tokens": 64, "method": BASELINE}
+OWN = ("evaluations", "cost", "out", "output", "quiet")
+KNOWN = {"early exit 25 %": "[:25%]", "early exit 50 %": "[:50%]", "early exit 75 %": "[:75%]",
+         "layer-skip": "[:25%,75%:]"}  # fmt: skip
+PAPER = "Draft & Verify, Zhang et al. 2023 (arXiv 2309.08168), with a set of layers found by search"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A set on both halves of the prompts; its lookahead is the one that the searched half chose."""
+
+    done: str
+    set: Scored
+    unseen: float
+
+    @property
+    def checked(self) -> float:
+        """The predicted speedup on prompts that were not searched on."""
+        return formulas.speedup(self.unseen, self.set.k, self.set.c)
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "step": self.done,
+            "layers": name(self.set.kept),
+            "kept": len(self.set.kept),
+            "alpha": self.set.alpha,
+            "c": self.set.c,
+            "k": self.set.k,
+            "speedup_predicted": self.set.speedup,
+            "alpha_held_out": self.unseen,
+            "speedup_held_out": self.checked,
+        }
+
+
+def skip_layers(given: dict[str, Any]) -> None:
+    """Search, print the steps, write the file, and say what it is worth."""
+    specs = grid.cells({**DEFAULTS, **{key: value for key, value in given.items() if key not in OWN}})
+    err = Console(stderr=True, quiet=given["quiet"])
+    out: Path | None = given.get("out")
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UsageError(f"--out {out}: name a file in a folder that exists, such as skip.yaml")
+    backend = Native(*specs)
+    depth = backend.roles["target"].config.get_text_config(decoder=True).num_hidden_layers
+    if given["evaluations"] <= depth:
+        raise UsageError(
+            f"--evaluations {given['evaluations']}: of {depth} layers it takes {depth + 1} to leave one out"
+        )
+    if depth < 2:
+        raise UsageError(f"{specs[0].target} has one layer: none can be left out")
+    prompts = [(spec, halves(prompts_of([spec], backend).prompts, spec)) for spec in specs]
+    backend.load()
+    say(err, [f"note: {warning}" for warning in backend.warnings])
+    with backend.gradless():
+        found, trials = searched(backend, prompts, depth, given["evaluations"], given["cost"], err)
+    show(trials, given["output"])
+    best = next(trial for trial in trials if trial.set == found.best)
+    if out is not None:
+        replace_text(out, method_file(best, specs[0], depth))
+    say(err, verdict(best, found, out))
+
+
+def halves(prompts: Sequence[Prompt], spec: RunSpec) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
+    """Every other prompt: what is searched on, and what is held out."""
+    if len(prompts) < 2:
+        raise UsageError(f"data set {spec.dataset}: one prompt cannot be searched on and held out: raise --limit to 2")
+    return prompts[::2], prompts[1::2]
+
+
+Halves = tuple[Sequence[Prompt], Sequence[Prompt]]
+
+
+def searched(
+    backend: Native, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, most: int, cost: str, err: Console
+) -> tuple[Found, list[Trial]]:
+    """The search, and its steps with the known sets on both halves."""
+    network, law = backend.networks["target"], law_of(prompts[0][0])
+    say(err, [f"writing {sum(len(a) + len(b) for _, (a, b) in prompts)} texts with the target …"])
+    seen, unseen = ([t for spec, parts in prompts for t in texts(backend, spec, parts[i])] for i in (0, 1))
+    c = costs(backend, prompts[0], depth, cost)
+
+    def score(kept: Kept) -> Scored:
+        return Scored(kept, acceptance(network, kept, seen, law), c(len(kept)))
+
+    def watch(number: int, one: Scored) -> None:
+        if number % 25 == 0:
+            say(err, [f"{number} sets scored (at most {most}), {len(one.kept)} of {depth} layers kept …"])
+
+    found = search(depth, score, most, watch)
+    known = [Step(what, score(tuple(chosen(f"target{text}", depth)))) for what, text in KNOWN.items()]
+    return found, [
+        Trial(step.done, step.set, acceptance(network, step.set.kept, unseen, law)) for step in (*known, *found.steps)
+    ]
+
+
+def texts(backend: Native, spec: RunSpec, prompts: Sequence[Prompt]) -> list[Text]:
+    """What the target writes after some prompts, with its laws."""
+    decode = backend.prepare(spec, max(len(prompt.ids) for prompt in prompts))
+    network, law = backend.networks["target"], law_of(spec)
+    written = [decode([prompt.ids], [spec.seed % 2**63])[0].tokens for prompt in prompts]
+    return [text_of(network, p.ids, new, law, backend.width) for p, new in zip(prompts, written, strict=True)]
+
+
+def costs(backend: Native, prompts: tuple[RunSpec, Halves], depth: int, cost: str) -> Callable[[int], float]:
+    """c by the number of kept layers."""
+    if cost == "share":
+        return shares(depth)
+    spec, (first, _) = prompts
+    source, clock = backend.source(spec, [spec.seed % 2**63]), clock_for(backend.device)
+    return measured(backend.networks["target"], first[0].ids, law_of(spec), backend.width, source, clock)
+
+
+def show(trials: Sequence[Trial], style: Any) -> None:
+    """The known sets and the steps of the search on stdout."""
+    rows = [trial.row() for trial in trials]
+    short = [{key: f"{v:.3f}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
+    tables = {
+        "known sets; k is the best lookahead up to 8, held out are prompts that were not searched on": short[
+            : len(KNOWN)
+        ],
+        "steps of the search": short[len(KNOWN) :],
+    }
+    print_records(rows, tables, style)
+
+
+def method_file(best: Trial, spec: RunSpec, depth: int) -> str:
+    """The set as a method that `specbench run --method` takes."""
+    drafter = {"ModelDrafter": {"model": name(best.set.kept), "k": "k"}}
+    summary = (
+        f"Self-speculation, a chain from {len(best.set.kept)} of the {depth} layers of {spec.target}, found by "
+        f"skip-layers (predicted {best.checked:.2f}× at K {best.set.k})"
+    )
+    method = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
+    content = {"summary": summary, "paper": PAPER, "lossless": True, "method": method}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+
+
+def verdict(best: Trial, found: Found, out: Path | None) -> list[str]:
+    """What the search is worth, in plain lines."""
+    predicted = f"{name(best.set.kept)} is predicted to give {best.checked:.2f}× at K {best.set.k} on held-out prompts"
+    lines = [f"{found.evaluations} sets scored" + (": --evaluations ended the search" if found.cut else "")]
+    pays = best.checked > 1
+    lines.append(predicted if pays else f"no set of layers is predicted to pay: the best, {predicted}")
+    if out is not None:
+        lines.append(f"method file: {out}; measure it with: specbench run --method {out} --k {best.set.k}")
+    return lines

@@ -1,0 +1,94 @@
+"""The body of `specbench tree`: from settings to printed tables and a method file. May import torch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from specbench.backends.native import Native
+from specbench.jobs.run import say
+from specbench.measure import grid, tree_search
+from specbench.measure.tree_search import Found
+from specbench.results import folder
+from specbench.results.writing import replace_text
+from specbench.show.records import Format, print_records
+from specbench.theory.sequoia import Aim, Size
+
+
+def start(
+    settings: Mapping[str, Any],
+    children: int,
+    nodes: int,
+    depth: int,
+    by: Aim,
+    repeat: int,
+    out: Path | None,
+    style: Format,
+    quiet: bool,
+) -> None:
+    """Measure a pair, print what was found and write the tree where `out` says so."""
+    specs = grid.cells(settings)
+    err = Console(stderr=True, quiet=quiet)
+    backend = Native(*specs)
+    tree_search.check_room(backend, nodes)
+    work = [(spec, tree_search.prompts_of(backend, spec, children)) for spec in specs]
+    backend.load()
+    say(err, [f"note: {warning}" for warning in backend.warnings])
+    counts = {spec: len(prompts) for spec, prompts in work}
+    places = tree_search.measure(
+        backend, work, children, lambda spec: say(err, [f"{spec.dataset}: decoding {counts[spec]} prompts …"])
+    )
+    lengths = [len(prompt.ids) for _, prompts in work for prompt in prompts]
+    middle = sum(lengths) // len(lengths) + specs[0].max_new_tokens // 2
+    say(err, [f"context {middle}: timing passes over up to {nodes + 1} tokens …"])
+    context, costs = tree_search.costs_at(backend, specs[0], middle, nodes, repeat)
+    found = tree_search.search(places, context, costs, nodes, depth, by)
+    print_records(best_rows(found), tables(found), style)
+    if out is not None:
+        write(out, tree_search.method_file(found, specs[0], [spec.dataset for spec in specs]), err)
+
+
+def write(out: Path, text: str, err: Console) -> None:
+    replaced = out.exists()
+    with folder.writing_to(out.absolute().parent):
+        replace_text(out, text)
+    say(err, [f"{'replaced' if replaced else 'wrote'} {out}: specbench run --method {out}"])
+
+
+def tables(found: Found) -> dict[str, list[dict[str, Any]]]:
+    """For readers."""
+    costs = found.costs
+    return {
+        f"Which child of a node is accepted (judged at {found.places.tested} nodes)": [
+            {"child": number, "accepted": hits, "chance": round(hits / max(found.places.tested, 1), 3)}
+            for number, hits in enumerate(found.places.accepted, 1)
+        ],
+        f"The best tree by its nodes, with costs in baseline steps at a context of {found.context} tokens "
+        f"(first level {costs.first:.3f}, later {costs.later:.3f}, overhead {costs.overhead:.3f})": [
+            row("", size, costs.verify[size.nodes]) for size in shown(found)
+        ],
+        f"The best; parents: {', '.join(map(str, found.parents))}": best_rows(found),
+    }
+
+
+def shown(found: Found) -> list[Size]:
+    """Small trees, every fourth of the others, and the best."""
+    return [size for size in found.trees if size.nodes <= 8 or size.nodes % 4 == 0 or size == found.tree]
+
+
+def best_rows(found: Found) -> list[dict[str, Any]]:
+    """The best tree and the best chain."""
+    both = (("tree", found.tree), ("chain", found.chain))
+    return [row(name, size, found.costs.verify[size.nodes]) for name, size in both]
+
+
+def row(name: str, size: Size, pass_: float) -> dict[str, Any]:
+    return ({"shape": name} if name else {}) | {
+        "nodes": size.nodes,
+        "depth": size.depth,
+        "pass": round(pass_, 3),
+        "tokens_per_round": round(size.tokens, 3),
+        "cost": round(size.cost, 3),
+        "speedup": round(size.speedup, 3),
+    }

@@ -1,0 +1,1 @@
+"""What the numbers say: verdicts, comparisons, advice. Imports no torch."""

@@ -1,0 +1,151 @@
+"""Why an answer is only provisional, and what settles it: how many prompts, on what machine, by which command.
+
+Knows the columns of results.csv and the options that choose prompts; must not know what the answer is or how it is
+printed. A row may have one thing more than results.csv: `command`, the command line that made its run.
+"""
+
+import math
+import shlex
+from collections.abc import Sequence
+
+from specbench.data.sources import LONG, shipped_rows
+from specbench.judge.candidates import Candidate, Row
+from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, to_settle
+from specbench.wording import clean, counted, number, text
+
+MEASURING = {"run", "sweep-k", "sweep"}
+LONGEST = 800  # characters of a command that is shown: one that were cut would be another command
+
+
+def with_command(rows: Sequence[Row], command: str) -> list[Row]:
+    """The rows of a run with the command line that made it."""
+    return [{**row, "command": command} for row in rows]
+
+
+def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
+    """What keeps the cells that carry an answer, the best one first, from making it a plain one."""
+    return tuple(doubt for doubt in (few_prompts(carrying), few_draws(carrying), under_load(carrying)) if doubt)
+
+
+def few_prompts(carrying: Sequence[Candidate]) -> str:
+    least = min(carrying, key=lambda c: c.prompts)
+    whose = "" if least.prompts == carrying[0].prompts else f" for {least.name}"
+    if least.prompts >= ENOUGH:
+        return ""
+    if not least.prompts:
+        return f"on an unknown number of prompts{whose}"
+    return f"on {counted(least.prompts, 'prompt')}{whose}, fewer than {ENOUGH}"
+
+
+def few_draws(carrying: Sequence[Candidate]) -> str:
+    """Where every prompt is a draw of its own, their number says it."""
+    least = min(carrying, key=lambda c: c.draws)
+    few = least.draws < FEWEST and least.draws != least.prompts
+    return f"on an interval over {counted(least.draws, 'turn')}, fewer than {FEWEST}" if few else ""
+
+
+def under_load(carrying: Sequence[Candidate]) -> str:
+    loads = [(number(c.row, "load_average") or 0, number(c.row, "threads") or 0) for c in carrying if c.busy]
+    if not loads:
+        return ""
+    load, threads = max(loads)
+    return f"under load {load:.1f} on {counted(int(threads), 'core')} in use: something else was running"
+
+
+def more_prompts(best: Candidate) -> int | None:
+    """How many more would make the interval exclude 1 if the speedup stays; None where nobody can say."""
+    if best.draws < FEWEST:
+        return None
+    enough = to_settle(best.interval, best.draws)
+    if enough is None:
+        return None
+    total = math.ceil(enough / best.draws * best.prompts)
+    return max(total, ENOUGH, best.prompts + 1) - best.prompts
+
+
+def least_prompts(batch: int) -> int:
+    """From how many prompts on an interval is worth something: prompts that are decoded together are one draw."""
+    return max(ENOUGH, FEWEST * batch)
+
+
+def way(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[str, str]:
+    """How to settle the answer, in words, and as a command to copy where that of the run is known; empty if settled.
+
+    `promise`: what can be expected of it, the first words.
+    """
+    least = min(carrying, key=lambda c: c.prompts)
+    prompts = max(least_prompts(int(number(least.row, "batch") or 1)), least.prompts + (more or 0))
+    short, busy = prompts > least.prompts, any(c.busy for c in carrying)
+    if not short and not busy and min(c.draws for c in carrying) >= FEWEST:
+        return "", ""
+    words = f"{promise} on a quiet machine" if busy else promise
+    held = prompts_held(least.row) if short else None
+    if held is not None and held < prompts:
+        return f"{words}: the data set has only {counted(held, 'prompt')}; use one with at least {prompts}", ""
+    if not short:
+        command, same = again(command_of(carrying)), "the same run"
+    else:
+        limit, early = max(prompts, int(number(least.row, "limit") or 0)), bool(text(least.row, "until_ci"))
+        command = again(command_of(carrying), limit, early)
+        same = f"the same run with --limit {limit}" + ", without --until-ci" * early
+    return (words, command) if command else (f"{words}: {same}", "")
+
+
+def command_of(carrying: Sequence[Candidate]) -> str:
+    """The command line that made all of them; empty where it is not known, or they are of several runs."""
+    commands = {text(c.row, "command") for c in carrying}
+    return commands.pop() if len(commands) == 1 else ""
+
+
+def prompts_held(row: Row) -> int | None:
+    """How many prompts the data set of a cell has, where that is known: it has them all, or the set is shipped."""
+    if text(row, "status") == "ok" and not stopped(row):
+        return int(number(row, "prompts") or 0) or None
+    return shipped_rows(text(row, "dataset"))
+
+
+def stopped(row: Row) -> bool:
+    """Whether a finished cell was kept from more prompts by its settings, and not by the end of its data set."""
+    prompts, limit, goal = (number(row, name) or 0 for name in ("prompts", "limit", "until_ci"))
+    if limit:
+        if prompts >= limit:
+            return True
+    elif text(row, "dataset").partition(":")[0] in LONG:  # of these there are as many as one asks for
+        return True
+    bounds = (number(row, name) or math.nan for name in ("speedup", "speedup_low", "speedup_high"))
+    return goal > 0 and prompts >= ENOUGH and half_width(Interval(*bounds)) <= goal
+
+
+def again(command: str, limit: int | None = None, ends_early: bool = False) -> str:
+    """The command line with another limit (None: as it is); empty where it is not one that can be given again.
+
+    `ends_early`: `--until-ci` would end it where it ended before, so it is left out.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    if words[:1] != ["specbench"] or not set(words[1:2]) & MEASURING or "--" in words or has(words, "--resume"):
+        return ""
+    if ends_early and not has(words, "--until-ci"):
+        return ""  # it stands in a file
+    if limit is not None:
+        words = [*without(without(words, "--until-ci"), "--limit"), "--limit", str(limit)]
+    found = shlex.join(words)
+    return found if found == clean(found, LONGEST) else ""
+
+
+def has(words: Sequence[str], option: str) -> bool:
+    return without(words, option) != words
+
+
+def without(words: Sequence[str], option: str) -> list[str]:
+    """The words of a command without an option and its value."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == option:
+            next(rest, None)
+        elif not word.startswith(f"{option}="):
+            kept.append(word)
+    return kept

@@ -1,0 +1,202 @@
+"""YES, NO, PROVISIONAL or UNCLEAR: does speculative decoding pay here, with which K, and what would settle it.
+
+Knows the columns of results.csv, as numbers or as text; must not know models, samples or how a verdict is printed.
+`settling` says what makes an answer provisional.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from specbench.judge.candidates import Candidate, Row, candidates, flaw
+from specbench.judge.settling import doubts, more_prompts, way
+from specbench.results.statistics import Interval
+from specbench.spec import BASELINE
+from specbench.theory import formulas
+from specbench.wording import finite, number, ranges, text
+
+Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
+Leaning = Literal["YES", "NO"]
+
+# Cells that differ in nothing of this answer the same question, with different methods, schedules and K.
+QUESTION = (
+    "schema_version", "target", "draft", "model", "acceptance", "dataset", "temperature", "top_k", "top_p", "min_p",
+    "eta", "max_new_tokens", "ignore_eos", "tier", "batch", "dtype_resolved", "draft_dtype_resolved", "device_name",
+    "fingerprint", "prompts_sha256",
+)  # fmt: skip
+FLAT = 0.01
+SYNTHETIC = "says what this engine makes of that acceptance, not what the pair accepts"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer for one pair on one data set. What was not measured is None.
+
+    leaning: what a PROVISIONAL answer would be without its `reasons`; an UNCLEAR one may have some as well. settle,
+    command: what would settle it, in words, and as a command line where that of the run is known. acceptance: the rates
+    where it is synthetic, else empty; such cells are no evidence that the pair pays. draws: over how many independent
+    ones the interval is. low, high: 95 % interval of the speedup of the best candidate, widened because it is the best
+    of `candidates` (Bonferroni). break_even_alpha: by the formula any α above c pays; `break_even_alpha_measured` is
+    the α at which this K pays with the costs that were measured. more_prompts: how many more would settle
+    an UNCLEAR one.
+    """
+
+    answer: Answer
+    leaning: Leaning | None
+    reasons: tuple[str, ...]
+    settle: str
+    command: str
+    target: str
+    draft: str
+    acceptance: str
+    dataset: str
+    temperature: float | None
+    batch: int
+    dtype: str
+    device: str
+    best: str
+    method: str
+    schedule: str
+    confidence: float | None
+    k: int | None
+    candidates: int
+    prompts: int | None
+    draws: int | None
+    repeat: int | None
+    speedup: float | None
+    low: float | None
+    high: float | None
+    predicted: float | None
+    calibrated: float | None
+    alpha: float | None
+    alpha_low: float | None
+    alpha_high: float | None
+    c: float | None
+    near_best: str
+    break_even_alpha: float | None
+    break_even_alpha_measured: float | None
+    more_prompts: int | None
+    left_out: tuple[str, ...]
+    not_measured: tuple[str, ...]
+
+
+def verdict(rows: Sequence[Row]) -> list[Verdict]:
+    """One verdict for every pair, data set and law among the rows of results.csv, in their order.
+
+    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Either is PROVISIONAL on
+    few prompts or a busy machine. Else, and whatever came of synthetic acceptance, UNCLEAR. Cells that failed or are
+    not lossless are never recommended, and are named.
+    """
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if text(row, "method") != BASELINE:
+            groups.setdefault(tuple(text(row, name) for name in QUESTION), []).append(row)
+    return [_judge(group, rows) for group in groups.values()]
+
+
+def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Verdict:
+    found = candidates(group)
+    best, leaning = _leaning(found)
+    row = best.row if best else group[0]
+    judged = best is not None and not text(row, "acceptance")
+    leaning = leaning if judged else None
+    carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
+    return Verdict(
+        **_answer(carrying, leaning),
+        target=text(row, "target"),
+        draft=text(row, "draft"),
+        acceptance=text(row, "acceptance"),
+        dataset=text(row, "dataset"),
+        temperature=number(row, "temperature"),
+        batch=int(number(row, "batch") or 1),
+        dtype=text(row, "dtype_resolved"),
+        device=text(row, "device_name"),
+        candidates=len(found),
+        **_of_best(best, found),
+        left_out=tuple(reason for one in group if (reason := flaw(one))),
+        not_measured=_gaps([one for one in rows if _pair(one) == _pair(row)]),
+    )
+
+
+def _leaning(found: Sequence[Candidate]) -> tuple[Candidate | None, Leaning | None]:
+    """The best candidate, and what its interval, or those of all, say."""
+    paying = [c for c in found if c.interval.low > 1]
+    settled = [c for c in paying if not doubts([c])]  # one that is sure to pay goes before a faster one that is not
+    unsettled = [c for c in found if not c.interval.high < 1]  # while one of them is open, a slower one is no answer
+    best = max(settled or paying or unsettled or found, key=lambda c: c.interval.value, default=None)
+    return best, "YES" if paying else "NO" if found and not unsettled else None
+
+
+def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str, Any]:
+    """The answer that some cells carry, the best one first, why it is no plain one, and what would settle it."""
+    reasons = doubts(carrying) if carrying else ()
+    more = more_prompts(carrying[0]) if carrying and not leaning else None
+    promise = "settle it" if leaning or more else "measure again"
+    settle, command = way(carrying, more, promise) if carrying else ("", "")
+    answer: Answer = ("PROVISIONAL" if reasons else leaning) if leaning else "UNCLEAR"
+    return {
+        "answer": answer,
+        "leaning": leaning if reasons else None,
+        "reasons": reasons,
+        "settle": settle,
+        "command": command,
+        "more_prompts": more,
+    }
+
+
+def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, Any]:
+    """What a verdict says of the best candidate."""
+    row: Row = best.row if best else {}
+    columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
+               "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "break_even_alpha": "c"}  # fmt: skip
+    interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
+    return {
+        "best": best.name if best else "",
+        "method": text(row, "method"),
+        "schedule": text(row, "schedule"),
+        "confidence": number(row, "confidence"),
+        "k": best.k if best else None,
+        "prompts": (best.prompts or None) if best else None,
+        "draws": (best.draws or None) if best else None,
+        "repeat": int(number(row, "repeat") or 1) if best else None,
+        "speedup": finite(interval.value),
+        "low": finite(interval.low),
+        "high": finite(interval.high),
+        **{name: number(row, column) for name, column in columns.items()},
+        "near_best": _near(best, found) if best else "",
+        "break_even_alpha_measured": _break_even(best) if best else None,
+    }
+
+
+def _near(best: Candidate, found: Sequence[Candidate]) -> str:
+    """The lookaheads of the best method whose speedup is within 1 % of the best: one is as good as the other."""
+    same = [c for c in found if c.constant and c.row.get("method") == best.row.get("method")]
+    floor = (1 - FLAT) * best.interval.value
+    return ranges(sorted({c.k for c in same if c.interval.value >= floor}))
+
+
+def _break_even(best: Candidate) -> float | None:
+    """The α at which rounds with this K cost as much as they give: tokens(α, K) = Kc + v + overhead."""
+    c, v, overhead = (number(best.row, name) for name in ("c", "v", "overhead"))
+    if c is None or v is None or overhead is None or not best.constant:
+        return None
+    cost = best.k * c + v + overhead
+    return formulas.alpha_from_tokens(max(cost, 1.0), best.k) if cost <= best.k + 1 else None
+
+
+def _pair(row: Row) -> tuple[str, ...]:
+    return tuple(text(row, name) for name in ("target", "draft", "acceptance"))
+
+
+def _gaps(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What the rows of a pair say nothing about."""
+
+    def known(column: str) -> str:
+        told = (text(row, column).removesuffix(".0") for row in rows)
+        return ", ".join(dict.fromkeys(value for value in told if value))
+
+    others = {"temperatures": "temperature", "data sets": "dataset", "devices": "device_name"}
+    named = {what: values for what, column in others.items() if (values := known(column))}
+    batches = "batch > 1" if known("batch") in ("", "1") else f"batch other than {known('batch')}"
+    return (batches, *(f"{what} other than {values}" for what, values in named.items()))

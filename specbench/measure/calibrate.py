@@ -1,0 +1,172 @@
+"""Measuring what a round costs without any data: passes of the target by their width, drafted tokens, a round's rest.
+
+Everything goes through the calls that a decode makes, on random token ids as context: the cost of a dense model does
+not depend on what the tokens are. Every turn times every width once, in a random order, so that a change of the
+machine's speed meets all of them. Knows models, clocks and backends; must not know data sets or files.
+"""
+
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from statistics import median
+from typing import Protocol, TypeVar
+
+import torch
+
+from specbench import metrics
+from specbench.backends.base import Decode
+from specbench.decoding.decode import begin
+from specbench.decoding.randomness import Source
+from specbench.decoding.timing import Clock, clock_for
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import Model
+from specbench.errors import UsageError
+from specbench.metrics import Trace
+from specbench.results.calibration import Calibration, Level, points
+from specbench.results.costs import timing
+from specbench.spec import RunSpec
+from specbench.theory.costs import Costs
+
+WARMUP = 2  # turns that do not count
+LONG = 5  # a draft of one token and one of five say what the first and what a later token costs
+LOOKAHEAD, TOKENS = 4, 16  # of the short decodes that tell a baseline step and the rest of a round
+QUICK_CONTEXT, QUICK_REPEAT = 256, 5
+
+T = TypeVar("T")
+Name = TypeVar("Name", bound=Hashable)
+Arm = tuple[str, int]  # (model, width)
+
+
+class Pair(Protocol):
+    """What is needed of a backend: `context` is the longest sequence, `width` the number of token ids."""
+
+    device: torch.device
+    context: int
+    width: int
+
+    def models(self, spec: RunSpec) -> Mapping[str, Model]: ...
+
+    def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source: ...
+
+    def gradless(self) -> AbstractContextManager[None]: ...
+
+    def prepare(self, spec: RunSpec, longest: int) -> Decode: ...
+
+
+def calibrate(
+    backend: Pair,
+    contexts: Sequence[int],
+    widths: Sequence[int],
+    repeat: int,
+    seed: int,
+    *,
+    spec: RunSpec | None = None,
+    clock: Clock | None = None,
+    watch: Callable[[int], None] = lambda context: None,
+) -> Calibration:
+    """Measure at every length of the context; `spec` gives the law of the rows, `watch` hears what comes next.
+
+    UsageError if a length leaves no room in the models' context (see `fitting`).
+    """
+    spec, clock = spec or RunSpec(), clock or clock_for(backend.device)
+    order, levels = random.Random(seed), []
+    for context in contexts:
+        watch(context)
+        with backend.gradless():
+            levels.append(level(backend, context, sorted({1, *widths}), repeat, order, spec, clock))
+    return Calibration(tuple(levels))
+
+
+def fitting(contexts: Sequence[int], widest: int, backend: Pair) -> list[int]:
+    """The lengths, cut to what the models' context holds with the widest pass and a short decode behind it."""
+    most = backend.context - max(widest, TOKENS)
+    if most < 1:
+        raise UsageError(
+            f"the models' context of {backend.context} tokens leaves no room for {max(widest, TOKENS)} tokens behind "
+            "another: choose smaller --widths"
+        )
+    return sorted({min(context, most) for context in contexts})
+
+
+def quick_costs(backend: Pair, k: int, spec: RunSpec | None = None) -> Costs:
+    """Costs for lookaheads up to k, measured in a moment at one length of the context: before `--k auto`."""
+    widths = [width for width in range(1, k + 1) if width <= 8 or width.bit_count() == 1]
+    (context,) = fitting([QUICK_CONTEXT], k + 1, backend)
+    return calibrate(backend, [context], [*widths, k + 1], QUICK_REPEAT, seed=0, spec=spec).costs(context)
+
+
+def level(
+    backend: Pair, length: int, widths: Sequence[int], repeat: int, order: random.Random, spec: RunSpec, clock: Clock
+) -> Level:
+    """Everything at one length."""
+    prompt = [order.randrange(backend.width) for _ in range(length)]
+    passes = passes_of(backend, prompt, widths, spec, clock)
+    decodes = decodes_of(backend, prompt, spec)
+    seconds: dict[Arm, list[float]] = {arm: [] for arm in passes}
+    rests: list[tuple[float, float]] = []
+    for turn in range(WARMUP + repeat):
+        times, traces = shuffled(passes, order), shuffled(decodes, order)
+        if turn >= WARMUP:
+            rests.append(rest(traces["baseline"], traces["chain"]))
+            for arm, value in times.items():
+                seconds[arm].append(value)
+    share, overhead = (median(values) for values in zip(*rests, strict=True))
+    found = {m: points(m, length, {w: seconds[m, w] for n, w in passes if n == m}) for m in ("target", "draft")}
+    # From the pass by its share, not from the decode's seconds: a median of short calls shrugs off what disturbs some
+    # of them, a decode is as long as all of its disturbances, and the two would not fit together.
+    step = found["target"][0].milliseconds / share
+    return Level(length, step, overhead, found["target"], found["draft"])
+
+
+def shuffled(arms: Mapping[Name, Callable[[], T]], order: random.Random) -> dict[Name, T]:
+    """What every arm returns, called in a random order."""
+    return {name: arms[name]() for name in order.sample(list(arms), len(arms))}
+
+
+def passes_of(
+    backend: Pair, prompt: Sequence[int], widths: Sequence[int], spec: RunSpec, clock: Clock
+) -> dict[Arm, Callable[[], float]]:
+    """The timed calls: a verify pass of the target for every width, and drafts of one and of five tokens.
+
+    A pass over n tokens is that over the last committed token and a chain of n − 1 drafted ones. Nothing is committed,
+    so every call finds the same context.
+    """
+    models, source = backend.models(spec), backend.source(spec, [spec.seed % 2**63])
+    context = begin([prompt], max(*widths, LONG), max(*widths, LONG), [], backend.device)
+    for model in models.values():
+        model.start(context)
+
+    def verify(width: int) -> Callable[[], float]:
+        tree = TokenTree.chain(context.seq[:, torch.arange(width - 1, device=backend.device) % len(prompt)])
+        return lambda: timed(lambda: models["target"].probs(context, tree), clock)
+
+    def draft(tokens: int) -> Callable[[], float]:
+        return lambda: timed(lambda: models["draft"].sample(context, tokens, source), clock)
+
+    return {("target", w): verify(w) for w in widths} | {("draft", n): draft(n) for n in (1, LONG)}
+
+
+def timed(call: Callable[[], object], clock: Clock) -> float:
+    clock.start()
+    call()
+    return clock.stop()[0]
+
+
+def decodes_of(backend: Pair, prompt: Sequence[int], spec: RunSpec) -> dict[str, Callable[[], Trace]]:
+    """Two short decodes with their phases: the baseline, and a chain with a constant lookahead."""
+    tokens = min(TOKENS, backend.context - len(prompt))
+    chain = spec.with_(method="chain", k=LOOKAHEAD, schedule="constant", max_new_tokens=tokens, ignore_eos=True)
+
+    def arm(one: RunSpec) -> Callable[[], Trace]:
+        run = backend.prepare(one, len(prompt))
+        return lambda: run([prompt], [spec.seed % 2**63])[0]
+
+    return {"baseline": arm(chain.baseline), "chain": arm(chain)}
+
+
+def rest(baseline: Trace, chain: Trace) -> tuple[float, float]:
+    """The share of a baseline step that its pass takes; what acceptance and host of a round add to it, in steps."""
+    alone, many = timing([baseline]), timing([chain])
+    step = metrics.ratio(alone.seconds, alone.rounds)
+    one, other = metrics.phases(alone), metrics.phases(many)
+    return metrics.ratio(one.verify, step), metrics.ratio(other.accept + other.host - one.accept - one.host, step)

@@ -1,0 +1,127 @@
+"""From settings to cells: a list where an option takes one value is an axis, and every combination is a cell.
+
+Knows the fields of RunSpec and the pairs; must not know files, models' weights or how anything is measured.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from specbench.errors import UsageError
+from specbench.models.checkpoints import pairs
+from specbench.redact import redact
+from specbench.spec import BASELINE, RunSpec
+from specbench.wording import grouped
+
+T = TypeVar("T")
+
+DEFAULT_DATASETS = ("code", "articles")
+DEFAULT_LIMIT = 20
+AUTO = "auto"
+AUTO_CEILING = 12  # tokens an adaptive lookahead may draft unless --k gives another ceiling
+PAIR = ("target", "draft", "target_revision", "draft_revision", "model", "dtype", "draft_dtype", "device", "tier")
+BESIDES = ("pair", "format", "output_dir")  # settings that are no field of a cell
+
+
+def cells(settings: Mapping[str, Any]) -> list[RunSpec]:
+    """Every combination of the settings, each once; the pair's own K and the shipped data sets where nothing is asked.
+
+    `pair` is a list of targets, or of mappings with target, draft and what else differs between pairs.
+    """
+    settings, usual = dict(settings), dict[str, int]()
+    if not settings.get("dataset"):
+        settings["dataset"] = list(DEFAULT_DATASETS)
+        usual = {"limit": DEFAULT_LIMIT}
+    try:
+        chosen = ({**({} if one.get("until_ci") else usual), **one} for one in combinations(settings))
+        return list(dict.fromkeys(map(cell, chosen)))
+    except ValidationError as error:
+        raise UsageError(one_line(error)) from None
+
+
+def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One mapping per combination; what comes later in the mapping changes faster, K fastest of all."""
+    axes = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+    if empty := [name for name, values in axes.items() if not values]:
+        raise UsageError(f"the list of {empty[0]} is empty")
+    last = ("method", "schedule", "k")
+    names = [*(n for n in ("pair", *PAIR) if n in axes), *(n for n in axes if n not in (*PAIR, *last, "pair"))]
+    names += [name for name in last if name in axes]
+    for values in product(*(axes[name] for name in names)):
+        chosen = dict(zip(names, values, strict=True))
+        yield chosen | pair_of(chosen.pop("pair", None), chosen)
+
+
+def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry of the axis `pair` sets."""
+    if pair is None:
+        return {}
+    found = {"target": pair} if isinstance(pair, str) else pair
+    if not isinstance(found, dict) or set(found) - set(PAIR) or "target" not in found or set(found) & set(chosen):
+        raise UsageError(f"pair: {pair!r} is neither a target nor a mapping of target, draft, dtype …, each set once")
+    return dict(found)
+
+
+def cell(chosen: Mapping[str, Any]) -> RunSpec:
+    """One cell. K may be the word auto; a method without a draft has no lookahead and no acceptance."""
+    chosen = dict(chosen)
+    if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and name != "ignore_eos"]:
+        raise UsageError(f"--{wrong[0].replace('_', '-')} is {chosen[wrong[0]]}: a number or a word is wanted")
+    if chosen.get("k") == AUTO:
+        if (other := chosen.get("schedule", AUTO)) != AUTO:
+            raise UsageError(f"--k auto is a schedule: leave out --schedule {other}, or make --k a number, its ceiling")
+        chosen["schedule"] = AUTO
+        del chosen["k"]
+    chosen["acceptance"] = rates(chosen.get("acceptance"))
+    first = RunSpec(**chosen)
+    check_secrets(first)
+    chosen["draft"] = first.draft or pairs.default_draft(first.target)
+    if first.method == BASELINE:
+        return first.baseline.with_(draft=chosen["draft"])
+    if "k" not in chosen and first.schedule != "constant":
+        chosen["k"] = AUTO_CEILING
+    elif "k" not in chosen and chosen["draft"] and (known := pairs.default_k(first.target, chosen["draft"])):
+        chosen["k"] = known
+    return RunSpec(**chosen)
+
+
+def check_secrets(spec: RunSpec) -> None:
+    """UsageError where a setting holds a credential: a run is told by its settings, in every file that it leaves."""
+    for name, value in spec.model_dump(mode="json").items():
+        if isinstance(value, str) and redact(value) != value:
+            raise UsageError(
+                f"--{name.replace('_', '-')} {redact(value)[:300]!r} holds a password or a token, which the files of a "
+                "run would keep: leave it out (a token of the hub belongs into HF_TOKEN, or `hf auth login`)"
+            )
+
+
+def rates(given: Any) -> tuple[float, ...] | None:
+    """Synthetic acceptance as it is written: one rate, or one per position joined by commas. None: the pair's own."""
+    if given is None:
+        return None
+    try:
+        found = tuple(float(part) for part in str(given).split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 <= rate <= 1 for rate in found):
+        raise UsageError(
+            f"--acceptance {str(given)[:60]!r}: write a rate from 0 to 1 (0.8), or one per position (0.8,0.7,0.6)"
+        )
+    return found
+
+
+def one_line(error: ValidationError) -> str:
+    """The first thing pydantic found wrong, in the words of the command line."""
+    first = error.errors()[0]
+    name = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
+    if first["type"] == "extra_forbidden":
+        return f"unknown setting {name[2:]}; known are {', '.join(sorted([*RunSpec.model_fields, *BESIDES]))}"
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{name} {first.get('input')!r}: {said}" if first["loc"] else said
+
+
+def by_pair(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+    """The cells of one pair of checkpoints together: each pair is loaded once."""
+    return grouped(specs, lambda spec: tuple(getattr(spec, name) for name in PAIR))

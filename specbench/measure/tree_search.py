@@ -1,0 +1,158 @@
+"""Which tree a pair should draft: how often each child of a node is accepted, what a round costs, and the best of all.
+
+Knows the loop, calibration and the search of `sequoia`; must not know the command line. Acceptance is read from the
+verdicts of decodes with a wide tree, step by step, so nothing in them is timed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+import yaml
+
+from specbench.backends.native import Native
+from specbench.data.prompts import Prompt, load_prompts
+from specbench.decoding.decode import begin
+from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Top
+from specbench.decoding.loop import Speculate, Step
+from specbench.decoding.randomness import Source
+from specbench.decoding.rounds import budget, levels_left
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.errors import UsageError
+from specbench.measure.calibrate import calibrate, fitting
+from specbench.measure.order import seed_of
+from specbench.spec import RunSpec
+from specbench.theory.costs import Costs
+from specbench.theory.sequoia import Aim, Search, Size, best_sizes
+
+LEVELS = 2  # of the wide tree: what follows a correction and what follows an accepted draft, both count
+
+
+@dataclass(frozen=True)
+class Places:
+    """At how many nodes the children were judged, and at how many of these each place among them was accepted."""
+
+    tested: int
+    accepted: tuple[int, ...]
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """The chance of each place; ends with the last that was ever accepted, but for the first."""
+        last = max((place for place, hits in enumerate(self.accepted) if hits), default=0)
+        return tuple(hits / max(self.tested, 1) for hits in self.accepted[: last + 1])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured at a length of the context, and what follows: the best trees by number of nodes, and of
+    all of them, and of all chains, the best."""
+
+    places: Places
+    context: int
+    costs: Costs
+    trees: tuple[Size, ...]
+    tree: Size
+    chain: Size
+    parents: tuple[int, ...]
+
+
+def branching_of(spec: RunSpec) -> Branching:
+    """How children are chosen: the most probable when greedy, as all draws are alike then; else without replacement."""
+    return Distinct() if spec.temperature else Top()
+
+
+def search(places: Places, context: int, costs: Costs, nodes: int, depth: int, aim: Aim) -> Found:
+    """The best tree of at most so many nodes and levels. UsageError where no first child was ever accepted."""
+    if not places.acceptance[0]:
+        raise UsageError("no first child was accepted anywhere: with this draft no tree pays; choose another draft")
+    rest = (costs.first, costs.later, costs.verify, costs.overhead)
+    trees, chains = (Search.over(chances, nodes, depth) for chances in (places.acceptance, places.acceptance[:1]))
+    sizes = best_sizes(trees, *rest, aim)
+    best, chain = (max(some, key=attrgetter(aim)) for some in (sizes, best_sizes(chains, *rest, aim)))
+    return Found(places, context, costs, sizes, best, chain, trees.tree(best.nodes, best.depth))
+
+
+def check_room(backend: Native, nodes: int) -> None:
+    """UsageError if no pass over so many nodes fits behind a text."""
+    if nodes + 1 >= backend.context:
+        raise UsageError(
+            f"--nodes {nodes}: the models' context of {backend.context} tokens holds no such tree behind a text; "
+            "choose fewer"
+        )
+
+
+def prompts_of(backend: Native, spec: RunSpec, children: int) -> list[Prompt]:
+    """The prompts of a spec that leave room for the new tokens and the wide tree."""
+    room = sum(children**level for level in range(1, LEVELS + 1))
+    longest = backend.context - spec.max_new_tokens - room - 1
+    given: Any = {"limit": spec.limit, "seed": spec.seed, "column": spec.column, "template": spec.template}
+    return list(load_prompts(spec.dataset, backend.encode, longest=longest, **given).prompts)
+
+
+def measure(
+    backend: Native,
+    work: Sequence[tuple[RunSpec, Sequence[Prompt]]],
+    children: int,
+    watch: Callable[[RunSpec], None] = lambda spec: None,
+) -> Places:
+    """Decode the prompts of every spec with a tree of so many children at every node, and count."""
+    tested, accepted = 0, [0] * children
+    for spec, prompts in work:
+        watch(spec)
+        models = backend.models(spec)
+        drafter = Expand(models["draft"], LEVELS, [children] * LEVELS, branching_of(spec))
+        method = Speculate(drafter, models["target"], Rejection())
+        for prompt in prompts:
+            rng = backend.source(spec, [seed_of(spec, prompt.id, 0, "method")])
+            with backend.gradless():
+                for step in steps(method, prompt.ids, spec.max_new_tokens, backend.eos(spec), rng, backend.device):
+                    seen = places_of(step)
+                    tested += seen.tested
+                    accepted = [a + b for a, b in zip(accepted, seen.accepted, strict=False)]
+    return Places(tested, tuple(accepted))
+
+
+def steps(
+    method: Speculate, prompt: Sequence[int], new: int, eos: Sequence[int], rng: Source, device: torch.device
+) -> Iterable[Step]:
+    """The rounds in which up to `new` tokens are emitted after the prompt."""
+    context = begin([prompt], new, method.drafter.room, eos, device)
+    method.start(context)
+    left = new
+    while left > 0:
+        yield method.advance(context, budget(method, left), rng)
+        left = levels_left(context)
+
+
+def places_of(step: Step) -> Places:
+    """The levels of the only row that were judged up to the end of its emitted tokens, by the place accepted there."""
+    place = {node: number for number, rank in enumerate(step.draft.tree.topology.ranks) for node in rank.nodes}
+    path = step.verdict.path[0, : int(step.round.accepted[0])].tolist()
+    counts = [0] * len(step.draft.tree.topology.ranks)
+    for node in path:
+        counts[place[node]] += 1
+    return Places(int(step.round.tested[0]), tuple(counts))
+
+
+def costs_at(backend: Native, spec: RunSpec, context: int, nodes: int, repeat: int) -> tuple[int, Costs]:
+    """What a round costs at this length of the context, or the nearest that the models hold; with that length."""
+    widths = [width for width in range(1, nodes + 2) if width <= 9 or width % 4 == 1 or width == nodes + 1]
+    (length,) = fitting([context], nodes + 1, backend)
+    return length, calibrate(backend, [length], widths, repeat, spec.seed, spec=spec).costs(length)
+
+
+def method_file(found: Found, spec: RunSpec, data: Sequence[str]) -> str:
+    """The tree as a method file."""
+    law = f"temperature {spec.temperature:g}" if spec.temperature else "greedy"
+    size, branching = found.tree, type(branching_of(spec)).__name__
+    drafter = {"Planned": {"model": "draft", "parents": list(found.parents), "branching": branching}}
+    content = {
+        "summary": f"Sequoia's best tree for {spec.target} and {spec.draft} ({law}, on {', '.join(data)}): "
+        f"{size.nodes} nodes in {size.depth} levels",
+        "paper": "Sequoia, Chen et al. 2024 (arXiv 2402.12374), tree search from measured acceptance and costs",
+        "lossless": True,
+        "method": {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}},
+    }
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)

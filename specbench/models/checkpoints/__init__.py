@@ -1,0 +1,1 @@
+"""From the name of a checkpoint to a loaded, checked network."""

@@ -1,0 +1,54 @@
+"""The weight files of a checkpoint: which there are, and whether they are whole. Opens headers, reads no weights."""
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from specbench.errors import UnusableModelError
+from specbench.models.checkpoints import hub
+from specbench.models.checkpoints.hub import one_line
+from specbench.models.checkpoints.pairs import Checkpoint
+
+
+def find(checkpoint: Checkpoint) -> tuple[Path, list[Path]]:
+    """The folder of a checkpoint and its weight files: safetensors where there are any, pickled files else."""
+    for patterns in (hub.SAFETENSORS, hub.PICKLED):
+        single = patterns[0]
+        folder = hub.fetch(checkpoint, patterns)
+        if (folder / single).exists():
+            return folder, [_whole(checkpoint, folder / single)]
+        index = folder / f"{single}.index.json"
+        if index.exists():
+            return folder, [_whole(checkpoint, file) for file in _shards(checkpoint, index)]
+    expected = f"{hub.SAFETENSORS[0]} or {hub.PICKLED[0]}"
+    raise UnusableModelError(f"{checkpoint.name}: no weights in {folder}, expected {expected}, whole or in shards")
+
+
+def _shards(checkpoint: Checkpoint, index: Path) -> list[Path]:
+    try:
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UnusableModelError(f"{checkpoint.name}: {index} is damaged{_again(checkpoint)}") from error
+    files = sorted(index.parent / str(name) for name in names)
+    if absent := [file.name for file in files if not file.exists()]:
+        raise UnusableModelError(f"{checkpoint.name}: {absent[0]} is missing in {index.parent}{_again(checkpoint)}")
+    return files
+
+
+def _whole(checkpoint: Checkpoint, file: Path) -> Path:
+    # The header of a safetensors file tells its length; transformers would not name the file that is too short.
+    if file.suffix == ".safetensors":
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            reason = f"{file} is damaged: {one_line(error)}{_again(checkpoint)}"
+            raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
+    return file
+
+
+def _again(checkpoint: Checkpoint) -> str:
+    if Path(checkpoint.source).is_dir():
+        return "; copy it again from where it came"
+    return f"; delete it and run `{hub.download_command(checkpoint)}`"

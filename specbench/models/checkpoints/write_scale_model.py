@@ -1,0 +1,151 @@
+"""Scale models as folders that transformers and vLLM load like any other: weights in shards, tokenizer, model card.
+
+Knows files; must not know how weights are placed. A folder is there whole or not at all, and equal arguments give equal
+bytes. Shards are made and written one after the other.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from huggingface_hub import StateDictSplit, split_torch_state_dict_into_shards
+from safetensors.torch import save_file
+from transformers import PreTrainedConfig
+
+from specbench.errors import UsageError
+from specbench.models.checkpoints import hub, loading
+from specbench.models.checkpoints.pairs import GROWN, resolve
+from specbench.models.scale import grow, growth
+
+CPU = torch.device("cpu")
+TOKENIZER = (*loading.TOKENIZER_FILES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+             "vocab.txt", "merges.txt", "chat_template.jinja")  # fmt: skip
+CARD = """# {label}: a scale model
+
+The function of `{small}` at the cost of `{like}`: a small Llama checkpoint enlarged to a larger shape **without
+changing what it computes**. It answers as well, or as badly, as the small model; it takes the memory, the bandwidth and
+the arithmetic of the large one. It was made by `specbench models grow` to measure speculative decoding where no large
+checkpoint can be had. It must not be used for anything else, and no number measured on it is a statement about the
+model whose shape it has: acceptance is the small pair's.
+
+| | |
+|---|---|
+| parameters | {parameters:,} |
+| weights | {dtype} |
+| layers × width | {layers} × {width} |
+| vocabulary | {vocabulary:,} rows, of which the first {known:,} are tokens; the others are never drawn |
+
+{notes}
+The licence is that of `{small}`. Zeros and noise fill what the original does not: see `specbench/models/grow.py`.
+"""
+
+
+def write_scale_model(
+    small: str, like: str, out: Path, dtype: torch.dtype, max_shard_size: str = "5GB", *, force: bool = False
+) -> None:
+    """Write the checkpoint `small` grown to the shape `like` into the folder `out`.
+
+    UsageError if `out` is there already (with `force`: if it holds anything but a scale model) or the disk is too full;
+    UnusableModelError if the checkpoint cannot be grown.
+    """
+    checkpoint = resolve(f"{small}{GROWN}{like}")
+    config = loading.load_config(checkpoint)
+    config.dtype = dtype
+    tensors = grow.empty_weights(grow.skeleton(config))
+    shards = sharded(tensors, max_shard_size)
+    check_place(out, force)
+    check_disk(out, sum(t.nbytes for t in tensors.values()))
+    original = loading.load_original(checkpoint)
+    sizes = growth.Growth.of(original.model.config, config)
+    with appearing(out) as folder:
+        config.save_pretrained(folder)
+        copy_tokenizer(hub.fetch(checkpoint), folder)
+        original.model.generation_config.save_pretrained(folder)
+        (folder / "README.md").write_text(card(config, sizes, tensors), encoding="utf-8")
+        source = original.model.state_dict()
+        for file, names in shards.filename_to_tensors.items():
+            part = {n: grow.grown(n, tensors[n], source, sizes, CPU) for n in names}
+            save_file(part, folder / file, metadata={"format": "pt"})
+            shutil.copymode(folder / "config.json", folder / file)  # safetensors lets nobody else read its files
+        write_index(shards, folder)
+
+
+def sharded(tensors: dict[str, torch.Tensor], max_shard_size: str) -> StateDictSplit:
+    """Which weights go into which file."""
+    try:
+        return split_torch_state_dict_into_shards(tensors, max_shard_size=max_shard_size)
+    except ValueError as error:
+        raise UsageError(f"--max-shard-size {max_shard_size!r}: write a size such as 5GB or 500MB") from error
+
+
+def write_index(shards: StateDictSplit, folder: Path) -> None:
+    if shards.is_sharded:
+        index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """The files of the original's tokenizer, as they are."""
+    for file in sorted({file for pattern in TOKENIZER for file in source.glob(pattern)}):
+        shutil.copyfile(file, folder / file.name)
+
+
+def card(config: PreTrainedConfig, sizes: growth.Growth, tensors: dict[str, torch.Tensor]) -> str:
+    """The model card."""
+    told = getattr(config, growth.KEY)
+    return CARD.format(
+        label=growth.label(config),
+        small=told["from"],
+        like=told["like"],
+        parameters=sum(t.numel() for t in tensors.values()),
+        dtype=str(config.dtype).removeprefix("torch."),
+        layers=sizes.large.num_hidden_layers,
+        width=sizes.large.hidden_size,
+        vocabulary=sizes.large.vocab_size,
+        known=sizes.small.vocab_size,
+        notes="".join(f"* unlike `{told['like']}`: {note}\n" for note in told["notes"]),
+    )
+
+
+def check_place(out: Path, force: bool) -> None:
+    """Whether a folder may be put here: nothing but a scale model is ever replaced."""
+    if not out.exists() and not out.is_symlink():
+        return
+    if not force:
+        raise UsageError(f"{out} is there already: choose another --out, or replace it with --force")
+    if not out.is_dir() or out.is_symlink() or not (is_scale_model(out) or not any(out.iterdir())):
+        raise UsageError(f"{out} is no scale model: --force replaces nothing else; choose another --out")
+
+
+def is_scale_model(folder: Path) -> bool:
+    try:
+        return growth.KEY in json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def check_disk(out: Path, size: int) -> None:
+    """Whether `size` bytes fit where `out` is to be."""
+    place = next(folder for folder in out.absolute().parents if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < size + 2**26:  # and the tokenizer
+        raise UsageError(f"{out} needs {size / 1e9:.1f} GB, and {place} has {free / 1e9:.1f} GB left")
+
+
+@contextmanager
+def appearing(out: Path) -> Iterator[Path]:
+    """A folder to be filled that takes the place of `out` when it is whole; nothing of it stays where that fails."""
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
+        new, old = Path(scratch) / "new", Path(scratch) / "old"
+        new.mkdir()
+        yield new
+        if out.exists():
+            os.rename(out, old)
+        os.rename(new, out)

@@ -1,0 +1,1 @@
+"""A Hugging Face network as a function (context, token tree) → distributions."""

@@ -1,0 +1,173 @@
+"""Early exit with one cache: the first layers of a network draft, and what they computed is not computed again.
+
+As in LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710): verification runs the first layers for the last drafted token
+alone and goes on from what they left of the others. Knows when they have seen a draft; must not know how it is judged.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.decode import begin
+from specbench.decoding.randomness import Source, seeded
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import After, Context, Model, Verdict
+from specbench.errors import UnusableModelError, UsageError
+from specbench.models.checkpoints.hub import one_line
+from specbench.models.network.caches import RowStaticCache
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from specbench.models.network.layers import base_of, shares
+from specbench.models.network.probe import LOOSE, TOLERANCE
+from specbench.models.network.split import Split
+
+TEXT, DRAFTED = (2, 3, 4, 5, 6), 3  # of the check: what is committed, and how many tokens are drafted behind it
+REFUSED = "this network cannot be run in two parts: use --method early-exit, whose draft has a cache of its own"
+
+
+def sharing(models: Mapping[str, Causal], named: Collection[str]) -> dict[str, Model]:
+    """The models by name; those of the `named` ones that say so share a cache with the network they are the start of.
+
+    UsageError where two would share one cache, where nobody fills it, or where the passes of a network are made ready
+    one by one;
+    UnusableModelError for a network that does not come out the same in two parts.
+    """
+    found: dict[str, Model] = {**models}
+    early = [name for name in models if name in named and shares(name)]
+    if len({base_of(name) for name in early}) < len(early):
+        raise UsageError(f"{' and '.join(early)}: a network can share its cache with one early exit")
+    for name in early:
+        if base_of(name) not in named:
+            raise UsageError(f"{name}: the method does not judge with {base_of(name)}, whose cache it would share")
+        whole, depth = models[base_of(name)], models[name].config.num_hidden_layers
+        if whole.passes is not None:
+            raise UsageError(f"{name}: drafts of varying length share a cache in --tier eager only")
+        check(name, whole, depth)
+        found[base_of(name)], found[name] = pair(whole, depth)
+    return found
+
+
+def pair(whole: Causal, depth: int) -> tuple["Resumed", "Early"]:
+    """The model that judges and the one that drafts with its first `depth` layers; both stand in for `whole`."""
+    judge = Resumed(whole, depth)
+    return judge, Early(judge)
+
+
+@torch.no_grad()
+def check(name: str, whole: Causal, depth: int) -> None:
+    """Raise UnusableModelError unless a draft, judged in two parts, gets the laws of one plain pass."""
+    network, width = whole.network, whole.width
+    device = next(network.parameters()).device
+    judge, early = pair(Causal(network, Law(), width), depth)
+    context = begin([[token % width for token in TEXT]], DRAFTED + 1, DRAFTED, [], device)
+    try:
+        judge.start(context)
+        ids, _ = early.sample(context, DRAFTED, seeded([0], device))
+        found = judge.probs(context, TokenTree.chain(ids))
+    except Exception as error:  # whatever the code of a network raises that does not expect to be two
+        raise UnusableModelError(f"{name}: {REFUSED} ({one_line(error)})") from error
+    text = torch.cat([context.seq[:, : len(TEXT)], ids], 1)
+    plain = Law()(network(input_ids=text).logits[:, len(TEXT) - 1 :], width)
+    distance = float(((found - plain).abs().sum(-1) / 2).max())
+    if plain.isfinite().all() and not distance <= TOLERANCE.get(whole.dtype, LOOSE):
+        raise UnusableModelError(f"{name}: {REFUSED} (its laws change by {distance:.2g}, total variation)")
+
+
+class Resumed:
+    """The whole network as the model that judges: of a chain that its first layers have just drafted it computes only
+    what they have not. Of every other tree they compute all nodes again."""
+
+    static: ClassVar[bool] = True
+
+    def __init__(self, whole: Causal, depth: int) -> None:
+        self.split = Split(whole.network, depth)
+        self.model = Causal(self.split, whole.law, whole.width, whole.fixed)
+        self.drawn: Tensor | None = None  # the ids [B, n] that the first layers drew last, by themselves
+
+    @property
+    def cache(self) -> RowStaticCache | None:
+        """That of both parts, and of the states between them."""
+        return self.model.cache
+
+    @cache.setter
+    def cache(self, cache: RowStaticCache | None) -> None:
+        self.model.cache = cache
+
+    def start(self, context: Context) -> None:
+        self.model.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        # The very tensor that was drawn, so nothing else was drafted; and whoever refeeds has committed by himself.
+        self.split.ahead = refeed == 0 and tree.size > 0 and tree.ids is self.drawn
+        self.drawn = None
+        try:
+            return self.model.probs(context, tree, refeed)
+        finally:
+            self.split.ahead = False
+
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        return self.model.expand(context, tree, new, refeed, raw)
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self.model.sample(context, k, rng, refeed, after)
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        self.model.settle(start, tree, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.model.select(rows)
+
+
+class Early:
+    """The first layers as a model that drafts, on the cache of the whole network, which takes in what is committed."""
+
+    static: ClassVar[bool] = True
+
+    def __init__(self, judge: Resumed) -> None:
+        self.judge, whole = judge, judge.model
+        self.model = Causal(judge.split.first, whole.law, whole.width, whole.fixed)
+
+    @property
+    def cache(self) -> RowStaticCache | None:
+        return self.judge.cache
+
+    @cache.setter
+    def cache(self, cache: RowStaticCache | None) -> None:
+        self.judge.cache = cache
+
+    def start(self, context: Context) -> None:
+        return  # the judge takes in the prompts, with all layers
+
+    def admit(self, context: Context, row: int) -> None:
+        return
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        ids, rows = self._first().sample(context, k, rng, refeed, after)
+        self.judge.drawn = ids
+        return ids, rows
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        return self._first().probs(context, tree, refeed)
+
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        return self._first().expand(context, tree, new, refeed, raw)
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        return  # the judge moves all layers
+
+    def select(self, rows: Tensor) -> None:
+        return
+
+    def _first(self) -> Causal:
+        """The model on the cache of today; what was drawn before may be overwritten by what comes now."""
+        self.model.cache, self.judge.drawn = self.judge.cache, None
+        return self.model

@@ -1,0 +1,200 @@
+"""A network over few of the keys in its own cache: which ones, where they lie, and what that means for positions.
+
+TriForce's retrieval cache (Sun et al. 2024, arXiv 2404.11912, §4.2). Knows keys and slots; must not know which
+tokens lie in them, or what the rows are for.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specbench.decoding.randomness import Source
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import After, Context, Model, Verdict
+from specbench.errors import UsageError
+from specbench.models.network.attention import NAME
+from specbench.models.network.caches import RowStaticCache, RowStaticLayer
+
+AHEAD = 64  # slots for what is drafted behind a full tail; where more is drafted there will be more
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie in a cache of retrieved keys: first tokens from anywhere, then text in order. Tensors are [B].
+
+    retrieved: slots for the former, of which those below `filled` are in use. shift: position less slot of the latter.
+    floor: the first slot whose token is fed; the keys before it are copies.
+    """
+
+    retrieved: int
+    shift: Tensor
+    filled: Tensor
+    floor: Tensor
+
+    def seen(self, slots: int) -> Tensor:
+        """[B, 1, 1, slots] bool: which slots are in use."""
+        slot = torch.arange(slots, device=self.filled.device)
+        return ((slot < self.filled.unsqueeze(1)) | (slot >= self.retrieved))[:, None, None]
+
+    def select(self, rows: Tensor) -> "Layout":
+        parts = (self.shift, self.filled, self.floor)
+        return Layout(self.retrieved, *(part.index_select(0, rows) for part in parts))
+
+
+class Keeper(Model, Protocol):
+    """What is needed of a network and of its twin that reads retrieved keys."""
+
+    cache: RowStaticCache | None
+    layout: Layout | None  # none: every token lies at the slot of its position
+    fixed: bool
+
+    def queries(self, context: Context) -> list[Tensor]:
+        """[B, H, D] of every layer, of the last committed token. What the pass writes, a later one writes again."""
+        ...
+
+
+class Retrieved:
+    """The law of `target` where `reader`, its twin, sees `budget` retrieved tokens and those in the tail behind them.
+
+    In every layer and key head the first chunk of the text is kept and those with the highest scores: the inner product
+    of their mean key and the last query, summed over the queries that share the head. Keys keep their positions. The
+    tail begins with what fills no chunk; after `tail` new tokens everything is chosen again, for a row by itself.
+    """
+
+    static: ClassVar[bool] = False
+
+    def __init__(self, target: Keeper, reader: Keeper, budget: int, chunk: int, tail: int) -> None:
+        self.target, self.reader, self.chunk, self.tail = target, reader, chunk, tail
+        self.chunks = budget // chunk
+        self.slots = self.chunks * chunk + chunk + tail + AHEAD
+
+    def start(self, context: Context) -> None:
+        if self.reader.cache is None or not self.reader.fixed:
+            self.reader.cache = RowStaticCache(len(self._full.rows), self.slots)
+        none = torch.zeros_like(context.pos)
+        self.reader.layout = Layout(self.chunks * self.chunk, none, none, none)
+        self._choose(context, torch.arange(context.rows, device=none.device))
+
+    def admit(self, context: Context, row: int) -> None:
+        self._choose(context, torch.tensor([row], device=context.pos.device))
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        return self.reader.probs(self._short(context, tree.size, refeed), tree, refeed)
+
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        return self.reader.expand(self._short(context, tree.size, refeed), tree, new, refeed, raw)
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self.reader.sample(self._short(context, k, refeed), k, rng, refeed, after)
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        self.reader.settle(start - self._layout.shift, tree, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.reader.select(rows)
+        self.reader.layout = self._layout.select(rows)
+
+    @property
+    def _full(self) -> RowStaticCache:
+        assert self.target.cache is not None, "the target takes in the prompts before what drafts for it"
+        return self.target.cache
+
+    @property
+    def _layout(self) -> Layout:
+        assert self.reader.layout is not None, "start() comes before any other call"
+        return self.reader.layout
+
+    @torch.no_grad()
+    def _choose(self, context: Context, rows: Tensor) -> None:
+        """Choose the chunks of the given rows [B'] anew, from all committed tokens but the last."""
+        queries, reach = self.target.queries(context), context.reach
+        pos, every = context.pos.index_select(0, rows), len(rows) == context.rows
+        whole, within = pos // self.chunk, torch.arange(self.chunk, device=pos.device)
+        assert self.reader.cache is not None
+        for own, full, query in zip(self.reader.cache.rows, self._full.rows, queries, strict=True):
+            assert full.keys is not None
+            assert full.values is not None
+            stores = [store[:, :, :reach] for store in (full.keys, full.values)]
+            stores = stores if every else [store.index_select(0, rows) for store in stores]
+            chosen = best_chunks(query.index_select(0, rows), stores[0], whole, self.chunk, self.chunks)
+            behind = whole[:, None, None].expand(-1, chosen.shape[1], 1)  # what fills no chunk; rubbish follows it
+            place = (torch.cat([chosen, behind], 2).unsqueeze(-1) * self.chunk + within).flatten(2).clamp_max(reach - 1)
+            fill(own, rows, *(s.gather(2, place.unsqueeze(-1).expand(-1, -1, -1, s.shape[3])) for s in stores))
+        self._note(rows, pos, whole)
+
+    def _note(self, rows: Tensor, pos: Tensor, whole: Tensor) -> None:
+        """The layout of the given rows: they had `whole` chunks [B'] to choose from, and keys before pos [B']."""
+        old = self._layout
+        shift = whole * self.chunk - old.retrieved
+        filled = whole.clamp_max(self.chunks) * self.chunk
+        new = (place.index_copy(0, rows, here) for place, here in
+               ((old.shift, shift), (old.filled, filled), (old.floor, pos - shift)))  # fmt: skip
+        self.reader.layout = Layout(old.retrieved, *new)
+
+    def _short(self, context: Context, drafted: int, refeed: int) -> Context:
+        """The text as the reader's slots have it; the host reads how full they are.
+
+        Only a caller that says that others may have committed tokens (`refeed`) calls after the target has been fed:
+        within a draft of several rounds its cache lacks their tokens, and nothing is chosen anew.
+        """
+        place = context.pos - self._layout.shift
+        since = place - self._layout.floor
+        stale = (since >= self.tail) | (since < 0)
+        some, longest = torch.stack([stale.any().long(), place.max()]).tolist()
+        if some and refeed:
+            self._choose(context, stale.nonzero()[:, 0])
+        self._enlarge(longest + 1 + drafted)
+        layout = self._layout
+        slot = torch.arange(self.slots, device=place.device)
+        source = (slot + layout.shift.unsqueeze(1)).clamp(0, context.seq.shape[1] - 1)
+        last = (context.last - layout.shift).clamp_max(self.slots - 1)
+        seq, pos = context.seq.gather(1, source), context.pos - layout.shift
+        return replace(context, seq=seq, pos=pos, last=last, reach=self.slots, tight=False)
+
+    def _enlarge(self, needed: int) -> None:
+        """More slots behind the others where `needed` are more than there are."""
+        if needed <= self.slots:
+            return
+        self.slots = needed + AHEAD
+        old, self.reader.cache = self.reader.cache, RowStaticCache(len(self._full.rows), self.slots)
+        assert old is not None
+        for own, layer in zip(self.reader.cache.rows, old.rows, strict=True):
+            assert layer.keys is not None
+            assert layer.values is not None
+            fill(own, torch.arange(len(layer.keys), device=layer.keys.device), layer.keys, layer.values)
+
+
+def best_chunks(query: Tensor, keys: Tensor, whole: Tensor, chunk: int, most: int) -> Tensor:
+    """[B, H', most] numbers of the chunks of keys [B, H', L, D] that fit query [B, H, D] best, best first.
+
+    Row b has `whole[b]` chunks; its first one always comes first, and numbers behind the whole[b]-th mean nothing.
+    """
+    chunks = keys.shape[2] // chunk
+    rows, heads, _, size = keys.shape
+    means = keys[:, :, : chunks * chunk].reshape(rows, heads, chunks, chunk, size).mean(3)
+    shared = query.reshape(rows, heads, -1, size).sum(2)  # of the queries that read this head
+    number = torch.arange(chunks, device=keys.device)
+    scores = (means @ shared.unsqueeze(-1)).squeeze(-1).masked_fill(number == 0, torch.inf)
+    scores = scores.masked_fill(number >= whole[:, None, None], -torch.inf)
+    return F.pad(scores, (0, max(most - chunks, 0)), value=-torch.inf).topk(most).indices
+
+
+def unreadable(name: str, attention: str) -> UsageError:
+    """Why nothing can be chosen: the network sees some keys only, or its attention is a function that is not ours."""
+    why = "its attention is a window" if attention == NAME else f"its attention ({attention}) shows no queries"
+    return UsageError(f"{name}: no keys can be retrieved, {why}: take a method without Retrieval")
+
+
+def fill(layer: RowStaticLayer, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Write keys and values [B', H, m, D] to the first m slots of the given rows [B'], which are all at first."""
+    if not layer.is_initialized:
+        layer.lazy_initialization(keys, values)
+    assert layer.keys is not None
+    assert layer.values is not None
+    for store, states in ((layer.keys, keys), (layer.values, values)):
+        store[rows, :, : states.shape[2]] = states

@@ -1,0 +1,1 @@
+"""Scale models: a small checkpoint grown to a large shape without changing its function."""

@@ -1,0 +1,115 @@
+"""Whether the tables of a run's folder are what its journal renders: `verdict` and `compare` believe no others.
+
+Knows rows and their text; must not know what a column means.
+"""
+
+import csv
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UsageError
+from specbench.results import journal
+from specbench.results.cells import UNFINISHED
+from specbench.results.reading import RESULTS, SAMPLES, Run, read_run
+from specbench.results.writing import plain, read_csv
+from specbench.wording import clean, first_line, grouped, shown_path
+
+Row = Mapping[str, Any]
+CLOSE = 1e-9  # other versions of numpy and scipy, and other processors, differ in the last digits of what they compute
+
+
+def audit(path: Path, *, samples: bool) -> list[str]:
+    """Notes on a run's folder; UsageError where results.csv, or samples.csv, is not what the journal renders."""
+    check_journal(path)
+    run = read_run(path)
+    results = read_table(run, RESULTS)
+    there = {row.get("cell", "") for row in results}
+    cells = [cell for cell in run.cells if cell.spec.key in there or cell.spec.key in run.ended]
+    behind = {row.get("cell", "") for row in results if row.get("status") in UNFINISHED}
+    check(run, RESULTS, results, [cell.row() for cell in cells], behind)
+    if samples:
+        rows = [row for cell in cells for row in cell.sample_rows()]
+        check(run, SAMPLES, read_table(run, SAMPLES), rows, behind)
+    return notes(run)
+
+
+def check_journal(path: Path) -> None:
+    """UsageError that names the table which may be given instead where there is no journal."""
+    if not (path / journal.NAME).is_file():
+        raise UsageError(
+            f"{shown_path(path)} has no {journal.NAME}, which would tell whether its tables were edited: give "
+            f"{shown_path(path / RESULTS)} by itself to have it read unverified"
+        )
+
+
+def notes(run: Run) -> list[str]:
+    """What a reader of the tables must know: that cells are not in them yet."""
+    left = len(run.specs) - len(run.ended)
+    if not left:
+        return []
+    return [f"{shown_path(run.path)}: {left} of {len(run.specs)} cells have not ended; {again(run)} goes on with them"]
+
+
+def again(run: Run) -> str:
+    return f"`specbench sweep --resume {shown_path(run.path)}`"
+
+
+def read_table(run: Run, name: str) -> list[dict[str, str]]:
+    """The rows of a table of the run; UsageError where there is none."""
+    file = run.path / name
+    try:
+        return read_csv(file)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{shown_path(run.path)} has no {name}: the run was cut off before a cell had ended, or somebody took it "
+            f"away; {again(run)} goes on and renders it"
+        ) from None
+    except (OSError, ValueError, csv.Error) as error:
+        said = first_line(error)
+        raise UsageError(f"{shown_path(file)} is not a CSV text file ({said}); {again(run)} renders it anew") from error
+
+
+def check(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Row], behind: Collection[str]) -> None:
+    """UsageError, naming the first difference, where a table is not what the journal renders.
+
+    `behind` are the cells whose rows may be older than the journal: those of a run that was killed twice. Nobody is
+    said to have edited them, nor a row that is not there yet.
+    """
+    ours, theirs = by_cell(rendered), by_cell(found)
+    for key in dict.fromkeys((*ours, *theirs)):
+        rows = theirs.get(key, [])
+        if said := difference(rows, ours.get(key, [])):
+            older = "it is older than the journal, or " if key in behind or not rows else ""
+            raise UsageError(
+                f"{shown_path(run.path / name)}: {said} (cell {clean(key, 20)}): {older}it was edited, damaged or "
+                f"rendered by another version; {again(run)} renders it anew"
+            )
+
+
+def by_cell(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {str(group[0].get("cell", "")): group for group in grouped(rows, lambda row: row.get("cell", ""))}
+
+
+def difference(found: Sequence[Row], rendered: Sequence[Row]) -> str | None:
+    """The first cell in which the rows of a table are not those of the journal, in words."""
+    if len(found) != len(rendered):
+        return f"{len(found)} rows where the journal gives {len(rendered)}"
+    for theirs, ours in zip(found, rendered, strict=True):
+        for column in dict.fromkeys((*ours, *theirs)):
+            text, value = theirs.get(column, ""), ours.get(column)
+            if not same(text, value):
+                return f"{clean(column)} is {clean(text)!r} where the journal gives {clean(plain(value))!r}"
+    return None
+
+
+def same(text: Any, value: Any) -> bool:
+    """Whether a cell of a table is a value: numbers but for their last digits, texts to the letter."""
+    written = plain(value)
+    if isinstance(written, float):
+        try:
+            return math.isclose(float(text), written, rel_tol=CLOSE, abs_tol=CLOSE)
+        except (TypeError, ValueError):
+            return False
+    return bool(text == str(written))

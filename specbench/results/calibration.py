@@ -1,0 +1,127 @@
+"""What calibrate has measured, and what follows from it: v, c, the free width, the K to choose for an α.
+
+Knows milliseconds and formulas; must not know models or clocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import numpy as np
+
+from specbench.theory import formulas
+from specbench.theory.costs import Costs
+from specbench.wording import ranges
+
+ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+FREE = 1.10  # a pass up to this many times as long as one over a single token counts as free
+
+
+@dataclass(frozen=True)
+class Point:
+    """One line of calibration.csv: median milliseconds of many calls with their quartiles.
+
+    target: one pass over `width` tokens; draft: `width` tokens drafted one after the other. v = ÷ that of width 1.
+    """
+
+    model: str
+    context: int
+    width: int
+    milliseconds: float
+    low: float
+    high: float
+    v: float
+
+
+def points(model: str, context: int, seconds: dict[int, Sequence[float]]) -> tuple[Point, ...]:
+    """The points of one model from the seconds of every call, by width; width 1 must be among them."""
+    alone = median(seconds[1])
+    found = []
+    for width, values in sorted(seconds.items()):
+        low, _, high = quantiles(values, method="inclusive") if len(values) > 1 else [values[0]] * 3
+        middle = median(values)
+        found.append(Point(model, context, width, 1000 * middle, 1000 * low, 1000 * high, middle / alone))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Level:
+    """Everything measured at one length of the context. step: milliseconds of one baseline decode step; overhead:
+    what the acceptance stage and the host add to a round beyond their part in a baseline step, in such steps."""
+
+    context: int
+    step: float
+    overhead: float
+    target: tuple[Point, ...]
+    draft: tuple[Point, ...]
+
+    def costs(self) -> Costs:
+        """In baseline steps. verify[K] is a step with the pass over K + 1 tokens in it, so verify[0] is 1; widths that
+        were not measured lie on a line between their neighbours."""
+        first, last = self.draft[0], self.draft[-1]
+        later = (last.milliseconds - first.milliseconds) / max(last.width - first.width, 1)
+        widths = [p.width for p in self.target]
+        passes = np.interp(range(1, widths[-1] + 1), widths, [p.milliseconds for p in self.target])
+        verify = tuple(max(0.0, 1 + float(more) / self.step) for more in passes - passes[0])
+        return Costs(first.milliseconds / self.step, max(later, 0.0) / self.step, verify, self.overhead)
+
+    def rounds(self) -> tuple[float, ...]:
+        """Cost of a round by K, in baseline steps."""
+        costs = self.costs()
+        return formulas.round_costs(costs.first, costs.later, costs.verify, costs.overhead)
+
+    def free_width(self) -> int:
+        """The number of tokens up to which no pass costs more than 1.10 times that over one token."""
+        dear = [p.width for p in self.target if p.v > FREE]
+        return max(p.width for p in self.target if not dear or p.width < dear[0])
+
+    def summary(self) -> dict[str, Any]:
+        """One row of what follows at this length, whatever α is."""
+        costs = self.costs()
+        return {
+            "context": self.context,
+            "baseline_step_ms": self.step,
+            "draft_first_ms": costs.first * self.step,
+            "draft_later_ms": costs.later * self.step,
+            "c_first": costs.first,
+            "c_later": costs.later,
+            "overhead": costs.overhead,
+            "free_width": self.free_width(),
+            "break_even_alpha": formulas.break_even_alpha_of(self.rounds()),
+        }
+
+    def choices(self) -> list[dict[str, Any]]:
+        """The K that theory chooses for a range of α, with the speedup it predicts; K 0 where none pays."""
+        rounds, found = self.rounds(), []
+        for alpha in ALPHAS:
+            k, speedup = formulas.best_k_of(alpha, rounds)
+            near = formulas.near_best_of(alpha, rounds)
+            found.append(
+                {"context": self.context, "alpha": alpha, "best_k": k, "speedup": speedup, "near_best": ranges(near)}
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A pair on a machine, at several lengths of the context."""
+
+    levels: tuple[Level, ...]
+
+    def costs(self, context: int) -> Costs:
+        """At the measured length that is nearest to `context`."""
+        return min(self.levels, key=lambda level: abs(level.context - context)).costs()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of calibration.csv."""
+        return [asdict(point) for level in self.levels for point in (*level.target, *level.draft)]
+
+    def document(self) -> dict[str, Any]:
+        """calibration.json: the points and what follows from them."""
+        return {
+            "points": self.rows(),
+            "contexts": [level.summary() for level in self.levels],
+            "costs": [{"context": level.context, **asdict(level.costs())} for level in self.levels],
+            "choices": [choice for level in self.levels for choice in level.choices()],
+        }

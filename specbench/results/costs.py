@@ -1,0 +1,89 @@
+"""What seconds come to: the costs of a round, its phases, throughput, and the batch at which nothing is won.
+
+Knows samples and the formulas; must not know tables or files.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from heapq import heapreplace
+
+from specbench import metrics
+from specbench.metrics import Trace
+from specbench.results.batches import Measured, decodes
+from specbench.theory import formulas
+
+
+def timing(traces: Sequence[Trace]) -> metrics.Timing:
+    """The totals of one arm; a span counts where it is outermost, its inner spans are part of it."""
+    return metrics.Timing(
+        seconds=math.fsum(t.seconds for t in traces),
+        draft=math.fsum(t.spans.get("draft", 0.0) for t in traces),
+        verify=math.fsum(t.spans.get("verify", 0.0) for t in traces),
+        accept=math.fsum(t.spans.get("accept", 0.0) for t in traces),
+        draft_first=math.fsum(t.spans.get("draft/first", 0.0) for t in traces),
+        rounds=sum(len(t.rounds) for t in traces),
+        drafted=sum(r.drafted for t in traces for r in t.rounds),
+        tokens=sum(len(t.tokens) for t in traces),
+    )
+
+
+def costs(samples: Sequence[Measured], baseline: metrics.Timing, method: metrics.Timing) -> dict[str, float]:
+    """Seconds as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second.
+
+    Rows decoded together share their time: a round or a step of a batch of B takes a B-th of what a clock shows.
+    """
+    cost = metrics.costs(baseline, method)
+    drafts = sum(r.drafted > 0 for s in samples for r in s.method.rounds)
+    return {
+        "c": cost.c,
+        "v": cost.v,
+        "overhead": cost.overhead,
+        "baseline_step_ms": 1000 * cost.baseline_step_seconds,
+        "round_ms": 1000 * cost.round_seconds,
+        **{f"round_{phase}_ms": 1000 * s for phase, s in asdict(metrics.phases(method)).items()},
+        "draft_token_ms": 1000 * metrics.ratio(method.draft, method.drafted),
+        "draft_first_ms": 1000 * metrics.ratio(method.draft_first, drafts),
+        "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
+        "tokens_per_second": metrics.ratio(method.tokens, method.seconds),
+        "baseline_prefill_ms": 1000 * math.fsum(s.baseline.prefill_seconds for s in samples) / len(samples),
+        "prefill_ms": 1000 * math.fsum(s.method.prefill_seconds for s in samples) / len(samples),
+    }
+
+
+def break_even(
+    samples: Sequence[Measured], baseline: metrics.Timing, method: metrics.Timing, nodes: float, rows: int
+) -> float:
+    """The batch at which the speedup would be 1 (`theory.break_even_batch`), from a cell measured with so many rows.
+
+    The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost and its cost per token:
+    n = `nodes`, drafted tokens in a mean pass. Rows that stood idle at the end of a turn are not in it. NaN where the
+    longer pass was not the slower one.
+    """
+    if not method.drafted or not baseline.verify or not nodes:
+        return math.nan
+    turns = decodes(samples)
+    steps = passes([[samples[i].baseline for i in turn] for turn in turns], rows)
+    rounds = passes([[samples[i].method for i in turn] for turn in turns], rows)
+    one, many = baseline.verify / steps, method.verify / rounds
+    per_token = (many - one) / (rows * nodes)
+    tokens = method.tokens / method.rounds
+    rest = baseline.seconds / steps - one
+    return formulas.break_even_batch(tokens, nodes, one - rows * per_token, per_token, rest, method.draft / rounds)
+
+
+def rows_idle(samples: Sequence[Measured], rows: int) -> float:
+    """The share of the method's passes in which a mean row had no prompt left: turns end raggedly, streams do not."""
+    traces = [[samples[i].method for i in turn] for turn in decodes(samples)]
+    return 1 - metrics.ratio(sum(len(t.rounds) for turn in traces for t in turn), rows * passes(traces, rows))
+
+
+def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
+    """Rounds that all rows took together: each prompt of a turn begins in the row that is free first."""
+    found = 0
+    for traces in turns:
+        free = [0] * rows
+        for trace in traces:
+            heapreplace(free, free[0] + len(trace.rounds))
+        found += max(free)
+    return found

@@ -1,0 +1,161 @@
+"""What a run leaves behind: a folder with run.json, the journal, and the tables rendered from what was measured.
+
+run.json is written before anything is measured, the journal gets one fsynced line per finished prompt, and every
+table is replaced atomically, so that whatever ends the run loses no finished measurement.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from specbench.errors import UsageError
+from specbench.redact import redact
+from specbench.results import journal
+from specbench.results.cells import Cell, Sample
+from specbench.results.journal_lines import begin_line, end_line, turn_line
+from specbench.results.reading import DESCRIPTION, RESULTS, SAMPLES, read_run
+from specbench.results.writing import LONGEST, replace_text, replacing, write_csv
+from specbench.spec import RunSpec
+from specbench.wording import clean, first_line
+
+LOCK = ".lock"
+
+
+def slug(name: str) -> str:
+    """A model's name as part of a folder name: its last component, only letters, digits, dot and dash, at most 40."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", redact(name).rstrip("/").rsplit("/", 1)[-1]).strip("-.")[:40] or "model"
+
+
+class RunFolder:
+    """`<parent>/<time>_<target>_<draft>_<hash>/` while it is being written; only one process can have it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.past: dict[RunSpec, Cell] = {}
+        self._made_here = False
+        self._lock = FileLock(self.path / LOCK, timeout=0)
+        with writing_to(self.path):
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise UsageError(f"{self.path} is being written by another process: wait for it, or end it") from None
+            self._journal = journal.Journal(self.path / journal.NAME)
+        self._begun: set[RunSpec] = set()
+        self._rows: dict[RunSpec, dict[str, Any]] = {}
+        self._samples: dict[RunSpec, list[dict[str, Any]]] = {}
+        self._rounds: dict[RunSpec, list[dict[str, Any]]] = {}
+        self._rendered = True
+
+    @classmethod
+    def create(cls, parent: Path, name: str, description: Mapping[str, Any]) -> "RunFolder":
+        """A new folder with run.json in it; UsageError where it cannot be written."""
+        with writing_to(parent):
+            path = make_folder(parent, name)
+            replace_text(path / DESCRIPTION, json.dumps(description, indent=2, sort_keys=True) + "\n")
+        folder = cls(path)
+        folder._made_here = True
+        return folder
+
+    @classmethod
+    def resume(cls, path: Path) -> "RunFolder":
+        """The folder of a run that was cut off, with the cells that its journal holds."""
+        read_run(path)  # says what is wrong with it before a lock file is made
+        folder = cls(path)
+        for cell in read_run(path).cells:  # nobody else writes any more
+            folder._keep(cell)
+            if cell.resolved or cell.status != "skipped":  # else its pair was not even loaded: it begins anew
+                folder.past[cell.spec] = cell
+                folder._begun.add(cell.spec)
+        return folder
+
+    def begin(self, cells: Sequence[Cell], turns: int) -> None:
+        """Note which cells begin and what their names stand for; those of a continued run are noted already."""
+        for cell in cells:
+            if cell.spec not in self._begun:
+                self._write({"begin": begin_line(cell.spec, cell.resolved)})
+                self._begun.add(cell.spec)
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        return  # nothing was measured
+
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
+        """Append one finished turn to the journal and wait until it is on disk."""
+        self._write({"turn": turn_line(samples)})
+
+    def end(self, cell: Cell) -> None:
+        """Append how a cell ended, and render the tables with it: a later cell may take hours, or the process."""
+        self.begin([cell], 0)
+        self._write({"end": end_line(cell)})
+        self._keep(cell)
+        self.render()
+
+    def _keep(self, cell: Cell) -> None:
+        self._rows[cell.spec], self._samples[cell.spec] = cell.row(), cell.sample_rows()
+        self._rounds[cell.spec] = [
+            {"cell": cell.spec.key, **r, "prompt": clean(s.prompt, LONGEST)}
+            for s in cell.samples
+            for r in s.round_rows()
+        ]
+        self._rendered = False
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with writing_to(self.path):
+            self._journal.append(line)
+
+    def render(self) -> None:
+        """Write results.csv, samples.csv and rounds.parquet anew from every cell that has ended."""
+        with writing_to(self.path):
+            write_csv(self.path / RESULTS, list(self._rows.values()))
+            write_csv(self.path / SAMPLES, [row for rows in self._samples.values() for row in rows])
+            write_rounds(self.path / "rounds.parquet", [row for rows in self._rounds.values() for row in rows])
+        self._rendered = True
+
+    def close(self) -> None:
+        """Render what an interrupt may have kept from the tables and let others write; a folder without cells goes."""
+        try:
+            if not self._rendered:
+                self.render()
+        finally:
+            self._journal.close()
+            self._lock.release()
+            if self._made_here and not self._begun:
+                shutil.rmtree(self.path, ignore_errors=True)
+
+
+def make_folder(parent: Path, name: str) -> Path:
+    for attempt in range(1, 1000):
+        path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+            continue
+        return path
+    raise UsageError(f"{parent} holds too many runs of one second; choose another --output-dir")
+
+
+@contextmanager
+def writing_to(place: Path) -> Iterator[None]:
+    """A full disk or a folder that cannot be written is told in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write results to {place}: {error.strerror or first_line(error)}; choose another --output-dir"
+        ) from error
+
+
+def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One row per round of every method: counts, and the chance of acceptance at each tested position."""
+    import pandas as pd
+
+    if rows:
+        with replacing(path) as temporary:
+            pd.DataFrame(rows).to_parquet(temporary, index=False)

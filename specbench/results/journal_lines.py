@@ -1,0 +1,114 @@
+"""Turns as lines of the journal: every arm's decode of its prompts, the shared baseline stored once. There and back.
+
+Knows the fields of samples and traces; must not know files. A line that cannot be true is refused with a ValueError,
+KeyError, TypeError or the like.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import Any, get_args
+
+from specbench.metrics import LevelCounts, RoundCounts, Trace
+from specbench.results.cells import Cell, Sample, Status
+from specbench.results.losslessness import Losslessness
+from specbench.results.possible import checked
+from specbench.spec import RunSpec
+
+SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn
+
+
+def turn_line(samples: Mapping[RunSpec, Sequence[Sample]]) -> dict[str, Any]:
+    """The samples of one turn, by cell: a line about one prompt, or about a batch of them."""
+    prompts = [dict(zip(samples, one, strict=True)) for one in zip(*samples.values(), strict=True)]
+    name = next(iter(prompts[0].values())).cluster
+    return {"cluster": name, "batch": [_prompt(one) for one in prompts]} if name else _prompt(prompts[0])
+
+
+def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
+    """The samples of one prompt, by cell. They have one baseline decode in common."""
+    first = next(iter(samples.values()))
+    arms = {spec.key: {"place": s.places[1], "trace": _written(s.method)} for spec, s in samples.items()}
+    baseline = {"place": first.places[0], "trace": _written(first.baseline)}
+    return {**{name: getattr(first, name) for name in SHARED}, "baseline": baseline, "arms": arms}
+
+
+def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
+    """The samples of a line, by the key of their cell."""
+    found: dict[str, list[Sample]] = {}
+    for one in line.get("batch", [line]):
+        for key, sample in _samples(one, str(line.get("cluster", ""))).items():
+            found.setdefault(key, []).append(sample)
+    return found
+
+
+def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
+    shared = {name: line[name] for name in SHARED}
+    baseline, place = _read(line["baseline"]["trace"]), line["baseline"]["place"]
+    return {
+        key: Sample(
+            **shared, places=(place, arm["place"]), baseline=baseline, method=_read(arm["trace"]), cluster=cluster
+        )
+        for key, arm in line["arms"].items()
+    }
+
+
+def _written(trace: Trace) -> dict[str, Any]:
+    return {
+        "tokens": list(trace.tokens),
+        "rounds": [_counts(one) for one in trace.rounds],
+        "seconds": trace.seconds,
+        "prefill_seconds": trace.prefill_seconds,
+        "spans": trace.spans,
+    }
+
+
+def _counts(one: RoundCounts) -> list[Any]:
+    inner = [list(astuple(level)) for level in one.inner]
+    whole = [one.drafted, one.surplus, one.tested, one.accepted, one.emitted]
+    return [*whole, list(one.overlap), one.nodes, one.distance, inner]
+
+
+def _round(line: Sequence[Any]) -> RoundCounts:
+    """The counts of a round from their line."""
+    drafted, surplus, tested, accepted, emitted, overlap, nodes, distance, inner = line
+    levels = tuple(LevelCounts(*level) for level in inner)
+    return RoundCounts(drafted, tested, accepted, emitted, tuple(overlap), nodes, distance, levels, surplus)
+
+
+def _read(written: Mapping[str, Any]) -> Trace:
+    rounds = tuple(_round(one) for one in written["rounds"])
+    spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
+    seconds, prefill = float(written["seconds"]), float(written["prefill_seconds"])
+    return checked(Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans))
+
+
+def begin_line(spec: RunSpec, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """That a cell has begun, and what its names stand for."""
+    return {"spec": spec.model_dump(mode="json"), "resolved": dict(resolved)}
+
+
+def end_line(cell: Cell) -> dict[str, Any]:
+    """How a cell ended; its samples stand in the lines of its turns."""
+    lossless = vars(cell.lossless)
+    return {
+        "cell": cell.spec.key,
+        "status": cell.status,
+        "error": cell.error,
+        "detail": cell.detail,
+        "lossless": lossless,
+        "ready": list(cell.ready),
+    }
+
+
+def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: Mapping[str, Any] | None) -> Cell:
+    """A cell from its lines, the samples by turn. One without an end was cut off by what killed the process."""
+    samples = [sample for turn in turns for sample in turn]
+    spec, resolved = RunSpec(**begun["spec"]), begun["resolved"]
+    if ended is None:
+        status = "partial" if samples else "skipped"
+        return Cell(spec, resolved, samples, status, "the run was cut off; go on with --resume")  # type: ignore[arg-type]
+    if ended["status"] not in get_args(Status) or (ended["status"] in ("ok", "mismatch") and not samples):
+        raise ValueError(f"a cell with {len(samples)} samples that ended as {ended['status']!r}")
+    lossless = Losslessness(**ended["lossless"])
+    ready = (float(ended["ready"][0]), float(ended["ready"][1]))
+    return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready)

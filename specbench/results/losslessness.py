@@ -1,0 +1,31 @@
+"""What is known of the output of a cell beside the baseline's, as data. Knows no texts and no models."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Verdict = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"]
+
+
+@dataclass(frozen=True)
+class Losslessness:
+    """`lossless` is identical, numeric, MISMATCH, not compared (sampled output differs by chance), or lossy.
+
+    lossy: sampled by a rule that is not lossless; how far it goes is the column law_distance.
+    """
+
+    verdict: Verdict = "not compared"
+    identical: int = 0
+    compared: int = 0
+    first_divergence: int | None = None
+    gap: float | None = None
+    noise: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "lossless": self.verdict,
+            "prompts_identical": self.identical,
+            "prompts_compared": self.compared,
+            "first_divergence": self.first_divergence,
+            "top2_gap": self.gap,
+            "noise_floor": self.noise,
+        }

@@ -1,0 +1,126 @@
+"""Nests of speculations in numbers: acceptance and costs of every level, and what a draft should cost by them.
+
+Knows traces and formulas; must not know tables or files. Level 1 is the cell itself, level 2 what drafts for it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from specbench.metrics import LevelCounts, RoundCounts, Trace, levels, ratio
+from specbench.theory.levels import chain_costs, nested_costs
+
+LEG = "draft/leg"  # the span of the drafters of a relay
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level inside a nest over all samples; its costs are in baseline steps.
+
+    c = seconds per token that was drafted for it, v = a pass of its model, both NaN where an engine tells no phases.
+    """
+
+    counts: LevelCounts
+    c: float
+    v: float
+
+    @property
+    def alpha(self) -> float:
+        return min(ratio(self.counts.overlap, self.counts.tested), 1.0)
+
+    def row(self, number: int) -> dict[str, float]:
+        """Its columns of results.csv."""
+        found = {"alpha": self.alpha, "tokens_per_round": ratio(self.counts.emitted, self.counts.rounds)}
+        found |= {"c": self.c, "v": self.v, "rounds": self.counts.rounds}
+        return {f"{name}_{number}": value for name, value in found.items()}
+
+
+def measured(traces: Sequence[Trace], step: float) -> list[Level]:
+    """Levels 2, 3, … of a nest; none of other methods. step: seconds of a baseline step."""
+    found = []
+    for place, counts in enumerate(levels([r for trace in traces for r in trace.rounds]), start=1):
+        # a part that drafts reports its phases as parts of the draft of the level above (see `timing`)
+        draft, verify = (seconds(traces, "draft/" * place + phase) for phase in ("draft", "verify"))
+        found.append(
+            Level(counts, ratio(ratio(draft, counts.drafted), step), ratio(ratio(verify, counts.rounds), step))
+        )
+    return found
+
+
+def seconds(traces: Sequence[Trace], span: str) -> float:
+    """All seconds of a span; NaN where no trace has it."""
+    told = [trace.spans[span] for trace in traces if span in trace.spans]
+    return math.fsum(told) if told else math.nan
+
+
+def columns(found: Sequence[Level]) -> dict[str, float]:
+    """All levels as columns of results.csv: alpha_2, tokens_per_round_2, c_2, v_2, rounds_2, alpha_3 …"""
+    return {name: value for number, level in enumerate(found, start=2) for name, value in level.row(number).items()}
+
+
+def round_row(counts: RoundCounts) -> dict[str, Any]:
+    """The counts of a round as columns, those of its inner levels as rounds_2, drafted_2 …"""
+    row = asdict(counts)
+    inner = {f"{name}_{level}": n for level, one in enumerate(row.pop("inner"), start=2) for name, n in one.items()}
+    return {**row, **inner}
+
+
+def draft_costs(
+    found: Sequence[Level], traces: Sequence[Trace], step: float, lookahead: int | None = None
+) -> tuple[float, ...] | None:
+    """What drafts of 0, 1, … tokens cost by the formulas of nests and relays (see `theory_levels`), in steps.
+
+    As many as the longest draft has, or `lookahead`. The nest drafts first; what it did not emit came from other legs
+    of a relay, each token at their mean cost. None where there are no levels, or not all of their numbers are known.
+    """
+    rounds = [r for trace in traces for r in trace.rounds]
+    longest = max((r.drafted for r in rounds), default=0)
+    nested = max((r.inner[0].emitted for r in rounds if r.inner), default=0)
+    most = max(longest, lookahead or 0)
+    if not found or nested >= longest:
+        return nest_costs(found, most)
+    own = nest_costs(found, nested)
+    others = sum(r.drafted for r in rounds) - found[0].counts.emitted
+    leg = ratio(ratio(seconds(traces, LEG), others), step)
+    if own is None or not math.isfinite(leg):
+        return None
+    return tuple(own[min(n, nested)] + max(n - nested, 0) * leg for n in range(most + 1))
+
+
+def nest_costs(found: Sequence[Level], longest: int) -> tuple[float, ...] | None:
+    """What 0..`longest` tokens cost by the formula of a nest; None as above."""
+    if not found:
+        return None
+    bottom = found[-1].c if found[-1].counts.drafted else 0.0
+    known = [bottom, *(level.v for level in found), *(level.alpha for level in found if level.counts.tested)]
+    if not all(map(math.isfinite, known)):
+        return None
+    costs = chain_costs(bottom, longest)
+    for level in reversed(found):
+        alpha = level.alpha if level.counts.tested else 0.0
+        costs = nested_costs(alpha, level.counts.longest, level.v, costs)
+    return costs
+
+
+def steady(traces: Sequence[Trace], lookahead: int | None) -> int | None:
+    """How many levels every round drafts, of a nest where its sequence has room; None where that is not one number.
+
+    lookahead: the K of a constant schedule, None of any other. It is not what is drafted where a drafter finds nothing
+    or less (lookups), or has a length of its own (nests, relays).
+    """
+    if lookahead is None:
+        return None
+    longest = max((r.drafted for trace in traces for r in trace.rounds), default=0)
+    pairs = [pair for trace in traces for pair in pairwise(r.drafted for r in trace.rounds)]
+    if any(before < longest == after for before, after in pairs):
+        return None  # it was not the end of a sequence that kept the first of them short
+    if longest > lookahead or any(before == after == longest for before, after in pairs):
+        return longest  # the end of a sequence leaves less room for every round
+    return lookahead
+
+
+def relayed(traces: Sequence[Trace]) -> bool:
+    """Whether drafts came from several drafters one behind the other, each with an acceptance of its own."""
+    return any(LEG in trace.spans for trace in traces)

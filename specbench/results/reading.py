@@ -1,0 +1,149 @@
+"""A run as its folder tells it, run.json and the journal, believed only where both can be true.
+
+Knows what the files of a run have in common; must not know how they are written or what is made of them.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UsageError
+from specbench.results import journal
+from specbench.results.cells import UNFINISHED, Cell, Sample
+from specbench.results.journal_lines import cell_of, samples_of
+from specbench.results.writing import read_csv
+from specbench.spec import SCHEMA_VERSION, RunSpec
+from specbench.wording import clean, first_line
+
+DESCRIPTION, RESULTS, SAMPLES = "run.json", "results.csv", "samples.csv"
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)  # what a wrong line leads to
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder as its journal tells it: the cells that were asked for, and those that have begun.
+
+    `ended` are the keys of those whose end stands in the journal.
+    """
+
+    path: Path
+    description: dict[str, Any]
+    specs: Sequence[RunSpec]
+    cells: Sequence[Cell]
+    ended: frozenset[str]
+
+
+def read_run(path: Path) -> Run:
+    """A run from its folder. UsageError if it is none, damaged, impossible, or written with other columns."""
+    description = described(path)
+    specs = specs_in(description, path)
+    told = Told()
+    for place, line in numbered(path / journal.NAME):
+        try:
+            told.add(line)
+        except DAMAGE as error:
+            said = first_line(error)
+            raise UsageError(f"{place}: a line that this specbench did not write ({said}): start a new run") from error
+    run = Run(path, description, specs, told.cells(), frozenset(told.ended))
+    check_listed(run)
+    check_lost(run)
+    return run
+
+
+def described(path: Path) -> dict[str, Any]:
+    """The content of run.json."""
+    try:
+        description = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+        version = description["schema_version"]
+    except OSError as error:
+        raise UsageError(f"{path} is not the folder of a run ({DESCRIPTION}: {error.strerror})") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(f"{path / DESCRIPTION} is not a description of a run: {first_line(error)}") from error
+    if version != SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} was written with schema_version {clean(str(version), 20)}, this specbench reads and writes "
+            f"{SCHEMA_VERSION}: measure it again, or use the specbench that wrote it"
+        )
+    return dict(description)
+
+
+def specs_in(description: Mapping[str, Any], path: Path) -> list[RunSpec]:
+    """The cells that run.json lists."""
+    try:
+        specs = [RunSpec(**spec) for spec in description["specs"]]
+        if not specs:
+            raise ValueError("it lists no cells")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path / DESCRIPTION} is damaged ({first_line(error)}): start a new run") from error
+    return specs
+
+
+def numbered(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The lines of a journal, each with its place."""
+    for number, line in enumerate(journal.read(path), start=1):
+        yield f"{path}:{number}", line
+
+
+@dataclass
+class Told:
+    """What the lines of a journal have told so far, by the keys of the cells."""
+
+    begun: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    turns: dict[str, list[Sequence[Sample]]] = field(default_factory=dict)
+    ended: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Take in a line; one of `DAMAGE` where it is none of a run, or cannot follow those before."""
+        if "begin" in line:
+            key = RunSpec(**line["begin"]["spec"]).key
+            self.begun[key] = line["begin"]
+            self.turns.setdefault(key, [])
+        elif "turn" in line:
+            for key, samples in samples_of(line["turn"]).items():
+                self.of(key).append(samples)
+        else:
+            key = line["end"]["cell"]
+            cell_of(self.begun[key], self.of(key), line["end"])
+            self.ended[key] = line["end"]
+
+    def of(self, key: str) -> list[Sequence[Sample]]:
+        """The turns of a cell, which has begun."""
+        if key not in self.turns:
+            raise ValueError(f"cell {key} has not begun")
+        return self.turns[key]
+
+    def cells(self) -> list[Cell]:
+        return [cell_of(line, self.turns[key], self.ended.get(key)) for key, line in self.begun.items()]
+
+
+def check_listed(run: Run) -> None:
+    """UsageError where the journal has a cell that run.json, which was written first, does not have."""
+    listed = set(run.specs)
+    if foreign := [cell.spec.key for cell in run.cells if cell.spec not in listed]:
+        raise UsageError(
+            f"{run.path / journal.NAME} has cell {foreign[0]}, which {DESCRIPTION} does not list: one of them is not "
+            "of this run; start a new run"
+        )
+
+
+def check_lost(run: Run) -> None:
+    """UsageError where results.csv, which is written after the journal, knows more than the journal does."""
+    begun = {cell.spec.key for cell in run.cells}
+    for row in rows_of(run.path / RESULTS):
+        key, status = row.get("cell", ""), row.get("status", "")
+        if key and (key not in begun or (key not in run.ended and status not in UNFINISHED)):
+            raise UsageError(
+                f"{run.path / journal.NAME} has lost lines: {RESULTS} lists cell {clean(key, 20)} as "
+                f"{clean(status, 20)}, {'the end of ' * (key in begun)}which the journal does not have; start a new run"
+            )
+
+
+def rows_of(table: Path) -> list[dict[str, str]]:
+    """The rows of a table; none where there is none, or none that can be read: `audit` says so where it matters."""
+    try:
+        return read_csv(table)
+    except (OSError, ValueError, csv.Error):
+        return []

@@ -1,0 +1,155 @@
+"""Figures of prompts and of whole cells: speedup by category, prompt by prompt in time, and intervals side by side."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from specbench.results.statistics import Interval
+from specbench.show.plots import (  # fmt: skip
+    BLUE,
+    COLOURS,
+    INK,
+    MARKERS,
+    MUTED,
+    ORANGE,
+    WIDTH,
+    YELLOW,
+    Picture,
+    blank,
+    column,
+    errors,
+    legend,
+    number,
+    points,
+    spread,
+    style,
+)
+from specbench.wording import clean
+
+Row = Mapping[str, Any]
+MOST = 60  # lines of one figure
+FLAGS = (("", BLUE, "o", "usual"), ("mild", YELLOW, "^", "mild outlier"), ("severe", ORANGE, "X", "severe outlier"))
+
+
+def by_category(parts: Sequence[tuple[str, Interval, int]]) -> Picture | None:
+    """Speedups of the categories of one cell, given as (category, speedup, prompts); None for a single one."""
+    parts = [part for part in parts if math.isfinite(part[1].value)][:MOST]
+    if len(parts) < 2:
+        return None
+    with style():
+        picture, axes = blank(
+            "by-category",
+            "Speedup by category",
+            "Ratio of totals over the prompts of a category, with its 95 % interval where it has several prompts.",
+            "speedup over the baseline",
+            "",
+            height=1.2 + 0.36 * len(parts),
+        )
+        value = [interval.value for _, interval, _ in parts]
+        bars = errors(value, [p[1].low for p in parts], [p[1].high for p in parts])
+        drawn = axes.barh(range(len(parts)), value, 0.66, xerr=bars, color="#9cc3dd", ecolor=INK, capsize=3)
+        for bar, (name, interval, prompts) in zip(drawn, parts, strict=True):
+            picture.tip(bar, f"{name}: {told(interval)}, {prompts} prompts")
+        axes.set_yticks(range(len(parts)), [f"{short(name)} ({n})" for name, _, n in parts])
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+    return picture
+
+
+def told(interval: Interval) -> str:
+    if math.isnan(interval.low):
+        return f"{interval.value:.3f}×"
+    return f"{interval.value:.3f}× [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def short(name: object, most: int = 34) -> str:
+    """A name that leaves room for the figure."""
+    text = clean(name, 200)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def over_time(samples: Sequence[Row]) -> Picture | None:
+    """The speedup of every prompt of one cell in the order in which they were decoded, and the load of the machine."""
+    shown = sorted((s for s in samples if math.isfinite(number(s, "speedup"))), key=lambda s: number(s, "turn"))
+    if len(shown) < 2:
+        return None
+    with style():
+        picture, axes = blank(
+            "over-time",
+            "Speedup of every prompt, in time",
+            "Baseline ÷ method seconds per token, one point per decoded prompt. A trend, steps or a rising load "
+            "average say that the machine was not steady. Outliers are marked, never dropped.",
+            "turn (prompts in the order in which they were decoded)",
+            "speedup",
+        )
+        for flag, colour, marker, label in FLAGS:
+            own = [s for s in shown if (s.get("outlier") or "") == flag]
+            tips = [
+                f"turn {s.get('turn')}, {short(s.get('prompt'), 60)}: {number(s, 'speedup'):.3f}×, {label}" for s in own
+            ]
+            points(picture, axes, column(own, "turn"), column(own, "speedup"), tips, color=colour, marker=marker)
+            if own:
+                axes.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
+        axes.axhline(1, color=INK, linewidth=1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        load(axes, shown)
+        legend(axes, 3)
+    return picture
+
+
+def load(axes: Axes, samples: Sequence[Row]) -> None:
+    """The load average as a grey line with its own axis, where it was recorded."""
+    values = column(samples, "load_average")
+    if any(map(math.isfinite, values)):
+        other = axes.twinx()
+        other.plot(column(samples, "turn"), values, color=MUTED, linewidth=1, linestyle=":")
+        axes.plot([], [], color=MUTED, linewidth=1, linestyle=":", label="load average (right)")
+        other.set_ylabel("load average", color=MUTED)
+        other.set_ylim(0, max(1.0, 1.6 * max(v for v in values if math.isfinite(v))))
+        other.grid(visible=False)
+        other.spines["right"].set_visible(True)
+
+
+def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
+    """The speedup of every cell with its interval, given as (run, label, row); None for fewer than two."""
+    shown = [cell for cell in cells if math.isfinite(number(cell[2], "speedup"))][:MOST]
+    if len(shown) < 2:
+        return None
+    with style():
+        picture, axes = blank(
+            "intervals",
+            "All cells side by side",
+            "Measured speedup of every cell with its 95 % interval over prompts. Two intervals that overlap may still "
+            "differ: `specbench compare` tests the difference.",
+            "speedup over the baseline",
+            "",
+            height=1.3 + 0.26 * len(shown),
+            width=WIDTH * 1.25,
+        )
+        runs = list(dict.fromkeys(run for run, _, _ in shown))
+        for i, run in enumerate(runs):
+            one_run(picture, axes, [(y, *cell[1:]) for y, cell in enumerate(shown) if cell[0] == run], run, i)
+        axes.set_yticks(range(len(shown)), [short(label) for _, label, _ in shown])
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.set_xlim(spread([number(r, f"speedup{x}") for *_, r in shown for x in ("_low", "", "_high")], 1.0))
+        axes.invert_yaxis()
+        if len(runs) > 1:
+            legend(axes, 1)
+    return picture
+
+
+def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]], run: str, place: int) -> None:
+    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+    rows = [row for *_, row in cells]
+    x, y = column(rows, "speedup"), [float(at) for at, *_ in cells]
+    bars = errors(x, column(rows, "speedup_low"), column(rows, "speedup_high"))
+    axes.errorbar(x, y, xerr=bars, color=colour, linestyle="none", elinewidth=1.4, capsize=3, label=short(run, 60))
+    tips = [
+        f"{label}: {told(Interval(*(number(row, f'speedup{b}') for b in ('', '_low', '_high'))))}"
+        for _, label, row in cells
+    ]
+    points(picture, axes, x, y, tips, color=colour, marker=marker)

@@ -1,0 +1,141 @@
+"""Figures of the reasons: the waterfall from the formula to the measurement, and what a pass costs by its width."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from specbench.results.calibration import FREE
+from specbench.show.plots import (  # fmt: skip
+    BLUE,
+    COLOURS,
+    INK,
+    MARKERS,
+    ORANGE,
+    Picture,
+    blank,
+    column,
+    errors,
+    legend,
+    number,
+    points,
+    spread,
+    style,
+    whole_numbers,
+)
+from specbench.show.plots_sweep import method
+from specbench.show.why_table import OF_NESTS
+
+Row = Mapping[str, Any]
+STEPS = (  # label, column, whether it is a speedup (else a difference of two)
+    ("formula, later drafts' cost", "speedup_ideal", True),
+    ("first drafted token", "term_first_draft", False),
+    ("predicted by the formula", "speedup_predicted", True),
+    ("inner rounds", "term_levels", False),
+    ("acceptance by position", "term_position", False),
+    ("verify pass", "term_verify", False),
+    ("sampling and acceptance", "term_sampling", False),
+    ("host", "term_host", False),
+    ("calibrated", "speedup_calibrated", True),
+    ("truncated rounds", "term_truncated", False),
+    ("measured", "speedup", True),
+)
+DRAFT = "draft"  # the model whose width is a number of tokens drafted one after the other
+DRAFTED = "Median time to draft so many tokens, with quartiles, at each length of the context."
+PASSED = (
+    f"Median time of one forward pass over so many tokens, with quartiles, at each length of the context. As far as a "
+    f"line stays below its dashed one ({FREE:g} × one token), more tokens are nearly free to verify."
+)
+
+
+def waterfall(row: Row) -> Picture | None:
+    """From the formula to the measured speedup of one cell; None where its run has no such terms."""
+    steps = steps_of([row])
+    values = [number(row, name) for _, name, _ in steps]
+    if not all(map(math.isfinite, values)):
+        return None
+    with style():
+        picture, axes = blank(
+            "waterfall",
+            f"From predicted to measured: {method(row)}, K = {row.get('k')}",
+            "Diamonds are speedups; a bar is what one measured quantity takes away or adds when it replaces an "
+            "assumption of the formula. The bars add up exactly.",
+            "speedup over the baseline",
+            "",
+            height=4.0,
+        )
+        level = values[0]
+        for place, ((label, _, whole), value) in enumerate(zip(steps, values, strict=True)):
+            level = step(picture, axes, place, label, value, level, whole=whole)
+            if place + 1 < len(steps):
+                axes.plot([level, level], [place, place + 1], color="#9a9a9a", linewidth=0.8, zorder=1)
+        axes.set_yticks(range(len(steps)), [label for label, _, _ in steps])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        low, high = spread([*levels(steps, values), 1.0], values[0], 0.06)
+        axes.set_xlim(low, high + 0.14 * (high - low))  # room for the last label
+        axes.axvline(1, color=INK, linewidth=1)
+    return picture
+
+
+def step(picture: Picture, axes: Axes, place: int, label: str, value: float, level: float, *, whole: bool) -> float:
+    """Draw one line of the waterfall that has reached `level`; the level behind it."""
+    after = value if whole else level + value
+    if whole:
+        points(picture, axes, [after], [place], [f"{label}: {value:.4f}×"], color=BLUE, marker="D", markersize=7)
+    else:
+        look = {"color": ORANGE, "hatch": "///"} if value < 0 else {"color": COLOURS[2]}
+        (bar,) = axes.barh(place, value, 0.6, level, edgecolor="white", **look)  # type: ignore[arg-type]
+        picture.tip(bar, f"{label}: {value:+.4f}")
+    text = f"{value:.3f}×" if whole else f"{value:+.3f}".replace("-", "−")
+    axes.annotate(text, (max(level, after), place), (7, 0), textcoords="offset points", va="center", fontsize=9)
+    return after
+
+
+def steps_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
+    """The steps of the waterfalls of some cells: what nests alone have only where there is one."""
+    nests = any(number(row, OF_NESTS) not in (0, None) for row in rows)
+    return [one for one in STEPS if nests or one[1] != OF_NESTS]
+
+
+def levels(steps: Sequence[tuple[str, str, bool]], values: Sequence[float]) -> list[float]:
+    """Every level that the waterfall reaches."""
+    found = [values[0]]
+    for (_, _, whole), value in zip(steps[1:], values[1:], strict=True):
+        found.append(value if whole else found[-1] + value)
+    return found
+
+
+def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
+    """Milliseconds of a pass of one model against the tokens fed in it, a line for every context length."""
+    own = [r for r in rows if r.get("model") == model and math.isfinite(number(r, "milliseconds"))]
+    if not own:
+        return None
+    with style():
+        picture, axes = blank(
+            "cost-of-drafting" if model == DRAFT else "cost-of-a-pass",
+            f"Cost of drafting: {model}" if model == DRAFT else f"Cost of a pass: {model}",
+            DRAFTED if model == DRAFT else PASSED,
+            "tokens drafted one after the other" if model == DRAFT else "tokens in the pass",
+            "milliseconds",
+        )
+        contexts = sorted({number(r, "context") for r in own})
+        for i, context in enumerate(contexts):
+            at = sorted((r for r in own if number(r, "context") == context), key=lambda r: number(r, "width"))
+            curve(picture, axes, at, f"context {context:g}", i)
+        whole_numbers(axes, sorted({number(r, "width") for r in own}))
+        axes.set_ylim(bottom=0)
+        legend(axes, 3)
+    return picture
+
+
+def curve(picture: Picture, axes: Axes, rows: Sequence[Row], label: str, place: int) -> None:
+    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+    x, y = column(rows, "width"), column(rows, "milliseconds")
+    bars = errors(y, column(rows, "low"), column(rows, "high"))
+    axes.errorbar(x, y, yerr=bars, color=colour, marker=marker, capsize=2, elinewidth=1, label=label)
+    tips = [f"{label}, {a:g} tokens: {b:.3f} ms, v = {number(r, 'v'):.3f}" for a, b, r in zip(x, y, rows, strict=True)]
+    points(picture, axes, x, y, tips, color=colour, marker=marker)
+    if x and x[0] == 1 and rows[0].get("model") != DRAFT:
+        axes.axhline(FREE * y[0], color=colour, linestyle="--", linewidth=0.9)

@@ -1,0 +1,223 @@
+"""What a report says, as data: runs, the questions they answer, their figures and notes. No HTML here.
+
+A question is one pair on one data set under one law; its cells differ in method, schedule and K.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UsageError
+from specbench.judge.settling import with_command
+from specbench.judge.verdict import QUESTION, Verdict, verdict
+from specbench.results import trace_file
+from specbench.results.cells import MEASURED, Cell, speedup_of
+from specbench.results.reading import read_run
+from specbench.results.trace_file import TokenView
+from specbench.show import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, run_table
+from specbench.show.batch_table import by_batch
+from specbench.show.plots import Picture, number
+from specbench.show.sweep_table import LOOKAHEAD, caveats, heading, lookahead
+from specbench.spec import BASELINE, RunSpec
+from specbench.wording import grouped, text
+
+Row = Mapping[str, Any]
+MACHINE = ("device_name", "cores", "threads", "platform", "fingerprint", "load_average")
+VERSIONS = ("specbench", "torch", "transformers", "python", "cuda")
+TRACES = 5  # traces of one run that are shown
+
+
+@dataclass(frozen=True)
+class Question:
+    """The cells that answer one question, what they say, and their figures.
+
+    The waterfall and the figures of prompts are of `best`, the cell that the verdict names.
+    """
+
+    heading: str
+    settings: str
+    verdict: Verdict | None
+    rows: Sequence[Row]
+    best: Row | None
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The cells of one series over several batches, across questions, and their figures."""
+
+    heading: str
+    caveats: Sequence[str]
+    rows: Sequence[Row]
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """One run: where it comes from, its questions, its batches, and what a reader must know besides."""
+
+    name: str
+    facts: Mapping[str, str]
+    rows: Sequence[Row]
+    questions: Sequence[Question]
+    batches: Sequence[Batches]
+    notes: Sequence[str]
+    traces: Sequence[tuple[str, TokenView]]
+
+
+def run_part(path: Path) -> RunPart:
+    """A run's folder as a part of a report; UsageError if it is none."""
+    run = read_run(path)
+    if not run.cells:
+        raise UsageError(f"no cell of {path} has begun: `specbench sweep --resume {path}` begins with them")
+    rows = [cell.row() for cell in run.cells]
+    views, unread = traces(run.path)
+    return RunPart(
+        name=run.path.resolve().name,
+        facts=facts(run.description),
+        rows=rows,
+        questions=questions(run.cells, rows, text(run.description, "command")),
+        batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
+        notes=[*run_table.notes(rows), *unread],
+        traces=views,
+    )
+
+
+def facts(description: Mapping[str, Any]) -> dict[str, str]:
+    """When, with what command, where and with which versions: run.json in a few lines."""
+    found = description.get("environment")
+    known: Mapping[str, Any] = found if isinstance(found, dict) else {}
+
+    def told(names: Sequence[str]) -> str:
+        values = {name: f"{v:.2f}" if isinstance(v, float) else v for name, v in known.items() if v is not None}
+        return " · ".join(f"{name.replace('_', ' ')} {values[name]}" for name in names if name in values)
+
+    names = MACHINE if known.get("cpu") == known.get("device_name") else ("cpu", *MACHINE)
+    lines = {"started": when(text(description, "started")), "command": text(description, "command")}
+    lines |= {"machine": told(names), "versions": told(VERSIONS)}
+    return {name: value for name, value in lines.items() if value}
+
+
+def when(stamp: str) -> str:
+    """The time of a run as people write it; as it stands where it is no such time."""
+    try:
+        return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").strftime("%Y-%m-%d %H:%M:%S UTC")
+    except ValueError:
+        return stamp
+
+
+def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
+    """The decodes token by token that lie in the folder, and a note for each file that holds none."""
+    views, notes = [], []
+    for file in sorted(path.glob("trace*.json"))[:TRACES]:
+        try:
+            views.append((file.name, trace_file.read(file)))
+        except UsageError as error:
+            notes.append(str(error))
+    return views, notes
+
+
+def questions(cells: Sequence[Cell], rows: Sequence[Row], command: str) -> list[Question]:
+    """The cells by question, each with its verdict; `command` made the run."""
+    groups = grouped(zip(cells, rows, strict=True), lambda pair: key(pair[1]))
+    asked = dict.fromkeys(key(r) for r in rows if text(r, "method") != BASELINE)
+    verdicts = dict(zip(asked, verdict(with_command(rows, command)), strict=True))
+    apart = [name for name in QUESTION if name in run_table.SETTINGS and varies(rows, name)]  # besides the data set
+    return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1])), apart) for g in groups]
+
+
+def key(row: Row) -> tuple[str, ...]:
+    return tuple(text(row, name) for name in QUESTION)
+
+
+def question(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None, apart: Sequence[str]) -> Question:
+    """`apart`: the settings that tell this question from the others on the same data set."""
+    varying = [s for s in run_table.SETTINGS if varies(rows, s)]
+    best = best_of(cells, rows, found)
+    return Question(
+        heading=" · ".join([run_table.title(rows[0]["dataset"]), *(setting(rows[0], name) for name in apart)]),
+        settings=" · ".join([run_table.constants(rows, varying), *caveats(rows)]),
+        verdict=found,
+        rows=rows,
+        best=best[1] if best else None,
+        pictures=list(pictures(cells, rows, best)),
+    )
+
+
+def best_of(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None) -> tuple[Cell, Row] | None:
+    """The cell that the verdict names; where there is none, the fastest."""
+    pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(number(r, "speedup"))]
+    chosen = [p for p in pairs if found and named(p[0].spec) == named(found)]
+    return max(chosen or pairs, key=lambda p: p[1]["speedup"], default=None)
+
+
+def named(found: Verdict | RunSpec) -> tuple[str, str, float | None, int | None]:
+    """What tells the cells of a question apart."""
+    return found.method, found.schedule, found.confidence, found.k
+
+
+def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] | None) -> Iterator[Picture]:
+    """The figures of a question, those that its cells have the numbers for."""
+    lines = plots_sweep.lines(rows)
+    found = [
+        plots_sweep.speedup_against_k(lines),
+        plots_sweep.time_against_k(lines),
+        plots_sweep.acceptance_against_k(lines),
+        plots_round.round_against_k(lines),
+        plots_round.phases(lines),
+        plots_round.acceptance_by_position(lines, tested(cells)),
+    ]
+    if best is not None:
+        cell, row = best
+        found += [
+            plots_why.waterfall(row),
+            plots_prompts.by_category(categories(cell)),
+            plots_prompts.over_time(cell.sample_rows()),
+        ]
+    yield from (picture for picture in found if picture is not None)
+
+
+def tested(cells: Sequence[Cell]) -> list[int]:
+    """How often each position of a draft was tested, over all cells."""
+    counts = [r.tested for c in cells if c.status in MEASURED for s in c.samples for r in s.method.rounds]
+    return [sum(count >= i for count in counts) for i in range(1, max(counts, default=0) + 1)]
+
+
+def categories(cell: Cell) -> list[tuple[str, Any, int]]:
+    """(category, speedup, prompts) of each category of a cell."""
+    groups = grouped(cell.samples, lambda sample: sample.category)
+    return [(group[0].category, speedup_of(group), len({sample.prompt for sample in group})) for group in groups]
+
+
+def side_by_side(parts: Sequence[RunPart]) -> Picture | None:
+    """All cells of all runs with their intervals; None where one question's own figures show them already."""
+    if sum(len(part.questions) for part in parts) < 2:
+        return None
+    rows = [row for part in parts for row in part.rows]
+    return plots_prompts.intervals([(part.name, label(row, rows), row) for part in parts for row in part.rows])
+
+
+def label(row: Row, rows: Sequence[Row]) -> str:
+    """What tells the cell of a row from the others among `rows`: its lookahead, and the settings that vary."""
+    names = {
+        "dataset": run_table.title(text(row, "dataset")),
+        "method": text(row, "method"),
+        "target": text(row, "target"),
+    }
+    first = [name for setting, name in names.items() if varies(rows, setting)]
+    others = [s for s in run_table.SETTINGS if s not in (*LOOKAHEAD, *names) and varies(rows, s)]
+    return " · ".join([*first, f"K {lookahead(row)}", *(setting(row, name) for name in others)])
+
+
+def setting(row: Row, name: str) -> str:
+    """A setting with its value."""
+    return f"{'T' if name == 'temperature' else name.replace('_', ' ')} {text(row, name) or '–'}"
+
+
+def varies(rows: Sequence[Row], setting: str) -> bool:
+    """Whether a setting tells rows apart; a cell that failed early has nothing resolved, which is no difference."""
+    found = {text(row, setting) for row in rows}
+    return len(found - {""} if setting.endswith("_resolved") else found) > 1

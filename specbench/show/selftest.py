@@ -1,0 +1,129 @@
+"""What a self-test found, as rows: the noise of this machine (the baseline against itself), or lossless output.
+
+Knows measured cells; must not know how they came to be measured. Both come from the same runner as every other number.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+from scipy.special import ndtri
+
+from specbench.results import noise, statistics
+from specbench.results.cells import Cell, by_prompt, speedup_of
+from specbench.show.fitting import Fitted
+from specbench.show.run_table import shown, title
+
+LEVEL, POWER = 0.975, 0.8
+EFFECTS = (1, 2, 5)  # percent
+SETTINGS = ("dataset", "target", "method", "k", "dtype_resolved", "device_name", "threads", "status", "prompts")
+FLOOR = (
+    "this is the noise of the machine alone: a method also gains more on some prompts than on others, so the intervals "
+    "of a run are wider. No speedup that differs from 1 by less than the smallest effect should be believed"
+)
+Row = Mapping[str, Any]
+Line = tuple[str, Callable[[Row], str]]
+
+
+def noise_row(cell: Cell) -> dict[str, Any]:
+    """A cell whose method is the baseline itself: what a ratio of 1 looks like here, and what it takes to see more.
+
+    ratio: baseline ÷ baseline, from totals. log_sd: standard deviation of the log ratio of a prompt (all its repeats).
+    smallest_effect: what a run of so many prompts would find in 80 of 100 cases, at the level of the 95 % interval;
+    prompts_for_<n>_percent: how many prompts it takes to find an effect of n percent as often.
+    """
+    found = {name: cell.row().get(name) for name in (*SETTINGS, "repeat")}
+    ratio, prompts = speedup_of(cell.samples), len(by_prompt(cell.samples))
+    error = statistics.log_error(ratio, prompts)
+    log_sd = error * math.sqrt(prompts)
+    found |= {
+        "ratio": ratio.value,
+        "ratio_low": ratio.low,
+        "ratio_high": ratio.high,
+        "log_sd": log_sd,
+        "half_width": statistics.half_width(ratio),
+        "smallest_effect": math.expm1(_sure() * error),
+    }
+    found |= {f"prompts_for_{e}_percent": prompts_for(e / 100, log_sd) for e in EFFECTS}
+    return found | vars(noise.diagnose(cell.samples))
+
+
+def prompts_for(effect: float, log_sd: float) -> int | None:
+    """Prompts with which an effect is found in 80 of 100 runs, where log ratios have this standard deviation."""
+    if not math.isfinite(log_sd):
+        return None
+    return max(2, math.ceil((_sure() * log_sd / math.log1p(effect)) ** 2))
+
+
+def _sure() -> float:
+    """How many standard errors an effect must have: 1.96 for the level, 0.84 for the power."""
+    return float(ndtri(LEVEL) + ndtri(POWER))
+
+
+def noise_notes(rows: Sequence[Row]) -> list[str]:
+    """What a reader must know besides the numbers: the machine's faults, and two equal arms that are not equal."""
+    found = []
+    for row in rows:
+        if row["ratio_low"] > 1 or row["ratio_high"] < 1:
+            found.append(
+                f"{row['dataset']}: two equal arms differ; by chance that happens in 5 of 100 self-tests. Run it "
+                "again: if it stays, a difference of this size means nothing on this machine"
+            )
+        numbers = noise.Diagnostics(**{name: row[name] for name in noise.Diagnostics.__dataclass_fields__})
+        samples = (row["prompts"] or 0) * (row["repeat"] or 1)
+        found += [f"{row['dataset']}: {line}" for line in noise.warnings(numbers, samples, row["threads"])]
+    return [*found, FLOOR]
+
+
+def check_row(cell: Cell) -> dict[str, Any]:
+    """A greedy cell: whether the method's outputs are the baseline's."""
+    row = cell.row()
+    return {name: row.get(name) for name in (*SETTINGS, "lossless", "prompts_identical", "prompts_compared")}
+
+
+NOISE_LINES: tuple[Line, ...] = (
+    ("prompts", lambda r: str(r["prompts"])),
+    ("baseline ÷ itself", lambda r: _number(r["ratio"], "{:.4f}")),
+    ("  95 % interval", lambda r: f"{_number(r['ratio_low'], '{:.4f}')} – {_number(r['ratio_high'], '{:.4f}')}"),
+    ("  half width", lambda r: _number(r["half_width"], "± {:.2%}")),
+    ("sd of the log ratio of a prompt", lambda r: _number(r["log_sd"], "{:.2%}")),
+    ("smallest effect found in 80 of 100 runs", lambda r: _number(r["smallest_effect"], "{:.2%}")),
+    *(
+        (f"  prompts to find {e} % as often", lambda r, e=e: _number(r[f"prompts_for_{e}_percent"], "{}"))
+        for e in EFFECTS
+    ),
+)
+CHECK_LINES: tuple[Line, ...] = (
+    ("K", lambda r: str(r["k"])),
+    ("greedy output", lambda r: f"{r['lossless']}"),
+    ("prompts identical", lambda r: f"{r['prompts_identical']} of {r['prompts_compared']}"),
+)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None or math.isnan(value) else form.format(value)
+
+
+def grid(rows: Sequence[Row], lines: Sequence[Line]) -> list[list[str]]:
+    """A heading and one line per number, one column per row."""
+    heading = ["", *(shown(title(r["dataset"])) for r in rows)]
+    return [heading, *([label, *(text(r) for r in rows)] for label, text in lines)]
+
+
+def table(cells: Sequence[Sequence[str]]) -> Fitted:
+    """The grid for a terminal."""
+    found = Table()
+    for number, name in enumerate(cells[0]):
+        found.add_column(Text(name), justify="left" if number == 0 else "right")
+    for line in cells[1:]:
+        found.add_row(*map(Text, line))
+    return Fitted(found)
+
+
+def markdown(cells: Sequence[Sequence[str]]) -> str:
+    """The grid as a Markdown table."""
+    heading, *lines = [[text.replace("|", "\\|") for text in line] for line in cells]
+    rule = ["---", *["---:"] * (len(heading) - 1)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heading, rule, *lines))

@@ -1,0 +1,45 @@
+"""Which numbers of a cell a table shows, in what words: of every cell, and of those that have something to say there.
+
+Knows columns of results.csv and their names for readers; must not know how a table looks.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specbench.judge.advice import branches
+from specbench.wording import number
+
+Line = tuple[str, str, str]  # label, column, what it is
+ROWS: tuple[Line, ...] = (
+    ("prompts", "prompts", "decoded by both arms"),
+    ("tokens/s baseline", "baseline_tokens_per_second", "decode only, same loop without a draft"),
+    ("tokens/s method", "tokens_per_second", "decode only"),
+    ("speedup", "speedup", "measured: total baseline ÷ total method time"),
+    ("  95 % interval", "speedup_interval", "over prompts (jackknife)"),
+    ("  predicted", "speedup_predicted", "(1−α^(K+1)) / ((1−α)(Kc+1))"),
+    ("  calibrated", "speedup_calibrated", "Σ Π αᵢ / (Kc + v + overhead)"),
+    ("  end to end", "speedup_end_to_end", "with prefill"),
+    ("alpha", "alpha", "mean chance of acceptance per tested token"),
+    ("  95 % interval", "alpha_interval", "over prompts (jackknife)"),
+    ("accepted/tested", "alpha_tested", "agrees with alpha, but for block verification and lossy rules"),
+    ("accepted/drafted", "accepted_per_drafted", "what many tools call acceptance rate"),
+    ("drafts found", "draft_hit_rate", "rounds that drafted anything ÷ rounds"),
+    ("tokens per round", "tokens_per_round", "correction or bonus included"),
+    ("c", "c", "one drafted token ÷ one baseline step"),
+    ("v", "v", "verify pass over all drafted nodes ÷ one-token pass of the target"),
+    ("overhead", "overhead", "rest of a round ÷ one baseline step"),
+    ("lossless", "lossless", "greedy output equal to the baseline's"),
+)
+NODES: Line = ("nodes per round", "nodes_per_round", "drafted tokens in one verify pass; a tree has more than levels")
+DISTANCE: Line = (
+    "  distance", "law_distance", "not lossless: its output differs from the target's by so much per token (0 to 1)"
+)  # fmt: skip
+
+
+def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """The lines of a table of these cells: nodes where one drafts trees, the distance where one is lossy."""
+    trees = any(map(branches, rows))
+    lossy = any((number(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
+    found = [*ROWS, *([DISTANCE] if lossy else [])]
+    before = [column for _, column, _ in found].index("v")
+    return [*found[:before], *([NODES] if trees else []), *found[before:]]

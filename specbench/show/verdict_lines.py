@@ -1,0 +1,109 @@
+"""How a verdict reads: its headline, what settles it, the figures behind it; in a terminal, as Markdown, on a page.
+
+Knows verdicts; must not know how they came about. Names in them come from files of results and are hostile.
+"""
+
+from specbench.judge.settling import least_prompts
+from specbench.judge.verdict import SYNTHETIC, Verdict
+from specbench.results.statistics import FEWEST
+from specbench.wording import clean, counted, literal, shown, span, verbatim
+
+LONGEST = 1000  # characters of a line
+
+
+def lines(found: Verdict) -> list[str]:
+    """The verdict in a few sentences, one a line, fit for a terminal."""
+    settle = f"{found.settle}: {found.command}" if found.command else found.settle
+    return [line for line in (headline(found), clean(settle, LONGEST), *details(found)) if line]
+
+
+def markdown(found: Verdict) -> list[str]:
+    """The same sentences as Markdown, the command as it is to be copied."""
+    settle = f"{literal(found.settle)}: {verbatim(found.command)}" if found.command else literal(found.settle)
+    return [line for line in (f"**{literal(headline(found))}**", settle, *map(literal, details(found))) if line]
+
+
+def headline(found: Verdict) -> str:
+    """The answer in one line, with all that keeps it from being a plain one."""
+    return " ".join(part for part in (lead(found), why(found)) if part)
+
+
+def lead(found: Verdict) -> str:
+    """The answer and what it means, or what it leans to."""
+    return clean(_lead(found), LONGEST)
+
+
+def why(found: Verdict) -> str:
+    """Why an answer is provisional; empty where it is not."""
+    return clean("; ".join(found.reasons), LONGEST) if found.answer == "PROVISIONAL" else ""
+
+
+def details(found: Verdict) -> list[str]:
+    """The figures behind the answer, what was left out and what was not measured."""
+    return [clean(line, LONGEST) for line in (*_figures(found), *_remarks(found)) if line]
+
+
+def _lead(found: Verdict) -> str:
+    if found.acceptance and found.best:
+        return f"UNCLEAR — synthetic acceptance: {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
+    if found.answer == "YES":
+        return f"YES — use speculative decoding here: {found.best}"
+    if found.answer == "NO":
+        return f"NO — speculative decoding is slower here: {found.best} is the least slow"
+    if found.answer == "PROVISIONAL":
+        least = "" if found.leaning == "YES" else " is the least slow"
+        return f"PROVISIONAL — leaning {found.leaning}: {found.best}{least}, {shown(found.speedup, '.2f')}×"
+    return f"UNCLEAR — {_unclear(found)}"
+
+
+def _unclear(found: Verdict) -> str:
+    if not found.best:
+        return "no cell was measured that could be recommended"
+    if found.draws and found.draws < FEWEST:
+        return _too_few(found, found.draws)
+    if found.low is None:
+        return "there is no interval: measure more prompts"
+    if found.more_prompts is None:
+        return "the speedup is 1 as far as can be told"
+    settle = "settles" if found.more_prompts == 1 else "settle"
+    return (
+        f"it may be faster or slower: about {counted(found.more_prompts, 'more prompt')} {settle} it "
+        f"if {found.best} stays at {shown(found.speedup)}×"
+    )
+
+
+def _too_few(found: Verdict, draws: int) -> str:
+    """So few draws promise nothing: what their interval is tomorrow is anybody's guess."""
+    over = counted(draws, "prompt" if draws == found.prompts else "turn")
+    enough = least_prompts(found.batch)
+    start = f"; start from {enough}" if (found.prompts or 0) < enough else ""
+    if found.low is None:
+        return f"there is no interval over {over}{start}"
+    return f"it may be faster or slower, and {over} say little{start}"
+
+
+def _figures(found: Verdict) -> list[str]:
+    parts = [found.dataset, f"T = {shown(found.temperature, 'g')}", f"batch {found.batch}", found.dtype, found.device]
+    place = ", ".join(part for part in parts if part)
+    if not found.best:
+        return [place]
+    best_of = f", for the best of {found.candidates}" if found.candidates > 1 else ""
+    repeats = f" × {found.repeat}" if (found.repeat or 1) > 1 else ""
+    prompts = counted(found.prompts, "prompt") if found.prompts else "– prompts"
+    flat = f"   optimum flat: K = {found.near_best} within 1 %" if set(found.near_best) & set("-,") else ""
+    return [
+        f"speedup {shown(found.speedup)}× {span(found.low, found.high)} 95 %{best_of} "
+        f"(paired by prompt, {prompts}{repeats})   {place}",
+        f"predicted {shown(found.predicted)}×, with measured costs {shown(found.calibrated)}×   "
+        f"alpha {shown(found.alpha)} {span(found.alpha_low, found.alpha_high)}   c {shown(found.c)}{flat}",
+    ]
+
+
+def _remarks(found: Verdict) -> list[str]:
+    even = ""
+    if found.break_even_alpha is not None:
+        even = f"break-even: by the formula alpha > c ({shown(found.break_even_alpha)})"
+        if found.break_even_alpha_measured is not None:
+            even += f"; with the costs measured for {found.best}: alpha > {shown(found.break_even_alpha_measured)}"
+    gaps = f"not measured: {'; '.join(found.not_measured)}"
+    return [even, *(f"left out: {reason}" for reason in found.left_out), gaps]

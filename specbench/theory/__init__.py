@@ -1,0 +1,1 @@
+"""The formulas of speculative decoding, as functions of numbers. Pure."""

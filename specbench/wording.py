@@ -1,0 +1,96 @@
+"""Values as words, and columns of a table as values, whether they come from Python or from a CSV file. Pure."""
+
+import html
+import math
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from specbench.redact import redact
+
+T = TypeVar("T")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending whole numbers as in `2-4,7`, the notation of `--k`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def counted(number: int, thing: str) -> str:
+    """So many things, one of them without an s."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def shown(value: float | None, form: str = ".3f") -> str:
+    """A number as a sentence has it; a dash where there is none."""
+    return "–" if value is None else format(value, form)
+
+
+def span(low: float | None, high: float | None) -> str:
+    """The bounds of an interval."""
+    return "[no interval]" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def number(row: Mapping[str, Any], name: str) -> float | None:
+    """A column as a finite number; None where it is absent, blank or no number."""
+    try:
+        return finite(float(row[name]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def text(row: Mapping[str, Any], name: str) -> str:
+    """A column as text; empty where there is none, or NaN as pandas has it."""
+    value = row.get(name)
+    return "" if value is None or value != value else str(value)
+
+
+def verbatim(text: str) -> str:
+    """Text as Markdown shows it word by word, to be copied: between more backticks than it has in a row."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in (text[:1], text[-1:]) else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def literal(text: str) -> str:
+    """Text as Markdown shows it and does not obey it: no markup, HTML, image, link or border of a table's cell."""
+    return re.sub(r"^[-+]|[\\`*_\[\]|~$!#]|(?<=:)/(?=/)|(?<=www)\.", r"\\\g<0>", html.escape(text, quote=False))
+
+
+RUNNER = re.compile(r"(?<!\S)::(?=[a-z])|##\[", re.IGNORECASE)  # `::error::` opens a line, `##[error]` may stand in one
+
+
+def clean(value: object, most: int = 80) -> str:
+    """Fit for a terminal, a CSV cell and an id: one line of printable characters, no escapes, no credentials.
+
+    What GitHub's runner would take for a command in the log of a job is broken, too.
+    """
+    line = "".join(c if c.isprintable() else "\ufffd" for c in redact(str(value))[:most])
+    return RUNNER.sub(lambda found: found[0][:-1] + "\ufffd", line)
+
+
+def shown_path(path: Path) -> str:
+    return clean(path, 300)
+
+
+def first_line(error: BaseException) -> str:
+    return clean((str(error).strip().splitlines() or [type(error).__name__])[0], 200)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """Items of one key together, in the order of their first ones."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())

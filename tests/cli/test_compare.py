@@ -1,0 +1,300 @@
+"""`specbench compare` as a CI calls it: what it decides, and with which exit code."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.results.writing import write_csv
+from tests.support import measured
+from tests.support.comparing import Cell, cell, decoded, folder
+from tests.support.frontdoor import Command, Outcome
+
+Runs = Callable[..., list[Path]]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    """One folder per list of cells."""
+
+    def make(*lists: list[Cell], **options: Any) -> list[Path]:
+        return [folder(tmp_path / f"run{i}", *cells, **options) for i, cells in enumerate(lists)]
+
+    return make
+
+
+@pytest.fixture
+def compare(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+    def call(*arguments: object) -> Outcome:
+        return command("compare", "--format", "json", *arguments)
+
+    return call
+
+
+def rows(found: Outcome) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["cell"], row["metric"]): row for row in json.loads(found.out)["rows"]}
+
+
+def outcomes(found: Outcome) -> dict[str, str]:
+    """metric → outcome, of a comparison of one cell."""
+    return {metric: row["outcome"] for (_, metric), row in rows(found).items()}
+
+
+def row(found: Outcome, metric: str) -> dict[str, Any]:
+    return next(row for (_, name), row in rows(found).items() if name == metric)
+
+
+# --- the three tiers --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_compared_with_itself_is_fine(compare: Command, runs: Runs) -> None:
+    (run,) = runs([cell(), cell(dataset="articles")])
+    found = compare(run, run)
+    assert (found.code, found.err.count("\n"), found.err.startswith("unverified: bare CSV")) == (0, 1, True)
+    assert {outcome["outcome"] for outcome in rows(found).values()} == {"ok"}
+    assert len(rows(found)) == 2 * 7
+    assert row(found, "speedup")["change"] == 0
+
+
+def test_the_tables_of_a_run_hold_what_is_compared(compare: Command, tmp_path: Path) -> None:
+    shared = {"prompts_sha256": "5" * 64, "fingerprint": "f" * 12, "torch": "2", "transformers": "5"}
+    done = measured.cell(measured.sample("p1"), measured.sample("p2", (4, 1)), resolved=shared)
+    write_csv(tmp_path / "results.csv", [done.row()])
+    write_csv(tmp_path / "samples.csv", done.sample_rows())
+    found = compare(tmp_path / "results.csv", tmp_path / "results.csv")
+    assert set(outcomes(found).values()) == {"ok"}
+    for name in ("speedup", "alpha", "c", "v", "tokens_per_second", "baseline_tokens_per_second"):
+        assert row(found, name)["base"] == pytest.approx(done.row()[name]), "from the samples as in the table"
+
+
+def test_a_results_csv_is_a_run_too(compare: Command, runs: Runs) -> None:
+    (run,) = runs([cell()])
+    assert compare(run / "results.csv", run).code == 0
+
+
+@pytest.mark.parametrize("column", ["rounds", "drafted", "tested", "accepted", "tokens", "output_sha256"])
+def test_a_changed_count_is_a_regression_that_names_the_prompt(compare: Command, runs: Runs, column: str) -> None:
+    changed = decoded()
+    changed[3][column] = "1e99" if column == "output_sha256" else changed[3][column] + 1
+    base, new = runs([cell()], [cell(changed)])
+    found = compare("--tier", "deterministic", base, new)
+    assert found.code == 3
+    assert f"prompt p3, repeat 0: {column} {decoded()[3][column]} → {changed[3][column]}; 1 of 24" in found.line
+    assert "make NEW the new baseline" in found.line
+
+
+def test_fewer_rounds_are_a_difference_too(compare: Command, runs: Runs) -> None:
+    better = decoded()
+    better[0]["rounds"] -= 1
+    base, new = runs([cell()], [cell(better)])
+    assert outcomes(compare(base, new))["counts"] == "REGRESSION"
+
+
+def test_a_slower_method_is_a_regression(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell()], [cell(decoded(slower=1.1, seed=1))])
+    found = compare("--tier", "ratios", base, new)
+    assert found.code == 3
+    assert outcomes(found) == {"speedup": "REGRESSION", "alpha": "ok", "c": "REGRESSION", "v": "REGRESSION"}
+    assert row(found, "speedup")["change"] == pytest.approx(1 / 1.1 - 1, abs=0.003)
+    assert "3 of 4 comparisons regressed: code chain K4 speedup" in found.line
+
+
+def test_a_faster_method_is_better(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell()], [cell(decoded(slower=0.9, seed=1))])
+    found = compare("--tier", "ratios", "--tier", "absolute", base, new)
+    assert found.code == 0
+    assert outcomes(found)["speedup"] == outcomes(found)["tokens_per_second"] == "better"
+
+
+def test_a_change_within_the_margin_is_no_regression_however_certain(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell(decoded(noise=1e-4))], [cell(decoded(slower=1.02, noise=1e-4))])
+    found = compare("--tier", "ratios", base, new)
+    assert (found.code, outcomes(found)["speedup"]) == (0, "ok")
+    assert compare("--tier", "ratios", "--margin", 1, base, new).code == 3
+
+
+def test_noise_is_inconclusive_and_says_what_would_have_been_seen(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell(decoded(noise=0.2))], [cell(decoded(noise=0.2, seed=1, slower=1.03))])
+    found = compare("--tier", "ratios", base, new)
+    assert (found.code, outcomes(found)["speedup"]) == (0, "inconclusive")
+    assert row(found, "speedup")["smallest"] > 0.05
+    assert "noise" in row(found, "speedup")["detail"]
+
+
+def test_another_machine_has_its_ratios_judged_and_its_times_not(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell()], [cell(decoded(seed=1), fingerprint="0" * 12, device_name="other")])
+    found = compare(base, new)
+    assert found.code == 7
+    assert outcomes(found) == {
+        "counts": "not judged", "speedup": "ok", "alpha": "ok", "c": "ok", "v": "ok",
+        "tokens_per_second": "not comparable", "baseline_tokens_per_second": "not comparable",
+    }  # fmt: skip
+    assert "device_name abacus ≠ other" in found.line
+    assert compare("--tier", "ratios", base, new).code == 0
+
+
+def test_times_of_another_machine_are_never_a_regression(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell()], [cell(decoded(slower=3), fingerprint="0" * 12)])
+    assert compare("--tier", "absolute", base, new).code == 7
+    assert compare("--fail-on", "tokens_per_second<-10%", base, new).code == 7
+    assert compare("--fail-on", "speedup<-10%", base, new).code == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"seed": 1}, "seed 0 ≠ 1"),
+        ({"torch": "2.12.0"}, "torch 2.13.0 ≠ 2.12.0"),
+        ({"target_commit": "10000000000"}, "target_commit 1e10 ≠ 10000000000"),
+        ({"draft_commit": "7"}, "draft_commit 007 ≠ 7"),
+        ({"target_commit": "", "target_source": "/x"}, "target_source o/big ≠ /x"),
+        ({"threads": 4}, "threads 2 ≠ 4"),
+        ({"prompts_sha256": "6" * 64}, "prompts_sha256"),
+    ],
+)
+def test_counts_are_judged_only_where_they_must_agree(
+    compare: Command, runs: Runs, change: dict[str, Any], reason: str
+) -> None:
+    base, new = runs([cell()], [cell(**change)])
+    found = compare("--tier", "deterministic", base, new)
+    assert (found.code, row(found, "counts")["outcome"]) == (7, "not judged")
+    assert reason in row(found, "counts")["detail"]
+
+
+def test_in_float64_counts_agree_across_machines_and_places_of_the_package(compare: Command, runs: Runs) -> None:
+    double = {"dtype_resolved": "float64", "draft_dtype_resolved": "float64", "target_commit": "", "draft_commit": ""}
+    base, new = runs(
+        [cell(**double, target_source="/a/specbench/assets/pair/target", device_name="a", threads=1)],
+        [cell(**double, target_source="/b/lib/specbench/assets/pair/target", device_name="b", threads=9)],
+    )
+    assert compare("--tier", "deterministic", base, new).code == 0
+
+
+def test_of_a_lookahead_that_follows_the_clock_only_the_baseline_must_agree(compare: Command, runs: Runs) -> None:
+    changed, broken = decoded(), decoded()
+    changed[0]["rounds"] += 1
+    broken[0]["baseline_output_sha256"] = "other"
+    base, new, bad = ([cell(rows, schedule="auto")] for rows in (decoded(), changed, broken))
+    base, new, bad = runs(base, new, bad)
+    assert compare("--tier", "deterministic", base, new).code == 0
+    assert compare("--tier", "deterministic", base, bad).code == 3
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def test_cells_are_matched_by_what_is_asked_and_the_others_are_listed(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell(), cell(k=2)], [cell(k=8), cell(seed=0)])
+    found = compare(base, new)
+    assert found.code == 7, "what BASE watched is gone"
+    assert json.loads(found.out)["missing"] == ["code chain K2: only in BASE", "code chain K8: only in NEW"]
+    assert rows(found)["code chain K2", "status"]["detail"] == "NEW lacks this cell"
+    assert compare(new, new).code == 0
+
+
+def test_a_gate_that_has_nothing_to_judge_does_not_pass(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell(round_ms=None)], [cell(round_ms=None)])
+    found = compare(base, new, "--fail-on", "round_ms>+5%")
+    assert (found.code, row(found, "round_ms")["outcome"]) == (7, "not judged")
+
+
+def test_a_gate_over_a_cell_that_is_gone_does_not_pass(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell(), cell(k=2)], [cell()])
+    assert compare(base, new, "--fail-on", "speedup<-5%").code == 7
+
+
+def test_runs_in_which_nothing_was_measured_are_not_comparable(compare: Command, runs: Runs) -> None:
+    (run,) = runs([cell(status="oom", error="no memory")])
+    assert compare(run, run).code == 7
+
+
+def test_a_missing_time_is_no_change(compare: Command, runs: Runs) -> None:
+    holes = [{**one, "seconds": None if n < 5 else one["seconds"]} for n, one in enumerate(decoded())]
+    whole = cell()
+    found = compare(*runs([whole], [(whole[0], holes)]), "--fail-on", "speedup<-5%")
+    assert (found.code, row(found, "speedup")["outcome"]) == (7, "not judged")
+
+
+def test_an_acceptance_that_fell_to_nothing_is_a_regression(compare: Command, runs: Runs) -> None:
+    nothing = [{**one, "overlap": 0.0} for one in decoded()]
+    base, new = runs([cell()], [cell(nothing)])
+    assert compare(base, new, "--fail-on", "alpha<-5%").code == 3
+    assert compare(new, new, "--tier", "ratios").code == 0
+
+
+def test_a_gate_that_could_never_fail_is_refused(compare: Command, runs: Runs) -> None:
+    (run,) = runs([cell()])
+    found = compare(run, run, "--fail-on", "speedup<-100%")
+    assert found.code == 2
+    assert "could never fail" in found.line
+
+
+def test_numbers_that_change_in_opposite_directions_from_nothing_are_not_judged(compare: Command, runs: Runs) -> None:
+    made = runs(*([cell(outliers=n)] for n in (0, 5, 5, 0)))
+    found = compare(made[0], made[1], made[3], "--base-rerun", made[2], "--fail-on", "outliers>+10%")
+    assert (found.code, row(found, "outliers")["outcome"]) == (7, "not judged")
+
+
+def test_runs_without_a_cell_in_common_cannot_be_compared(compare: Command, runs: Runs) -> None:
+    found = compare(*runs([cell()], [cell(temperature=0.8)]))
+    assert found.code == 7
+    assert "no cell is in both" in found.line
+
+
+def test_cells_that_agree_in_what_is_asked_are_told_apart_by_their_seed(compare: Command, runs: Runs) -> None:
+    (run,) = runs([cell(seed=0), cell(decoded(seed=1, slower=2), seed=1)])
+    found = compare(run, run)
+    assert found.code == 0
+    assert {name for name, _ in rows(found)} == {"code chain K4 · seed 0", "code chain K4 · seed 1"}
+
+
+@pytest.mark.parametrize("status", ["oom", "nan", "mismatch", "skipped", "error"])
+def test_a_cell_that_fails_now_is_a_regression(compare: Command, runs: Runs, status: str) -> None:
+    found = compare(*runs([cell()], [cell(status=status, error="why")]))
+    assert found.code == 3
+    assert f"ok → {status} why" in found.line
+
+
+def test_a_cell_that_failed_before_is_no_regression(compare: Command, runs: Runs) -> None:
+    base, new = runs([cell(status="oom"), cell(k=2)], [cell(), cell(k=2)])
+    assert outcomes(compare("--tier", "ratios", base, new))["status"] == "better"
+    assert compare("--tier", "ratios", base, base).code == 0
+
+
+def test_a_run_that_was_cut_short_is_judged_by_the_prompts_it_has(compare: Command, runs: Runs) -> None:
+    found = compare(*runs([cell()], [cell(decoded()[:9], status="partial")]))
+    assert found.code == 7
+    assert (outcomes(found)["status"], outcomes(found)["counts"]) == ("not comparable", "ok")
+    assert row(found, "speedup")["change"] == 0, "the same nine prompts"
+
+
+# --- reruns -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slowdown_counts_only_if_every_new_run_shows_it(compare: Command, runs: Runs) -> None:
+    slow, again, fast = (cell(decoded(slower=s, seed=n)) for n, s in ((1, 1.1), (2, 1.1), (3, 1.0)))
+    base, slow_run, again_run, fast_run = runs([cell()], [slow], [again], [fast])
+    both = compare("--tier", "ratios", base, slow_run, again_run)
+    assert (both.code, outcomes(both)["speedup"]) == (3, "REGRESSION")
+    one = compare("--tier", "ratios", base, slow_run, fast_run)
+    assert (one.code, outcomes(one)["speedup"]) == (0, "inconclusive")
+    assert "only 1 of 2 new runs show it" in row(one, "speedup")["detail"]
+    assert len(row(one, "speedup")["new"]) == 2, "each is shown"
+
+
+def test_a_changed_count_needs_no_second_run(compare: Command, runs: Runs) -> None:
+    changed = decoded()
+    changed[3]["rounds"] += 1
+    base, new = runs([cell()], [cell(changed)])
+    assert compare("--tier", "deterministic", base, new, base).code == 3
+
+
+def test_a_machine_that_slowed_down_for_both_is_seen_by_a_rerun_of_base(compare: Command, runs: Runs) -> None:
+    base, new, later = runs([cell()], [cell(decoded(slower=1.1))], [cell(decoded(slower=1.1))])
+    assert compare("--tier", "absolute", base, new, later).code == 3
+    assert compare("--tier", "absolute", base, base, new, "--base-rerun", later).code == 0
+    assert compare(base, new, "--base-rerun", later).code == 2

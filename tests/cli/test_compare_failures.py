@@ -1,0 +1,109 @@
+"""Runs compared as CI compares them: with itself, with one whose target got slower, with one from another machine.
+
+Seconds are counted work here: every pass of a network costs what it is told to cost, so that nothing depends on the
+machine. `tests/benchmarks/slowdown.py` does the same with real seconds and real work.
+"""
+
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from specbench.backends import native
+from specbench.decoding.timing import WallClock
+from specbench.models.network.causal import Causal
+from specbench.results.writing import write_csv
+from tests.support.frontdoor import Command
+from tests.support.tinypair import Pair, prompts
+
+TARGET_LAYERS = 2
+
+
+@contextmanager
+def counted_work(monkeypatch: pytest.MonkeyPatch, target: float) -> Iterator[None]:
+    """A pass of the target costs `target` seconds and a tenth of that per further token, one of the draft 0.1."""
+    spent = 0.0
+    forward = Causal._forward
+
+    def working(self: Causal, ids: Tensor, *rest: Any, **more: Any) -> Tensor:
+        nonlocal spent
+        is_target = self.config.num_hidden_layers == TARGET_LAYERS
+        spent += (target if is_target else 0.1) * (1 + 0.1 * (ids.shape[1] - 1))
+        return forward(self, ids, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Causal, "_forward", working)
+        patch.setattr(native, "clock_for", lambda device: WallClock(now=lambda: spent))
+        yield
+
+
+@pytest.fixture
+def measured(command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    data = prompts(tmp_path / "w.jsonl", *range(3, 27))
+
+    def measure(name: str, target: float = 1.0) -> Path:
+        with counted_work(monkeypatch, target):
+            options = ("--k", "2", "--max-new-tokens", "10", "--warmup", "0", "-o", tmp_path / name)
+            found = command("run", *pair.options, "--dataset", data, *options, "-q")
+        assert found.code == 0, found.err
+        (folder,) = (tmp_path / name).iterdir()
+        return Path(folder)
+
+    return measure
+
+
+def changed(folder: Path, name: str, **columns: str) -> Path:
+    """Write other values into a table, as if another machine had; the folder's results.csv, to be given by itself."""
+    with (folder / name).open(newline="") as file:
+        rows = [{**row, **columns} for row in csv.DictReader(file)]
+    write_csv(folder / name, rows)
+    return folder / "results.csv"
+
+
+def test_a_run_compared_with_itself_is_fine(command: Command, measured: Any) -> None:
+    folder = measured("base")
+    found = command("compare", folder, folder)
+    assert found.code == 0, found.err
+    assert "REGRESSION" not in found.out
+
+
+def test_two_runs_of_the_same_code_are_fine(command: Command, measured: Any) -> None:
+    assert command("compare", measured("base"), measured("new")).code == 0
+
+
+@pytest.mark.slow
+def test_a_target_that_got_ten_percent_slower_is_a_regression(command: Command, measured: Any) -> None:
+    found = command("compare", measured("base"), measured("slow", target=1.1))
+    assert found.code == 3
+    assert "tokens_per_second -7.8 %" in found.line
+    regressions = [line for line in found.out.splitlines() if line.startswith("│") and "REGRESSION" in line]
+    assert len(regressions) == 2, "tokens per second of both arms; the speedup and c have even become better"
+
+
+@pytest.mark.slow
+def test_one_that_got_faster_is_not(command: Command, measured: Any) -> None:
+    assert command("compare", measured("base"), measured("fast", target=0.9), "--tier", "absolute").code == 0
+
+
+@pytest.mark.slow
+def test_on_another_machine_ratios_are_judged_and_seconds_are_not(command: Command, measured: Any) -> None:
+    base, new = measured("base"), changed(measured("new", target=1.3), "results.csv", fingerprint="0" * 12)
+    found = command("compare", base, new)
+    assert found.code == 7
+    assert "not comparable" in found.out
+    assert "REGRESSION" not in found.out
+    assert command("compare", base, new, "--tier", "ratios").code == 0
+    assert command("compare", base, new, "--fail-on", "speedup<-5%").code == 0
+    assert command("compare", base, new, "--fail-on", "tokens_per_second<-5%").code == 7
+
+
+@pytest.mark.slow
+def test_another_text_is_a_regression_of_the_first_tier(command: Command, measured: Any) -> None:
+    base, new = measured("base"), changed(measured("new"), "samples.csv", output_sha256="0" * 16)
+    found = command("compare", base, new, "--tier", "deterministic")
+    assert found.code == 3
+    assert "p0" in found.out

@@ -1,0 +1,236 @@
+"""Hostile text through every sink: the journal keeps it exactly, nothing that shows it obeys it."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console, RenderableType
+
+from specbench.cli.app import end
+from specbench.jobs.progress import Watch
+from specbench.judge import compare
+from specbench.judge.compare_input import read_tables
+from specbench.metrics import RoundCounts
+from specbench.results import trace_file
+from specbench.results.cells import Cell
+from specbench.results.folder import RunFolder
+from specbench.results.reading import read_run
+from specbench.results.trace_file import TokenView, TracedRound, TracedToken
+from specbench.results.writing import LONGEST, plain
+from specbench.show import compare_export, compare_table, run_table, token_view
+from tests.support.hostile import FORMULA, PAYLOADS, bars, commands, elements, harmless
+from tests.support.measured import Witness, cell, sample
+from tests.support.sweeps import description
+
+
+def cells_of(texts: Sequence[str], **changes: Any) -> list[Cell]:
+    """Cells in which every text that can come from outside is one of `texts`; every second one in a sweep of two K."""
+    found = []
+    for n, text in enumerate(texts):
+        spec = {"dataset": text, "target": text, "draft": text, "seed": n}
+        resolved = {"rejected": text, "device_name": text, "dtype_resolved": text}
+        names = {"error": text, "detail": text, "resolved": resolved, "status": "partial"}
+        samples = [sample(text, category=text), sample(f"{text} {n}", (0, 3), category=text, turn=1)]
+        found += [cell(*samples, k=k, **{**spec, **names, **changes}) for k in ((2, 4) if n % 2 else (4,))]
+    return found
+
+
+def write(parent: Path, cells: Sequence[Cell]) -> Path:
+    """A run's folder, written by the production code, its tables once at the end."""
+    specs = [one.spec.model_dump(mode="json") for one in cells]
+    folder = RunFolder.create(parent, "run", {**description(), "specs": specs, "command": cells[0].error})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "render", lambda: None)
+        for one in cells:
+            folder.begin([one], len(one.samples))
+            for done in one.samples:
+                folder.turn({one.spec: [done]})
+            folder.end(one)
+    folder.close()
+    return folder.path
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[Cell]:
+    return cells_of(PAYLOADS)
+
+
+@pytest.fixture(scope="module")
+def folder(cells: list[Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("hostile"), cells)
+
+
+def screen(shown: RenderableType, colours: bool) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=110, force_terminal=colours, color_system="truecolor", _environ={})
+    console.print(shown)
+    return file.getvalue()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_payloads_enough() -> None:
+    assert len(set(PAYLOADS)) == len(PAYLOADS) >= 60
+
+
+def test_the_journal_gives_back_exactly_what_was_measured(cells: list[Cell], folder: Path) -> None:
+    run = read_run(folder)
+    assert [replace(c, samples=tuple(c.samples)) for c in run.cells] == cells
+    assert run.description["command"] == PAYLOADS[0]
+    assert (folder / "journal.jsonl").read_bytes().isascii()
+    assert [path.name for path in folder.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(("name", "column"), [("results.csv", "error"), ("samples.csv", "category")])
+def test_csv_files_run_nothing_and_read_alike_everywhere(
+    cells: list[Cell], folder: Path, name: str, column: str
+) -> None:
+    with (folder / name).open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file, strict=True))
+    as_pandas = pd.read_csv(folder / name, dtype=str, keep_default_na=False)
+    assert as_pandas.to_dict("records") == found
+    texts = [c.error for c in cells for _ in (c.samples if column == "category" else [c])]
+    assert [row[column] for row in found] == [plain(text) for text in texts]
+    numbers = set(found[0]) - {"dataset", "target", "draft", "error", "category", "prompt", "rejected"}
+    bad = [v for row in found for k, v in row.items() if not v.isprintable() or (k not in numbers and FORMULA.match(v))]
+    assert bad == []
+    assert max(len(value) for row in found for value in row.values()) <= LONGEST + 1
+
+
+def test_text_without_anything_harmful_stays_as_it_is_in_a_csv() -> None:
+    kept = [text for text in PAYLOADS if plain(text) == text]
+    assert {"NaN", "007", "שלום עולם", "C:\\x\\..\\y", "a,b", '"=1+1'} <= set(kept)
+
+
+def test_the_rounds_have_every_prompt(cells: list[Cell], folder: Path) -> None:
+    rounds = pd.read_parquet(folder / "rounds.parquet")
+    assert len(rounds) == sum(len(s.method.rounds) for c in cells for s in c.samples)
+    assert all(prompt.isprintable() for prompt in rounds["prompt"])
+
+
+# --- what `run` and `sweep` print -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colours", [False, True])
+def test_tables_and_remarks_steer_no_terminal(cells: list[Cell], colours: bool) -> None:
+    rows = [c.row() for c in cells]
+    found = screen(run_table.tables(rows), colours) + "\n".join(run_table.remarks(rows))
+    assert commands(found) == []
+    assert "[bold]x[/nope]" in found
+    assert ":skull: :warning:" in found
+
+
+@pytest.mark.parametrize("style", ["json", "jsonl"])
+def test_json_has_the_texts_exactly(cells: list[Cell], style: str) -> None:
+    found = run_table.rendered([c.row() for c in cells], style)
+    strict = partial(json.loads, parse_constant=pytest.fail)
+    rows = strict(found) if style == "json" else [strict(line) for line in found.splitlines()]
+    assert found.isascii()
+    assert [(row["dataset"], row["error"]) for row in rows] == [(c.spec.dataset, c.error) for c in cells]
+
+
+def test_markdown_has_the_structure_that_harmless_text_has(cells: list[Cell]) -> None:
+    render = MarkdownIt("commonmark", {"html": True}).enable("table").render
+    ours, theirs = (run_table.rendered([c.row() for c in some], "md") for some in (cells, cells_of(harmless())))
+    assert commands(ours) == []
+    assert bars(ours) == bars(theirs)
+    assert elements(render(ours)) == elements(render(theirs))
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_steers_no_terminal(cells: list[Cell], terminal: bool) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=110, _environ={})
+    with Watch(console, Witness(), quiet=False, now=iter(range(10**6)).__next__) as watch:
+        for one in cells[::2]:
+            watch.begin([replace(one, samples=())], 2)
+            watch.turn({one.spec: one.samples[:1]})
+            watch.end(one)
+    shown = file.getvalue()
+    for own in ("\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[1A", "\r"):  # rich hides the cursor and redraws its lines
+        shown = shown.replace(own, "")
+    assert commands(shown) == []
+    assert ":skull: :warning:" in shown
+
+
+@pytest.mark.parametrize("text", PAYLOADS, ids=range(len(PAYLOADS)))
+def test_an_error_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        end(text, 2)
+    (line, rest) = capsys.readouterr().err.split("\n")
+    assert line.startswith("specbench: ")
+    assert (commands(line), rest) == ([], "")
+
+
+# --- what `compare` prints and writes ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> compare.Comparison:
+    """A base and a run with fewer cells, some of which failed: every outcome that repeats a text has one."""
+    place = tmp_path_factory.mktemp("new")
+    failed = [replace(c, status="oom") if n % 21 else c for n, c in enumerate(cells_of(PAYLOADS)) if n % 4]
+    return compare.compare([read_tables(folder)], [read_tables(write(place, failed))], compare.Asked())
+
+
+@pytest.mark.parametrize("colours", [False, True])
+def test_a_comparison_steers_no_terminal(compared: compare.Comparison, colours: bool) -> None:
+    assert compared.missing
+    assert {"REGRESSION", "ok"} <= {row.outcome for row in compared.rows}
+    assert commands(screen(compare_table.table(compared, 0.99), colours)) == []
+    assert commands("\n".join(map(compare_table.told, compared.rows))) == []
+
+
+def test_the_summary_of_a_job_is_one_table_without_links_or_html(compared: compare.Comparison) -> None:
+    text = compare_table.markdown(compared, 0.99)
+    found = elements(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+    assert {name for (name, *_) in (f for f in found if isinstance(f, tuple))} <= {
+        "h3", "p", "strong", "table", "thead", "tbody", "tr", "th", "td", "code", "ul", "li",
+    }  # fmt: skip
+    assert set(bars(text)) == {9}
+    assert commands(text) == []
+
+
+def test_other_formats_parse_and_hold_no_command(compared: compare.Comparison, folder: Path) -> None:
+    suite = ElementTree.fromstring(compare_export.junit(compared).split("\n", 1)[1])[0]
+    assert len(suite) == len(compared.rows)
+    assert len(json.loads(compare_table.as_json(compared), parse_constant=pytest.fail)["rows"]) == len(compared.rows)
+    points = json.loads(compare_export.history(read_tables(folder)), parse_constant=pytest.fail)
+    assert not [p for p in points if set("<>[]()`|@\\\"'") & set(p["name"]) or not p["name"].isprintable()]
+    assert not [p for p in points if any(link in p["name"] for link in ("https://", "www."))]
+
+
+# --- what `trace` shows -----------------------------------------------------------------------------------------------
+
+
+def traced(whole: Sequence[str]) -> TokenView:
+    """A decode whose prompt, settings and tokens are the texts, a page of each at most."""
+    texts = [text[:5000] for text in whole]
+    kinds = ("accepted", "rejected", "unused", "correction", "bonus")
+    tokens = tuple(TracedToken(kinds[n % 5], n, text, "", 0.5, 0.25) for n, text in enumerate(texts))  # type: ignore[arg-type]
+    counts = RoundCounts(4, 2, 1, 2, (0.9, 0.4))
+    return TokenView(" ".join(texts), {"target": texts[0], "K": 3}, (TracedRound(tokens, counts),))
+
+
+def test_a_trace_is_a_page_with_the_structure_that_harmless_text_has() -> None:
+    ours, theirs = traced(PAYLOADS), traced(harmless())
+    assert elements(token_view.page(ours)) == elements(token_view.page(theirs))
+    token_view.page(ours).encode()
+    assert trace_file.parsed(trace_file.to_json(ours)) == ours
+
+
+@pytest.mark.parametrize("marks", [False, True])
+def test_a_trace_steers_no_terminal(marks: bool) -> None:
+    for rounds in (False, True):
+        shown = screen(token_view.terminal(traced(PAYLOADS), marks=marks, rounds=rounds), colours=True)
+        assert [line for line in commands(shown.replace("\t", "")) if "::" not in line] == []

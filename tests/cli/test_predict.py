@@ -1,0 +1,223 @@
+"""`specbench predict` through its front door, and the list of K that it shares with sweep-k."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from specbench.cli import predict
+from specbench.cli.parsing import parse_k_list
+from specbench.errors import UsageError
+from specbench.theory import formulas
+
+app = typer.Typer()
+app.command(name="predict")(predict.predict)
+
+RESULTS = """dataset,method,k,alpha,c,v,overhead,speedup,acceptance_at_1,acceptance_at_2,acceptance_at_3,status
+humaneval,chain,2,0.7,0.1,1.1,0.02,1.61,0.72,0.66,,ok
+humaneval,chain,3,0.7,0.1,,,1.63,0.72,0.66,0.6,ok
+xsum,chain,3,1.000001,0.1,1.2,0.1,1.12,0.72,0,,ok
+xsum,chain,5,,,,,,,,,failed
+"""
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def rows(*arguments: str | Path) -> list[dict[str, str]]:
+    result = call(*arguments, "--format", "csv")
+    assert result.exit_code == 0, result.output
+    return list(csv.DictReader(io.StringIO(result.stdout)))
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    (tmp_path / "results.csv").write_text(RESULTS, encoding="utf-8")
+    return tmp_path
+
+
+def test_csv_has_full_precision_one_row_per_alpha_c_and_k() -> None:
+    table = rows("--alpha", "0.7", "--alpha", "0.8", "--c", "0.05", "--k", "0,3")
+    assert [(row["alpha"], row["k"]) for row in table] == [("0.7", "0"), ("0.7", "3"), ("0.8", "0"), ("0.8", "3")]
+    assert float(table[1]["speedup_predicted"]) == formulas.speedup(0.7, 3, 0.05)
+    assert (table[1]["best_k"], table[1]["near_best_low"], table[1]["near_best_high"]) == ("6", "5", "6")
+    assert table[0]["accepted_per_drafted"] == table[0]["break_even_alpha"] == ""
+
+
+def test_c_hat_is_c_unless_given() -> None:
+    assert float(rows("--alpha", "0.7", "--c", "0.1", "--k", "4")[0]["operations"]) == formulas.operations(0.7, 4, 0.1)
+    (row,) = rows("--alpha", "0.7", "--c", "0.1", "--c-hat", "0.02", "--k", "4")
+    assert float(row["operations"]) == formulas.operations(0.7, 4, 0.02)
+
+
+def test_the_table_rounds_marks_the_best_k_and_sums_up() -> None:
+    result = call("--alpha", "0.7", "--c", "0.05")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["3", "2.533", "2.203", "1.638", "0.511"] in lines  # the tutorial truncates to 2.532 and 2.202
+    assert ["5", "2.941", "2.353", "2.125", "0.388", "within", "1", "%"] in lines
+    assert ["6", "3.059", "2.353", "2.387", "0.343", "best"] in lines
+    assert "best K = 6 (speedup 2.353), within 1 %: K = 5 to 6; break-even at alpha 0.231 for this K" in result.stdout
+    assert "The formula assumes" in result.stderr
+    assert "The formula assumes" not in result.stdout
+
+
+def test_one_table_for_each_alpha_and_c() -> None:
+    output = call("--alpha", "0.7", "--alpha", "0.8", "--c", "0.05", "--c", "0.1").stdout
+    assert [line.strip() for line in output.splitlines() if line.startswith("alpha")] == [
+        "alpha 0.7, c 0.05, c-hat 0.05",
+        "alpha 0.7, c 0.1, c-hat 0.1",
+        "alpha 0.8, c 0.05, c-hat 0.05",
+        "alpha 0.8, c 0.1, c-hat 0.1",
+    ]
+
+
+def test_the_table_says_when_no_k_pays_and_when_there_is_no_best_k() -> None:
+    assert "no K pays: that needs alpha above c = 0.5" in call("--alpha", "0.4", "--c", "0.5").stdout
+    assert "the speedup grows with every K" in call("--alpha", "0.4", "--c", "0").stdout
+
+
+def test_json_and_jsonl_carry_the_same_records_and_nothing_else() -> None:
+    arguments = ("--alpha", "0.7", "--c", "0.1", "--k", "0-2", "--format")
+    result = call(*arguments, "json")
+    records = json.loads(result.stdout)
+    assert records == [json.loads(line) for line in call(*arguments, "jsonl").stdout.splitlines()]
+    assert [record["k"] for record in records] == [0, 1, 2]
+    assert records[0]["accepted_per_drafted"] is None
+    assert result.stderr == ""
+
+
+def test_markdown_is_a_table() -> None:
+    output = call("--alpha", "0.7", "--c", "0.05", "--k", "6", "--format", "md").stdout
+    assert "| 6 | 3.059 | 2.353 | 2.387 | 0.343 | best |" in output.splitlines()
+
+
+def test_from_run_puts_the_predictions_beside_the_measured_speedup(run_folder: Path) -> None:
+    first, no_terms, never_accepted = rows("--from-run", run_folder)
+    assert (first["dataset"], first["k"], first["speedup"]) == ("humaneval", "2", "1.61")
+    assert float(first["speedup_predicted"]) == formulas.speedup(0.7, 2, 0.1)
+    assert float(first["speedup_calibrated"]) == formulas.speedup_calibrated([0.72, 0.66], 2, 0.1, 1.1, 0.02)
+    assert no_terms["speedup_calibrated"] == ""
+    assert never_accepted["alpha"] == "1.0"  # a rounding error above 1 is no error of the user
+    assert float(never_accepted["speedup_calibrated"]) == pytest.approx(1.72 / 1.6)
+
+
+def test_from_run_says_what_it_leaves_out(run_folder: Path) -> None:
+    result = call("--from-run", run_folder / "results.csv")
+    assert "left out 1 of 4 rows" in result.stderr
+    assert ["humaneval", "chain", "2", "0.700", "0.100", "1.100", "0.020", "1.610", "1.825", "1.663", "4", "1.981"] in [
+        line.split() for line in result.stdout.splitlines()
+    ]
+
+
+def test_from_run_needs_only_alpha_c_k_and_speedup(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("\ufeffk,alpha,c,speedup\n4,0.7,0.1,1.5\n", encoding="utf-8")
+    (row,) = rows("--from-run", file)
+    assert (row["dataset"], row["v"], row["speedup_calibrated"]) == ("", "", "")
+
+
+def test_a_data_set_with_markup_in_its_name_is_printed_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    file.write_text("dataset,k,alpha,c,speedup\n[red]a|b,4,0.7,0.1,1.5\n", encoding="utf-8")
+    assert "[red]a|b" in call("--from-run", file).stdout
+    assert r"| \[red\]a\|b |" in call("--from-run", file, "--format", "md").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--from-run RUN"),
+        (["--alpha", "0.7"], "give --alpha and --c"),
+        (["--c", "0.1"], "give --alpha and --c"),
+        (["--alpha", "1.5", "--c", "0.1"], "alpha must lie in [0, 1], got 1.5"),
+        (["--alpha", "nan", "--c", "0.1"], "alpha must lie in [0, 1], got nan"),
+        (["--alpha", "0.7", "--c", "-0.1"], "c must be a finite number of 0 or more, got -0.1"),
+        (["--alpha", "0.7", "--c", "0.1", "--c-hat", "-1"], "c-hat must be"),
+        (["--alpha", "0.7", "--c", "0.1", "--k", "-1"], "0 or more"),
+        (["--alpha", "0.7", "--c", "0.1", "--k", ""], "cannot read ''"),
+        (["--from-run", "does/not/exist"], "No such file"),
+        (["--from-run", ".", "--alpha", "0.7"], "leave out --alpha"),
+        (["--from-run", ".", "--k", "4"], "leave out --alpha"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    refused(call(*arguments), message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("k,alpha\n4,0.7\n", "lacks the column(s) c, speedup"),
+        ("", "lacks the column(s) k, alpha, c, speedup"),
+        ("k,alpha,c,speedup\n4,,0.1,\n", "has no row with"),
+        ("k,alpha,c,speedup\n4,high,0.1,1.5\n", "row 1: alpha is 'high'"),
+        ("k,alpha,c,speedup\n4,0.7,0.1,nan\n", "row 1: speedup is 'nan'"),
+        ("k,alpha,c,speedup\n4,0.7,0.1,1.5\n4,1.7,0.1,1.5\n", "row 2: alpha must lie in [0, 1]"),
+        ("k,alpha,c,speedup\n2.5,0.7,0.1,1.5\n", "row 1: k must be a whole number"),
+        ("k,alpha,c,speedup\n1e12,0.7,0.1,1.5\n", "row 1: k must be a whole number"),
+        ("k,alpha,c,speedup\n-1,0.7,0.1,1.5\n", "row 1: K must be 0 or more"),
+        ("k,alpha,c,speedup\n4,0.7\n", "has no row with"),
+    ],
+)
+def test_an_unusable_results_file_is_one_line_and_exit_code_2(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "results.csv").write_text(text, encoding="utf-8")
+    refused(call("--from-run", tmp_path), message)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_bytes(b"\xff\xfe\x00\x81PAR1")
+    refused(call("--from-run", tmp_path), "not a CSV text file")
+
+
+def refused(result: Result, message: str) -> None:
+    assert isinstance(result.exception, UsageError), result.output
+    assert result.exception.exit_code == 2
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert result.stdout == ""
+
+
+def test_an_unknown_format_is_a_usage_error() -> None:
+    assert call("--alpha", "0.7", "--c", "0.1", "--format", "xml").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "ks"),
+    [
+        ("4", [4]),
+        ("0", [0]),
+        ("1,2,4", [1, 2, 4]),
+        ("4, 2,4", [2, 4]),
+        ("1-4", [1, 2, 3, 4]),
+        ("3-3", [3]),
+        ("1-16+3", [1, 4, 7, 10, 13, 16]),
+        ("1-3,8,10-14+2", [1, 2, 3, 8, 10, 12, 14]),
+    ],
+)
+def test_list_of_k(text: str, ks: list[int]) -> None:
+    assert parse_k_list(text) == ks
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "4,", "a", "-1", "1--3", "1-", "4-1", "1-9+0", "2.5", "1+2", "²", "1001", "1-" + "9" * 5000]
+)
+def test_unreadable_list_of_k(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^[^\n]+$"):
+        parse_k_list(text)
+
+
+def test_predicting_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; import specbench.theory.formulas, specbench.cli.predict;"
+        "print(sorted({'torch', 'transformers', 'datasets', 'pandas'} & set(sys.modules)))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert loaded.stdout.strip() == "[]"

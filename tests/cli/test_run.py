@@ -1,0 +1,186 @@
+"""`specbench run` through its front door: whole runs of a tiny pair, their settings, and what they leave behind."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from specbench.show.run_table import FORMATS
+from tests.support.frontdoor import Command
+from tests.support.tinypair import CONTEXT, Pair, prompts
+
+# --- a whole run ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_a_table_on_stdout_and_its_folder_on_disk(run: Command) -> None:
+    found = run()
+    assert found.code == 0, found.err
+    assert "speedup" in found.out
+    assert {p.name for p in found.folder.iterdir()} == {
+        "run.json", "journal.jsonl", "results.csv", "samples.csv", "rounds.parquet", ".lock",
+    }  # fmt: skip
+    assert found.folder.name.split("_")[1:3] == ["target", "draft"]
+    assert found.err.splitlines()[-1] == f"results: results/{found.folder.name}"
+
+
+@pytest.mark.processor
+def test_the_row_of_a_run_holds_its_numbers_and_where_they_come_from(run: Command, pair: Pair) -> None:
+    (row,) = run().table()
+    assert (row["status"], row["prompts"], row["lossless"], row["k"]) == ("ok", "2", "identical", "3")
+    assert (row["target_source"], row["dtype_resolved"], row["device"]) == (str(pair.target), "float32", "auto")
+    assert 0 < float(row["alpha"]) < 1
+    assert all(float(row[name]) > 0 for name in ("speedup", "speedup_calibrated", "c", "v", "tokens_per_second"))
+    assert int(row["tokens"]) == int(row["baseline_tokens"]) <= 16
+
+
+def test_samples_rounds_and_journal_tell_the_same_story(run: Command) -> None:
+    found = run("--repeat", 2)
+    (row,), samples = found.table(), found.table("samples.csv")
+    rounds = pd.read_parquet(found.folder / "rounds.parquet")
+    assert len(samples) == len(found.samples()) == 4
+    assert sum(int(s["tokens"]) for s in samples) == rounds["emitted"].sum() == int(row["tokens"])
+    assert rounds["accepted"].sum() == int(row["accepted"])
+    ended = found.journal()[-1]["end"]
+    assert (ended["cell"], ended["status"], ended["error"]) == (row["cell"], "ok", "")
+
+
+def test_run_json_says_how_to_run_it_again(run: Command) -> None:
+    described = json.loads((run("--seed", 5).folder / "run.json").read_text())
+    assert described["command"].startswith("specbench run --target")
+    assert described["specs"][0]["seed"] == 5
+    assert described["environment"]["torch"] == torch.__version__
+
+
+def test_two_prompts_are_no_answer_and_the_command_that_gives_one_is_told(run: Command, command: Command) -> None:
+    found = run("--output-dir", "my results")
+    promise = "(settle it|measure again)( on a quiet machine)?: "  # whatever else this machine was doing
+    options = "--max-new-tokens 8 --warmup 0 --k 3 --output-dir 'my results' --limit 20"
+    assert re.search(f"^(PROVISIONAL|UNCLEAR) — .*\n{promise}specbench run --target .* {options}$", found.out, re.M)
+    (folder,) = (found.cwd / "my results").iterdir()
+    told = command("verdict", folder).out
+    assert [line.strip() for line in told.splitlines()[:2]] == found.out.splitlines()[-6:-4]
+    more = run("--limit", 20, "--format", "md")
+    assert re.search("^- \\*\\*(PROVISIONAL|UNCLEAR) — .*\\*\\*$", more.out, re.M)
+    assert re.search(f"^  - {promise}the data set has only 3 prompts; use one with at least 20$", more.out, re.M)
+
+
+def test_the_same_command_decodes_the_same_tokens(run: Command) -> None:
+    sampling = ("--temperature", "1.0", "--ignore-eos", "--seed", "3")
+    outputs = []
+    for _ in range(2):
+        found = run(*sampling)
+        outputs.append([sample.method.tokens for sample in found.samples()])
+        shutil.rmtree(found.cwd / "results")
+    assert outputs[0] == outputs[1]
+    assert [len(tokens) for tokens in outputs[0]] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("style", "parse"),
+    [
+        ("csv", lambda text: next(csv.DictReader(io.StringIO(text)))),
+        ("json", lambda text: json.loads(text)[0]),
+        ("jsonl", lambda text: json.loads(text.splitlines()[0])),
+    ],
+)
+def test_every_format_holds_what_lies_on_disk(run: Command, style: str, parse: Callable[[str], dict[str, str]]) -> None:
+    found = run("--format", style, "-q")
+    row = parse(found.out)
+    assert float(row["speedup"]) == float(found.table()[0]["speedup"])
+    assert found.err == ""
+
+
+def test_markdown_is_a_table(run: Command) -> None:
+    assert run("--format", "md").out.startswith("| | words.jsonl |\n|---|---:|\n| prompts |")
+
+
+def test_quiet_prints_nothing_but_the_result(run: Command) -> None:
+    found = run("--quiet")
+    assert (found.code, found.err) == (0, "")
+    assert "speedup" in found.out
+
+
+def test_verbose_prints_settings_and_environment_on_stderr(run: Command) -> None:
+    found = run("-v")
+    assert '"max_new_tokens": 8' in found.err
+    assert '"python": ' in found.err
+    assert '"python": ' not in found.out
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processor
+def test_a_lookahead_of_zero_is_the_baseline(run: Command) -> None:
+    (row,) = run("--k", 0).table()
+    assert (row["drafted"], row["accepted"], row["alpha"], row["c"]) == ("0", "0", "", "0.0")
+    assert (row["speedup_predicted"], row["tokens_per_round"], row["lossless"]) == ("1.0", "1.0", "identical")
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("method", ["baseline", "token-match", "chain"])
+def test_every_method_decodes_what_the_baseline_decodes(run: Command, method: str) -> None:
+    (row,) = run("--method", method).table()
+    assert (row["method"], row["lossless"], row["prompts_identical"]) == (method, "identical", "2")
+    assert (int(row["drafted"]) > 0) == (method != "baseline")
+
+
+def test_sampling_with_every_warper(run: Command) -> None:
+    law = ("--temperature", "0.8", "--top-k", "20", "--top-p", "0.9", "--min-p", "0.01", "--eta", "0.001")
+    (row,) = run(*law).table()
+    assert [row[n] for n in ("temperature", "top_k", "top_p", "min_p", "eta")] == ["0.8", "20", "0.9", "0.01", "0.001"]
+    assert (row["status"], row["lossless"]) == ("ok", "not compared")
+
+
+def test_the_draft_has_the_targets_dtype_unless_it_is_told_otherwise(run: Command) -> None:
+    (row,) = run("--dtype", "float64").table()
+    assert (row["dtype_resolved"], row["draft_dtype_resolved"]) == ("float64", "float64")
+
+
+def test_the_draft_can_have_a_dtype_of_its_own(run: Command) -> None:
+    (row,) = run("--dtype", "float64", "--draft-dtype", "float32").table()
+    assert (row["dtype_resolved"], row["draft_dtype_resolved"]) == ("float64", "float32")
+
+
+def test_two_data_sets_are_two_cells_and_one_given_twice_is_one(run: Command, tmp_path: Path) -> None:
+    other = prompts(tmp_path / "other.jsonl", 3, 3)
+    rows = run("--dataset", other, "--dataset", other).table()
+    assert [row["dataset"].rsplit("/", 1)[-1] for row in rows] == ["words.jsonl", "other.jsonl"]
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_a_file_whose_name_is_no_text_is_measured_like_any_other(run: Command, tmp_path: Path, style: str) -> None:
+    path = Path(os.fsdecode(bytes(tmp_path) + b"/[bold]\xff\x1b[31m.jsonl"))
+    found = run("--format", style, "-q", data=prompts(path, 4, 6))
+    assert (found.code, found.table()[0]["prompts"]) == (0, "2"), found.err
+    assert "\x1b" not in found.out
+
+
+def test_a_config_file_has_the_same_keys_and_the_command_line_wins(
+    command: Command, pair: Pair, tmp_path: Path
+) -> None:
+    data = prompts(tmp_path / "words.jsonl", 4, 6)
+    (tmp_path / "run.yaml").write_text(
+        f"target: {pair.target}\ndraft: {pair.draft}\ndataset: {data}\nk: 2\nmax-new-tokens: 5\nwarmup: 0\nlimit: 2\n"
+        "output-dir: elsewhere\nformat: json\nignore_eos: true\n"
+    )
+    found = command("run", "--config", tmp_path / "run.yaml", "--k", 3, "--limit", 1)
+    (row,) = json.loads(found.out)
+    assert (row["k"], row["limit"], row["max_new_tokens"], row["tokens"]) == (3, 1, 5, 5)
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+
+
+def test_prompts_that_are_too_long_are_left_out_and_counted(run: Command, tmp_path: Path) -> None:
+    fits = CONTEXT - 8 - 3 - 1
+    found = run("--limit", 3, data=prompts(tmp_path / "long.jsonl", 4, fits, fits + 1))
+    assert found.table()[0]["rejected"] == "1 too long"
+    assert [s["prompt_tokens"] for s in found.table("samples.csv")] == ["4", str(fits)]
+    assert "left out 1 too long" in found.out

@@ -1,0 +1,285 @@
+"""`specbench sweep-k`, `sweep` and `--resume` as a user calls them, on a tiny pair."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from specbench.results.cells import Cell
+from specbench.results.reading import read_run
+from tests.support.frontdoor import Command, Outcome
+from tests.support.tinypair import Pair, prompts
+
+SHORT = ("--limit", "3", "--max-new-tokens", "8", "--warmup", "0")
+
+
+@pytest.fixture
+def sweep_k(command: Command, pair: Pair, tmp_path: Path) -> Command:
+    def call(*arguments: object) -> Outcome:
+        return command(
+            "sweep-k", *pair.options, "--dataset", prompts(tmp_path / "w.jsonl", 4, 6, 5), *SHORT, *arguments
+        )
+
+    return call
+
+
+def told(cells: list[Cell]) -> list[Any]:
+    """Everything about cells but how long things took."""
+    return [
+        (
+            c.spec,
+            c.status,
+            c.lossless,
+            [(s.prompt, s.turn, s.places, s.baseline.tokens, s.method.rounds) for s in c.samples],
+        )
+        for c in cells
+    ]
+
+
+def written(tmp_path: Path, **grid: Any) -> Path:
+    path = tmp_path / "grid.yaml"
+    path.write_text(yaml.safe_dump({"limit": 2, "max_new_tokens": 6, "warmup": 0, **grid}))
+    return path
+
+
+# --- sweep-k ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_k_is_measured_on_the_same_prompts_with_one_baseline(sweep_k: Command) -> None:
+    found = sweep_k("--k", "1-3,auto")
+    assert found.code == 0, found.err
+    rows = found.table()
+    assert [(row["k"], row["schedule"], row["status"]) for row in rows] == [
+        ("1", "constant", "ok"), ("2", "constant", "ok"), ("3", "constant", "ok"), ("12", "auto", "ok"),
+    ]  # fmt: skip
+    assert {row["lossless"] for row in rows} <= {"identical", "numeric"}
+    samples = found.table("samples.csv")
+    assert len(samples) == 4 * 3
+    baselines = {(s["prompt"], s["baseline_seconds"], s["baseline_output_sha256"]) for s in samples}
+    assert len(baselines) == 3, "one baseline decode per prompt, whatever the number of K"
+    assert json.loads(rows[3]["schedule_costs"])["verify"][0] == 1.0
+    assert rows[0]["schedule_costs"] == ""
+
+
+def test_the_table_names_the_best_k_by_measurement_and_by_both_predictions(sweep_k: Command) -> None:
+    found = sweep_k("--k", "1,4")
+    for measure in ("measured", "calibrated", "formula"):
+        assert f"best K, {measure}: " in found.out
+    assert "acceptance by position" in found.out
+    assert "from the formula to the measurement" in found.out
+
+
+def test_the_default_is_one_to_eight(sweep_k: Command) -> None:
+    assert [row["k"] for row in sweep_k("--limit", 1).table()] == [str(k) for k in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--k", "8-1"), "--k: the range '8-1'"),
+        (("--k", ""), "--k: cannot read ''"),
+        (("--resume", "nowhere"), "is not the folder of a run"),
+        (("--resume", "nowhere", "--k", "3"), "is not the folder"),
+    ],
+)
+def test_bad_input_is_one_line(sweep_k: Command, command: Command, arguments: tuple[str, ...], said: str) -> None:
+    found = command("sweep-k", *arguments) if "--resume" in arguments else sweep_k(*arguments)
+    assert found.code == 2
+    if arguments[-2:] == ("--k", "3"):
+        assert "--resume takes all settings from the run that it continues: leave out --k" in found.line
+    else:
+        assert said in found.line
+
+
+def test_run_takes_one_k_and_says_where_several_go(command: Command) -> None:
+    found = command("run", "--k", "1-3")
+    assert found.code == 2
+    assert "--k takes one value here, not a list: use specbench sweep-k" in found.line
+
+
+# --- grids ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_is_every_combination(command: Command, pair: Pair, tmp_path: Path) -> None:
+    data = prompts(tmp_path / "w.jsonl", 4, 6)
+    entry = {"target": str(pair.target), "draft": str(pair.draft)}
+    grid = written(tmp_path, pair=[entry], dataset=data, method=["chain", "token-match"], temperature=[0, 1], k="1-2")
+    found = command("sweep", grid, "-q", "--limit", "1")
+    assert found.code == 0, found.err
+    rows = found.table()
+    assert [(r["temperature"], r["method"], r["k"]) for r in rows] == [
+        (t, m, k) for t in ("0.0", "1.0") for m in ("chain", "token-match") for k in ("1", "2")
+    ]
+    assert {row["prompts"] for row in rows} == {"1"}, "the command line wins over the file"
+
+
+def test_a_pair_that_is_unusable_ends_its_own_cells_and_the_sweep_goes_on(
+    command: Command, pair: Pair, tmp_path: Path
+) -> None:
+    entries = [
+        {"target": "nobody/nothing", "draft": str(pair.draft)},
+        {"target": str(pair.target), "draft": str(pair.draft)},
+    ]
+    grid = written(tmp_path, pair=entries, dataset=prompts(tmp_path / "w.jsonl", 4, 6), k=[1, 2])
+    found = command("sweep", grid)
+    assert found.code == 6
+    rows = found.table()
+    assert [row["status"] for row in rows] == ["error", "error", "ok", "ok"]
+    assert "nobody/nothing" in rows[0]["error"]
+    assert rows[0]["speedup"] == ""
+    assert "nobody/nothing" in found.err.splitlines()[-1]
+
+
+def test_a_grid_whose_only_pair_is_unusable_ends_with_the_code_of_pairs(command: Command, tmp_path: Path) -> None:
+    found = command("sweep", written(tmp_path, target="nobody/nothing", draft="demo-draft", k=[1, 2]))
+    assert found.code == 4
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_grid_with_a_method_that_has_no_schedule_is_refused_before_anything_is_measured(
+    command: Command, tmp_path: Path
+) -> None:
+    found = command("sweep", written(tmp_path, pair=["demo"], schedule="auto", method="nope"))
+    assert found.code == 2
+    assert "unknown method 'nope'" in found.line
+
+
+def test_without_a_grid_a_user_is_told_what_to_name(command: Command) -> None:
+    assert "name the YAML file of a grid" in command("sweep").line
+
+
+def test_an_empty_grid_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    found = command("sweep", tmp_path / "empty.yaml")
+    assert found.code == 2
+    assert "holds no settings" in found.line
+
+
+def test_a_name_that_no_file_system_takes_is_one_line(command: Command) -> None:
+    found = command("sweep", "x" * 5000)
+    assert found.code == 2
+    assert "File name too long" in found.line
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("limit: 2020-13-45\n", "is not readable as YAML"),
+        (f"limit: {'9' * 5000}\n", "is not readable as YAML"),
+        ("k: 1\noutput_dir:\n", "--output-dir None is no folder's name"),
+    ],
+)
+def test_values_that_are_none_are_one_line(command: Command, tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "odd.yaml").write_text(content)
+    found = command("sweep", tmp_path / "odd.yaml")
+    assert found.code == 2
+    assert said in found.line
+
+
+def test_a_shipped_grid_is_known_by_its_name(command: Command) -> None:
+    found = command("sweep", "demo", "--device", "nowhere")
+    assert found.code == 2
+    assert "nowhere" in found.line, "the grid was read: it is the device that is wrong"
+    assert "cannot read the configuration nothing" in command("sweep", "nothing").line
+
+
+# --- going on ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_that_is_continued_stays_as_it_is(sweep_k: Command, command: Command) -> None:
+    first = sweep_k("--k", "1-2")
+    before = (first.folder / "journal.jsonl").read_bytes(), (first.folder / "results.csv").read_bytes()
+    again = command("sweep-k", "--resume", first.folder)
+    assert again.code == 0, again.err
+    assert ((first.folder / "journal.jsonl").read_bytes(), (first.folder / "results.csv").read_bytes()) == before
+    assert "best K, measured" in again.out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_a_sweep_that_was_killed_goes_on_to_the_result_of_an_undisturbed_one(
+    command: Command, pair: Pair, tmp_path: Path
+) -> None:
+    data = prompts(tmp_path / "w.jsonl", *range(4, 28))
+    options = ["sweep-k", *pair.options, "--dataset", data, "--k", "1-3", "--max-new-tokens", "12", "--warmup", "0"]
+    whole = command(*options)
+    assert whole.code == 0, whole.err
+    expected = told(read_run(whole.folder).cells)
+
+    killed = tmp_path / "killed"
+    line = [sys.executable, "-c", "from specbench.cli.app import main; main()", *options, "-o", str(killed)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": Path(__file__).parents[2]}
+    process = subprocess.Popen(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet)  # type: ignore[call-overload]
+    kill_after(process, killed, turns=5)
+    (folder,) = killed.iterdir()
+    before = read_run(folder).cells
+    assert 5 <= len(before[0].samples) < 24
+    again = command("sweep-k", "--resume", folder)
+    assert again.code == 0, again.err
+    after = read_run(folder).cells
+    assert told(after) == expected
+    assert [c.samples[: len(b.samples)] for c, b in zip(after, before, strict=True)] == [b.samples for b in before]
+
+
+def kill_after(process: "subprocess.Popen[bytes]", results: Path, turns: int) -> None:
+    for _ in range(6000):
+        lines = sum(path.read_bytes().count(b'"body":{"turn"') for path in results.glob("*/journal.jsonl"))
+        if lines >= turns:
+            process.kill()
+            process.wait()
+            return
+        time.sleep(0.01)
+    process.kill()
+    pytest.fail("nothing was measured in a minute")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fingerprint": "0" * 12}, "on another machine or with other versions"),
+        ({"specbench": "0.0.1"}, "specbench 0.0.1; here "),
+    ],
+)
+def test_a_run_of_another_machine_is_not_continued(
+    sweep_k: Command, command: Command, change: dict[str, str], said: str
+) -> None:
+    first = sweep_k("--k", "1")
+    make_unfinished(first.folder)
+    path = first.folder / "run.json"
+    described = json.loads(path.read_text())
+    described["environment"] |= change
+    path.write_text(json.dumps(described))
+    found = command("sweep-k", "--resume", first.folder)
+    assert found.code == 2
+    assert said in found.line
+
+
+def test_a_run_whose_prompts_have_changed_is_not_continued(sweep_k: Command, command: Command, tmp_path: Path) -> None:
+    first = sweep_k("--k", "1")
+    make_unfinished(first.folder)
+    prompts(tmp_path / "w.jsonl", 4, 7, 5)
+    assert "have changed since this run was begun: start a new run" in command("run", "--resume", first.folder).line
+
+
+@pytest.mark.parametrize("damage", [{"specs": None}, {"specs": []}, {"specs": [{"x": 1}]}, {"environment": []}])
+def test_a_damaged_description_is_one_line(sweep_k: Command, command: Command, damage: dict[str, Any]) -> None:
+    first = sweep_k("--k", "1", "--limit", "1")
+    path = first.folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    found = command("sweep-k", "--resume", first.folder)
+    assert found.code == 2
+    assert "run.json is damaged" in found.line
+
+
+def make_unfinished(folder: Path) -> None:
+    """Take the last lines of the journal away, the end of the cell and its last turn, and the tables made of them."""
+    (folder / "results.csv").unlink()
+    journal = folder / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-2]))

@@ -1,0 +1,96 @@
+"""`--tier` through the front door: which one was taken and why, and that it changes nothing but the speed.
+
+Rounds are traced as one graph and then run as they are: what a compiler makes of a graph is tests/test_tiers.py's.
+"""
+
+import shutil
+from functools import partial
+
+import pytest
+
+from specbench.backends import tiers
+from specbench.models.execution import compiled
+from tests.support.frontdoor import Command, Outcome
+from tests.support.tiers import graphs
+from tests.support.tinypair import prompts
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a compiler, whose compiler changes nothing."""
+    monkeypatch.setattr(compiled, "missing_compiler", lambda: "")
+    monkeypatch.setattr(tiers, "Compiled", partial(compiled.Compiled, backend="eager"))
+
+
+def texts(found: Outcome) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The tokens of both arms, of every sample; makes room for another run."""
+    assert found.code == 0, found.err
+    tokens = [(sample.baseline.tokens, sample.method.tokens) for sample in found.samples()]
+    shutil.rmtree(found.cwd / "results")
+    return tokens
+
+
+@pytest.mark.slow
+@pytest.mark.processor
+@pytest.mark.usefixtures("compiling")
+def test_auto_says_what_it_took_and_times_its_making_apart(run: Command) -> None:
+    found = run("--tier", "auto")
+    (row,) = found.table()
+    assert (row["status"], row["lossless"]) == ("ok", "identical")
+    assert (row["tier"], row["tier_resolved"]) == ("auto", "compile")
+    assert f"note: tier compile: {compiled.COMPILING}" in found.err.splitlines()
+    assert min(float(row["ready_seconds"]), float(row["baseline_ready_seconds"])) > 0
+    assert all(float(row[name]) > 0 for name in ("c", "v", "speedup", "speedup_calibrated"))
+
+
+@pytest.mark.slow
+@pytest.mark.processor
+@pytest.mark.usefixtures("compiling")
+@pytest.mark.parametrize("law", [(), ("--temperature", "1", "--ignore-eos")], ids=["greedy", "sampled"])
+def test_a_run_emits_the_same_text_in_every_tier(run: Command, law: tuple[str, ...]) -> None:
+    eager, compiled = (texts(run("--tier", tier, *law)) for tier in ("eager", "compile"))
+    assert eager == compiled
+    assert len(eager) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiling")
+def test_data_sets_share_what_was_compiled_for_the_longest_of_their_prompts(run: Command, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
+    other = prompts(tmp_path_factory.mktemp("other") / "longer.jsonl", 12, 3, first=7)
+    before = graphs()
+    found = run("--tier", "compile", "--dataset", other)
+    assert [row["status"] for row in found.table()] == ["ok", "ok"]
+    assert graphs() == before + 2  # a baseline and a method
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiling")
+@pytest.mark.parametrize("adaptive", [("--schedule", "auto"), ("--schedule", "confidence")], ids=" ".join)
+def test_methods_whose_rounds_differ_have_their_passes_compiled(run: Command, adaptive: tuple[str, ...]) -> None:
+    before = graphs()
+    found = run("--tier", "compile", *adaptive)
+    (row,) = found.table()
+    assert (row["status"], row["lossless"], row["tier_resolved"]) == ("ok", "identical", "compile")
+    assert graphs() >= before + 4  # a baseline, two widths of a draft, and a verify pass at least
+
+
+def test_auto_is_eager_where_nothing_can_be_compiled_and_says_why(run: Command, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    found = run("--tier", "auto")
+    assert found.table()[0]["tier_resolved"] == "eager"
+    assert "note: tier eager: torch needs a C++ compiler (g++ or clang++) and there is none on the PATH" in found.err
+
+
+@pytest.mark.parametrize(
+    ("tier", "line"),
+    [
+        ("graph", "specbench: --tier graph needs a CUDA device, not cpu: use --tier compile, eager or auto"),
+        ("compile", "specbench: --tier compile: torch needs a C++ compiler (g++ or clang++) and there is none on the "
+                    "PATH; install one, or use --tier eager"),
+    ],
+)  # fmt: skip
+def test_a_tier_that_is_not_to_be_had_ends_the_command(run: Command, monkeypatch, tier: str, line: str) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    found = run("--tier", tier, "--device", "cpu")
+    assert (found.code, found.line) == (2, line)
+    assert not (found.cwd / "results").exists()

@@ -1,0 +1,105 @@
+"""Prompts of a length asked for: never longer, the needle where it should be, the same for the same seed and number."""
+
+import datasets
+import pytest
+
+from specbench.data.longtext import LENGTH, cut, long_rows
+from specbench.data.sources import LONG, PG19
+from tests.support.datafiles import bytes_of, complaint, load, texts
+
+MADE = ("needle", "passkey", "longdoc")
+
+
+def words_of(text: str) -> list[int]:
+    return [len(word) for word in text.split()]
+
+
+@pytest.mark.parametrize("length", [400, 1000, 5000])
+@pytest.mark.parametrize("kind", MADE)
+def test_prompts_reach_the_length_and_never_exceed_it(kind: str, length: int) -> None:
+    found = load(f"{kind}:{length}", limit=6, longest=length)
+    sizes = [len(prompt.ids) for prompt in found.prompts]
+    assert len(sizes) == 6
+    assert length * 0.9 < min(sizes) <= max(sizes) <= length
+    assert found.rejected == {}
+
+
+@pytest.mark.parametrize("kind", ["needle", "passkey"])
+def test_the_answer_stands_in_the_text_at_the_depth_of_its_category_and_continues_it(kind: str) -> None:
+    rows, revision = long_rows(f"{kind}:4000", bytes_of, limit=10, seed=3, longest=None)
+    assert revision is None
+    assert {row["category"] for row in rows} == {f"depth {n}" for n in (10, 30, 50, 70, 90)}
+    for row in rows:
+        text, answer = str(row["prompt"]), str(row["answer"])
+        last = {"needle": ">>> pass_key\n", "passkey": "The pass key is "}[kind]
+        place = text.index(f"{last}{answer}") / len(text)
+        assert text.endswith(last.rstrip(" "))
+        assert place == pytest.approx(int(str(row["category"]).split()[1]) / 100, abs=0.12)
+    assert len({row["answer"] for row in rows}) == 10
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_prompt_depends_on_seed_and_number_alone(kind: str) -> None:
+    few, many, other = (load(f"{kind}:600", limit=n, seed=seed) for n, seed in ((3, 1), (7, 1), (3, 2)))
+    assert texts(many)[:3] == texts(few)
+    assert not set(texts(few)) & set(texts(other))
+    assert few.sha256 == load(f"{kind}:600", limit=3, seed=1).sha256 != other.sha256
+    assert len(set(texts(many))) == 7
+
+
+def test_without_a_length_it_is_what_fits() -> None:
+    assert max(len(p.ids) for p in load("needle", longest=500, limit=2).prompts) <= 500
+    assert LENGTH * 0.9 < max(len(p.ids) for p in load("longdoc", longest=5000, limit=2).prompts) <= LENGTH
+    assert len(load("passkey:400").prompts) == 20
+
+
+def test_long_documents_come_from_both_shipped_sets() -> None:
+    assert {p.category for p in load("longdoc:500", limit=2).prompts} == {"code", "articles"}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("asked", ["", "x", "-3", "0", "1.5", "²"])
+def test_a_length_that_is_none_is_refused(kind: str, asked: str) -> None:
+    assert f"its LENGTH is a number of tokens, as in {kind}:{LENGTH}" in complaint(f"{kind}:{asked}")
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_what_the_models_cannot_take_is_refused_before_it_is_made(kind: str) -> None:
+    said = complaint(f"{kind}:99999999999", longest=700)
+    assert "too long for these models: at most 700" in said
+    assert f"{kind}:700 or fewer new tokens" in said
+
+
+def test_a_length_without_place_for_filler_is_refused() -> None:
+    assert "no place for filler: choose a longer one" in complaint("needle:20")
+
+
+def test_names_are_listed_and_close_ones_found() -> None:
+    assert "needle:LENGTH, passkey:LENGTH, longdoc:LENGTH, pg19:LENGTH" in complaint("zzz")
+    assert "did you mean needle:512?" in complaint("nedle:512")
+
+
+def test_text_is_cut_behind_a_word() -> None:
+    text = "one two  three\nfour"
+    assert cut(text, 3, words_of) == "one two  three"
+    assert cut(text, 9, words_of) == text
+    assert cut(text, 0, words_of) == cut("", 5, words_of) == ""
+    assert cut(text, 7, bytes_of) == "one two"
+
+
+def test_books_are_cut_and_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def load_dataset(*args: object, **options: object) -> object:
+        asked.append((args, options))
+        return datasets.Dataset.from_list([{"short_book_title": "", "text": f"book{n} " * 99} for n in range(9)])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *args, **options: None)
+    found, other = load("pg19:25", limit=4, seed=1), load("pg19:25", limit=4, seed=2)
+    at = {"revision": PG19.revision, "data_files": {"test": PG19.file}, "split": "test"}
+    assert asked == [(("emozilla/pg19",), at)] * 2
+    assert all(len(prompt.ids) == 23 for prompt in found.prompts), "four words of five bytes"
+    assert found.revision == PG19.revision
+    assert {p.id for p in found.prompts} != {p.id for p in other.prompts}
+    assert {p.id for p in found.prompts} < {p.id for p in load("pg19:25", limit=6, seed=1).prompts}

@@ -1,0 +1,225 @@
+"""Every kind of source of prompts: what is read from it, without a network, and what is said when it cannot be read."""
+
+import gzip
+import socket
+from pathlib import Path
+
+import datasets
+import pytest
+from huggingface_hub import constants
+
+from specbench.data import sources
+from tests.support.datafiles import complaint, jsonl, load, parquet, texts, write
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty hub cache, and a request to anywhere fails the test."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_lines_of_json_of_text_and_of_csv(tmp_path: Path, end: str) -> None:
+    assert texts(load(jsonl(tmp_path / f"a.jsonl{end}", {"prompt": "one\ntwo"}, {"prompt": "ü"}))) == ["one\ntwo", "ü"]
+    assert texts(load(f"text:{write(tmp_path / f'a.txt{end}', 'one' + chr(10) + 'two')}")) == ["one", "two"]
+    table = 'id,prompt\n1,"a, ""b""\nc"\n2,007\n3,NA\n'
+    assert texts(load(f"csv:{write(tmp_path / f'a.csv{end}', table)}")) == ['a, "b"\nc', "007", "NA"]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    found = load(parquet(tmp_path / "a.parquet", {"id": 3, "text": "one"}, {"id": 4, "text": "two"}))
+    assert [(p.id, p.text) for p in found.prompts] == [("3", "one"), ("4", "two")]
+
+
+def test_a_text_file_has_one_prompt_per_line_and_blank_lines_are_counted(tmp_path: Path) -> None:
+    found = load(f"text:{write(tmp_path / 'a.txt', b'one' + bytes([13, 10, 10]) + b'  two')}")
+    assert texts(found) == ["one", "  two"]
+    assert [p.id for p in found.prompts] == ["row-1", "row-3"]
+    assert (found.read, found.rejected) == (3, {"empty": 1})
+
+
+def test_bom_and_unusual_characters_are_read_as_they_are(tmp_path: Path) -> None:
+    odd = "nul \0 escape \x1b[31m separators \x85\u2028\x0c bidi \u202e emoji 🙂"
+    assert texts(load(jsonl(tmp_path / "a.jsonl", {"prompt": odd}))) == [odd]
+    marked = write(tmp_path / "a.txt", odd.encode("utf-8-sig"))
+    assert texts(load(f"text:{marked}")) == [odd]
+
+
+def test_texts_that_look_like_dates_stay_texts(tmp_path: Path) -> None:
+    assert (
+        texts(load(jsonl(tmp_path / "a.jsonl", {"prompt": "2020-01-01"}, {"prompt": "2021-01-01"})))[0] == "2020-01-01"
+    )
+
+
+def test_a_long_csv_cell(tmp_path: Path) -> None:
+    assert len(texts(load(f"csv:{write(tmp_path / 'a.csv', 'text' + chr(10) + 'x' * 200_000)}"))[0]) == 200_000
+
+
+def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+    for text in ("first", "other"):  # of one length, written within one tick of the clock
+        assert texts(load(jsonl(tmp_path / "a.jsonl", {"prompt": text}))) == [text]
+
+
+def test_a_name_is_not_a_pattern(tmp_path: Path) -> None:
+    for name in ("a1.txt", "a[1].txt", "a*.txt", "ü ä#%20.txt"):
+        write(tmp_path / name, name)
+    for name in ("a[1].txt", "a*.txt", "ü ä#%20.txt"):
+        assert texts(load(f"text:{tmp_path / name}")) == [name]
+
+
+def test_relative_paths_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.txt", "x")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert texts(load("text:a.txt")) == texts(load("text:~/a.txt")) == ["x"]
+
+
+def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    load(parquet(tmp_path / "a.parquet", {"text": "one"}))
+    complaint(f"parquet:{write(tmp_path / 'b.parquet', 'PAR1 not')}")
+    complaint(f"csv:{write(tmp_path / 'b.csv', 'text' + chr(10) + 'a,b')}")
+    assert capfd.readouterr() == ("", "")
+
+
+# --- errors of files and names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", b'{"prompt": "a"}\n\n{"prompt": oops}\n', "a.jsonl:3: not JSON (Expecting value"),
+        ("a.jsonl", b'[{"prompt": "a"}]', "a.jsonl:1: a JSON list, not an object; jsonl: wants one object per line"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl:1: not JSON"),
+        ("a.jsonl", b'{"prompt": ' + b"9" * 5000 + b"}", "a.jsonl:1: not JSON"),
+        ("a.jsonl", b'{"prompt": "a"}\n{"prompt": "\xe9"}\n', "a.jsonl:2: not UTF-8"),
+        (
+            "a.jsonl",
+            gzip.compress(b'{"prompt": "a"}', mtime=0),
+            "is compressed with gzip; give it a name that ends in .gz",
+        ),
+        ("a.csv", b"prompt,category\na,x\nHello, world,x\n", "a.csv:3: the row has not as many cells as the header"),
+        ("a.csv", b"prompt,category\na\n", "a.csv:2: the row has not as many cells"),
+        ("a.csv", b'prompt\n"a\n', "a.csv:2: not CSV"),
+        ("a.csv", b"prompt,prompt\na,b\n", "a.csv:1: column prompt stands twice"),
+        ("a.parquet", b"PAR1 no", "as parquet"),
+        ("a.parquet", b"", "as parquet"),
+        ("a.text", "é".encode("utf-16"), "a.text:1: not UTF-8"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    write(tmp_path / name, content)
+    assert said in complaint(f"{name.split('.')[1]}:{tmp_path / name}")
+
+
+def test_bad_gzip(tmp_path: Path) -> None:
+    for number, data in enumerate((b'{"prompt": "a"}', gzip.compress(b'{"prompt": "a"}', mtime=0)[:-9], b"")):
+        path = tmp_path / f"{number}.jsonl.gz"
+        path.write_bytes(data)
+        assert str(path) in complaint(f"jsonl:{path}")
+    path = write(tmp_path / "a.txt.gz", b"good\nb\xff\n")
+    assert f"{path}:2: not UTF-8" in complaint(f"text:{path}")
+
+
+def test_names_that_are_no_file(tmp_path: Path) -> None:
+    assert "no such file: /nowhere/a.jsonl" in complaint("jsonl:/nowhere/a.jsonl")
+    assert "is a directory" in complaint(f"text:{tmp_path}")
+    assert "names no file; write text:PATH" in complaint("text:")
+    assert "no such file" in complaint("text:" + "a" * 5000)
+    assert "local path" in complaint("jsonl:https://example.org/a.jsonl")
+    assert "local path" in complaint(f"text:{write(tmp_path / 'a::b.txt', 'x')}")
+    assert "local path" in complaint("text:~a\0b")
+
+
+def test_unknown_names_come_with_close_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "did you mean humaneval?" in complaint("HumanEvl")
+    assert "did you mean jsonl:x.json?" in complaint("json:x.json")
+    assert "there are: code, articles, humaneval, xsum, jsonl:PATH, parquet:PATH" in complaint("\x1b[31mzzz")
+    assert "unknown data set" in complaint("")
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine.jsonl.gz", "{}")
+    assert "did you mean jsonl:mine.jsonl.gz?" in complaint("mine.jsonl.gz")
+
+
+def test_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.data.readers.LARGEST", 10)
+    assert "cut it to the rows you need" in complaint(f"text:{write(tmp_path / 'a.txt', 'x' * 11)}")
+
+
+# --- the hub ---------------------------------------------------------------------------------------------------------
+
+HUB_ROWS = {
+    "humaneval": [
+        {"task_id": "HumanEval/0", "prompt": "def f():", "canonical_solution": "", "test": "", "entry_point": "f"}
+    ],
+    "xsum": [{"document": "", "summary": "s", "id": "1"}, {"document": "News.", "summary": "s", "id": "2"}],
+}
+PINNED = {
+    "humaneval": (
+        "openai/openai_humaneval",
+        "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
+        "openai_humaneval/test-00000-of-00001.parquet",
+    ),
+    "xsum": ("EdinburghNLP/xsum", "30802a38d3f89b2fa8f19276008459e8c2b8b8e6", "data/test-00000-of-00001.parquet"),
+}
+
+
+@pytest.mark.parametrize("name", ["humaneval", "xsum"])
+def test_the_hub_is_asked_for_one_file_at_one_commit(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    asked: list[object] = []
+
+    def load_dataset(*args: object, **options: object) -> object:
+        asked.append((args, options))
+        return datasets.Dataset.from_list(HUB_ROWS[name])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    found = load(name)
+    repo, revision, file = PINNED[name]
+    assert asked == [((repo,), {"revision": revision, "data_files": {"test": file}, "split": "test"})]
+    assert (found.name, found.revision) == (name, revision)
+    assert texts(found) == [{"humaneval": "def f():", "xsum": "Article: News.\nSummary:"}[name]]
+    assert found.rejected == ({"empty": 1} if name == "xsum" else {})
+
+
+def test_what_hf_download_left_is_read_without_a_network(tmp_path: Path) -> None:
+    source = sources.HUB["humaneval"]
+    repo = tmp_path / "hub" / f"datasets--{source.repo.replace('/', '--')}"
+    blob, file = repo / "blobs" / "0123", repo / "snapshots" / source.revision / source.file
+    blob.parent.mkdir(parents=True)
+    file.parent.mkdir(parents=True)
+    parquet(blob, *HUB_ROWS["humaneval"])
+    file.symlink_to(blob)
+    assert texts(load("humaneval")) == ["def f():"]
+
+
+def test_another_revision_in_the_cache_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = sources.HUB["humaneval"]
+    file = tmp_path / "hub" / f"datasets--{source.repo.replace('/', '--')}" / "snapshots" / ("0" * 40) / source.file
+    file.parent.mkdir(parents=True)
+    parquet(file, *HUB_ROWS["humaneval"])
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    assert "cannot load data set humaneval from the hub" in complaint("humaneval")
+
+
+def test_offline_says_what_to_run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    said = complaint("xsum")
+    repo, revision, file = PINNED["xsum"]
+    assert f"run `hf download {repo} {file} --repo-type dataset --revision {revision}`" in said
+    assert "--dataset code or articles" in said
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_bars_of_the_hub_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+
+    before = logging.get_verbosity(), are_progress_bars_disabled()
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    complaint("xsum")
+    assert (logging.get_verbosity(), are_progress_bars_disabled()) == before

@@ -1,0 +1,199 @@
+"""Dynamic trees: what is chosen, the law of what is emitted from them, and their caches on real networks."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench.decoding.build import build
+from specbench.decoding.decode import begin, decode
+from specbench.decoding.drafters.chain import NoDraft
+from specbench.decoding.drafters.dynamic import Dynamic
+from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import methods
+from specbench.decoding.randomness import seeded
+from specbench.decoding.tokens import ROOT, TokenTree
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.errors import UsageError
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from tests.support.laws import EXACT, block_error, sequence_error
+from tests.support.rounding import same_texts
+from tests.support.tiny import network, path_to
+from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
+
+RNG = seeded([0], CPU)  # nothing is drawn from it
+SIZES = [(1, 3, 2), (2, 1, 2), (2, 2, 3), (3, 2, 4), (2, 3, 12), (3, 2, 99)]  # k, width, nodes
+sizes = pytest.mark.parametrize(("k", "width", "nodes"), SIZES)
+PROMPTS = [(0,), (1, 0), (2, 1), (1,), (0, 0)]
+
+
+def dynamic(p: Tensor, q: Tensor, k: int, width: int, nodes: int) -> Speculate:
+    return Speculate(Dynamic(Toy(q), k, width, nodes), Toy(p), Rejection())
+
+
+def paths(tree: TokenTree, valid: Tensor, row: int) -> set[tuple[int, ...]]:
+    """The nodes that a row has, each as the tokens on the way to it."""
+    ids = tree.ids[row].tolist()
+    return {tuple(ids[n] for n in path_to(tree.parents, node)) for node in range(tree.size) if valid[row, node]}
+
+
+def chosen(toy: Toy, prompt: tuple[int, ...], k: int, width: int, nodes: int) -> set[tuple[int, ...]]:
+    """The selection in plain Python: tokens on the way to every node that stays."""
+    context = begin([prompt], k, 0, (), CPU)
+
+    def children(path: tuple[int, ...], score: float) -> list[tuple[float, tuple[int, ...]]]:
+        number = toy.number(context)
+        for token in path:
+            number = toy.after(number, torch.tensor([token]))
+        row = toy.table[number][0].log()
+        best = sorted(range(len(row)), key=lambda token: -row[token])[:width]
+        return [(score + float(row[token]), (*path, token)) for token in best]
+
+    level = children((), 0.0)
+    every = list(level)
+    for _ in range(k - 1):
+        level = [c for s, path in sorted(level, key=lambda one: -one[0])[:width] for c in children(path, s)]
+        every += level
+    return {path for score, path in sorted(every, key=lambda one: -one[0])[:nodes] if score > -torch.inf}
+
+
+@sizes
+@pytest.mark.parametrize("seed", range(6))
+def test_the_most_probable_paths_are_drafted_whoever_is_beside(seed: int, k: int, width: int, nodes: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    toy = Toy((2 * torch.randn((400, 5), generator=generator, dtype=torch.float64)).softmax(1))
+    drafter = Dynamic(toy, k, width, nodes)
+    both = [PROMPTS[:2]] if 2 * nodes <= drafter.room else []  # else they may share too little room
+    for prompts in ([PROMPTS[seed % 5]], *both):
+        draft = drafter.propose(begin(prompts, 9, drafter.room, (), CPU), None, RNG)
+        assert draft.q is None
+        for row, prompt in enumerate(prompts):
+            assert paths(draft.tree, draft.valid, row) == chosen(toy, prompt, k, width, nodes)
+
+
+@sizes
+def test_many_rows_stay_within_the_room_with_whole_paths(k: int, width: int, nodes: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    toy = Toy((2 * torch.randn((400, 6), generator=generator, dtype=torch.float64)).softmax(1))
+    drafter = Dynamic(toy, k, width, nodes)
+    prompts = [(a, b) for a in range(6) for b in range(6)]
+    draft = drafter.propose(begin(prompts, 9, drafter.room, (), CPU), None, RNG)
+    assert max(draft.tree.size, draft.fed.size) <= drafter.room
+    for node, parent in enumerate(draft.tree.parents):
+        assert parent == ROOT or not (draft.valid[:, node] & ~draft.valid[:, parent]).any()
+    for row, prompt in enumerate(prompts):
+        assert paths(draft.tree, draft.valid, row) <= chosen(toy, prompt, k, width, nodes)
+    assert draft.valid.any(0).all()
+
+
+def test_of_equal_paths_the_earlier_stay() -> None:
+    even = Toy(torch.full((99, 4), 0.25, dtype=torch.float64))
+    draft = Dynamic(even, 2, 3, 5).propose(begin([PROMPT], 9, 12, (), CPU), None, RNG)
+    assert draft.tree.parents == (-1, -1, -1, 0, 0)
+    certain = Toy(torch.eye(3, dtype=torch.float64)[[1] * 50])
+    draft = Dynamic(certain, 3, 2, 3).propose(begin([PROMPT], 9, 10, (), CPU), None, RNG)
+    assert draft.tree.ids[draft.valid].tolist() == [1, 1, 1]  # a chain: nothing else is possible
+
+
+def test_one_row_has_as_many_nodes_in_every_round() -> None:
+    _, q = random_pair(0, 3, 6)
+    drafter = Dynamic(Toy(q), 3, 2, 6)
+    for left, budget in ((9, None), (9, 8), (3, 2), (2, 1), (1, None)):
+        draft = drafter.propose(begin([PROMPT], left, drafter.room, (), CPU), budget, RNG)
+        assert draft.tree.size == 6
+        depth = draft.tree.topology.depth
+        assert int((draft.valid * torch.tensor(draft.tree.topology.depths)).max()) == min(depth, left - 1)
+    assert drafter.propose(begin([PROMPT], 9, drafter.room, (), CPU), 0, RNG).tree.size == 0
+
+
+@sizes
+@pytest.mark.parametrize("vocab", [2, 3])
+def test_a_dynamic_tree_emits_the_law_of_its_target(vocab: int, k: int, width: int, nodes: int) -> None:
+    for seed in range(len(KINDS)):
+        p, q = random_pair(seed, vocab, k + 1)
+        assert block_error(dynamic(p, q, k, width, nodes), p, k + 1) <= EXACT, seed
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
+def test_whole_sequences_with_rows_of_other_texts(eos: tuple[int, ...], together: bool) -> None:
+    """Every round decodes all texts that are possible by then side by side."""
+    for seed in range(len(KINDS)):
+        p, q = random_pair(seed, 2, 6)
+        assert sequence_error(dynamic(p, q, 2, 2, 3), p, 4, eos=eos, together=together) <= EXACT, seed
+
+
+def test_inside_another_speculation() -> None:
+    for seed in range(len(KINDS)):
+        p, q = random_pair(seed, 2, 5)
+        inner = Speculate(Dynamic(Toy(q), 2, 2, 3), Toy(q.roll(1, 0)), Rejection(), 2)
+        assert block_error(Speculate(inner, Toy(p), Rejection()), p, 3) <= EXACT, seed
+
+
+@pytest.mark.parametrize(("k", "width", "nodes"), [(1, 3, 2), (3, 2, 5), (4, 3, 12), (3, 1, 3)])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def test_the_draft_sees_the_text_and_its_own_path_round_after_round(name: str, k: int, width: int, nodes: int) -> None:
+    target, rng = Causal(network(name, 12), Law(1.0), 12), seeded([1, 2], CPU)
+    fed: list[tuple[TokenTree, Tensor]] = []
+
+    class Watched(Causal):
+        def expand(self, context: Any, tree: TokenTree, *rest: Any, **named: Any) -> Tensor:
+            fed.append((tree, super().expand(context, tree, *rest, **named)))
+            return fed[-1][1]
+
+    drafter = Dynamic(Watched(network(name, 12), Law(1.0), 12), k, width, nodes)
+    context = begin([[3, 1, 4, 1, 5], [9, 2]], 40, drafter.room, (), CPU)
+    method = Speculate(drafter, target, Rejection())
+    method.start(context)
+    accepted = 0
+    for _ in range(6):
+        fed.clear()
+        fresh, before = Causal(network(name, 12), Law(1.0), 12), context.select(torch.arange(2))
+        fresh.start(before)
+        accepted += int(method.advance(context, None, rng).verdict.accepted.sum())
+        tree, rows = fed[-1][0], torch.cat([rows for _, rows in fed], 1).log_softmax(-1).exp()
+        assert (rows - fresh.probs(before, tree)).abs().max() < 1e-12
+    assert accepted > 2
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize(("k", "width", "nodes"), [(1, 2, 2), (3, 2, 5), (4, 3, 12)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_greedy_text_is_the_baselines(dtype: torch.dtype, k: int, width: int, nodes: int) -> None:
+    given: Any = {"new": 24, "eos": (3,), "device": CPU}
+    prompts = ([1, 2, 3], [4], [5, 6])
+    for seed in (0, 1):
+        target, draft = (Causal(network("llama", 16, s, dtype), Law(0), 16) for s in (0, seed))
+        found = [
+            decode(Speculate(drafter, target, Rejection()), prompts, rng=seeded(range(3), CPU), **given)
+            for drafter in (NoDraft(), Dynamic(draft, k, width, nodes))
+        ]
+        same_texts(prompts, *([t.tokens for t in traces] for traces in found), target.network)
+        if seed == 0:  # the draft is the target: its most probable path is the text
+            assert all(r.accepted >= 1 for t in found[1] for r in t.rounds[:-1])
+
+
+def test_a_broken_draft_drafts_nothing() -> None:
+    broken = Toy(torch.full((9, 3), torch.nan, dtype=torch.float64))
+    draft = Dynamic(broken, 2, 2, 4).propose(begin([PROMPT], 9, 6, (), CPU), None, RNG)
+    assert (draft.tree.size, bool(draft.valid.any())) == (4, False)
+
+
+@pytest.mark.parametrize("fields", ["width: 0, nodes: 3", "width: 2, nodes: 0", "width: -1, nodes: 3"])
+def test_sizes_that_are_none_are_refused_in_one_line(fields: str, tmp_path: Any) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(methods()["tree-dynamic"].read_text().replace("width: 3, nodes: 12", fields))
+    toys = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
+    with pytest.raises(UsageError, match=r"Dynamic.*width") as refusal:
+        build(str(file), toys, 2)
+    assert "\n" not in str(refusal.value)
+
+
+def test_no_rule_for_chains_judges_it(tmp_path: Any) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(methods()["tree-dynamic"].read_text().replace("verifier: Rejection", "verifier: Block"))
+    toys = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
+    with pytest.raises(UsageError, match="Block judges chains, and Dynamic drafts trees"):
+        build(str(file), toys, 2)

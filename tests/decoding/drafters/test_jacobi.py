@@ -1,0 +1,160 @@
+"""Jacobi decoding against a plain-Python reference; exact when sampling; its guesses belong to their rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench.decoding.batch import decode_stream
+from specbench.decoding.build import build
+from specbench.decoding.decode import begin, decode
+from specbench.decoding.drafters.chain import NoDraft
+from specbench.decoding.drafters.jacobi import Jacobi
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import seeded
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.errors import UsageError
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from tests.support import histories
+from tests.support.histories import history_error
+from tests.support.laws import EXACT
+from tests.support.rounding import same_texts
+from tests.support.tiers import bigrams, compiled, seen, whole
+from tests.support.tiny import network
+from tests.support.toys import CPU, KINDS, Toy, random_pair
+
+PROMPTS = ([3, 1, 4, 1, 5], [9], [2, 6, 5])
+NEW, V = 30, 32
+GREEDY = Law(0)
+RNG = seeded([0], CPU)  # nothing is drawn from it
+
+
+def target(seed: int = 3, dtype: torch.dtype = torch.float64) -> Any:
+    return network("llama", V, seed, dtype)
+
+
+def method(drafter: Any, net: Any, law: Law) -> Speculate:
+    return Speculate(drafter, Causal(net, law, V), Rejection())
+
+
+def run(drafter: Any, prompts: Sequence[Sequence[int]], net: Any, law: Law = GREEDY, new: int = NEW) -> list[Any]:
+    rng = seeded(range(len(prompts)), CPU)
+    return decode(method(drafter, net, law), prompts, new=new, eos=(), rng=rng, device=CPU)
+
+
+@torch.no_grad()
+def reference(net: Any, prompt: Sequence[int], k: int, new: int) -> tuple[list[int], list[int]]:
+    """The text and the tokens of every iteration, by plain forwards over lists."""
+    text, guess, steps = list(prompt), [prompt[-1]] * k, []
+    while (left := new - (len(text) - len(prompt))) > 0:
+        logits = net(input_ids=torch.tensor([text + guess]), use_cache=False).logits[0, len(text) - 1 :]
+        best = logits.argmax(-1).tolist()  # of the next token after every guess
+        fixed = 0
+        while fixed < min(k, left - 1) and guess[fixed] == best[fixed]:
+            fixed += 1
+        text += best[: fixed + 1]
+        guess = best[fixed + 1 :]
+        guess += [guess[-1] if guess else text[-1]] * (k - len(guess))
+        steps.append(fixed + 1)
+    return text[len(prompt) :], steps
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_greedy_decoding_is_plain_jacobi_iteration_in_every_row(k: int) -> None:
+    net, met = target(), set()
+    for trace, prompt in zip(run(Jacobi(k), PROMPTS, net), PROMPTS, strict=True):
+        tokens, steps = reference(net, prompt, k, NEW)
+        assert (list(trace.tokens), [r.emitted for r in trace.rounds]) == (tokens, steps)
+        met |= set(steps)
+    assert min(met) == 1
+    assert max(met) > 1, "no guess was ever right"
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_greedy_text_is_the_baselines(dtype: torch.dtype) -> None:
+    net = target(dtype=dtype)
+    alone, found = ([t.tokens for t in run(drafter, PROMPTS, net)] for drafter in (NoDraft(), Jacobi(3)))
+    same_texts(PROMPTS, alone, found, net)
+
+
+def test_a_text_that_repeats_itself_is_guessed_whole() -> None:
+    zeros = torch.zeros((2**9 - 1, 2), dtype=torch.float64)
+    zeros[:, 0] = 1
+    (trace,) = decode(Speculate(Jacobi(4), Toy(zeros), Rejection()), [(1,)], new=11, eos=(), rng=RNG, device=CPU)
+    assert [r.emitted for r in trace.rounds] == [1, 5, 5]
+
+
+def guesses(speculation: Speculate, rows: int) -> list[Tensor]:
+    return [speculation.drafter._guess.double()]
+
+
+@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
+@pytest.mark.parametrize("seed", range(len(KINDS)))
+def test_whole_sequences_with_the_guesses_of_every_past_have_the_law_of_the_target(
+    seed: int, eos: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(histories, "state", guesses)
+    for vocab, k, new in ((2, 3, 5), (3, 2, 4)):
+        p, _ = random_pair(seed, vocab, new + 2)
+        assert history_error(Speculate(Jacobi(k), Toy(p), Rejection()), p, new, [(0,), (1, 0)], eos) <= EXACT
+
+
+def test_guesses_follow_their_rows_and_a_new_prompt_begins_anew() -> None:
+    drafter = Jacobi(2)
+    context = begin([[1, 2], [3, 4], [5]], 9, drafter.room, (), CPU)
+    drafter.start(context)
+    place = drafter._guess.data_ptr()
+    assert drafter.propose(context, None, RNG).tree.ids.tolist() == [[2, 2], [4, 4], [5, 5]]
+    drafter._guess[1] = torch.tensor([7, 8])
+    drafter.admit(context, 0)
+    assert drafter._guess.tolist() == [[2, 2], [7, 8], [5, 5]]
+    drafter.start(context)
+    assert drafter._guess.tolist() == [[2, 2], [4, 4], [5, 5]]
+    assert drafter._guess.data_ptr() == place, "a captured round reads where it read before"
+    drafter.select(torch.tensor([2, 0, 0]))
+    assert drafter._guess.tolist() == [[5, 5], [2, 2], [2, 2]]
+
+
+def test_no_row_drafts_more_than_it_can_use() -> None:
+    context = begin([[1, 2], [1, 2]], 9, 3, (), CPU)
+    context.last[0] = context.pos[0] + 2
+    drafter = Jacobi(3)
+    drafter.start(context)
+    assert drafter.propose(context, None, RNG).valid.sum(1).tolist() == [1, 3]
+    assert drafter.propose(context, 2, RNG).tree.size == 2
+    assert drafter.propose(context, 0, RNG).tree.size == 0
+
+
+def test_rows_of_a_stream_decode_as_they_do_alone() -> None:
+    net, rng = target(), seeded([0, 1], CPU)
+    prompts = (*PROMPTS, [7, 7, 1], [4])
+    together = decode_stream(method(Jacobi(3), net, GREEDY), prompts, rows=2, new=NEW, eos=(), rng=rng, device=CPU)
+    assert [seen(t) for t in together] == [seen(run(Jacobi(3), [prompt], net)[0]) for prompt in prompts]
+
+
+@pytest.mark.slow
+def test_a_compiled_round_does_what_a_stepwise_one_does_on_one_text_after_the_other() -> None:
+    models = bigrams()
+    rounds = whole(Speculate(Jacobi(3), models["target"], Rejection()), compiled("aot_eager"), longest=4, new=12)
+    for prompt in ([1, 2, 3, 4], [5], [1, 2, 3, 4]):
+        traces = []
+        for way in (rounds, None):
+            plain = Speculate(Jacobi(3), models["target"], Rejection())
+            drawn = {"rng": seeded([1], CPU), "device": CPU, "new": 12, "eos": ()}
+            traces += decode(rounds.method if way else plain, [prompt], rounds=way, **drawn)
+        assert seen(traces[0]) == seen(traces[1])
+
+
+def test_a_wrong_number_is_refused_in_one_line(tmp_path: Any) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "{summary: my own method, paper: none, lossless: true, method: {Speculate: "
+        "{drafter: {Jacobi: {k: -1}}, model: target, verifier: Rejection}}}"
+    )
+    with pytest.raises(UsageError, match=r"Jacobi\.k: expected a whole number from 0 on") as caught:
+        build(str(file), {"target": Toy(torch.ones(1, 2))}, 2)
+    assert "\n" not in str(caught.value)

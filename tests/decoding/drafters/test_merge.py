@@ -1,0 +1,287 @@
+"""Drafts of several drafters side by side: exact over tables, and on real networks with caches that miss nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from specbench.decoding.build import build
+from specbench.decoding.decode import begin, decode
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.lookup import PromptLookup
+from specbench.decoding.drafters.merge import Merge, levels, merged_laws, side_by_side
+from specbench.decoding.drafters.schedule import Confidence, Heuristic, Marginal
+from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Top
+from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import methods
+from specbench.decoding.randomness import seeded
+from specbench.decoding.timing import WallClock
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import Draft, Drafter, Model
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.errors import UsageError
+from specbench.metrics import Trace
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from tests.support import tiny
+from tests.support.laws import EXACT, block_error, one_round, proposals, sequence_error
+from tests.support.toys import CPU, KINDS, PROMPT, Toy, chain, random_pair
+
+Parts = Callable[[Model, Model], list[Drafter]]
+
+
+def nested(inner: Model, draft: Model, k: int = 1, length: int = 2) -> Speculate:
+    return Speculate(ModelDrafter(draft, k), inner, Rejection(), length)
+
+
+PARTS: dict[str, Parts] = {
+    "two chains": lambda a, b: [ModelDrafter(a, 2), ModelDrafter(b, 2)],
+    "one model twice": lambda a, b: [ModelDrafter(a, 2), ModelDrafter(a, 2)],
+    "three chains": lambda a, b: [ModelDrafter(a, 1), ModelDrafter(b, 2), ModelDrafter(b, 1)],
+    "chain and tree": lambda a, b: [ModelDrafter(b, 1), Expand(a, 2, (2,), Independent())],
+    "tree and tree": lambda a, b: [Expand(a, 1, (2,), Distinct()), Expand(b, 1, (2,), Top())],
+    "chain and lookup": lambda a, b: [ModelDrafter(a, 2), PromptLookup(2)],
+    "lookup and chain": lambda a, b: [PromptLookup(2), ModelDrafter(a, 2)],
+    "points alone": lambda a, b: [Expand(a, 2, (2,), Top()), PromptLookup(2), Expand(b, 2, (1, 2), Top())],
+    "chain and speculation": lambda a, b: [ModelDrafter(a, 1), nested(b, a)],
+    "merge of merges": lambda a, b: [Merge([ModelDrafter(a, 1), PromptLookup(1)]), ModelDrafter(b, 1)],
+    "with nothing": lambda a, b: [NoDraft(), ModelDrafter(a, 2), ModelDrafter(b, 0)],
+}
+parts = pytest.mark.parametrize("some", PARTS.values(), ids=PARTS)
+verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["rejection", "token-match"])
+
+
+@verifiers
+@parts
+def test_the_law_of_all_next_tokens_is_the_targets(some: Parts, verifier: Any) -> None:
+    for seed, eos in product(range(len(KINDS)), [(), (1,)]):
+        p, q = random_pair(seed, 2, 4)
+        merge = Merge(some(Toy(q), Toy(q.roll(1, 0))))
+        assert block_error(Speculate(merge, Toy(p), verifier), p, 3, eos=eos) <= EXACT, (seed, eos)
+
+
+def test_whole_sequences_over_several_rounds_and_three_tokens() -> None:
+    for seed in range(len(KINDS)):
+        p, q = random_pair(seed, 3, 4)
+        one = Merge([ModelDrafter(Toy(q), 1), ModelDrafter(Toy(q.roll(1, 0)), 1)])
+        method = Speculate(one, Toy(p), Rejection())
+        assert sequence_error(method, p, 3) <= EXACT
+        assert sequence_error(method, p, 3, prompt=(0, 1), eos=(2,), together=True) <= EXACT
+
+
+def test_inside_another_speculation() -> None:
+    for seed in range(len(KINDS)):
+        p, q = random_pair(seed, 2, 4)
+        inner = Speculate(Merge([ModelDrafter(Toy(q), 1), PromptLookup(1)]), Toy(q.roll(1, 0)), Rejection(), 2)
+        assert block_error(Speculate(inner, Toy(p), Rejection()), p, 3) <= EXACT
+
+
+@dataclass(frozen=True)
+class Unioned(Merge):
+    """Definition 3.2 of the paper, read as a set: a token that was proposed before is no second child."""
+
+    def propose(self, *arguments: Any) -> Draft:
+        draft = super().propose(*arguments)
+        first, second = draft.tree.ids.unbind(1)
+        both = torch.stack([torch.ones_like(first, dtype=torch.bool), first != second], 1)
+        return Draft(draft.tree, draft.q, both)
+
+
+def test_duplicates_that_are_merged_change_the_law() -> None:
+    wrong, right = [], []
+    for seed in range(len(KINDS)):
+        p, q = random_pair(seed, 3, 2)
+        pair = [ModelDrafter(Toy(q), 1), ModelDrafter(Toy(q.roll(1, 0)), 1)]
+        wrong.append(block_error(Speculate(Unioned(pair), Toy(p), Rejection()), p, 2))
+        right.append(block_error(Speculate(Merge(pair), Toy(p), Rejection()), p, 2))
+    assert max(wrong) > 1e-4
+    assert max(right) <= EXACT
+
+
+def test_two_drafters_are_accepted_more_often_than_one() -> None:
+    for seed in range(len(KINDS)):
+        p, q = random_pair(seed, 3, 3)
+        both = Speculate(Merge([ModelDrafter(Toy(q), 2), ModelDrafter(Toy(q.roll(1, 0)), 2)]), Toy(p), Rejection())
+        found = [one_round(method, [PROMPT], 4) for method in (both, chain(p, q, 2))]
+        accepted = [one.mean(one.step.round.accepted) for one in found]
+        assert accepted[0] >= accepted[1] - 1e-12
+        drafted = found[0].step.round.drafted
+        assert int(drafted.max()) == 2
+
+
+def test_nodes_stand_in_the_order_of_the_drafters() -> None:
+    p, q = random_pair(0, 3, 5)
+    merge = Merge([ModelDrafter(Toy(q), 2), Expand(Toy(p), 2, (2,), Top()), PromptLookup(3)])
+    draft, _ = proposals(merge, (0, 1, 0), 3)
+    assert draft.tree.parents == (-1, 0, -1, -1, 2, 3, -1, 6, 7)
+    assert merge.room == draft.tree.size == 9
+    assert draft.q is not None
+    points = draft.q[:, 2:]
+    assert torch.equal(points.argmax(-1), draft.tree.ids[:, 2:])
+    assert torch.equal(points.sum(-1), torch.ones_like(points[..., 0]))
+    assert draft.valid is not None
+    assert draft.valid.all(0).tolist() == [True] * 6 + [True, True, False]  # behind (1, 0) the text has two tokens
+
+
+def test_what_none_was_drawn_for_is_a_point_mass_and_has_no_rows() -> None:
+    one, other = (Draft(TokenTree.chain(torch.tensor([ids]))) for ids in ([1, 2], [0]))
+    both = side_by_side([one, other])
+    assert (both.q, both.valid, both.tree.parents) == (None, None, (-1, 0, -1))
+    assert merged_laws([one, other]) is None
+
+
+def test_how_deep_and_how_static_it_is() -> None:
+    a = Toy(random_pair(0, 3, 3)[1])
+    merge = Merge([ModelDrafter(a, 2), Expand(a, 3, (2, 2)), PromptLookup(4), nested(a, a, 2, 5)])
+    assert [levels(part) for part in (*merge.drafters, merge)] == [2, 3, 4, 5, 5]
+    assert (merge.static, merge.branches) == (False, True)
+    assert Merge([ModelDrafter(a, 2), PromptLookup(4)]).static
+
+
+# --- real networks ----------------------------------------------------------------------------------------------------
+
+PROMPTS = ([1, 2, 0, 2], [2], [0, 1])
+NEW = 30
+NAMES = ("llama", "mistral", "gpt2")
+REAL = {name: PARTS[name] for name in PARTS if name != "with nothing"}
+REAL["deep"] = lambda a, b: [ModelDrafter(a, 4), Expand(b, 3, (2, 2), Top()), nested(a, b, 2, 3)]
+real = pytest.mark.parametrize("some", REAL.values(), ids=REAL)
+
+
+def run(method: Speculate, prompts: Any = PROMPTS, eos: tuple[int, ...] = ()) -> list[Trace]:
+    return decode(method, prompts, new=NEW, eos=eos, rng=seeded(range(len(prompts)), CPU), device=CPU)
+
+
+def merged(some: Parts, law: Law, names: tuple[tuple[str, int], ...], watched: bool = False) -> Speculate:
+    target, a, b = (Causal(tiny.network(name, 3, seed), law, 3) for name, seed in names)
+    made = (Watched(a), Watched(b)) if watched else (a, b)
+    return Speculate(Merge(some(*made)), target, Rejection())
+
+
+@dataclass
+class Watched:
+    """A model that holds every row it gives against a network that has no cache."""
+
+    model: Causal
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def sample(self, context: Any, *arguments: Any) -> Any:
+        ids, rows = self.model.sample(context, *arguments)
+        tree = TokenTree.chain(ids[:, :-1])
+        assert tiny.worst(self.oracle(context, tree)[context.live], rows[context.live]) < tiny.TOLERANCE
+        return ids, rows
+
+    def probs(self, context: Any, tree: TokenTree, refeed: int = 0) -> Any:
+        rows = self.model.probs(context, tree, refeed)
+        assert tiny.worst(self.oracle(context, tree)[context.live], rows[context.live]) < tiny.TOLERANCE
+        return rows
+
+    def expand(self, context: Any, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Any:
+        rows = self.model.expand(context, tree, new, refeed, raw)
+        laws = self.model.law(rows, 3) if raw else rows
+        assert tiny.worst(self.oracle(context, tree)[:, -max(new, 1) :][context.live], laws[context.live]) < 1e-12
+        return rows
+
+    def oracle(self, context: Any, tree: TokenTree) -> torch.Tensor:
+        return tiny.tree_rows(self.model.network, self.model.law, 3, context, tree)
+
+
+@pytest.mark.slow
+@real
+def test_every_row_is_that_of_a_network_without_a_cache(some: Parts) -> None:
+    """Over many rounds, in which what was accepted is now one drafter's and now another's."""
+    rounds = 0
+    for names in ((("llama", 0), ("llama", 0), ("llama", 1)), (("llama", 0), ("gpt2", 1), ("mistral", 2))):
+        traces = run(merged(some, Law(1.0), names, watched=True), PROMPTS[:2])
+        rounds += sum(r.accepted > 1 for trace in traces for r in trace.rounds)
+    assert rounds or max(levels(part) for part in some(None, None)) == 1
+
+
+@pytest.mark.parametrize("length", [1, 3, 4])
+def test_inside_a_speculation_no_cache_misses_what_the_outer_one_committed(length: int) -> None:
+    target, middle, a, b = (Causal(tiny.network("llama", 3, seed), Law(1.0), 3) for seed in (0, 1, 0, 1))
+    inner = Speculate(Merge([ModelDrafter(Watched(a), 3), ModelDrafter(Watched(b), 2)]), middle, Rejection(), length)
+    traces = run(Speculate(inner, target, Rejection()), PROMPTS[:2])
+    assert all(len(trace.tokens) == NEW for trace in traces)
+
+
+@pytest.mark.parametrize("eos", [(), (0,)])
+@real
+def test_greedy_output_is_the_baselines_in_a_ragged_batch_and_alone(some: Parts, eos: tuple[int, ...]) -> None:
+    names = (("llama", 0), ("mistral", 1), ("llama", 0))
+    method = merged(some, Law(0.0), names)
+    alone = run(Speculate(NoDraft(), method.model, Rejection()), PROMPTS, eos)
+    assert [t.tokens for t in run(method, PROMPTS, eos)] == [t.tokens for t in alone]
+    for prompt, expected in zip(PROMPTS, alone, strict=True):
+        assert run(method, (prompt,), eos)[0].tokens == expected.tokens
+
+
+def test_a_drafter_that_is_the_target_is_always_accepted_whatever_stands_beside_it() -> None:
+    for temperature in (0.0, 1.0):
+        target, same, other = (Causal(tiny.network("llama", 3, seed), Law(temperature), 3) for seed in (0, 0, 1))
+        traces = run(Speculate(Merge([ModelDrafter(same, 3), ModelDrafter(other, 3)]), target, Rejection()))
+        assert all(r.accepted == r.usable for trace in traces for r in trace.rounds)
+
+
+# --- method files -----------------------------------------------------------------------------------------------------
+
+
+def file_of(folder: Path, drafters: Any, verifier: str = "Rejection") -> str:
+    method = {"Speculate": {"drafter": {"Merge": {"drafters": drafters}}, "model": "target", "verifier": verifier}}
+    file = folder / "mine.yaml"
+    file.write_text(yaml.safe_dump({"summary": "mine", "paper": "none", "lossless": True, "method": method}))
+    return str(file)
+
+
+SCHEDULED = {"ModelDrafter": {"model": "draft", "k": "k", "schedule": "schedule"}}
+TOYS = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
+
+
+@pytest.mark.parametrize(
+    ("drafters", "said"),
+    [
+        ([], "expected one or more, found none"),
+        ("draft", "expected a list, found Toy"),
+        ([3], r"drafters\[0\]: expected a drafter, found 3"),
+        ([{"ModelDrafter": {"model": "draft", "k": 2}}, "Rejection"], r"drafters\[1\]: expected a drafter"),
+    ],
+)
+def test_what_is_no_list_of_drafters_is_refused_in_one_line(drafters: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said) as refusal:
+        build(file_of(tmp_path, drafters), TOYS, 2)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("schedule", [Heuristic(), Marginal()], ids=["heuristic", "marginal"])
+def test_a_schedule_that_learns_is_refused_in_one_line(schedule: Any, tmp_path: Path) -> None:
+    name = file_of(tmp_path, [SCHEDULED, "NoDraft"])
+    with pytest.raises(UsageError, match=r"learns from a verdict on its own draft.*--schedule constant") as refusal:
+        build(name, TOYS, 2, schedule=schedule)
+    assert "\n" not in str(refusal.value)
+    p, q = random_pair(0, 2, 4)
+    method = build(name, {"target": Toy(p), "draft": Toy(q)}, 2, schedule=Confidence(0.6))
+    assert block_error(method, p, 3) <= EXACT
+
+
+def test_no_rule_for_chains_judges_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Block judges chains, and Merge drafts trees"):
+        build(file_of(tmp_path, [SCHEDULED], "Block"), TOYS, 2)
+
+
+def test_the_first_token_of_every_drafter_is_timed_apart() -> None:
+    clock = WallClock()
+    method = build("merge", TOYS, 2, clock)
+    assert methods()["merge"].is_file()
+    context = begin([PROMPT], 4, method.drafter.room, (), CPU)
+    method.start(context)
+    clock.start()
+    method.drafter.propose(context, 2, seeded([0], CPU))
+    spans = clock.stop()[1]
+    assert set(spans) == {"draft", "draft/first", "draft/merged"}

@@ -1,0 +1,90 @@
+"""A speculation as the drafter of another, on real networks: its caches must miss nothing that others committed."""
+
+import pytest
+import torch
+
+from specbench.decoding.decode import decode
+from specbench.decoding.drafters.chain import ModelDrafter
+from specbench.decoding.drafters.schedule import Constant, Schedule
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import seeded
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from tests.support import tiny
+from tests.support.histories import SCHEDULES
+
+PROMPTS = ([1, 2, 0, 2], [2], [0, 1])
+NEW = 24
+
+
+def nested(
+    names: tuple[tuple[str, int], ...], law: Law, k: int, lengths: tuple[int, ...], schedule: Schedule | None = None
+) -> Speculate:
+    """Target first, smallest draft last; every network but the last judges, every length is of one inner level."""
+    models = [Causal(tiny.network(name, 3, seed), law, 3) for name, seed in names]
+    method = ModelDrafter(models[-1], k, schedule or Constant())
+    for model, length in zip(models[-2:0:-1], lengths, strict=True):
+        method = Speculate(method, model, Rejection(), length)
+    return Speculate(method, models[0], Rejection())
+
+
+def run(method: Speculate, prompts: tuple[list[int], ...], eos: tuple[int, ...] = ()) -> list:
+    rng = seeded(range(len(prompts)), tiny.CPU)
+    return decode(method, prompts, new=NEW, eos=eos, rng=rng, device=tiny.CPU)
+
+
+@pytest.mark.parametrize("lengths", [(1,), (2,), (3,), (4,), (2, 3), (1, 4)])
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_with_one_network_on_all_levels_every_token_of_every_level_is_accepted(
+    lengths: tuple[int, ...], k: int, temperature: float
+) -> None:
+    same = (("llama", 0),) * (len(lengths) + 2)
+    method = nested(same, Law(temperature), k, lengths)
+    inner = method.drafter
+    accepted: list[torch.Tensor] = []
+    original = inner.advance
+
+    def watched(context, budget, rng, refeed=0, lag=1):
+        step = original(context, budget, rng, refeed, lag)
+        accepted.append(
+            (step.round.drafted - step.round.accepted).clamp_min(0) * (step.round.emitted > step.round.accepted)
+        )
+        return step
+
+    object.__setattr__(inner, "advance", watched)
+    for trace in run(method, PROMPTS):
+        assert all(r.accepted == r.usable for r in trace.rounds)
+    assert not torch.stack(accepted).any()
+
+
+@pytest.mark.parametrize("lengths", [(2,), (4,), (2, 3)])
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_whatever_an_inner_schedule_drafts_no_cache_misses_a_token(
+    schedule: Schedule, lengths: tuple[int, ...]
+) -> None:
+    for temperature in (0.0, 1.0):
+        method = nested((("llama", 0),) * (len(lengths) + 2), Law(temperature), 3, lengths, schedule)
+        assert all(r.accepted == r.usable for trace in run(method, PROMPTS) for r in trace.rounds)
+    names = (("llama", 0), ("mistral", 1), ("gpt2", 2), ("qwen3", 3))[: len(lengths) + 2]
+    cascade = run(nested(names, Law(0.0), 3, lengths, schedule), PROMPTS, (0,))
+    alone = run(nested((("llama", 0), ("gpt2", 0)), Law(0.0), 2, ()), PROMPTS, (0,))
+    assert [t.tokens for t in cascade] == [t.tokens for t in alone]
+
+
+@pytest.mark.parametrize("lengths", [(1,), (3,), (2, 3)])
+@pytest.mark.parametrize("eos", [(), (0,)])
+def test_greedy_output_of_a_cascade_is_the_baselines(lengths: tuple[int, ...], eos: tuple[int, ...]) -> None:
+    names = (("llama", 0), ("mistral", 1), ("gpt2", 2), ("qwen3", 3))[: len(lengths) + 2]
+    cascade = run(nested(names, Law(0.0), 2, lengths), PROMPTS, eos)
+    alone = run(nested((("llama", 0), ("gpt2", 0)), Law(0.0), 2, ()), PROMPTS, eos)
+    assert [t.tokens for t in cascade] == [t.tokens for t in alone]
+
+
+def test_rows_of_a_cascade_decode_as_they_do_alone() -> None:
+    names = (("llama", 0), ("mistral", 1), ("gpt2", 2))
+    together = run(nested(names, Law(0.0), 2, (3,)), PROMPTS)
+    for row, prompt in enumerate(PROMPTS):
+        (alone,) = run(nested(names, Law(0.0), 2, (3,)), (prompt,))
+        assert together[row].tokens == alone.tokens

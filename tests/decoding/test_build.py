@@ -1,0 +1,225 @@
+"""Method files: every one that ships is proven exact over toys, a wrong one is refused with what would be right."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specbench.decoding.build import build
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.schedule import Constant, Heuristic, Schedule
+from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import HEADER, methods, needs, read_method, words
+from specbench.decoding.timing import Under, WallClock
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.errors import UsageError
+from tests.support.histories import SCHEDULES, history_error
+from tests.support.laws import ENUMERABLE, EXACT, block_error, outcomes_of, sequence_error
+from tests.support.toys import KINDS, Toy, random_pair
+
+TARGET, DRAFT = (Toy(table) for table in random_pair(0, 3, 4))
+
+
+def toys(name: str, seed: int, vocab: int, length: int = 4) -> dict[str, Toy]:
+    """A toy for every model that a method file mentions; the target is called target."""
+    p, q = random_pair(seed, vocab, length)
+    others = sorted(needs(name) - {"target"})
+    return {"target": Toy(p), **{other: Toy(q.roll(row, 0)) for row, other in enumerate(others)}}
+
+
+def affordable(name: str, vocab: int, k: int) -> bool:
+    return outcomes_of(build(name, toys(name, 0, vocab), k).drafter, vocab) <= ENUMERABLE
+
+
+SIZES = [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2)]
+
+
+@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
+@pytest.mark.parametrize(
+    ("name", "vocab", "k"), [(name, *size) for name in methods() for size in SIZES if affordable(name, *size)]
+)
+def test_a_shipped_method_is_lossless_if_it_says_so(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> None:
+    """Whole sequences over several rounds; of a tree, whose outcomes are too many for that, all tokens of one round."""
+    errors = []
+    for seed in range(len(KINDS)):
+        models = toys(name, seed, vocab)
+        method, table = build(name, models, k), models["target"].table
+        of_chain = method.drafter.room <= k
+        errors.append(
+            sequence_error(method, table, 4, eos=eos) if of_chain else block_error(method, table, k + 1, eos=eos)
+        )
+    assert (max(errors) <= EXACT) == read_method(name)["lossless"] == build(name, models, k).verifier.lossless
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_shipped_method_is_proven_exact_over_two_levels(name: str) -> None:
+    assert affordable(name, 2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+@pytest.mark.parametrize("name", [name for name in methods() if "schedule" in words(name, "schedule")])
+def test_a_shipped_method_stays_lossless_with_every_schedule(
+    name: str, schedule: Schedule, eos: tuple[int, ...]
+) -> None:
+    errors = []
+    for seed, (vocab, k, new) in product(range(len(KINDS)), [(2, 3, 5), (3, 2, 4)]):
+        models = toys(name, seed, vocab, length=new + 2)
+        method = build(name, models, k, schedule=schedule)
+        errors.append(history_error(method, models["target"].table, new, [(0,), (1, 0)], eos))
+    assert (max(errors) <= EXACT) == read_method(name)["lossless"]
+
+
+def test_the_methods_with_a_schedule_are_those_that_draft_chains_from_a_model() -> None:
+    with_one = {name for name in methods() if "schedule" in words(name, "schedule")}
+    assert {"chain", "token-match"} <= with_one
+    assert "baseline" not in with_one
+
+
+@pytest.mark.parametrize("schedule", [s for s in SCHEDULES.values() if s != Constant()], ids=repr)
+def test_a_method_without_a_place_for_a_schedule_refuses_one(schedule: Schedule) -> None:
+    assert build("baseline", {"target": TARGET}, 3, schedule=Constant()) == build("baseline", {"target": TARGET}, 3)
+    with pytest.raises(UsageError, match=r"^baseline: .*--schedule constant") as caught:
+        build("baseline", {"target": TARGET}, 3, schedule=schedule)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_methods_of_this_version_ship() -> None:
+    assert {"baseline", "chain", "token-match", "block"} <= set(methods())
+    assert {"tree-top", "tree-iid", "tree-distinct"} <= set(methods())
+    assert {"sequoia", "tree-dynamic", "merge"} <= set(methods())
+    assert {"prompt-lookup", "suffix-lookup", "maxgram", "jacobi", "lookahead"} <= set(methods())
+    assert {"early-exit", "early-exit-shared", "layer-skip", "layer-skip-demo"} <= set(methods())
+    assert {"cascade", "cascade-vertical", "cascade-horizontal"} <= set(methods())
+    assert {"triforce", "retrieval", "streaming", "typical", "lenience"} <= set(methods())
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_shipped_method_says_what_it_is(name: str) -> None:
+    content = read_method(name)
+    assert set(content) == HEADER
+    assert all(len(content[key]) > 10 for key in ("summary", "paper"))
+    assert "target" in needs(name)
+
+
+def test_files_become_objects() -> None:
+    models = {"target": TARGET, "draft": DRAFT}
+    assert build("baseline", models, 3) == Speculate(NoDraft(), TARGET, Rejection())
+    assert build("chain", models, 3) == Speculate(ModelDrafter(DRAFT, 3), TARGET, Rejection())
+    assert build("token-match", models, 5) == Speculate(ModelDrafter(DRAFT, 5), TARGET, TokenMatch())
+
+
+def test_needs_are_the_models_of_a_file() -> None:
+    assert needs("baseline") == {"target"}
+    assert needs("chain") == {"target", "draft"}
+
+
+def written(folder: Path, method: object) -> str:
+    file = folder / "mine.yaml"
+    header = {"summary": "a method of my own", "paper": "none", "lossless": True}
+    file.write_text(yaml.safe_dump({**header, "method": method}))
+    return str(file)
+
+
+CHAIN = {"drafter": {"ModelDrafter": {"model": "draft", "k": "k"}}, "model": "target", "verifier": "Rejection"}
+
+
+def test_drafters_of_one_method_have_schedules_of_their_own(tmp_path: Path) -> None:
+    drafter = {"ModelDrafter": {"model": "draft", "k": "k", "schedule": "schedule"}}
+    inner = {"Speculate": {**CHAIN, "drafter": drafter, "model": "draft"}}
+    name, schedule = written(tmp_path, {"Speculate": {**CHAIN, "drafter": inner}}), Heuristic()
+    built = [build(name, {"target": TARGET, "draft": DRAFT}, 2, schedule=schedule).drafter.drafter for _ in range(2)]
+    assert built[0].schedule == built[1].schedule == schedule
+    assert len({id(built[0].schedule), id(built[1].schedule), id(schedule)}) == 3
+
+
+def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
+    inner = {"Speculate": {**CHAIN, "model": "draft", "length": 2}}
+    name, clock = written(tmp_path, {"Speculate": {**CHAIN, "drafter": inner}}), WallClock()
+    method = build(name, {"target": TARGET, "draft": DRAFT}, 1, clock)
+    assert method == Speculate(Speculate(ModelDrafter(DRAFT, 1), DRAFT, Rejection(), 2), TARGET, Rejection())
+    assert method.clock is clock
+    assert method.drafter.clock == Under(clock, "draft")
+    assert method.drafter.drafter.clock == Under(Under(clock, "draft"), "draft")
+    assert sequence_error(method, TARGET.table, 3) <= EXACT
+
+
+@pytest.mark.parametrize(
+    ("method", "where", "accepted"),
+    [
+        (
+            {"Speculte": CHAIN},
+            "method.Speculte: unknown part 'Speculte'",
+            "Lenient, Lookahead, Maxgram, Merge, ModelDrafter, NoDraft",
+        ),
+        (
+            {"Speculate": {**CHAIN, "drafts": 3}},
+            "method.Speculate: unknown field drafts",
+            "drafter, model, verifier, length",
+        ),
+        ({"Speculate": {"drafter": "NoDraft"}}, "method.Speculate: missing field model, verifier", ""),
+        (
+            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "draft", "K": 4}}}},
+            "method.Speculate.drafter.ModelDrafter: unknown field K",
+            "ModelDrafter takes model, k",
+        ),
+        (
+            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "drft", "k": 4}}}},
+            "method.Speculate.drafter.ModelDrafter.model: unknown part 'drft'",
+            "draft, k",
+        ),
+        ({"Speculate": CHAIN, "NoDraft": {}}, "method: expected one part as {Name: {...}}", "NoDraft, Speculate"),
+        ({"Speculate": ["NoDraft"]}, "method.Speculate: unknown field ['NoDraft']", "drafter, model, verifier"),
+        ({"Speculate": {**CHAIN, "verifier": {"Rejection": {"lenience": 2}}}}, "Rejection: unknown field", "no fields"),
+        ({"Speculate": {**CHAIN, "verifier": "target"}}, "verifier: expected a verifier", "found Toy"),
+        ({"Speculate": {**CHAIN, "drafter": 3}}, "drafter: expected a drafter", "found 3"),
+        (
+            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "draft", "k": 4, "schedule": 3}}}},
+            "schedule: expected a schedule",
+            "found 3",
+        ),
+        ({"Speculate": {**CHAIN, "length": -1}}, "length: expected a whole number", "found -1"),
+        ({"Speculate": {**CHAIN, "length": 2.5}}, "length: expected a whole number", "found 2.5"),
+        ("Rejection", "method: the outermost part must be Speculate, not Rejection", ""),
+        (7, "method: the outermost part must be Speculate, not int", ""),
+    ],
+)
+def test_a_wrong_part_is_refused_by_file_path_and_choice(
+    tmp_path: Path, method: object, where: str, accepted: str
+) -> None:
+    name = written(tmp_path, method)
+    with pytest.raises(UsageError) as caught:
+        build(name, {"target": TARGET, "draft": DRAFT}, 4)
+    message = str(caught.value)
+    assert message.startswith(f"{name}: method")
+    assert where in message
+    assert accepted in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"method: [1,", "not readable as YAML"),
+        (b"\xff\xfe\x00", "not readable as YAML"),
+        (b"- a list", "exactly the keys lossless, method, paper, summary"),
+        (b"method: NoDraft", "exactly the keys lossless, method, paper, summary"),
+        (b"", "exactly the keys lossless, method, paper, summary"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        build(str(file), {"target": TARGET}, 4)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ")
+    assert said in message
+    assert "\n" not in message
+
+
+def test_an_unknown_method_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown method 'chian': choose one of baseline, block, cascade, "):
+        build("chian", {"target": TARGET}, 4)

@@ -1,0 +1,98 @@
+"""Rounds that are read late: the same tokens as step by step, no replay started before it was read, no needless round.
+
+The capture is a stand-in that runs the round at once and tells of it when it is asked; CUDA graphs need a GPU.
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench.decoding.decode import begin, decode, places
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import seeded
+from specbench.decoding.replay import FLIGHT, Replayed
+from specbench.decoding.rounds import Play
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from tests.support.tiny import CPU, network
+
+V, K, NEW, LONGEST = 32, 3, 23, 5
+PROMPTS = ([[1, 2, 3]], [[4], [5, 6, 7, 8, 9], [3, 1]])
+
+
+@dataclass
+class Late:
+    """A round that has happened when it is launched, and of which the host knows when it reads it."""
+
+    play: Play
+    launched: list["Late"]
+    waiting: bool = False
+    seen: Tensor = field(init=False)
+
+    def launch(self) -> Tensor:
+        assert not self.waiting, "started again before it was read: its events and its state are written over"
+        self.waiting = True
+        self.launched.append(self)
+        self.seen, counts = (result.clone() for result in self.play())
+        return counts
+
+    def read(self) -> Tensor:
+        assert self.waiting
+        self.waiting = False
+        return self.seen
+
+
+def method(name: str, law: Law) -> Speculate:
+    target, draft = (Causal(network("llama", V, seed, torch.float64), law, V, fixed=True) for seed in (0, 1))
+    drafters = {"baseline": NoDraft(), "chain": ModelDrafter(draft, K), "match": ModelDrafter(draft, K)}
+    return Speculate(drafters[name], target, TokenMatch() if name == "match" else Rejection())
+
+
+def replayed(name: str, law: Law, rows: int, eos: list[int], launched: list[Late]) -> tuple[Speculate, Replayed]:
+    made = method(name, law)
+    length = places(LONGEST, NEW, made.drafter.room)
+    rounds = Replayed(made, length, (16, 24, length), lambda play: Late(play, launched))
+    context = begin([[0, 0]] * rows, 1, made.drafter.room, eos, CPU, length)
+    rounds.prime(context, seeded([0] * rows, CPU))
+    return made, rounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", [Law(0), Law(1.0, top_p=0.9)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("eos", [[], [7, 11]], ids=["full", "eos"])
+@pytest.mark.parametrize("prompts", PROMPTS, ids=["one", "ragged"])
+@pytest.mark.parametrize("name", ["baseline", "chain", "match"])
+def test_tokens_and_counts_are_those_of_rounds_step_by_step(
+    name: str, prompts: list[list[int]], eos: list[int], law: Law
+) -> None:
+    launched: list[Late] = []
+    made, rounds = replayed(name, law, len(prompts), eos, launched)
+    for seed in range(3):  # one text after the other on the same buffers
+        seeds = range(10 * seed, 10 * seed + len(prompts))
+        to = {"new": NEW, "eos": eos, "device": CPU}
+        launched.clear()
+        found = decode(made, prompts, rng=seeded(seeds, CPU), rounds=rounds, **to)  # type: ignore[arg-type]
+        known = decode(method(name, law), prompts, rng=seeded(seeds, CPU), **to)  # type: ignore[arg-type]
+        assert [t.tokens for t in found] == [t.tokens for t in known]
+        assert [t.rounds for t in found] == [t.rounds for t in known]
+        needed = max(len(trace.rounds) for trace in known)
+        assert needed <= len(launched) <= needed + (FLIGHT - 1) * bool(eos)
+
+
+def test_the_host_reads_one_round_late() -> None:
+    launched: list[Late] = []
+    _, rounds = replayed("baseline", Law(0), 1, [], launched)
+    rounds.begin(begin([[1, 2]], NEW, 0, [], CPU, rounds.length))
+    left = NEW
+    for done in range(1, NEW):
+        left = rounds.advance(left, seeded([0], CPU))
+        assert left == NEW - max(done - 1, 0)  # what the host knows is a round old
+        assert sum(late.waiting for late in launched[-2:]) == 1
+    assert rounds.advance(left, seeded([0], CPU)) == 0  # the last one is waited for
+    assert all(one is not other for one, other in pairwise(launched))
+    assert len({id(late) for late in launched}) > FLIGHT  # more than one reach was used

@@ -1,0 +1,124 @@
+"""`specbench selftest`: the baseline against itself as numbers, and the quick check of an installation."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import norm, t
+
+from specbench.measure import lossless
+from specbench.results.cells import Cell
+from specbench.show import selftest
+from tests.support.frontdoor import Command
+from tests.support.measured import baseline_trace, cell, sample
+from tests.support.tinypair import Pair, prompts
+
+STEPS = (0.010, 0.011, 0.009, 0.010)  # seconds per token of the second arm; the first one takes 0.010
+
+
+def a_against_a(*steps: float) -> Cell:
+    """Prompts of eight tokens decoded twice by the same loop."""
+    arms = [{"baseline": baseline_trace(range(8)), "method": baseline_trace(range(8), step)} for step in steps]
+    return cell(*(sample(f"p{n}", turn=n, **arm) for n, arm in enumerate(arms)), method="baseline", k=0)
+
+
+def test_the_numbers_of_equal_arms_are_those_computed_by_hand() -> None:
+    row = selftest.noise_row(a_against_a(*STEPS))
+    left_out = [math.log(0.030 / (sum(STEPS) - step)) for step in STEPS]
+    error = math.sqrt(3 / 4 * sum((x - sum(left_out) / 4) ** 2 for x in left_out))
+    sure = norm.ppf(0.975) + norm.ppf(0.8)
+    assert row["ratio"] == pytest.approx(1.0, rel=1e-12)
+    assert row["ratio_high"] == pytest.approx(math.exp(t.ppf(0.975, 3) * error), rel=1e-9)
+    assert row["log_sd"] == pytest.approx(2 * error, rel=1e-9)
+    assert row["smallest_effect"] == pytest.approx(math.expm1(sure * error), rel=1e-9)
+    assert row["prompts_for_5_percent"] == math.ceil((sure * 2 * error / math.log(1.05)) ** 2)
+
+
+def test_a_smaller_effect_needs_more_prompts_by_its_square() -> None:
+    assert selftest.prompts_for(0.01, 0.1) == pytest.approx(100 * selftest.prompts_for(0.1, 0.1), rel=0.15)
+    assert selftest.prompts_for(0.05, 0.0) == 2
+    assert selftest.prompts_for(0.05, math.nan) is None
+
+
+def test_one_prompt_tells_no_noise() -> None:
+    row = selftest.noise_row(a_against_a(0.010))
+    assert row["ratio"] == pytest.approx(1.0)
+    assert math.isnan(row["smallest_effect"])
+    assert row["prompts_for_1_percent"] is None
+    assert "–" in selftest.markdown(selftest.grid([row], selftest.NOISE_LINES))
+
+
+def test_equal_arms_that_differ_are_said_openly() -> None:
+    """The second arm is always slower, as it would be if something favoured the first."""
+    biased = selftest.noise_row(a_against_a(0.0119, 0.0120, 0.0121, 0.0120))
+    assert any("two equal arms differ" in note for note in selftest.noise_notes([biased]))
+    fair = selftest.noise_notes([selftest.noise_row(a_against_a(*STEPS))])
+    assert not any("two equal arms differ" in note for note in fair)
+    assert fair[-1] == selftest.FLOOR
+
+
+def test_the_warnings_of_the_machine_are_passed_on() -> None:
+    row = selftest.noise_row(a_against_a(*STEPS)) | {"load_average": 9.0, "threads": 2}
+    assert any("load average 9.0 on 2 threads" in note for note in selftest.noise_notes([row]))
+
+
+def test_hostile_names_stay_text() -> None:
+    row: dict[str, Any] = {"dataset": "jsonl:/tmp/a|b\x1b[31m", "k": 1, "lossless": "identical"}
+    row |= {"prompts_identical": 1, "prompts_compared": 1}
+    heading = selftest.markdown(selftest.grid([row], selftest.CHECK_LINES)).splitlines()[0]
+    assert "a\\|b" in heading
+    assert "\x1b" not in heading
+
+
+@pytest.fixture
+def short(pair: Pair, tmp_path: Path) -> tuple[str, ...]:
+    data = prompts(tmp_path / "words.jsonl", 4, 6, 5)
+    return (*pair.options, "--dataset", data, "--limit", "3", "--max-new-tokens", "8", "--format", "jsonl")
+
+
+def test_the_quick_check_decodes_greedily_at_three_lookaheads(command: Command, short: tuple[str, ...]) -> None:
+    done = command("selftest", *short)
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [(r["k"], r["lossless"], r["prompts_identical"]) for r in rows] == [(k, "identical", 3) for k in (1, 2, 4)]
+    assert {(r["method"], r["dtype_resolved"]) for r in rows} == {("chain", "float32")}
+
+
+def test_another_output_ends_with_the_code_of_a_lossy_method(
+    command: Command, short: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = lossless.Losslessness("MISMATCH", identical=2, compared=3, first_divergence=1, gap=2.0, noise=0.0)
+    monkeypatch.setattr(lossless, "compare", lambda *_: broken)
+    done = command("selftest", *short, "--quiet")
+    assert done.code == 5
+    assert json.loads(done.out.splitlines()[0])["lossless"] == "MISMATCH"
+
+
+def test_the_noise_is_measured_by_the_runner_of_every_run(command: Command, short: tuple[str, ...]) -> None:
+    done = command("selftest", "--noise", *short, "--repeat", "2")
+    assert done.code == 0, done.err
+    (row,) = [json.loads(line) for line in done.out.splitlines()]
+    assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+    assert (row["prompts"], row["repeat"]) == (3, 2)
+    assert selftest.FLOOR in done.err
+    (cell,) = done.table()
+    assert (cell["method"], cell["k"], cell["lossless"]) == ("baseline", "0", "identical")
+    with (done.folder / "samples.csv").open(newline="") as file:
+        places = [(s["baseline_place"], s["place"]) for s in csv.DictReader(file)]
+    assert sorted(set(places)) == [("0", "1"), ("1", "0")]  # neither of the two equal arms is always first
+
+
+def test_tables_are_read_by_people(command: Command, short: tuple[str, ...]) -> None:
+    done = command("selftest", "--noise", *short[:-1], "table")
+    assert done.code == 0, done.err
+    assert "smallest effect" in done.out
+    assert "baseline ÷ itself" in done.out
+
+
+def test_a_wrong_option_is_one_line(command: Command, short: tuple[str, ...]) -> None:
+    done = command("selftest", *short[:-1], "yaml")
+    assert done.code == 2
+    assert "unknown --format 'yaml'" in done.line

@@ -1,0 +1,47 @@
+"""The warning of a costly verify pass: from which v on, and what it says is to blame."""
+
+from typing import Any
+
+import pytest
+
+from specbench.judge.advice import costly_verification
+
+CELL = {
+    "dataset": "code",
+    "method": "chain",
+    "k": 4,
+    "v": 1.8,
+    "batch": 1,
+    "device_name": "a CPU",
+    "dtype_resolved": "float32",
+}
+
+
+def cell(**different: Any) -> dict[str, Any]:
+    return {**CELL, **different}
+
+
+@pytest.mark.parametrize(
+    ("v", "k", "warned"),
+    [(1.49, 4, False), (1.5, 4, False), (1.51, 4, True), (1.9, 8, False), (2.1, 8, True), (1.2, 1, True),
+     (3.0, 0, False), (None, 4, False)],
+)  # fmt: skip
+def test_the_limit_is_one_and_a_half_at_four_and_in_proportion_elsewhere(v: float | None, k: int, warned: bool) -> None:
+    assert bool(costly_verification(cell(v=v, k=k))) is warned
+
+
+@pytest.mark.parametrize(
+    ("different", "blamed"),
+    [
+        ({}, "--tier compile --dtype bfloat16"),
+        ({"dtype_resolved": "float64"}, "--tier compile --dtype bfloat16"),
+        ({"dtype_resolved": "bfloat16"}, "compare --dtype float32"),
+        ({"device_name": "NVIDIA H100 80GB HBM3", "dtype_resolved": "bfloat16"}, "quantised kernels"),
+        ({"batch": 16}, "With 16 rows"),
+    ],
+)
+def test_a_warning_is_one_line_with_the_numbers_and_the_likely_reason(different: dict[str, Any], blamed: str) -> None:
+    (line,) = costly_verification(cell(**different))
+    assert line.startswith("code, chain: v = 1.80 at K = 4: ")
+    assert blamed in line
+    assert "\n" not in line

@@ -1,0 +1,424 @@
+"""YES, NO, PROVISIONAL, UNCLEAR: which rows lead to which, what is never recommended, and how the answer reads."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specbench.judge.verdict import Verdict, verdict
+from specbench.results.statistics import Interval, to_settle, widened
+from specbench.show.verdict_lines import lines
+from specbench.wording import verbatim
+from tests.support.frontdoor import Command
+
+
+def row(k: int = 3, speedup: float = 1.62, half: float = 0.05, **changes: Any) -> dict[str, Any]:
+    """A row of results.csv with an interval of ± half on the log scale; a round at K = 3 costs 1.34 steps."""
+    found = {
+        "schema_version": 2, "status": "ok", "error": "", "target": "big", "draft": "small", "method": "chain", "k": k,
+        "schedule": "constant", "dataset": "xsum", "temperature": 0.0, "dtype_resolved": "bfloat16", "repeat": 3,
+        "device_name": "H100", "prompts": 164, "speedup": speedup, "speedup_low": speedup * math.exp(-half),
+        "speedup_high": speedup * math.exp(half), "speedup_predicted": 1.77, "speedup_calibrated": 1.6, "alpha": 0.61,
+        "alpha_low": 0.59, "alpha_high": 0.63, "c": 0.08, "v": 1.04, "overhead": 0.06, "lossless": "identical",
+    }  # fmt: skip
+    return {"limit": changes.get("prompts", 164)} | found | changes
+
+
+def only(*rows: dict[str, Any]) -> Verdict:
+    (found,) = verdict(rows)
+    return found
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_yes_where_the_lower_bound_is_above_one() -> None:
+    found = only(row())
+    assert (found.answer, found.best, found.k, found.candidates) == ("YES", "K = 3", 3, 1)
+    assert found.speedup == 1.62
+    assert found.low == pytest.approx(1.62 * math.exp(-0.05))
+    assert found.more_prompts is None
+
+
+def test_no_where_all_upper_bounds_are_below_one() -> None:
+    found = only(row(1, 0.9), row(2, 0.8))
+    assert (found.answer, found.best) == ("NO", "K = 1")
+
+
+def test_unclear_where_an_interval_holds_one() -> None:
+    found = only(row(1, 1.03, half=0.05))
+    assert found.answer == "UNCLEAR"
+    assert found.more_prompts == to_settle(Interval(1.03, 1.03 * math.exp(-0.05), 1.03 * math.exp(0.05)), 164) - 164
+    assert only(row(1, 0.97), row(2, 0.5)).answer == "UNCLEAR"  # one upper bound above 1 is enough to doubt a no
+
+
+def test_the_best_of_several_has_a_wider_interval() -> None:
+    # ± 0.05 at 95 % are ± 0.0698 for the best of eight: 1.06 pays if it was the only look, not if it was one of eight
+    assert only(row(3, 1.06)).answer == "YES"
+    found = only(row(3, 1.06), *(row(k, 1.0) for k in (1, 2, 4, 5, 6, 7, 8)))
+    assert (found.answer, found.best, found.candidates) == ("UNCLEAR", "K = 3", 8)
+    plain = row(3, 1.06)
+    wide = widened(Interval(1.06, plain["speedup_low"], plain["speedup_high"]), 8)
+    assert (found.low, found.high) == (wide.low, wide.high)
+    assert found.low < 1 < plain["speedup_low"]
+
+
+def test_a_candidate_that_is_sure_to_pay_goes_before_a_faster_one_that_is_not() -> None:
+    found = only(row(3, 1.3, half=0.05), row(4, 1.4, half=0.9))
+    assert (found.answer, found.best) == ("YES", "K = 3")
+
+
+def test_while_one_is_open_a_slower_one_that_is_settled_is_not_named() -> None:
+    found = only(row(2, 0.95, half=0.01), row(8, 0.8, half=0.5))
+    assert (found.answer, found.k) == ("UNCLEAR", 8)
+
+
+def test_a_threshold_is_part_of_what_is_recommended() -> None:
+    found = only(row(4, 1.62, schedule="confidence", confidence=0.9))
+    assert (found.confidence, found.best) == (0.9, "--schedule confidence --confidence 0.9 with K up to 4")
+
+
+def test_the_optimum_is_told_with_those_as_good() -> None:
+    found = only(*(row(k, s) for k, s in ((1, 1.5), (2, 1.61), (3, 1.62), (4, 1.605), (8, 1.61))))
+    assert (found.best, found.near_best) == ("K = 3", "2-4,8")
+    assert only(row(3, 1.62), row(4, 1.62)).near_best == "3-4"  # a tie: the first of both is named
+    assert only(row(3, 1.62), row(4, 1.62)).k == 3
+
+
+def test_methods_and_schedules_compete_for_the_same_question() -> None:
+    found = only(row(8, 1.7, schedule="auto"), row(3, 1.69), row(4, 1.2), row(3, 1.6, method="token-match"))
+    assert (found.best, found.schedule) == ("--schedule auto with K up to 8", "auto")
+    assert found.near_best == "3"
+    assert found.break_even_alpha_measured is None  # it has no one K
+    assert only(row(3, 1.6, method="token-match")).best == "token-match, K = 3"
+
+
+# --- little to go by --------------------------------------------------------------------------------------------------
+
+FEW, TURNS, BUSY = {"prompts": 3}, {"batch": 8, "prompts": 32, "draws": 4}, {"load_average": 9.5, "threads": 2}
+ON_FEW, OVER_TURNS = "on 3 prompts, fewer than 20", "on an interval over 4 turns, fewer than 5"
+UNDER_LOAD = "under load 9.5 on 2 cores in use: something else was running"
+
+
+@pytest.mark.parametrize(("speedup", "leaning"), [(1.62, "YES"), (0.8, "NO")])
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        (FEW, [ON_FEW]),
+        (TURNS, [OVER_TURNS]),
+        (BUSY, [UNDER_LOAD]),
+        (FEW | BUSY, [ON_FEW, UNDER_LOAD]),
+        (TURNS | BUSY, [OVER_TURNS, UNDER_LOAD]),
+        (TURNS | FEW | {"draws": 1}, [ON_FEW, "on an interval over 1 turn, fewer than 5"]),
+        ({"prompts": None}, ["on an unknown number of prompts"]),
+    ],
+)
+def test_what_makes_an_answer_provisional(
+    speedup: float, leaning: str, changes: dict[str, Any], reasons: list[str]
+) -> None:
+    found = only(row(3, speedup, **changes))
+    assert (found.answer, found.leaning, found.reasons) == ("PROVISIONAL", leaning, tuple(reasons))
+    least = " is the least slow" if leaning == "NO" else ""
+    assert lines(found)[0] == (f"PROVISIONAL — leaning {leaning}: K = 3{least}, {speedup:.2f}× {'; '.join(reasons)}")
+
+
+@pytest.mark.parametrize(
+    ("enough", "little"),
+    [
+        ({"prompts": 20, "draws": 20}, {"prompts": 19, "draws": 19}),
+        ({"prompts": 40, "draws": 5, "batch": 8}, {"prompts": 40, "draws": 4, "batch": 8}),
+        ({"load_average": 2.5, "threads": 2}, {"load_average": 2.51, "threads": 2}),  # its own threads are part of it
+        ({"load_average": None, "threads": 2}, {"load_average": 2.5, "threads": 1}),
+        ({"load_average": 9.5, "threads": None}, {"load_average": 9.5, "threads": 8}),
+    ],
+)
+def test_where_an_answer_begins_to_be_provisional(enough: dict[str, Any], little: dict[str, Any]) -> None:
+    assert (only(row(**enough)).answer, only(row(**little)).answer) == ("YES", "PROVISIONAL")
+    assert (only(row(**enough)).leaning, only(row(**enough)).settle) == (None, "")
+
+
+def test_a_cell_that_pays_for_sure_goes_before_a_faster_one_measured_on_little() -> None:
+    found = only(row(2, 1.7, prompts=3, limit=164, status="partial"), row(3, 1.5))
+    assert (found.answer, found.best) == ("YES", "K = 3")
+
+
+def test_a_no_is_carried_by_every_cell() -> None:
+    found = only(row(1, 0.9), row(2, 0.8, prompts=3, limit=164, status="partial"))
+    assert (found.answer, found.leaning) == ("PROVISIONAL", "NO")
+    assert lines(found)[0] == (
+        "PROVISIONAL — leaning NO: K = 1 is the least slow, 0.90× on 3 prompts for K = 2, fewer than 20"
+    )
+    assert found.settle == "settle it: the same run with --limit 164"
+
+
+def test_unclear_stays_unclear_with_the_reasons_and_a_way_out() -> None:
+    found = only(row(1, 1.03, **FEW, **BUSY))
+    assert (found.answer, found.leaning, found.reasons) == ("UNCLEAR", None, (ON_FEW, UNDER_LOAD))
+    assert found.settle == "measure again on a quiet machine: the same run with --limit 20"
+
+
+@pytest.mark.parametrize(("prompts", "half", "more"), [(5, 0.05, 15), (19, 0.031, 3), (19, 0.0296, 1), (30, 0.0296, 2)])
+def test_no_fewer_prompts_are_promised_than_are_enough(prompts: int, half: float, more: int) -> None:
+    found = only(row(1, 1.03, half, prompts=prompts))
+    assert (found.answer, found.more_prompts) == ("UNCLEAR", more)
+    settle = "1 more prompt settles it" if more == 1 else f"{more} more prompts settle it"
+    assert f"about {settle} if K = 1 stays" in lines(found)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "headline"),
+    [
+        ({"prompts": 4}, "UNCLEAR — it may be faster or slower, and 4 prompts say little; start from 20"),
+        (TURNS, "UNCLEAR — it may be faster or slower, and 4 turns say little; start from 40"),
+        (TURNS | {"prompts": 50}, "UNCLEAR — it may be faster or slower, and 4 turns say little"),
+    ],
+)
+def test_an_interval_over_few_draws_promises_nothing(changes: dict[str, Any], headline: str) -> None:
+    found = only(row(1, 1.03, **changes))
+    assert (found.more_prompts, lines(found)[0]) == (None, headline)
+    assert found.settle.startswith("measure again: ")
+
+
+def test_synthetic_acceptance_stays_what_it_is() -> None:
+    found = only(row(acceptance="0.8", **FEW, **BUSY))
+    assert (found.answer, found.leaning, found.reasons, found.settle) == ("UNCLEAR", None, (), "")
+
+
+ROWS = st.builds(
+    row,
+    st.integers(1, 9),
+    st.floats(0.3, 3),
+    st.floats(0.001, 0.5),
+    prompts=st.integers(15, 60),
+    draws=st.integers(3, 60),
+    threads=st.sampled_from([None, 1, 2, 8]),
+    load_average=st.sampled_from([None, 0.5, 2.0, 2.1, 3.5, 12.0]),
+    status=st.sampled_from(["ok", "partial", "oom"]),
+    limit=st.sampled_from([None, 3, 100]),
+    dataset=st.just("xsum"),
+    prompts_sha256=st.just("0"),
+)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4, unique_by=lambda r: r["k"]))
+def test_a_plain_answer_never_stands_on_little(rows: list[dict[str, Any]]) -> None:
+    found = only(*rows)
+    assert all(lines(found))
+    assert (found.answer == "PROVISIONAL") == (found.leaning is not None)
+    if found.answer in ("YES", "NO"):
+        assert (found.reasons, found.settle, found.command, found.more_prompts) == ((), "", "", None)
+        carrying = [r for r in rows if r["status"] != "oom" and (found.answer == "NO" or r["k"] == found.k)]
+        assert all(r["prompts"] >= 20 and r["draws"] >= 5 for r in carrying)
+        assert not [r for r in carrying if r["threads"] and (r["load_average"] or 0) > r["threads"] + 0.5]
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"dataset": "code"}, {"temperature": 1.0}, {"draft": "tiny"}, {"dtype_resolved": "float32"}, {"top_p": 0.9},
+     {"device_name": "abacus"}, {"schema_version": 1}, {"prompts_sha256": "f" * 64}],
+)  # fmt: skip
+def test_what_is_another_question_gets_its_own_answer(other: dict[str, Any]) -> None:
+    found = verdict([row(), row(**other, speedup=0.5)])
+    assert [v.answer for v in found] == ["YES", "NO"]
+
+
+def test_what_was_not_measured_is_said() -> None:
+    found = verdict([row(), row(dataset="code", temperature=1.0), row(target="other", dataset="c4")])
+    assert found[0].not_measured == (
+        "batch > 1", "temperatures other than 0, 1", "data sets other than xsum, code", "devices other than H100",
+    )  # fmt: skip
+    assert found[2].not_measured[2] == "data sets other than c4"
+
+
+def test_break_even_by_the_formula_and_with_measured_costs() -> None:
+    found = only(row(k=2, c=0.1, v=1.2, overhead=0.25))
+    assert found.break_even_alpha == 0.1
+    assert found.break_even_alpha_measured == pytest.approx((math.sqrt(3.6) - 1) / 2)  # 1 + α + α² = 1.65
+    assert only(row(k=1, c=0.9, v=1.2, overhead=0.0)).break_even_alpha_measured is None  # two tokens for 2.1 steps
+    assert only(row(v=None)).break_even_alpha_measured is None
+    assert only(row(k=1, c=0.1, v=0.8, overhead=0.0)).break_even_alpha_measured == 0.0
+
+
+# --- what is never recommended ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"lossless": "MISMATCH"}, "K = 8: not lossless"),
+        ({"status": "oom", "error": "out of memory"}, "K = 8: oom: out of memory"),
+        ({"status": "skipped"}, "K = 8: skipped"),
+        ({"speedup": math.nan}, "K = 8: no speedup was measured"),
+        ({"speedup": None}, "K = 8: no speedup was measured"),
+        ({"speedup": "x"}, "K = 8: no speedup was measured"),
+    ],
+)
+def test_a_cell_that_failed_is_named_and_not_recommended(changes: dict[str, Any], reason: str) -> None:
+    bad = row(8, 9.0) | changes
+    found = only(row(3), bad)
+    assert (found.answer, found.k, found.candidates, found.left_out) == ("YES", 3, 1, (reason,))
+    alone = only(bad)
+    assert (alone.answer, alone.best, alone.speedup, alone.left_out) == ("UNCLEAR", "", None, (reason,))
+    assert lines(alone)[0] == "UNCLEAR — no cell was measured that could be recommended"
+
+
+def test_drafting_nothing_is_no_candidate_and_the_baseline_no_question() -> None:
+    found = only(row(0, 1.2), row(1, 0.9), row(4, 1.4, method="baseline"))
+    assert (found.answer, found.best, found.left_out) == ("NO", "K = 1", ("K = 0: drafts nothing",))
+    assert verdict([row(method="baseline", k=0)]) == []
+    assert verdict([]) == []
+
+
+def test_without_an_interval_nothing_is_clear() -> None:
+    found = only(row(prompts=1, speedup_low=math.nan, speedup_high=math.nan))
+    assert (found.answer, found.best, found.low, found.more_prompts) == ("UNCLEAR", "K = 3", None, None)
+    assert lines(found)[0] == "UNCLEAR — there is no interval over 1 prompt; start from 20"
+    assert "[no interval]" in lines(found)[2]
+    assert lines(only(row(speedup_low=None)))[0] == "UNCLEAR — there is no interval: measure more prompts"
+
+
+def test_a_partial_cell_counts_with_what_it_has() -> None:
+    assert only(row(status="partial")).answer == "YES"
+
+
+def test_rows_of_a_csv_file_give_the_same_verdict() -> None:
+    rows = [row(), row(8, status="oom", speedup=math.nan)]
+    as_text = [{k: "" if v is None or v != v else str(v) for k, v in r.items()} for r in rows]
+    assert verdict(as_text) == verdict(rows)
+
+
+def test_columns_may_be_missing() -> None:
+    bare = {"status": "ok", "method": "chain", "k": 2, "speedup": 1.5}
+    found = only(bare)
+    assert (found.answer, found.best, found.alpha) == ("UNCLEAR", "K = 2", None)
+    assert all(lines(found))
+
+
+# --- how it reads -----------------------------------------------------------------------------------------------------
+
+
+def test_the_lines_of_a_yes() -> None:
+    assert lines(only(row(3), row(4, 1.61), row(8, status="oom", error="no memory"))) == [
+        "YES — use speculative decoding here: K = 3",
+        "speedup 1.620× [1.530, 1.715] 95 %, for the best of 2 (paired by prompt, 164 prompts × 3)   "
+        "xsum, T = 0, batch 1, bfloat16, H100",
+        "predicted 1.770×, with measured costs 1.600×   alpha 0.610 [0.590, 0.630]   c 0.080   "
+        "optimum flat: K = 3-4 within 1 %",
+        "break-even: by the formula alpha > c (0.080); with the costs measured for K = 3: alpha > 0.257",
+        "left out: K = 8: oom: no memory",
+        "not measured: batch > 1; temperatures other than 0; data sets other than xsum; devices other than H100",
+    ]
+
+
+def test_the_first_line_says_what_to_do() -> None:
+    assert lines(only(row(1, 0.9)))[0] == "NO — speculative decoding is slower here: K = 1 is the least slow"
+    first, second, third, *_ = lines(only(row(1, 1.03, prompts=10)))
+    assert first == "UNCLEAR — it may be faster or slower: about 14 more prompts settle it if K = 1 stays at 1.030×"
+    assert second == "settle it: the same run with --limit 24"
+    assert "10 prompts × 3)" in third
+    assert lines(only(row(1, 1.0)))[0] == "UNCLEAR — the speedup is 1 as far as can be told"
+
+
+def test_hostile_names_do_not_reach_the_terminal() -> None:
+    bad = "\x1b]8;;http://x\x07evil\u202e\x00\n"
+    found = only(
+        row(dataset=bad, device_name=bad), row(8, status="error", error=bad * 1000, dataset=bad, device_name=bad)
+    )
+    assert all(line.isprintable() and len(line) <= 1000 for line in lines(found))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("a b", "`a b`"), ("a`b", "``a`b``"), ("``a``b", "``` ``a``b ```"), ("a`", "`` a` ``")]
+)
+def test_a_command_is_copied_from_markdown_as_it_is(text: str, shown: str) -> None:
+    assert verbatim(text) == shown
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.mkdir()
+    with (path / "results.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_the_command_prints_the_lines_of_all_runs(command: Command, tmp_path: Path) -> None:
+    one, two = write(tmp_path / "one", row()), write(tmp_path / "two", row(dataset="code", speedup=0.9))
+    found = command("verdict", one, two / "results.csv")
+    assert found.code == 0, found.err
+    answers = [line for line in found.out.splitlines() if line and not line.startswith(" ")]
+    assert [answer.split()[0] for answer in answers] == ["YES", "NO"]
+    markdown = command("verdict", one, "--format", "md").out.splitlines()
+    assert markdown[0] == "**YES — use speculative decoding here: K = 3**"
+    assert all(line.startswith("- ") for line in markdown[2:])
+
+
+def test_the_command_prints_json_without_nan(command: Command, tmp_path: Path) -> None:
+    run = write(tmp_path / "one", row(1, 1.03), row(8, speedup=math.nan, status="nan"))
+    found = command("verdict", run, "--format", "json")
+    (document,) = json.loads(found.out, parse_constant=pytest.fail)
+    assert (found.code, document["answer"], document["left_out"]) == (0, "UNCLEAR", ["K = 8: nan"])
+
+
+def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> None:
+    run = write(tmp_path / "one", row(prompts=3))
+    (run / "run.json").write_text(json.dumps({"command": "specbench run --limit 3 --template 'a `b`_$c'"}))
+    run /= "results.csv"
+    again = "specbench run --template 'a `b`_$c' --limit 20"
+    first, second, *_ = command("verdict", run).out.splitlines()
+    assert first == "PROVISIONAL — leaning YES: K = 3, 1.62× on 3 prompts, fewer than 20"
+    assert second == f"  settle it: {again}"
+    assert f"- settle it: ``{again}``" in command("verdict", run, "--format", "md").out.splitlines()
+    (found,) = json.loads(command("verdict", run, "--format", "json").out)
+    assert (found["answer"], found["leaning"], found["command"]) == ("PROVISIONAL", "YES", again)
+    assert (found["reasons"], found["settle"]) == (["on 3 prompts, fewer than 20"], "settle it")
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"command": 3}', "\x00", "[" * 100_000])
+def test_without_the_command_of_the_run_there_is_a_hint(content: str | None, command: Command, tmp_path: Path) -> None:
+    run = write(tmp_path / "one", row(prompts=3))
+    if content is not None:
+        (run / "run.json").write_text(content)
+    told = command("verdict", run / "results.csv").out.splitlines()
+    assert told[1] == "  settle it: the same run with --limit 20"
+
+
+def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Path) -> None:
+    runs = [write(tmp_path / name, row(prompts=3, dataset=name)) for name in ("one", "two")]
+    for run in runs:
+        (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
+    told = [
+        line
+        for line in command("verdict", *(run / "results.csv" for run in runs)).out.splitlines()
+        if "settle it" in line
+    ]
+    assert told == [f"  settle it: specbench run --dataset {name} --limit 20" for name in ("one", "two")]
+    same = [write(tmp_path / name, row(k, 0.8, prompts=3)) for k, name in ((1, "three"), (2, "four"))]
+    for run in same:
+        (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
+    told = command("verdict", *(run / "results.csv" for run in same)).out.splitlines()
+    assert "  settle it: the same run with --limit 20" in told, "neither alone settles a no"
+
+
+def test_a_run_without_a_draft_is_said_to_have_nothing_to_judge(command: Command, tmp_path: Path) -> None:
+    found = command("verdict", write(tmp_path / "one", row(0, method="baseline")))
+    assert (found.code, found.out) == (0, "")
+    assert "nothing to judge" in found.err
+
+
+def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path) -> None:
+    found = command("verdict", tmp_path / "none")
+    assert found.code == 2
+    assert "give a run folder" in found.line

@@ -1,0 +1,207 @@
+"""The checks of test_models_exact fail where they must: cache, positions, masks, windows, each broken in one place."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import Context, Verdict
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.models.network import caches, causal, masks
+from specbench.models.network.causal import Causal
+from tests.laws.test_models_exact import RAGGED, chain_error, law_error, tree_error
+from tests.support.tiny import TOLERANCE, network
+
+CAUGHT = 1e-9
+Check = Callable[..., float]
+Mutate = Callable[[pytest.MonkeyPatch], type[Causal]]
+
+
+def check_chain(model: type[Causal], name: str, refeed: int = 0) -> float:
+    return chain_error(network(name, vocab=5), refeed, model)
+
+
+def check_tree(model: type[Causal], name: str, refeed: int = 0) -> float:
+    return tree_error(network(name, vocab=5), refeed, model)
+
+
+def check_law(model: type[Causal], name: str, together: bool = False) -> float:
+    prompts = RAGGED if together else RAGGED[:1]
+    pair = partial(law_error, name, name, new=3, prompts=prompts, together=together, model=model)
+    return min(pair(Rejection()), pair(TokenMatch()))
+
+
+# A prefill asks for the last row only (keep = 1); the other passes belong to rounds.
+
+
+class WritesOneSlotBehind(Causal):
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
+        return super()._forward(ids, positions, slots + (keep == 0), mask, reach, keep)
+
+
+class CountsPositionsFromOne(Causal):
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
+        return super()._forward(ids, positions + (keep == 0), slots, mask, reach, keep)
+
+
+class PutsTreesAtTheirSlots(Causal):
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
+        return super()._forward(ids, slots, slots, mask, reach, keep)
+
+
+class SharesTheSlotsOfTheFirstRow(Causal):
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
+        return super()._forward(ids, positions, slots[:1].expand_as(slots), mask, reach, keep)
+
+
+class FeedsTheDraftOneToken(Causal):
+    """Right unless everything was accepted: then the last drafted token was committed but never fed."""
+
+    def _last(self, context: Context, tokens: int) -> Tensor:
+        return super()._last(context, 1)
+
+
+class NeverFeedsAgain(Causal):
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        return super().probs(context, tree)
+
+
+class NeverSettles(Causal):
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        return
+
+
+class SettlesOneSlotShort(Causal):
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        super().settle(start - 1, tree, verdict)
+
+
+class SeesOneTokenMore(Causal):
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
+        return {name: window and window + 1 for name, window in super().windows.items()}
+
+
+class SeesOneTokenLess(Causal):
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
+        return {name: window and window - 1 for name, window in super().windows.items()}
+
+
+class SeesEverything(Causal):
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
+        return dict.fromkeys(super().windows, None)
+
+
+class SlidesInEveryLayer(Causal):
+    @cached_property
+    def windows(self) -> dict[str, int | None]:
+        return dict.fromkeys(super().windows, self.config.sliding_window)
+
+
+def rolls_back_one_short(patch: pytest.MonkeyPatch) -> type[Causal]:
+    """The first token of a pass finds its slot taken: what was there stays, be it a token that was rejected."""
+
+    class Layer(caches.RowStaticLayer):
+        def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            if not self.is_initialized:
+                return super().update(key_states, value_states)
+            first = self.slots.index[:, None, :1, None]
+            index = first.expand(-1, key_states.shape[1], -1, key_states.shape[3])
+            stale = [store.gather(2, index) for store in (self.keys, self.values)]
+            super().update(key_states, value_states)
+            return self.keys.scatter_(2, index, stale[0]), self.values.scatter_(2, index, stale[1])
+
+    patch.setattr(caches, "RowStaticLayer", Layer)
+    return Causal
+
+
+def forgets_the_ancestors(patch: pytest.MonkeyPatch) -> type[Causal]:
+    patch.setattr(masks, "ancestors", lambda parents, device: torch.ones(len(parents), len(parents)).tril().bool())
+    return Causal
+
+
+def slides_by_slot(patch: pytest.MonkeyPatch) -> type[Causal]:
+    def by_slot(fed: Tensor, tree: TokenTree, length: int, window: int | None = None) -> Tensor:
+        slots = torch.cat([fed, fed[:, -1:] + 1 + torch.arange(tree.size)], 1)
+        return masks.tree_mask(fed, tree, length) & masks.causal_mask(slots, length, window)
+
+    patch.setattr(causal, "tree_mask", by_slot)
+    return Causal
+
+
+def shows_the_rubbish_of_shorter_rows(patch: pytest.MonkeyPatch) -> type[Causal]:
+    def to_the_longest(positions: Tensor, length: int, window: int | None = None) -> Tensor:
+        return masks.causal_mask(positions.amax(0, keepdim=True).expand_as(positions), length, window)
+
+    patch.setattr(causal, "causal_mask", to_the_longest)
+    return Causal
+
+
+def just(model: type[Causal]) -> Mutate:
+    return lambda patch: model
+
+
+CHAIN, TREE, LAW = check_chain, check_tree, check_law
+REFEED = partial(check_chain, refeed=1)
+TREE_REFEED = partial(check_tree, refeed=1)
+RAGGED_LAW = partial(check_law, together=True)
+# A draft with a wrong cache is slower, not wrong: its rows are still those its tokens were drawn from. So only the
+# checks on rows can see it. With rotary positions a shift of all tokens changes nothing, hence the prompts before it.
+MUTANTS: list[tuple[str, Mutate, Check, str]] = [
+    ("rollback one short", rolls_back_one_short, CHAIN, "llama"),
+    ("rollback one short", rolls_back_one_short, TREE, "opt"),
+    ("rollback one short", rolls_back_one_short, LAW, "gpt2"),
+    ("slot off by one", just(WritesOneSlotBehind), CHAIN, "llama"),
+    ("slot off by one", just(WritesOneSlotBehind), TREE, "neox"),
+    ("slot off by one", just(WritesOneSlotBehind), LAW, "qwen3"),
+    ("position off by one", just(CountsPositionsFromOne), CHAIN, "llama"),
+    ("position off by one", just(CountsPositionsFromOne), TREE, "gpt2"),
+    ("position off by one", just(CountsPositionsFromOne), LAW, "llama"),
+    ("slots of the first row", just(SharesTheSlotsOfTheFirstRow), CHAIN, "llama"),
+    ("slots of the first row", just(SharesTheSlotsOfTheFirstRow), RAGGED_LAW, "gpt2"),
+    ("rubbish seen", shows_the_rubbish_of_shorter_rows, CHAIN, "llama"),
+    ("rubbish seen", shows_the_rubbish_of_shorter_rows, RAGGED_LAW, "gpt2"),
+    ("draft fed one token", just(FeedsTheDraftOneToken), CHAIN, "llama"),
+    ("draft fed one token", just(FeedsTheDraftOneToken), CHAIN, "gpt2"),
+    ("no refeed", just(NeverFeedsAgain), REFEED, "llama"),
+    ("no refeed", just(NeverFeedsAgain), TREE_REFEED, "mistral"),
+    ("no ancestors", forgets_the_ancestors, TREE, "llama"),
+    ("positions by slot", just(PutsTreesAtTheirSlots), TREE, "llama"),
+    ("positions by slot", just(PutsTreesAtTheirSlots), TREE, "opt"),
+    ("no settling", just(NeverSettles), TREE, "llama"),
+    ("settles one short", just(SettlesOneSlotShort), TREE, "llama"),
+    ("window by slot", slides_by_slot, TREE, "mistral"),
+    ("window by slot", slides_by_slot, TREE, "gemma3"),
+    ("window one more", just(SeesOneTokenMore), CHAIN, "mistral"),
+    ("window one more", just(SeesOneTokenMore), TREE, "gemma3"),
+    ("window one more", just(SeesOneTokenMore), LAW, "gemma2"),
+    ("window one less", just(SeesOneTokenLess), CHAIN, "gemma3"),
+    ("window one less", just(SeesOneTokenLess), TREE, "mistral"),
+    ("window one less", just(SeesOneTokenLess), LAW, "mistral"),
+    ("no window", just(SeesEverything), LAW, "mistral"),
+    ("window everywhere", just(SlidesInEveryLayer), CHAIN, "gemma2"),
+    ("window everywhere", just(SlidesInEveryLayer), LAW, "gemma3"),
+]
+
+
+def label(check: Check) -> str:
+    inner = check.func if isinstance(check, partial) else check
+    return inner.__name__.removeprefix("check_")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutate", "check", "name"),
+    [pytest.param(*mutant, id=f"{what}, {label(mutant[1])}, {mutant[2]}") for what, *mutant in MUTANTS],
+)
+def test_a_mutant_is_caught_and_the_original_is_not(
+    mutate: Mutate, check: Check, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check(Causal, name) <= TOLERANCE
+    assert check(mutate(monkeypatch), name) > CAUGHT

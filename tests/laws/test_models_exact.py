@@ -1,0 +1,289 @@
+"""A cached model gives the rows of a plain forward, and a whole decode has the law of autoregression: to 1e-12."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.schedule import Confidence, Constant, Schedule
+from specbench.decoding.loop import Speculate, commit
+from specbench.decoding.randomness import seeded
+from specbench.decoding.tokens import ROOT, TokenTree
+from specbench.decoding.types import After, Context, Draft, Verdict, Verifier
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from tests.support.tiny import (
+    ARCHITECTURES,
+    CPU,
+    TOLERANCE,
+    context_of,
+    difference,
+    enumerate_law,
+    network,
+    oracle_law,
+    path_to,
+    tree_rows,
+    worst,
+)
+
+K = 2
+PROMPT = (0, 1, 2)
+RAGGED = ((2, 2, 1, 0), (1,), (0, 1))
+PLAIN = Law()
+verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
+refeeds = pytest.mark.parametrize("refeed", [0, 1, 2])
+architectures = pytest.mark.parametrize("name", ARCHITECTURES)
+
+
+HISTORIES = ([2], [0, 1, 2, 2], [1, 0, 0, 2, 1, 0])  # ragged: rubbish lies behind the end of the shorter ones
+
+
+@dataclass
+class Chance:
+    """The random choices of a history."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(self.seed)
+
+    def below(self, n: int, shape: tuple[int, ...] = ()) -> Tensor:
+        return torch.randint(n, shape, generator=self.generator)
+
+    def tree(self, rows: int, vocab: int) -> TokenTree:
+        """A random tree: depth at most 3, at most 3 children per node, nodes in any order that puts parents first."""
+        parents: list[int] = [ROOT]
+        while len(parents) < 7:
+            parent = int(self.below(len(parents) + 1)) - 1
+            if len(path_to(parents, parent)) < 3 and parents.count(parent) < 3:
+                parents.append(parent)
+        return TokenTree(self.below(vocab, (rows, 7)), tuple(parents))
+
+    def path(self, tree: TokenTree, full: bool) -> list[int]:
+        """A path from the root that ends anywhere, or at a leaf where `full`; -1 behind its end."""
+        path: list[int] = []
+        while children := [n for n, p in enumerate(tree.parents) if p == (path[-1] if path else ROOT)]:
+            if not full and int(self.below(3)) == 0:
+                break
+            path.append(children[int(self.below(len(children)))])
+        return path + [-1] * (tree.topology.depth - len(path))
+
+
+def accept(context: Context, tree: TokenTree, chance: Chance, full: bool, vocab: int) -> tuple[Verdict, Tensor]:
+    """Commit a random path of the tree and a random token; returns the verdict and where the tree's root lay."""
+    path = torch.tensor([chance.path(tree, full) for _ in range(context.rows)])
+    token = chance.below(vocab, (context.rows,))
+    verdict = Verdict(path, (path >= 0).sum(1), token, torch.zeros(path.shape))
+    start = context.pos.clone()
+    commit(context, Draft(tree), verdict)
+    return verdict, start
+
+
+def append(context: Context, chance: Chance, most: int, vocab: int) -> None:
+    """Commit up to `most` more tokens per row behind the models' back, as an outer speculation does to an inner one."""
+    for _ in range(most):
+        context.pos += chance.below(2, (context.rows,))
+        context.seq.scatter_(1, context.pos.unsqueeze(1), chance.below(vocab, (context.rows, 1)))
+
+
+def chain_error(
+    net: Any,
+    refeed: int = 0,
+    model: type[Causal] = Causal,
+    k: int = 3,
+    rounds: int = 6,
+    after: After | None = None,
+) -> float:
+    """Worst error of `sample` and of `probs` while chains are drafted and accepted at random; every third one fully."""
+    law, vocab, chance, error = Law(), net.config.vocab_size, Chance(7), 0.0
+    target, draft = model(net, law, vocab), model(net, law, vocab)
+    context = context_of(HISTORIES, (k + 1 + refeed) * rounds, k)
+    target.start(context)
+    draft.start(context)
+    rng = seeded(range(context.rows), CPU)
+    for number in range(rounds):
+        ids, q = draft.sample(context, k, rng, refeed + 1, after)
+        tree = TokenTree.chain(ids)
+        p = target.probs(context, tree, refeed)
+        expected = tree_rows(net, law, vocab, context, tree)
+        error = max(error, worst(q, expected[:, :-1]), worst(p, expected))
+        verdict, start = accept(context, tree, chance, number % 3 == 1, vocab)
+        target.settle(start, tree, verdict)
+        append(context, chance, refeed, vocab)
+    return error
+
+
+def tree_error(net: Any, refeed: int = 0, model: type[Causal] = Causal, rounds: int = 5) -> float:
+    """Worst error of `probs` over random trees, of which random paths are accepted and settled."""
+    law, vocab, chance, error = Law(), net.config.vocab_size, Chance(11), 0.0
+    target = model(net, law, vocab)
+    context = context_of(HISTORIES, (4 + refeed) * rounds, 7)
+    target.start(context)
+    for number in range(rounds):
+        tree = chance.tree(context.rows, vocab)
+        p = target.probs(context, tree, refeed)
+        error = max(error, worst(p, tree_rows(net, law, vocab, context, tree)))
+        verdict, start = accept(context, tree, chance, number % 3 == 1, vocab)
+        target.settle(start, tree, verdict)
+        append(context, chance, refeed, vocab)
+    return error
+
+
+@refeeds
+@architectures
+def test_rows_along_chains_do_not_depend_on_what_was_rolled_back(name: str, refeed: int) -> None:
+    assert chain_error(network(name, vocab=5), refeed) <= TOLERANCE
+
+
+def test_a_draft_that_stops_early_keeps_its_cache_right() -> None:
+    """Whether one to three tokens were drawn; what it is told of each token is its logits."""
+    net, chance, widths = network("llama", vocab=5), Chance(3), Counter[int]()
+
+    def after(ids: Tensor, logits: Tensor) -> bool:
+        assert logits.shape == (len(HISTORIES), 5)
+        assert ids.shape == (len(HISTORIES),)
+        stop = int(chance.below(2)) == 0
+        widths[int(stop)] += 1
+        return stop
+
+    for refeed in (0, 1, 2):
+        assert chain_error(net, refeed, rounds=12, after=after) <= TOLERANCE
+    assert min(widths[0], widths[1]) > 5
+
+
+@pytest.mark.slow
+@verifiers
+@pytest.mark.parametrize("pair", [("llama", "gpt2"), ("mistral", "gemma3")], ids=" drafted by ".join)
+def test_a_draft_that_stops_where_it_is_unsure_leaves_the_law_alone(pair: tuple[str, str], verifier: Verifier) -> None:
+    for threshold in (0.2, 0.4, 0.6):
+        unsure = Confidence(threshold)
+        error = law_error(*pair, verifier, K + 2, eos=[1], prompts=RAGGED[:2], together=True, schedule=unsure)
+        assert error <= TOLERANCE, threshold
+
+
+@refeeds
+@architectures
+def test_rows_of_trees_are_those_of_every_path_alone_before_and_after_settling(name: str, refeed: int) -> None:
+    assert tree_error(network(name, vocab=5), refeed) <= TOLERANCE
+
+
+def law_error(
+    target: str,
+    draft: str,
+    verifier: Verifier,
+    new: int,
+    eos: Sequence[int] = (),
+    prompts: Sequence[Sequence[int]] = (PROMPT,),
+    law: Law = PLAIN,
+    draft_law: Law | None = None,
+    draft_vocab: int = 3,
+    together: bool = False,
+    model: type[Causal] = Causal,
+    schedule: Schedule | None = None,
+) -> float:
+    """How far the law of `new` tokens from a real pair with 3 tokens is from that of its target without a cache."""
+    net = network(target)
+    drafter = ModelDrafter(model(network(draft, draft_vocab, seed=1), draft_law or law, 3), K, schedule or Constant())
+    # the draws of token match at every node make 243 outcomes a round
+    short = isinstance(verifier, TokenMatch) and (together or new > K + 1)
+    exact = enumerate_law(Speculate(drafter, model(net, law, 3), verifier), prompts, new, eos, together, short)
+    oracles = [oracle_law(net, law, 3, prompt, new, eos) for prompt in prompts]
+    assert sum(map(len, oracles)) > 1 or law.temperature == 0, "a law with one outcome proves nothing"
+    return max(difference(found, oracle) for found, oracle in zip(exact.law, oracles, strict=True))
+
+
+@verifiers
+@pytest.mark.parametrize("new", [1, K, K + 1, K + 2])
+@architectures
+def test_every_architecture_emits_its_own_law(name: str, new: int, verifier: Verifier) -> None:
+    assert law_error(name, name, verifier, new, eos=[2]) <= TOLERANCE
+
+
+@verifiers
+@architectures
+def test_every_architecture_emits_its_warped_law(name: str, verifier: Verifier) -> None:
+    assert law_error(name, "llama", verifier, K + 2, eos=[1], law=Law(3.0, top_k=2, top_p=0.9)) <= TOLERANCE
+
+
+@pytest.mark.slow
+@verifiers
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("llama", "gpt2"),
+        ("gpt2", "mistral"),
+        ("mistral", "gemma3"),
+        ("gemma2", "opt"),
+        ("opt", "neox"),
+        ("neox", "qwen3"),
+    ],
+    ids=" drafted by ".join,
+)
+def test_the_draft_may_be_of_another_architecture(pair: tuple[str, str], verifier: Verifier) -> None:
+    assert law_error(*pair, verifier, 5, eos=[0]) <= TOLERANCE
+
+
+@pytest.mark.slow
+@verifiers
+@pytest.mark.parametrize("new", [1, K, K + 1, K + 2, 2 * K + 1])
+def test_the_limit_of_new_tokens_leaves_the_law_alone(new: int, verifier: Verifier) -> None:
+    assert law_error("llama", "gpt2", verifier, new) <= TOLERANCE
+
+
+@pytest.mark.slow
+@verifiers
+@pytest.mark.parametrize("eos", [[0], [1], [0, 2], [0, 1, 2]], ids=str)
+def test_the_end_token_ends_the_sequence_wherever_it_falls_in_a_round(eos: list[int], verifier: Verifier) -> None:
+    assert law_error("llama", "gpt2", verifier, 5, eos) <= TOLERANCE
+
+
+@verifiers
+@pytest.mark.parametrize(
+    "law",
+    [Law(0.7), Law(top_k=2), Law(top_p=0.8), Law(0.7, top_k=2, top_p=0.8), Law(2.0, min_p=0.3), Law(eta=0.5), Law(0)],
+    ids=str,
+)
+def test_the_warped_law_is_emitted(law: Law, verifier: Verifier) -> None:
+    assert law_error("llama", "gpt2", verifier, K + 2, eos=[1], law=law) <= TOLERANCE
+
+
+@verifiers
+def test_target_and_draft_may_be_warped_differently(verifier: Verifier) -> None:
+    assert law_error("qwen3", "llama", verifier, K + 2, law=Law(0.7, top_p=0.9), draft_law=Law(0)) <= TOLERANCE
+    assert law_error("qwen3", "llama", verifier, K + 2, law=Law(top_k=2), draft_law=Law(3.0)) <= TOLERANCE
+
+
+@verifiers
+@pytest.mark.parametrize("vocab", [2, 5], ids=["narrower", "wider"])
+def test_the_head_of_the_draft_may_be_narrower_or_wider(vocab: int, verifier: Verifier) -> None:
+    assert law_error("llama", "gpt2", verifier, K + 2, draft_vocab=vocab) <= TOLERANCE
+
+
+@verifiers
+@pytest.mark.parametrize("prompt", [(1,), (0, 1), (2, 0, 1, 1, 2, 0, 2)], ids=str)
+def test_a_prompt_of_any_length_will_do(prompt: tuple[int, ...], verifier: Verifier) -> None:
+    assert law_error("gpt2", "llama", verifier, K + 2, prompts=[prompt]) <= TOLERANCE
+
+
+@pytest.mark.slow
+@verifiers
+@pytest.mark.parametrize("pair", [("llama", "gpt2"), ("mistral", "gemma3")], ids=" drafted by ".join)
+@pytest.mark.parametrize("prompts", [RAGGED[:2], RAGGED], ids=["two rows", "three rows"])
+def test_a_row_has_the_same_law_beside_others(
+    prompts: tuple[tuple[int, ...], ...], pair: tuple[str, str], verifier: Verifier
+) -> None:
+    assert law_error(*pair, verifier, K + 2, eos=[1], prompts=prompts, together=True) <= TOLERANCE
+
+
+@architectures
+def test_the_baseline_has_the_law_of_its_network(name: str) -> None:
+    net = network(name)
+    exact = enumerate_law(Speculate(NoDraft(), Causal(net, PLAIN, 3), Rejection()), RAGGED, 4, eos=[2], together=True)
+    oracles = [oracle_law(net, PLAIN, 3, prompt, 4, eos=[2]) for prompt in RAGGED]
+    assert max(map(difference, exact.law, oracles)) <= TOLERANCE

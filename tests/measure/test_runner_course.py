@@ -1,0 +1,90 @@
+"""When a cell ends: at a narrow interval, at the end of its prompts, or later, when a run is continued."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from specbench.decoding.rounds import NonFiniteError
+from specbench.measure import runner
+from specbench.measure.failures import Failure
+from specbench.measure.runner import give_up, measure
+from specbench.results.statistics import Interval
+from tests.support.measured import Call, FakeBackend, Witness, job
+from tests.support.races import failing, flat_scores, no_scores, run
+
+# --- when the interval is narrow enough -------------------------------------------------------------------------------
+
+
+def named(count: int) -> list[str]:
+    return [f"p{n}" for n in range(count)]
+
+
+def test_until_ci_stops_at_the_first_checkpoint_at_which_every_interval_is_narrow() -> None:
+    _, witness, cells = run(job(*named(60), until_ci=0.02, k=1), job(*named(60), until_ci=0.02, k=2))
+    assert [len(c.samples) for c in cells] == [20, 20], "seconds of the fake do not vary: nothing is narrower"
+    assert witness.begun[0][1] == 60
+
+
+def test_until_ci_goes_on_to_the_end_of_the_prompts_where_the_interval_stays_wide() -> None:
+    def uneven(call: Call) -> Sequence[int]:
+        return range(2 + 5 * (call.prompt[0] % 2))
+
+    _, _, (cell,) = run(job(*named(40), until_ci=0.001), answer=uneven, scores=flat_scores)
+    assert len(cell.samples) == 40
+
+
+def test_until_ci_looks_at_fixed_checkpoints_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    wide = Interval(1.0, 0.5, 2.0)
+    monkeypatch.setattr(runner, "speedup_of", lambda samples: looks.append(len(samples)) or wide)
+    run(job(*named(110), until_ci=0.01))
+    assert looks == [20, 30, 45, 67, 100]
+
+
+# --- going on ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(1, 13))
+def test_a_run_that_is_continued_measures_what_is_missing_and_nothing_twice(at: int) -> None:
+    jobs = [job("a", "b", k=1), job("a", "b", k=2), job("a", "b", k=2, seed=1)]
+    whole, _ = measure(jobs, FakeBackend(), no_scores, Witness())
+    cells, stopped = measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), no_scores, Witness())
+    assert (stopped is not None) == (at <= 10)
+    backend, past = FakeBackend(), {c.spec: c for c in cells}
+    again, stopped = measure(jobs, backend, no_scores, Witness(), past)
+    assert stopped is None
+    assert [(c.spec, c.status, [(s.prompt, s.turn, s.places) for s in c.samples]) for c in again] == [
+        (c.spec, c.status, [(s.prompt, s.turn, s.places) for s in c.samples]) for c in whole
+    ]
+    turns = {(s.turn, c.spec.seed) for c in cells for s in c.samples}
+    assert len(backend.calls) == 10 - sum(2 if seed else 3 for _, seed in turns)
+
+
+def test_a_cell_that_has_failed_is_not_tried_again() -> None:
+    failed, _ = measure([job("a", "b")], FakeBackend(failing(NonFiniteError("NaN"), 3)), no_scores, Witness())
+    backend = FakeBackend()
+    again, _ = measure([job("a", "b")], backend, no_scores, Witness(), {c.spec: c for c in failed})
+    assert again == failed
+    assert backend.calls == []
+
+
+def test_a_pair_that_cannot_be_had_again_leaves_what_was_measured_to_be_gone_on_with() -> None:
+    cells, _ = measure([job("a", "b")], FakeBackend(failing(KeyboardInterrupt(), 4)), no_scores, Witness())
+    fresh = job("a", seed=1).spec
+    specs = [cells[0].spec, fresh]
+    found = give_up(specs, Failure("error", "no such folder"), Witness(), {c.spec: c for c in cells})
+    assert [(c.status, len(c.samples)) for c in found] == [("partial", 1), ("error", 0)]
+    assert {c.error for c in found} == {"no such folder"}
+
+
+@pytest.mark.parametrize("at", range(3, 12))
+def test_a_repeated_run_that_is_continued_is_the_undisturbed_one(at: int) -> None:
+    jobs = [job("a", "b", "c", repeat=2)]
+    whole, _ = measure(jobs, FakeBackend(), no_scores, Witness())
+    cells, _ = measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), no_scores, Witness())
+    backend = FakeBackend()
+    again, _ = measure(jobs, backend, no_scores, Witness(), {c.spec: c for c in cells})
+    assert [(s.prompt, s.repeat, s.turn, s.places) for s in again[0].samples] == [
+        (s.prompt, s.repeat, s.turn, s.places) for s in whole[0].samples
+    ]
+    assert len(backend.calls) == 2 * (6 - len(cells[0].samples))

@@ -1,0 +1,69 @@
+"""Which architectures are refused before a weight is read, and with which reason."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from transformers import PreTrainedConfig
+
+from specbench.models.checkpoints.architectures import attention, obstacle
+from specbench.models.checkpoints.loading import load_config, load_model
+from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.network.attention import NAME
+from tests.support.checkpoints import CPU, llama, refusal_of
+
+
+def config_of(name: str, **changes: Any) -> PreTrainedConfig:
+    return transformers.CONFIG_MAPPING[name](**changes)
+
+
+@pytest.mark.parametrize(
+    "name", ["mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "jamba", "bamba", "zamba2", "falcon_h1", "nemotron_h",
+             "recurrent_gemma", "qwen3_next", "olmo_hybrid", "minimax"]
+)  # fmt: skip
+def test_a_running_state_is_refused(name: str) -> None:
+    reason = obstacle(config_of(name))
+    assert reason is not None
+    assert f"state of {name} cannot be rolled back" in reason
+
+
+def test_a_convolution_state_is_refused() -> None:
+    layers = ["conv", "full_attention"]
+    assert "LinearAttentionLayer" in str(obstacle(config_of("lfm2", num_hidden_layers=2, layer_types=layers)))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (config_of("t5"), "encoder-decoder"),
+        (config_of("bart"), "encoder-decoder"),
+        (config_of("vit"), "not a causal language model"),
+        (config_of("bert"), "is an encoder"),
+        (llama(architectures=["LlamaForSequenceClassification"]), "saved as LlamaForSequenceClassification"),
+        (config_of("llama4_text"), "attends in chunks"),
+        (config_of("bloom"), "takes no position_ids"),
+        (config_of("openai-gpt"), "takes no past_key_values"),
+    ],
+)
+def test_what_the_engine_cannot_drive_is_refused(config: PreTrainedConfig, reason: str) -> None:
+    assert reason in str(obstacle(config))
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "gemma2", "gemma3_text", "gptj", "phi3"]
+)
+def test_full_and_sliding_attention_pass(name: str) -> None:
+    assert obstacle(config_of(name)) is None
+
+
+def test_sdpa_is_the_attention_where_the_architecture_has_it() -> None:
+    assert attention(config_of("llama")) == NAME
+    assert attention(config_of("gemma2")) == "eager"
+
+
+def test_a_mamba_checkpoint_is_refused_by_its_configuration_alone(tmp_path: Path) -> None:
+    transformers.MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2).save_pretrained(tmp_path)
+    checkpoint = Checkpoint("tiny", str(tmp_path))
+    assert "cannot be rolled back" in refusal_of(load_config, checkpoint)
+    assert "cannot be rolled back" in refusal_of(load_model, checkpoint, None, CPU)

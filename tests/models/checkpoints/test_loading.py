@@ -1,0 +1,232 @@
+"""Loading checkpoints: what is whole loads; everything else ends in one line that says why."""
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+
+from specbench.models.checkpoints.loading import Loaded, load_config, load_model, load_tokenizer
+from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.network.attention import NAME
+from tests.support.checkpoints import CPU, WEIGHTS, WORDS, llama, refusal_of, save_tiny
+
+Change = Callable[[Path], object]
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama checkpoint with random weights and a tokenizer of three words; not to be changed."""
+    return save_tiny(tmp_path_factory.mktemp("checkpoints") / "tiny")
+
+
+@pytest.fixture
+def folder(pristine: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny checkpoint that a test may damage."""
+    return Path(shutil.copytree(pristine, tmp_path / "tiny"))
+
+
+def local(folder: Path) -> Checkpoint:
+    return Checkpoint("tiny", str(folder))
+
+
+def load(folder: Path, dtype: torch.dtype | None = None) -> Loaded:
+    return load_model(local(folder), dtype, CPU)
+
+
+def configure(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+# What loads
+
+
+def test_a_checkpoint_loads_ready_to_use(pristine: Path) -> None:
+    loaded = load(pristine)
+    assert not loaded.model.training
+    assert not any(p.requires_grad for p in loaded.model.parameters())
+    assert loaded.model.config._attn_implementation == NAME
+    assert loaded.dtype == loaded.model.dtype == torch.float32
+    assert loaded.commit is None
+    assert loaded.warnings == ()
+
+
+def test_the_dtype_is_the_one_asked_for(pristine: Path) -> None:
+    assert {p.dtype for p in load(pristine, torch.float64).model.parameters()} == {torch.float64}
+
+
+def test_tied_weights_are_not_missing(tmp_path: Path) -> None:
+    model = LlamaForCausalLM(llama(tie_word_embeddings=True))
+    model.save_pretrained(tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
+    assert torch.equal(load(tmp_path).model.lm_head.weight, model.lm_head.weight)
+
+
+def test_shards_load_and_a_missing_one_is_named(pristine: Path, tmp_path: Path) -> None:
+    LlamaForCausalLM.from_pretrained(pristine).save_pretrained(tmp_path, max_shard_size="8KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    assert load(tmp_path).warnings == ()
+    shards[1].unlink()
+    assert f"{shards[1].name} is missing" in refusal_of(load, tmp_path)
+
+
+def test_nothing_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pickle_weights(folder)  # everything transformers has to say about loading
+    load(folder)
+    load_tokenizer(local(folder))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_loads_without_a_network(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("asked for a network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    monkeypatch.setattr(socket.socket, "connect", fail)
+    load(pristine)
+    load_tokenizer(local(pristine))
+
+
+def test_the_tokenizer_loads(pristine: Path) -> None:
+    assert load_tokenizer(local(pristine)).get_vocab() == WORDS
+
+
+# Damaged and incomplete checkpoints
+
+
+def rewrite(change: Callable[[dict[str, torch.Tensor]], object]) -> Change:
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return apply
+
+
+def rebyte(change: Callable[[bytes], bytes]) -> Change:
+    return lambda folder: (folder / WEIGHTS).write_bytes(change((folder / WEIGHTS).read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaints"),
+    [
+        (rebyte(lambda whole: whole[:1000]), [WEIGHTS, "is damaged", "copy it again"]),
+        (rebyte(lambda whole: whole[:-1]), [WEIGHTS, "is damaged"]),
+        (rebyte(lambda whole: whole + b"\0"), [WEIGHTS, "is damaged"]),
+        (rebyte(lambda _: b"garbage!" * 99), [WEIGHTS, "is damaged"]),
+        (rebyte(lambda _: b""), [WEIGHTS, "is damaged"]),
+        (lambda f: (f / WEIGHTS).unlink(), ["no weights in", "model.safetensors or pytorch_model.bin"]),
+        (lambda f: (f / WEIGHTS).rename(f / "model-x.safetensors"), ["no weights in"]),
+        (rewrite(lambda t: t.pop("lm_head.weight")), ["weights are missing: lm_head.weight"]),
+        (rewrite(lambda t: t.pop("model.norm.weight")), ["weights are missing: model.norm.weight"]),
+        (lambda f: configure(f, num_hidden_layers=3), ["weights are missing: model.layers.2.", " and 6 more"]),
+        (lambda f: configure(f, vocab_size=72), ["do not fit config.json: lm_head.weight is [64, 16], not [72, 16]"]),
+        (lambda f: configure(f, intermediate_size=48), ["do not fit config.json", "is [16, 32], not [16, 48]"]),
+        (lambda f: configure(f, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), []),
+    ],
+)
+def test_damaged_weights_are_refused(folder: Path, damage: Change, complaints: list[str]) -> None:
+    damage(folder)
+    message = refusal_of(load, folder)
+    assert message.startswith("tiny: ")
+    assert [c for c in complaints if c not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda f: (f / "config.json").unlink(), "no config.json in"),
+        (lambda f: (f / "config.json").write_text("{nope"), "is not a valid JSON file"),
+        (lambda f: (f / "config.json").write_text("{}"), "config.json: Unrecognized model"),
+        (lambda f: (f / "config.json").write_text("[]"), "unusable"),
+        (lambda f: configure(f, model_type="nope"), "`nope`"),
+        (lambda f: configure(f, hidden_size="wide"), "hidden_size"),
+        (lambda f: configure(f, model_type="own", auto_map={"AutoConfig": "own.Config"}), "runs no code that comes"),
+    ],
+)
+def test_a_broken_configuration_is_refused(folder: Path, damage: Change, complaint: str) -> None:
+    damage(folder)
+    assert complaint in refusal_of(load_config, local(folder))
+
+
+@pytest.mark.parametrize("text", ["{nope", "{}", "\0\1"])
+def test_a_broken_tokenizer_is_refused(folder: Path, text: str) -> None:
+    (folder / "tokenizer.json").write_text(text)
+    assert "unusable tokenizer in" in refusal_of(load_tokenizer, local(folder))
+
+
+def test_a_missing_tokenizer_is_refused(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert "expected tokenizer.json" in refusal_of(load_tokenizer, local(folder))
+
+
+@pytest.mark.parametrize("text", ["{nope", "{}", "[]", '{"weight_map": []}'])
+def test_a_broken_index_is_refused(folder: Path, text: str) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / "model.safetensors.index.json").write_text(text)
+    assert "index.json is damaged" in refusal_of(load, folder)
+
+
+def test_weights_that_nobody_uses_are_a_warning(folder: Path) -> None:
+    configure(folder, num_hidden_layers=1)
+    (warning,) = load(folder).warnings
+    assert warning.startswith("tiny: weights that the model does not use: model.layers.1.")
+    assert warning.endswith(" and 6 more")
+
+
+def test_lack_of_memory_is_not_blamed_on_the_checkpoint(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        load(pristine)
+
+
+# Pickled weights
+
+
+class Payload:
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, ("pickled-code-ran",)
+
+
+def pickle_weights(folder: Path, **more: object) -> None:
+    torch.save({**load_file(folder / WEIGHTS), **more}, folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def test_pickled_weights_load_with_a_warning(pristine: Path, folder: Path) -> None:
+    pickle_weights(folder)
+    loaded = load(folder)
+    assert loaded.warnings == ("tiny: pickled weights (.bin), read by torch's weights-only loader",)
+    assert torch.equal(loaded.model.lm_head.weight, load(pristine).model.lm_head.weight)
+
+
+def test_safetensors_come_before_pickled_weights(pristine: Path, folder: Path) -> None:
+    pickle_weights(folder, payload=Payload())
+    shutil.copy(pristine / WEIGHTS, folder)
+    assert load(folder).warnings == ()
+
+
+def test_code_in_pickled_weights_does_not_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickle_weights(folder, payload=Payload())
+    assert "pytorch_model.bin: Weights only load failed" in refusal_of(load, folder)
+    assert not (tmp_path / "pickled-code-ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\3\4garbage"])
+def test_damaged_pickled_weights_are_refused(folder: Path, content: bytes) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    assert "pytorch_model.bin" in refusal_of(load, folder)

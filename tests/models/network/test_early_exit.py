@@ -1,0 +1,308 @@
+"""Early exit with one cache: what the first layers left of a draft gives the rows of the whole network, to 1e-12."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from specbench.backends.native import Native
+from specbench.decoding.batch import decode_stream
+from specbench.decoding.build import build
+from specbench.decoding.decode import decode
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.tree import Expand, Top
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import seeded
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.errors import UnusableModelError, UsageError
+from specbench.metrics import Trace
+from specbench.models.execution.compiled import Passes
+from specbench.models.network import split
+from specbench.models.network.causal import Causal
+from specbench.models.network.early_exit import Early, Resumed, pair, sharing
+from specbench.models.network.law import Law
+from specbench.models.network.layers import chosen, shares, with_layers
+from specbench.models.network.split import Split
+from specbench.spec import RunSpec
+from tests.laws.test_models_exact import HISTORIES, RAGGED, Chance, accept, append
+from tests.support.frontdoor import Command
+from tests.support.tiers import as_it_is, compiled, seen, whole
+from tests.support.tiny import (
+    ARCHITECTURES,
+    CPU,
+    TOLERANCE,
+    context_of,
+    difference,
+    enumerate_law,
+    network,
+    oracle_law,
+    tree_rows,
+    worst,
+)
+
+K, V, NEW = 3, 5, 23
+PLAIN, GREEDY, SAMPLED = Law(), Law(0), Law(1.0, top_p=0.9)
+NAME = "target[:1] shared"
+architectures = pytest.mark.parametrize("name", ARCHITECTURES)
+refeeds = pytest.mark.parametrize("refeed", [0, 1, 2])
+
+
+def models(name: str, law: Law = PLAIN, vocab: int = V, fixed: bool = False) -> dict[str, Any]:
+    """The tiny network and its first layer of two, which share a cache."""
+    net = network(name, vocab)
+    return sharing(
+        {"target": Causal(net, law, vocab, fixed), NAME: Causal(with_layers(net, [0]), law, vocab, fixed)},
+        {"target", NAME},
+    )
+
+
+def method(name: str, law: Law = PLAIN, vocab: int = V, k: int = K, fixed: bool = False) -> Speculate:
+    both = models(name, law, vocab, fixed)
+    return Speculate(ModelDrafter(both[NAME], k), both["target"], Rejection())
+
+
+def chain_error(name: str, refeed: int = 0, k: int = K, rounds: int = 8) -> float:
+    """Worst error of the rows of both parts while chains are accepted at random, every third one fully."""
+    net, chance, found = network(name, V), Chance(7), 0.0
+    both, small = models(name), with_layers(net, [0])
+    judge, early = both["target"], both[NAME]
+    context, rng = context_of(HISTORIES, (k + 1 + refeed) * rounds, k), seeded(range(len(HISTORIES)), CPU)
+    judge.start(context)
+    for number in range(rounds):
+        ids, q = early.sample(context, k, rng, refeed + 1)
+        tree = TokenTree.chain(ids)
+        p = judge.probs(context, tree, refeed)
+        found = max(found, worst(p, tree_rows(net, PLAIN, V, context, tree)))
+        found = max(found, worst(q, tree_rows(small, PLAIN, V, context, tree)[:, :-1]))
+        verdict, start = accept(context, tree, chance, number % 3 == 1, V)
+        judge.settle(start, tree, verdict)
+        append(context, chance, refeed, V)
+    return found
+
+
+@refeeds
+@architectures
+def test_both_parts_give_their_rows_whatever_was_rejected_before(name: str, refeed: int) -> None:
+    assert chain_error(name, refeed) <= TOLERANCE
+
+
+@pytest.mark.parametrize("k", [1, 2, 6])
+def test_drafts_of_other_lengths_too(k: int) -> None:
+    assert chain_error("llama", k=k) <= TOLERANCE
+
+
+def widths_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Notes (part, tokens) of every pass of either part from now on."""
+    passes: list[tuple[str, int]] = []
+
+    def noted(part: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+            passes.append((part, hidden.shape[1]))
+            return forward(self, hidden, *args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(split.Held, "forward", noted("first", split.Held.forward))
+    monkeypatch.setattr(split.Given, "forward", noted("rest", split.Given.forward))
+    return passes
+
+
+def test_verification_runs_the_first_layers_for_the_last_drafted_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, context = method("llama"), context_of([[1, 2, 3, 4]], 12, K)
+    passes = widths_of(monkeypatch)
+    steps.start(context)
+    assert passes == [("first", 3), ("rest", 3)]  # the prompt goes through every layer once
+    passes.clear()
+    steps.advance(context, None, seeded([0], CPU))
+    assert passes == [("first", 2), ("first", 1), ("first", 1), ("first", 1), ("rest", K + 1)]
+
+
+def test_what_the_first_layers_did_not_draft_by_themselves_they_compute_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, context = models("llama"), context_of([[1, 2, 3, 4]], 12, K)
+    judge, early = both["target"], both[NAME]
+    judge.start(context)
+    ids, _ = early.sample(context, K, seeded([0], CPU))
+    other = TokenTree.chain(ids.clone())  # equal, but who knows
+    early.probs(context, TokenTree.chain(ids[:, :1]))  # writes over what was drafted
+    passes = widths_of(monkeypatch)
+    for tree in (other, TokenTree.chain(ids), TokenTree.chain(ids[:, :0])):
+        judge.probs(context, tree)
+    assert passes == [("first", 4), ("rest", 4)] * 2 + [("first", 1), ("rest", 1)]
+
+
+@pytest.mark.parametrize("again", ["probs", "expand", "a sample that fails"])
+def test_first_layers_that_start_anew_forget_what_they_drafted(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their next pass writes over the states of the draft before it, so the very same tokens are computed again."""
+    both, context = models("llama"), context_of([[1, 2, 3, 4]], 12, K)
+    judge, early = both["target"], both[NAME]
+    judge.start(context)
+    drawn = TokenTree.chain(early.sample(context, K, seeded([0], CPU))[0])
+    other = TokenTree.chain((drawn.ids + 1) % V)
+    if again == "probs":
+        early.probs(context, other)
+    elif again == "expand":
+        early.expand(context, other, K)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            early.sample(context, K, seeded([1], CPU), after=lambda ids, logits: bool(1 / 0))
+    passes = widths_of(monkeypatch)
+    p = judge.probs(context, drawn)
+    assert passes == [("first", K + 1), ("rest", K + 1)]
+    assert worst(p, tree_rows(network("llama", V), PLAIN, V, context, drawn)) <= TOLERANCE
+
+
+def test_a_draft_is_taken_over_by_one_verification_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, context = models("llama"), context_of([[1, 2, 3, 4]], 12, K)
+    judge, early = both["target"], both[NAME]
+    judge.start(context)
+    drawn = TokenTree.chain(early.sample(context, K, seeded([0], CPU))[0])
+    judge.probs(context, drawn)
+    passes = widths_of(monkeypatch)
+    judge.probs(context, drawn)
+    assert passes == [("first", K + 1), ("rest", K + 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "gemma3"])
+def test_trees_and_drafts_inside_drafts_are_judged_as_ever(name: str) -> None:
+    """Nodes beside each other, and a draft that a cascade inside has put together from several."""
+    texts = []
+    for shared in (False, True):
+        net = network(name, V)
+        made = {"target": Causal(net, GREEDY, V), NAME: Causal(with_layers(net, [0]), GREEDY, V)}
+        both: dict[str, Any] = sharing(made, {"target", NAME}) if shared else made
+        draft = Causal(network("llama", V, 1), GREEDY, V)
+        inside = Speculate(ModelDrafter(draft, 2), both[NAME], Rejection(), K)
+        around = Speculate(ModelDrafter(both[NAME], K), Causal(network("qwen3", V, 2), GREEDY, V), Rejection(), K)
+        for drafter in (Expand(both[NAME], 3, [2, 2, 1], Top()), inside, around):
+            texts += decoded(Speculate(drafter, both["target"], Rejection()), RAGGED_TEXTS, eos=())
+    half = len(texts) // 2
+    assert [seen(trace) for trace in texts[:half]] == [seen(trace) for trace in texts[half:]]
+
+
+RAGGED_TEXTS = ([4], [3, 1, 2, 0, 4, 1, 2], [3, 1])
+
+
+def decoded(
+    steps: Speculate, prompts: Sequence[Sequence[int]], rounds: Any = None, eos: Sequence[int] = (2,), new: int = NEW
+) -> list[Trace]:
+    rng = seeded(range(len(prompts)), CPU)
+    return decode(steps, prompts, new=new, eos=eos, rng=rng, device=CPU, rounds=rounds)
+
+
+@pytest.mark.parametrize("law", [GREEDY, SAMPLED], ids=["greedy", "top-p"])
+@architectures
+def test_the_text_and_the_counts_are_those_of_two_caches(name: str, law: Law) -> None:
+    net = network(name, V)
+    apart = Speculate(ModelDrafter(Causal(with_layers(net, [0]), law, V), K), Causal(net, law, V), Rejection())
+    found = decoded(method(name, law), RAGGED_TEXTS)
+    assert [seen(t) for t in found] == [seen(t) for t in decoded(apart, RAGGED_TEXTS)]
+    assert len({len(trace.tokens) for trace in found}) > 1 or law == GREEDY, "no end token was met"
+    if law == GREEDY:
+        alone = decoded(Speculate(NoDraft(), Causal(net, law, V), Rejection()), RAGGED_TEXTS)
+        assert [t.tokens for t in found] == [t.tokens for t in alone]
+
+
+def test_a_row_may_be_refilled() -> None:
+    prompts = [[4, 1], [3, 1, 2, 0, 4], [3], [1, 1, 2]]
+    options: dict[str, Any] = {"rows": 2, "new": 9, "eos": [], "device": CPU}
+    found = decode_stream(method("llama", GREEDY), prompts, rng=seeded([0, 0], CPU), **options)
+    alone = [decoded(method("llama", GREEDY), [prompt], eos=(), new=9)[0].tokens for prompt in prompts]
+    assert [trace.tokens for trace in found] == alone
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gemma3"])
+def test_the_law_of_whole_sequences_is_that_of_the_network(name: str) -> None:
+    exact = enumerate_law(method(name, vocab=3, k=2), RAGGED[:2], 4, eos=[1])
+    oracles = [oracle_law(network(name, 3), PLAIN, 3, prompt, 4, eos=[1]) for prompt in RAGGED[:2]]
+    assert max(map(difference, exact.law, oracles)) <= TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ready", [as_it_is, compiled("aot_eager")], ids=["whole", "compiled"])
+def test_a_round_as_one_call_gives_the_same_tokens(ready: Any) -> None:
+    rounds = whole(method("llama", SAMPLED, fixed=True), ready, longest=9, new=NEW, rows=3, eos=(2,))
+    for texts in (RAGGED_TEXTS, RAGGED_TEXTS[::-1]):
+        plain = [seen(trace) for trace in decoded(method("llama", SAMPLED), texts)]
+        assert [seen(trace) for trace in decoded(rounds.method, texts, rounds)] == plain
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_only_the_first_layers_share_a_cache_and_not_all_of_them() -> None:
+    assert chosen("target[:3] shared", 8) == chosen("target[:3]", 8)
+    assert (shares("target[:3] shared"), shares("target[:3]"), shares("target")) == (True, False, False)
+    for wrong in ("target[1:3] shared", "target[:8] shared", "target[:2,4] shared"):
+        with pytest.raises(UsageError, match=r"only the first layers of 8 can share"):
+            chosen(wrong, 8)
+
+
+def test_a_method_that_does_not_name_it_gets_models_as_they_are() -> None:
+    net = network("llama", V)
+    made = {"target": Causal(net, GREEDY, V), NAME: Causal(with_layers(net, [0]), GREEDY, V)}
+    assert sharing(made, {"target"}) == made
+
+
+def test_somebody_must_judge_with_the_network_whose_cache_is_shared() -> None:
+    made = {name: Causal(network("llama", V), GREEDY, V) for name in ("target", "draft", "draft[:1] shared")}
+    with pytest.raises(UsageError, match=r"does not judge with draft"):
+        sharing(made, {"target", "draft[:1] shared"})
+
+
+def test_two_early_exits_cannot_share_one_cache() -> None:
+    net = network("llama", V)
+    made = {name: Causal(net, GREEDY, V) for name in ("target", "target[:1] shared", "target[:50%] shared")}
+    with pytest.raises(UsageError, match=r"one early exit"):
+        sharing(made, set(made))
+
+
+def test_drafts_of_varying_length_are_refused_where_passes_are_made_ready_one_by_one() -> None:
+    made = {name: Causal(network("llama", V), GREEDY, V, passes=Passes(as_it_is)) for name in ("target", NAME)}
+    with pytest.raises(UsageError, match=r"--tier eager"):
+        sharing(made, set(made))
+
+
+@pytest.mark.parametrize("fault", ["other numbers", "an error"])
+def test_a_network_that_is_another_one_in_two_parts_is_refused(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if fault == "an error":
+            raise KeyError("layer 3")
+        return self.layer(hidden, *args, **kwargs)  # the embedding, as a network would that does not let itself be fed
+
+    monkeypatch.setattr(split.Given, "forward", forward)
+    with pytest.raises(UnusableModelError, match=r"cannot be run in two parts: use --method early-exit") as refusal:
+        models("llama")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_part_that_is_fed_too_little_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Split, "ahead", property(lambda self: True, lambda self, value: None), raising=False)
+    monkeypatch.setattr("specbench.models.network.early_exit.check", lambda *args: None)
+    assert chain_error("llama", refeed=1) > 1e-3
+
+
+def test_the_shipped_method_is_built_of_both_parts() -> None:
+    both = {"target": models("llama")["target"]}
+    judge, early = pair(Causal(network("llama", V), GREEDY, V), 1)
+    built = build("early-exit-shared", {**both, "target": judge, "target[:25%] shared": early}, 2)
+    assert isinstance(built.drafter, ModelDrafter)
+    assert isinstance(built.model, Resumed)
+    assert isinstance(built.drafter.model, Early)
+    assert built.drafter.static
+
+
+def test_a_loaded_pair_shares_where_the_method_says_so() -> None:
+    shared, apart = RunSpec(method="early-exit-shared"), RunSpec(method="early-exit")
+    backend = Native(shared, apart)
+    backend.load()
+    assert isinstance(backend.models(shared)["target"], Resumed)
+    assert isinstance(backend.models(apart)["target"], Causal)
+
+
+@pytest.mark.processor
+def test_a_run_gives_the_text_of_the_target(run: Command) -> None:
+    (row,) = run("--method", "early-exit-shared").table()
+    assert (row["status"], row["lossless"]) == ("ok", "identical")

@@ -1,0 +1,252 @@
+"""The numbers of a cell: exact on phase costs made by hand, consistent on a real decode, absent where it failed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, replace
+from functools import cache
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from specbench import metrics
+from specbench.decoding.build import build
+from specbench.decoding.decode import decode
+from specbench.decoding.randomness import seeded
+from specbench.metrics import Trace
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from specbench.results.cells import NUMBERS, Sample, by_prompt, numbers, speedup_of, timing
+from specbench.results.losslessness import Losslessness
+from specbench.spec import SCHEMA_VERSION, RunSpec
+from specbench.theory import formulas
+from tests.support.checkpoints import CPU, llama
+from tests.support.measured import K, baseline_trace, cell, method_trace, one_round, sample
+
+DESIGN = (
+    "alpha", "alpha_tested", "accepted_per_drafted", "tokens_per_round", "acceptance_at_1", "acceptance_at_2",
+    "acceptance_at_3", "acceptance_at_4", "c", "v", "overhead", "speedup", "speedup_low", "speedup_high",
+    "speedup_end_to_end", "speedup_predicted", "speedup_calibrated", "lossless",
+)  # fmt: skip
+TWO = (sample("p1", (4, 2)), sample("p2", (0, 2)))  # 12 tokens in 4 rounds: 120 ms without, 78 ms with a draft
+LOSSLESS = Losslessness("identical", 2, 2)
+
+
+def exactly(value: float) -> float:
+    return pytest.approx(value, rel=1e-12)
+
+
+# --- phase costs that are known ---------------------------------------------------------------------------------------
+
+
+def test_costs_come_out_as_they_were_put_in() -> None:
+    found = numbers(TWO, K)
+    assert found["c"] == exactly(0.1)
+    assert found["v"] == exactly(1.5)
+    assert found["overhead"] == exactly(0.05)
+    assert found["baseline_step_ms"] == exactly(10)
+    assert found["round_ms"] == exactly(19.5)
+    assert found["draft_token_ms"] == exactly(1)
+
+
+def test_speedups_come_out_as_they_were_put_in() -> None:
+    found = numbers(TWO, K)
+    assert found["speedup"] == exactly(120 / 78)
+    assert found["speedup_end_to_end"] == exactly((120 + 200) / (78 + 400))
+    assert found["speedup_predicted"] == formulas.speedup(0.5, K, found["c"])
+    assert found["baseline_tokens_per_second"] == exactly(100)
+    assert found["tokens_per_second"] == exactly(12 / 0.078)
+
+
+def test_the_calibrated_prediction_explains_the_measured_speedup_to_the_last_digit() -> None:
+    found = numbers(TWO, K)
+    assert found["speedup_calibrated"] == exactly(found["speedup"])
+
+
+def test_the_parts_of_a_round_add_up_to_it() -> None:
+    found = numbers(TWO, K)
+    parts = K * found["draft_token_ms"] + found["v"] * 10 + found["overhead"] * 10
+    assert parts == exactly(found["round_ms"])
+
+
+def test_acceptance_counts_what_was_tested() -> None:
+    found = numbers(TWO, K)
+    assert (found["rounds"], found["drafted"], found["tested"], found["accepted"]) == (4, 16, 11, 8)
+    assert found["alpha"] == exactly(0.5)
+    assert found["alpha_tested"] == exactly(8 / 11)
+    assert found["accepted_per_drafted"] == exactly(8 / 16)
+    assert found["tokens_per_round"] == exactly(3)
+    assert [found[f"acceptance_at_{i}"] for i in range(1, 5)] == [3 / 4, 1, 1 / 3, 1]
+
+
+def test_tokens_are_rounds_and_accepted_tokens_together() -> None:
+    found = numbers(TWO, K)
+    assert found["tokens"] == found["rounds"] + found["accepted"] == 12
+
+
+def test_inner_spans_are_part_of_the_outer_one_and_not_counted_twice() -> None:
+    trace = method_trace((4,))
+    assert trace.spans["draft/verify"] == 99.0
+    assert timing([trace]).draft == exactly(0.004)
+
+
+def test_drafting_nothing_is_the_baseline() -> None:
+    nothing = sample(method=baseline_trace(range(12)), baseline=baseline_trace(range(12)))
+    found = numbers([nothing], K)
+    assert (found["c"], found["v"], found["overhead"]) == (0.0, exactly(1.0), exactly(0.0))
+    assert (found["speedup"], found["speedup_predicted"]) == (exactly(1.0), 1.0)
+    assert found["speedup_calibrated"] == exactly(1.0)
+    assert math.isnan(found["alpha"])
+
+
+def test_a_clock_that_saw_no_time_pass_gives_no_number_and_no_crash() -> None:
+    frozen = Trace((1, 2), (one_round(1),), 0.0, 0.0, {})
+    assert math.isnan(sample(method=frozen).row()["speedup"])
+    assert math.isnan(sample(method=frozen, baseline=frozen).row()["speedup"])
+
+
+def test_an_engine_that_tells_no_phases_gets_no_predictions() -> None:
+    dark = [replace(trace, spans={}) for trace in (TWO[0].baseline, TWO[0].method)]
+    found = numbers([sample(baseline=dark[0], method=dark[1])], K)
+    assert found["speedup"] == exactly(80 / 39)
+    assert math.isnan(found["speedup_predicted"])
+    assert math.isnan(found["speedup_calibrated"])
+
+
+# --- repetitions and intervals ----------------------------------------------------------------------------------------
+
+
+def test_repetitions_of_a_prompt_are_one_draw() -> None:
+    repeated = [sample(p, a, repeat=r) for r in range(5) for p, a in (("p1", (4, 2)), ("p2", (0, 2)))]
+    assert [len(group) for group in by_prompt(repeated)] == [5, 5]
+    assert numbers(repeated, K)["prompts"] == 2
+    assert astuple(speedup_of(repeated)) == pytest.approx(astuple(speedup_of(TWO)))
+
+
+def speedup_bounds(samples: Sequence[Sample]) -> tuple[float, float]:
+    found = numbers(samples, K)
+    return found["speedup_low"], found["speedup_high"]
+
+
+def test_the_interval_stands_around_the_speedup() -> None:
+    low, high = speedup_bounds(TWO)
+    assert low < numbers(TWO, K)["speedup"] < high
+
+
+def test_one_prompt_has_a_speedup_without_an_interval() -> None:
+    low, high = speedup_bounds(TWO[:1])
+    assert math.isnan(low)
+    assert math.isnan(high)
+    assert numbers(TWO[:1], K)["speedup"] > 1
+
+
+def test_alpha_weighs_prompts_by_what_they_tested() -> None:
+    sure = sample("sure", method=Trace(tuple(range(5)), (one_round(4, overlap=1.0),), 0.02, 0.1, {"verify": 0.012}))
+    unsure = sample("unsure", method=Trace((1,), (one_round(0, overlap=0.25),), 0.02, 0.1, {"verify": 0.012}))
+    assert numbers([sure, unsure], K)["alpha"] == exactly((4 * 1.0 + 0.25) / 5)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_ok_row_has_every_column_of_the_design_filled() -> None:
+    row = cell(*TWO, lossless=LOSSLESS).row()
+    assert {name: row[name] for name in DESIGN if row[name] is None or row[name] != row[name]} == {}
+    assert (row["status"], row["lossless"], row["schema_version"]) == ("ok", "identical", SCHEMA_VERSION)
+
+
+def test_the_list_of_numbers_is_what_is_computed() -> None:
+    computed = [name for name in numbers(TWO, K) if not name.startswith("acceptance_at_")]
+    ready = ("baseline_ready_seconds", "ready_seconds")
+    assert sorted(NUMBERS) == sorted([*computed, *LOSSLESS.row(), *ready])
+
+
+def test_a_row_holds_its_spec_and_what_it_resolved_to() -> None:
+    row = cell(*TWO, temperature=0.5, k=3, resolved={"target_commit": "abc"}).row()
+    assert (row["temperature"], row["k"], row["target_commit"], row["device_name"]) == (0.5, 3, "abc", "abacus")
+    assert set(RunSpec.model_fields) <= set(row)
+
+
+@pytest.mark.parametrize("status", ["nan", "oom", "error"])
+def test_a_failed_cell_is_a_row_with_a_status_and_never_a_number(status: str) -> None:
+    row = cell(*TWO, status=status, error="why").row()
+    assert (row["status"], row["error"], row["dataset"]) == (status, "why", "code")
+    assert {row[name] for name in NUMBERS} == {None}
+    assert not [name for name in row if name.startswith("acceptance_at_")]
+
+
+def test_an_interrupted_cell_keeps_the_numbers_of_its_finished_prompts() -> None:
+    assert cell(TWO[0], status="partial").row()["prompts"] == 1
+    assert cell(status="partial").row()["prompts"] is None
+
+
+def test_rows_of_ok_and_failed_cells_have_the_same_columns_in_the_same_order() -> None:
+    ok, failed = cell(*TWO).row(), cell(status="oom").row()
+    assert [name for name in ok if not name.startswith("acceptance_at_")] == list(failed)
+
+
+def test_a_sample_has_a_row_for_itself_and_one_for_each_round() -> None:
+    row, rounds = TWO[0].row(), TWO[0].round_rows()
+    assert (row["prompt"], row["tokens"], row["baseline_tokens"], row["rounds"]) == ("p1", 8, 8, 2)
+    assert row["speedup"] == exactly(80 / 39)
+    assert row["identical"] is True
+    assert [(r["round"], r["accepted"], r["emitted"]) for r in rounds] == [(0, 4, 5), (1, 2, 3)]
+    assert [len(r["overlap"]) for r in rounds] == [4, 3]
+
+
+# --- a real decode ----------------------------------------------------------------------------------------------------
+
+
+@cache
+def decoded(method: str, eos: int | None = None) -> tuple[Trace, ...]:
+    """32 prompts of random models at temperature 1, all rows together."""
+    models = {name: Causal(net, Law(1.0), 64) for name, net in zip(("target", "draft"), pair(), strict=True)}
+    prompts = [[2 + n % 60, 3 + n % 50] for n in range(32)]
+    speculate, ends = build(method, models, K), [] if eos is None else [eos]
+    rng = seeded(range(2000, 2032), CPU)
+    return tuple(decode(speculate, prompts, new=40, eos=ends, rng=rng, device=CPU))
+
+
+def pair() -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
+    """A target whose laws are far from uniform, and its embedding, first layer and head as the draft."""
+    torch.manual_seed(0)
+    target = LlamaForCausalLM(llama()).eval()
+    for weight in (w for w in target.parameters() if w.ndim > 1):
+        weight.data *= 15
+    target.lm_head.weight.data *= 4
+    draft = LlamaForCausalLM(llama(num_hidden_layers=1)).eval()
+    draft.load_state_dict(target.state_dict(), strict=False)
+    return target, draft
+
+
+@pytest.mark.parametrize("method", ["chain", "token-match"])
+def test_both_estimators_of_alpha_agree_within_their_error(method: str) -> None:
+    """Given that a position is tested, it is accepted with chance `overlap`: the differences add up to noise."""
+    rounds = [r for trace in decoded(method) for r in trace.rounds]
+    found = metrics.acceptance(rounds)
+    variance = math.fsum(o * (1 - o) for r in rounds for o in r.overlap)
+    z = (found.alpha_tested - found.alpha) * found.tested / math.sqrt(variance)
+    assert abs(z) < 4
+    assert found.tested > 1000
+    assert math.sqrt(variance) / found.tested < 0.015, "an error of 0.06 in α would be seen"
+    assert 0.1 < found.alpha < 0.9
+
+
+def test_token_match_accepts_less_than_rejection() -> None:
+    alphas = [metrics.acceptance([r for t in decoded(m) for r in t.rounds]).alpha for m in ("chain", "token-match")]
+    assert alphas[0] > alphas[1]
+
+
+@pytest.mark.parametrize("eos", [None, 13])
+def test_tokens_of_a_decode_are_rounds_and_accepted_less_the_token_cut_at_its_end(eos: int | None) -> None:
+    for trace in decoded("chain", eos):
+        together = len(trace.rounds) + sum(r.accepted for r in trace.rounds)
+        assert len(trace.tokens) == sum(r.emitted for r in trace.rounds)
+        assert together - len(trace.tokens) in {0, 1}
+        assert len(trace.tokens) == 40 or trace.tokens[-1] == eos
+
+
+def test_some_sequences_were_cut() -> None:
+    """The control of the test above: an EOS among accepted tokens does occur."""
+    cut = [len(t.rounds) + sum(r.accepted for r in t.rounds) - len(t.tokens) for t in decoded("chain", 13)]
+    assert 0 < sum(cut) < len(cut)

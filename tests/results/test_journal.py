@@ -1,0 +1,105 @@
+"""The journal: what is acknowledged is on disk, what was torn is dropped, what was damaged is refused."""
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specbench.errors import UsageError
+from specbench.results.journal import Journal, encode, read
+
+BODIES = [{"turn": n, "text": text} for n, text in enumerate(["a", "\udcff", "\0", "\n\r\u2028", "é\x1b[31m", '}"{'])]
+
+texts = st.text(st.characters(exclude_categories=()), max_size=20)  # lone surrogates too
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def written(path: Path, bodies: list[dict[str, object]] = BODIES) -> bytes:
+    journal = Journal(path)
+    for body in bodies:
+        journal.append(body)
+    journal.close()
+    return path.read_bytes()
+
+
+def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
+    content = written(tmp_path / "j")
+    assert read(tmp_path / "j") == BODIES
+    assert content.count(b"\n") == len(BODIES)
+    assert content.isascii()
+
+
+@given(st.lists(st.dictionaries(texts, json_values, max_size=4), max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, bodies: list[dict[str, object]]) -> None:
+    path = tmp_path_factory.mktemp("journal") / "j"
+    written(path, bodies)
+    assert read(path) == bodies
+
+
+def test_a_journal_that_was_cut_anywhere_loses_only_the_line_it_was_cut_in(tmp_path: Path) -> None:
+    whole = written(tmp_path / "j")
+    ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in range(len(whole) + 1):
+        (tmp_path / "cut").write_bytes(whole[:cut])
+        acknowledged = sum(end <= cut for end in ends)
+        assert read(tmp_path / "cut") == BODIES[:acknowledged]
+        journal = Journal(tmp_path / "cut")
+        journal.append({"after": cut})
+        journal.close()
+        assert read(tmp_path / "cut") == [*BODIES[:acknowledged], {"after": cut}]
+
+
+def test_a_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
+    whole = written(tmp_path / "j")
+    last = len(whole) - len(encode(BODIES[-1]))
+    chance = random.Random(0)
+    for _ in range(300):
+        place = chance.randrange(len(whole))
+        changed = bytearray(whole)
+        changed[place] ^= 1 << chance.randrange(8)
+        (tmp_path / "bad").write_bytes(changed)
+        if place >= last:  # as if the process had died in this line
+            assert read(tmp_path / "bad") == BODIES[:-1]
+            continue
+        with pytest.raises(UsageError, match=r"bad:\d+: a damaged line .* start a new run"):
+            read(tmp_path / "bad")
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / "j", os.write
+    journal = Journal(path)
+    journal.append({"n": 1})
+    for part in (7, 0):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda file, line, part=part: write(file, line[:part]))
+            with pytest.raises(OSError, match="No space left") as full:
+                journal.append({"n": 2})
+        assert full.value.errno == errno.ENOSPC
+        assert read(path) == [{"n": 1}]
+    journal.append({"n": 3})
+    journal.close()
+    assert read(path) == [{"n": 1}, {"n": 3}]
+
+
+def test_a_disk_that_fails_to_sync_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "j")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output"):
+            journal.append({"n": 1})
+    journal.close()
+    assert read(tmp_path / "j") == []
+
+
+def test_a_missing_journal_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*: No such file or directory; give the folder"):
+        read(tmp_path / "j")

@@ -1,0 +1,197 @@
+"""Intervals over prompts: what is paired, whether they cover, and how many prompts a narrower one needs."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm, t
+
+from specbench.metrics import speedup as plain_speedup
+from specbench.results.statistics import (
+    Interval,
+    geomean,
+    half_width,
+    log_error,
+    needed,
+    ratio_of_totals,
+    speedup,
+    to_settle,
+    widened,
+)
+
+ONES = [1] * 6
+BASELINE = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+METHOD = [0.6, 0.9, 1.7, 2.1, 2.2, 3.5]
+
+
+def test_the_value_is_a_ratio_of_totals_and_not_a_mean_of_ratios() -> None:
+    assert ratio_of_totals([1, 9], [2, 10]).value == 10 / 12
+    assert speedup([1, 9], [1, 1], [2, 3], [1, 1]).value == 2.0
+
+
+def test_the_speedup_is_per_token_where_the_arms_decoded_different_lengths() -> None:
+    assert speedup([10.0, 10.0], [100, 100], [10.0, 10.0], [100, 300]).value == pytest.approx(2.0, rel=1e-12)
+
+
+def test_the_value_is_that_of_the_pure_formula() -> None:
+    tokens = [3, 5, 7, 9, 11, 13]
+    assert speedup(BASELINE, tokens, METHOD, ONES).value == plain_speedup(BASELINE, tokens, METHOD, ONES)
+
+
+def test_the_interval_holds_its_value_and_is_the_same_every_time() -> None:
+    first = speedup(BASELINE, ONES, METHOD, ONES)
+    assert first.low < first.value < first.high
+    assert first == speedup(BASELINE, ONES, METHOD, ONES)
+
+
+def test_prompts_are_paired_so_that_a_constant_speedup_has_no_width() -> None:
+    found = speedup(BASELINE, ONES, [s / 2 for s in BASELINE], ONES)
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0), rel=1e-12)
+
+
+def test_unpaired_columns_would_have_given_a_wide_interval() -> None:
+    """The control of the test above: the same seconds in another order of prompts do vary."""
+    found = speedup(BASELINE, ONES, [s / 2 for s in reversed(BASELINE)], ONES)
+    assert found.high - found.low > 0.5
+
+
+def test_the_interval_is_the_one_computed_by_hand() -> None:
+    """Three prompts, 6 of 12; without each of them 5 of 9, 4 of 8, 3 of 7."""
+    found = ratio_of_totals([1, 2, 3], [3, 4, 5])
+    left_out = [math.log(Fraction(5, 9)), math.log(Fraction(4, 8)), math.log(Fraction(3, 7))]
+    mean = sum(left_out) / 3
+    error = math.sqrt(2 / 3 * sum((x - mean) ** 2 for x in left_out))
+    assert found.value == 0.5
+    assert found.low == pytest.approx(0.5 * math.exp(-t.ppf(0.975, 2) * error), rel=1e-12)
+    assert found.high == pytest.approx(0.5 * math.exp(t.ppf(0.975, 2) * error), rel=1e-12)
+    assert log_error(found, 3) == pytest.approx(error, rel=1e-12)
+
+
+def test_a_share_never_leaves_its_range() -> None:
+    wide = ratio_of_totals([0, 9, 10], [10, 10, 10])
+    assert wide.high > 1
+    assert ratio_of_totals([0, 9, 10], [10, 10, 10], at_most=1) == Interval(wide.value, wide.low, 1.0)
+    assert ratio_of_totals([4.0000001, 4], [4, 4], at_most=1).value == 1.0  # float32 rows sum to 1 ± 1e-7
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=30))
+def test_a_share_holds_its_value_whatever_was_counted(counts: list[tuple[int, int]]) -> None:
+    found = ratio_of_totals([a for a, _ in counts], [a + b for a, b in counts], at_most=1)
+    if math.isnan(found.low):
+        assert math.isnan(found.high)
+    else:
+        assert 0 < found.low <= found.value * (1 + 1e-9)
+        assert found.value <= found.high * (1 + 1e-9)
+        assert found.high <= 1
+
+
+def test_one_prompt_that_carries_everything_is_no_interval() -> None:
+    found = ratio_of_totals([0, 0, 3], [10, 10, 10])
+    assert found.value == 0.1
+    assert math.isnan(found.low)
+
+
+def test_a_measurement_that_is_no_number_gives_none() -> None:
+    found = speedup([1.0, math.nan], [1, 1], [1.0, 2.0], [1, 1])
+    assert all(map(math.isnan, (found.value, found.low, found.high)))
+
+
+def test_one_prompt_says_nothing_about_others() -> None:
+    found = ratio_of_totals([3.0], [4.0])
+    assert found.value == 0.75
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+
+
+@pytest.mark.parametrize(("parts", "wholes"), [([0.0, 0.0], [0.0, 0.0]), ([1.0, 1.0], [0.0, 0.0])])
+def test_nothing_to_divide_by_is_no_interval(parts: list[float], wholes: list[float]) -> None:
+    found = ratio_of_totals(parts, wholes)
+    assert not math.isfinite(found.value)
+    assert math.isnan(found.low)
+
+
+def test_more_prompts_make_the_interval_narrower() -> None:
+    rng = np.random.default_rng(1)
+    few, many = (width(draw(rng, prompts)) for prompts in (10, 160))
+    assert many < few / 2
+
+
+def test_intervals_cover_the_truth_where_prompts_differ() -> None:
+    """Nominal 95 %, of twenty prompts; a binomial interval over tokens holds it about six times in ten."""
+    rng = np.random.default_rng(2)
+    found = [draw(rng, 20) for _ in range(1000)]
+    assert 0.93 < sum(i.low <= 0.7 <= i.high for i in found) / len(found) < 0.97
+    assert sum(narrowed(i) for i in found) / len(found) < 0.75
+
+
+def draw(rng: np.random.Generator, prompts: int) -> Interval:
+    """Accepted ÷ tested of prompts whose own rates vary around 0.7, forty tests each."""
+    rates = rng.uniform(0.5, 0.9, prompts)
+    return ratio_of_totals(rng.binomial(40, rates).tolist(), [40] * prompts)
+
+
+def narrowed(found: Interval) -> bool:
+    """Whether a binomial interval over tokens, which takes them for independent, would have covered."""
+    half = 1.96 * math.sqrt(found.value * (1 - found.value) / (20 * 40))
+    return abs(found.value - 0.7) <= half
+
+
+def width(found: Interval) -> float:
+    return found.high - found.low
+
+
+def of(value: float, half: float) -> Interval:
+    """An interval as the module makes them: symmetric on the scale of logarithms."""
+    return Interval(value, value * math.exp(-half), value * math.exp(half))
+
+
+def test_the_geometric_mean() -> None:
+    assert geomean([1.0, 4.0]) == pytest.approx(2.0, rel=1e-12)
+    assert all(math.isnan(geomean(ratios)) for ratios in ([], [1.0, 0.0], [1.0, math.nan], [-1.0]))
+
+
+def test_half_the_width_is_relative_to_the_value() -> None:
+    assert half_width(Interval(2.0, 1.9, 2.1)) == pytest.approx(0.05, rel=1e-12)
+    assert math.isnan(half_width(Interval(0.0, 0.0, 0.0)))
+    assert math.isnan(half_width(Interval(1.5, math.nan, math.nan)))
+
+
+def test_four_times_the_prompts_halve_the_width() -> None:
+    assert needed(of(1.6, 0.10), 400, 0.05) == pytest.approx(1600, rel=0.01)
+    assert to_settle(of(math.exp(0.05), 0.10), 400) == pytest.approx(1600, rel=0.01)
+
+
+def test_the_numbers_asked_for_are_the_least_that_do() -> None:
+    """Few prompts pay twice: their mean is worse known, and so is their spread (Student's t)."""
+    now, goal = of(1.6, 0.30), 0.10
+    spread = log_error(now, 6) * math.sqrt(6)
+    enough = needed(now, 6, goal)
+    assert enough is not None
+    halves = [math.sinh(t.ppf(0.975, n - 1) * spread / math.sqrt(n)) for n in (enough - 1, enough)]
+    assert halves[0] > goal >= halves[1]
+
+
+@pytest.mark.parametrize("unknown", [Interval(1.5, math.nan, math.nan), Interval(math.nan, math.nan, math.nan)])
+def test_without_an_interval_nobody_knows_how_many_prompts_it_takes(unknown: Interval) -> None:
+    assert needed(unknown, 5, 0.02) is None
+    assert to_settle(unknown, 5) is None
+
+
+def test_a_value_of_one_is_never_settled() -> None:
+    assert to_settle(of(1.0, 0.1), 20) is None
+    assert to_settle(Interval(0.0, math.nan, math.nan), 20) is None
+    assert needed(of(1.5, 0.1), 1, 0.02) is None  # one prompt has no interval, whatever stands there
+    assert needed(of(1.5, 0.1), 20, 0.0) is None
+
+
+def test_the_best_of_several_is_judged_more_strictly() -> None:
+    best = widened(of(1.5, 1.96), 8)
+    assert widened(of(1.5, 1.96), 1).high == pytest.approx(of(1.5, 1.96).high, rel=1e-12)
+    assert math.log(best.high / 1.5) == pytest.approx(1.96 * norm.ppf(1 - 0.025 / 8) / norm.ppf(0.975), rel=1e-9)
+    assert math.log(1.5 / best.low) == pytest.approx(math.log(best.high / 1.5), rel=1e-9)
+    unknown = widened(Interval(1.5, math.nan, math.nan), 8)
+    assert unknown.value == 1.5
+    assert math.isnan(unknown.low)

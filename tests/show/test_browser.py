@@ -1,0 +1,91 @@
+"""The report in a real browser: it draws, fits, logs nothing and asks for nothing but itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specbench.show.report_page import write_report
+from tests.support.browser import OVERFLOWING, Browser, browser
+from tests.support.measured import cell
+from tests.support.sweeps import sweep, write_calibration, write_run
+
+pytestmark = pytest.mark.slow  # starts a browser
+
+WIDTHS = (1280, 400)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("browser")
+
+
+@pytest.fixture(scope="module")
+def chromium(folder: Path) -> Iterator[Browser]:
+    with browser(folder / "profile") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> Path:
+    """Two data sets, a failed cell with an unfriendly reason, and a calibration."""
+    cells = [c for name in ("code", "articles") for c in sweep(name, prompts=8, ks=(1, 2, 4))]
+    failed = cell(dataset="third", status="oom", error="<img src=http://localhost:1/x onerror=alert(1)>" + "x" * 500)
+    runs = [write_run(folder, [*cells, failed]), write_calibration(folder)]
+    return write_report(runs, folder / "report.html", png=False)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_fits_and_asks_for_nothing(chromium: Browser, report: Path, width: int, dark: bool) -> None:
+    chromium.open(report, width, dark=dark)
+    chromium.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert chromium.ask("return document.title") == "specbench: demo ← demo-draft, big ← small"
+    assert chromium.ask("return [innerWidth, document.documentElement.scrollWidth <= innerWidth]") == [width, True]
+    assert chromium.ask(OVERFLOWING) == []
+    assert chromium.requests() == [report.as_uri()]
+    assert chromium.console() == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_figure_is_drawn_and_its_text_can_be_read(chromium: Browser, report: Path, width: int) -> None:
+    chromium.open(report, width)
+    sizes = chromium.ask(
+        "return [...document.querySelectorAll('figure svg')].map(s => [s.clientWidth, s.clientHeight])"
+    )
+    assert len(sizes) == report.read_text(encoding="utf-8").count("<figcaption>") > 15
+    assert all(w > 300 and h > 90 for w, h in sizes)
+    marks = chromium.ask(
+        "return [...document.querySelectorAll('figure svg')].map(s => s.querySelectorAll('path, use').length)"
+    )
+    assert min(marks) > 10
+    smallest = """return Math.min(...[...document.querySelectorAll('figure svg text')].map(
+      t => parseFloat(getComputedStyle(t).fontSize) * Math.hypot(t.getScreenCTM().a, t.getScreenCTM().b)))"""
+    assert chromium.ask(smallest) >= 8
+
+
+def test_no_text_of_a_figure_is_cut_off(chromium: Browser, report: Path) -> None:
+    chromium.open(report, 1280)
+    cut = chromium.ask("""
+        return [...document.querySelectorAll('figure svg text')].filter(t => {
+          const a = t.getBoundingClientRect(), b = t.ownerSVGElement.getBoundingClientRect();
+          return a.left < b.left || a.right > b.right || a.top < b.top || a.bottom > b.bottom }).map(t => t.textContent)
+    """)
+    assert cut == []
+
+
+def test_dark_is_dark_and_light_is_light(chromium: Browser, report: Path) -> None:
+    colours = []
+    for dark in (False, True):
+        chromium.open(report, dark=dark)
+        colours.append(chromium.ask("return getComputedStyle(document.body).backgroundColor"))
+    assert colours == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
+
+
+def test_a_script_or_a_request_would_be_seen(chromium: Browser, folder: Path) -> None:
+    """The control of the first test: the browser says so when a page breaks its policy."""
+    page = folder / "bad.html"
+    policy = "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'\">"
+    page.write_text(f"<!doctype html>{policy}<script>1</script><img src='data:,x'><div style='width:5000px'>")
+    chromium.open(page)
+    assert len([message for message in chromium.console() if "Content Security Policy" in message]) >= 2

@@ -1,0 +1,177 @@
+"""What `compare` prints and writes, also where names are hostile; and what it says of files that are no runs."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.support.comparing import CELL, cell, decoded, folder
+from tests.support.frontdoor import Command, Outcome
+
+HOSTILE = (
+    "=HYPERLINK(1)",
+    "<script>alert(1)</script>",
+    "a|b`c`|\\|d",
+    "[link=http://x]y[/link] [/]",
+    "\x1b[31mred\x1b]8;;http://x\x07",
+    "nul\0 and \udcff and \ufffe",
+    "\u202egnp.exe",
+    "](http://x) ![](http://x) https://x.y @all",
+    ']]> & "quotes"',
+    "x" * 100_000,
+)
+FORMATS = ("table", "md", "json", "junit", "gha")
+
+
+@pytest.fixture(autouse=True)
+def _no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+
+@pytest.fixture
+def slow(command: Command, tmp_path: Path) -> tuple[Path, Path]:
+    """A run, and one that is slower, on another machine."""
+    other = cell(decoded(slower=1.1, seed=1), fingerprint="0" * 12)
+    return folder(tmp_path / "base", cell()), folder(tmp_path / "new", other)
+
+
+def as_xml(found: Outcome) -> ElementTree.Element:
+    return ElementTree.fromstring(found.out.split("\n", 1)[1])
+
+
+def test_the_table_shows_every_row_and_what_would_have_been_seen(command: Command, slow: tuple[Path, Path]) -> None:
+    found = command("compare", *slow)
+    assert found.code == 3
+    assert found.out.count("REGRESSION") == 4, "three rows and the summary"
+    assert "smallest worsening" in found.out
+    assert "not comparable" in found.out
+
+
+def test_quiet_prints_nothing_but_the_error(command: Command, slow: tuple[Path, Path]) -> None:
+    found = command("compare", "-q", *slow)
+    assert (found.out, found.code) == ("", 3)
+    assert "regressed" in found.line
+
+
+def test_markdown_is_a_table(command: Command, slow: tuple[Path, Path]) -> None:
+    lines = command("compare", "--format", "md", *slow).out.splitlines()
+    drawn = [line for line in lines if line.startswith("|")]
+    assert len(drawn) == 2 + 7
+    assert {line.count("|") for line in drawn} == {9}
+    assert any("**REGRESSION**" in line for line in drawn)
+
+
+def test_json_has_the_exit_code(command: Command, slow: tuple[Path, Path]) -> None:
+    content = json.loads(command("compare", "--format", "json", *slow).out)
+    assert content["exit_code"] == 3
+    assert {"cell", "tier", "metric", "outcome", "change", "low", "high", "p", "smallest"} <= set(content["rows"][0])
+
+
+def test_junit_has_a_failure_per_regression(command: Command, slow: tuple[Path, Path]) -> None:
+    suite = as_xml(command("compare", "--format", "junit", *slow))[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("7", "3", "2")
+    assert len(suite.findall("testcase/failure")) == 3
+    assert len(suite.findall("testcase/skipped")) == 2
+    assert "change -9" in str(suite.findtext("testcase/failure"))
+
+
+def test_history_holds_the_numbers_of_the_new_run(command: Command, slow: tuple[Path, Path]) -> None:
+    points = json.loads(command("compare", "--format", "gha", *slow).out)
+    assert [point["name"] for point in points] == [
+        f"code chain K4 {metric}" for metric in ("speedup", "tokens_per_second", "alpha")
+    ]
+    assert points[0]["range"].startswith("± ")
+    assert points[0]["extra"] == "prompts 24"
+    assert points[2]["value"] == pytest.approx(0.6)
+
+
+def test_files_are_written_beside_the_table(
+    command: Command, slow: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, xml, points = tmp_path / "summary.md", tmp_path / "junit.xml", tmp_path / "points.json"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    assert command("compare", "-q", "--junit", xml, "--gha", points, *slow).code == 3
+    assert summary.read_text().startswith("before\n### specbench compare")
+    assert ElementTree.parse(xml).getroot().get("failures") == "3"
+    assert len(json.loads(points.read_text())) == 3
+    found = command("compare", "--junit", tmp_path / "no" / "where.xml", *slow)
+    assert (found.code, "choose another file" in found.line) == (2, True)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Runs in which data sets, methods, prompts and errors are called what HOSTILE says."""
+    place, before, after = tmp_path_factory.mktemp("hostile"), [], []
+    for k, text in enumerate(HOSTILE):
+        rows = [{**sample, "prompt": sample["prompt"] + text} for sample in decoded(3)]
+        before += [cell(rows, dataset=text, k=k), cell(rows, method=text, k=k), cell(rows, dataset="only" + text)]
+        changed = [{**sample, "rounds": 1} for sample in rows]
+        after += [cell(changed, dataset=text, k=k), cell(method=text, k=k, status="oom", error=text)]
+    return folder(place / "a", *before), folder(place / "b", *after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", FORMATS)
+def test_hostile_names_reach_no_sink_as_commands(command: Command, hostile: tuple[Path, Path], style: str) -> None:
+    found = command("compare", "--format", style, *hostile)
+    assert found.code == 3
+    assert all(line.isprintable() for line in (found.out + found.err).splitlines())
+    if style == "junit":
+        assert as_xml(found).get("failures") == str(len(as_xml(found).findall(".//failure")))
+        assert len(as_xml(found).findall(".//failure")) >= 2 * len(HOSTILE)
+    elif style in {"json", "gha"}:
+        assert json.loads(found.out)
+        assert style == "json" or not set("<>[]()`|@") & set(found.out.strip()[1:-1])
+    elif style == "md":
+        outside = "".join(found.out.split("`")[::2])
+        assert not any(part in outside for part in ("<script", "http", "[link", "HYPER", "@all"))
+        assert {line.count("|") for line in found.out.splitlines() if line.startswith("|")} == {9}
+
+
+# --- files that are no runs -------------------------------------------------------------------------------------------
+
+
+def refused(command: Command, base: Path, new: Path) -> str:
+    found = command("compare", base, new)
+    assert (found.code, found.out) == (2, "")
+    return found.line
+
+
+def test_files_that_are_no_runs_are_told_in_one_line(command: Command, tmp_path: Path) -> None:
+    good = folder(tmp_path / "good", cell())
+    assert "cannot read" in refused(command, good, tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    assert "results.csv: No such file" in refused(command, tmp_path / "empty", good)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    assert "lacks the column(s) schema_version" in refused(command, tmp_path / "other.csv", good)
+    (tmp_path / "nothing.csv").write_text("")
+    assert "not a CSV text file" in refused(command, tmp_path / "nothing.csv", good)
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\0\x81" * 9)
+    assert "not a CSV text file" in refused(command, tmp_path / "binary.csv", good)
+    (tmp_path / "header.csv").write_text((good / "results.csv").read_text().splitlines()[0] + "\n")
+    assert "has no rows" in refused(command, tmp_path / "header.csv", good)
+    (good / "samples.csv").write_text("cell\nx\n")
+    assert "samples.csv lacks the column(s) prompt" in refused(command, good, good)
+
+
+def test_another_schema_is_refused_by_both_versions(command: Command, tmp_path: Path) -> None:
+    good, old = folder(tmp_path / "good", cell()), folder(tmp_path / "old", cell(schema_version=1))
+    line = refused(command, old, good)
+    assert f"schema_version 1, this specbench reads {CELL['schema_version']}" in line
+
+
+def test_text_where_a_number_should_be_is_refused_by_its_column(command: Command, tmp_path: Path) -> None:
+    bad = folder(tmp_path / "bad", cell(speedup="fast"))
+    assert "speedup is 'fast', not a number" in refused(command, bad, bad)
+
+
+def test_a_cell_that_stands_twice_is_refused(command: Command, tmp_path: Path) -> None:
+    twice = folder(tmp_path / "twice", cell(), cell())
+    assert "two rows for one cell" in refused(command, twice, twice)
+
+
+def test_an_unknown_tier_is_refused(command: Command, slow: tuple[Path, Path]) -> None:
+    found = command("compare", "--tier", "vibes", *slow)
+    assert (found.code, "choose deterministic, ratios, absolute" in found.line) == (2, True)

@@ -1,0 +1,130 @@
+"""Nests, trees and lossy rules as a reader sees them: tables, the page, notes, verdicts and reasons."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+
+from specbench.judge.advice import branches, losing
+from specbench.judge.candidates import flaw
+from specbench.judge.verdict import verdict
+from specbench.measure.lossless import losslessness_of
+from specbench.metrics import Trace
+from specbench.results.losslessness import Losslessness
+from specbench.results.reading import read_run
+from specbench.show.levels_table import level_lines, levels_markdown
+from specbench.show.report_page import write_report
+from specbench.show.run_table import cell_text, markdown, notes, show
+from specbench.show.verdict_lines import lines
+from specbench.spec import RunSpec
+from tests.support.measured import baseline_trace, cell, one_round, prompt_set, sample
+from tests.support.nests import SPANS, nested_sample, tree_sample
+from tests.support.sweeps import write_run
+
+
+def printed(rows: list[dict[str, Any]], width: int = 110) -> str:
+    file = io.StringIO()
+    show(rows, "table", Console(file=file, width=width))
+    return file.getvalue()
+
+
+def test_the_tables_show_the_levels_of_nests_and_of_nothing_else() -> None:
+    nested = cell(nested_sample("p1"), nested_sample("p2"), method="cascade").row()
+    chain = cell(sample("p1"), sample("p2")).row()
+    assert level_lines([chain], ["a"], cell_text) == []
+    assert [line[:3] for line in level_lines([nested], ["a"], cell_text)] == [["a", "1", "0.500"], ["a", "2", "0.500"]]
+    assert "level by level" in printed([nested, chain])
+    assert "inner" in printed([nested])
+    assert "level by level" not in printed([chain])
+    assert "inner" not in printed([chain])
+    assert levels_markdown([chain], ["a"], cell_text) == ""
+    assert "| level |" in markdown([nested])
+
+
+def test_a_run_of_a_nest_leaves_its_levels_in_the_files_and_on_the_page(tmp_path: Path) -> None:
+    path = write_run(tmp_path, [cell(nested_sample("p1")), cell(sample("p1"), k=2)])
+    page = write_report([path], png=False).read_text()
+    assert 'aria-label="Numbers of every level"' in page
+    assert all(f'data-column="{name}"' in page for name in ("alpha_2", "v_2", "term_levels"))
+    header = (path / "results.csv").read_text().splitlines()[0].split(",")
+    assert {"alpha_2", "tokens_per_round_2", "c_2", "v_2", "rounds_2", "draft_hit_rate", "law_distance"} <= set(header)
+    (back, _) = read_run(path).cells
+    assert back.row()["alpha_2"] == 0.5
+    assert pd.read_parquet(path / "rounds.parquet")["rounds_2"].tolist()[0] == 3
+
+
+LOSSY = Losslessness("lossy")
+
+
+def lossy_cell(**changes: Any) -> dict[str, Any]:
+    rounds = (replace(one_round(4), distance=0.5), replace(one_round(2), distance=0.3))
+    one = sample("p1", baseline=baseline_trace(range(8)), method=Trace(tuple(range(8)), rounds, 0.039, 0.1, SPANS))
+    samples = (one, replace(one, prompt="p2"))
+    return cell(*samples, method="lenience", temperature=1.0, lossless=LOSSY, **changes).row()
+
+
+def test_a_lossy_cell_says_so_with_its_distance_and_is_never_recommended() -> None:
+    row = lossy_cell()
+    assert row["law_distance"] == pytest.approx(0.1)
+    said = "not lossless: its output differs from the target's by 0.100 per token"
+    assert said in flaw(row)
+    assert any(said in note for note in notes([row]))
+    assert "distance" in printed([row])
+    (found,) = verdict([row])
+    assert (found.answer, found.candidates) == ("UNCLEAR", 0)
+    assert any(said in line for line in lines(found))
+    assert cell(sample("p1")).row()["law_distance"] == 0
+    assert lossy_cell(acceptance=(0.5,))["law_distance"] is None
+
+
+@pytest.mark.parametrize(
+    ("method", "temperature", "said"),
+    [("lenience", 1.0, "lossy"), ("chain", 1.0, "not compared"), ("lenience", 0.0, "identical"),
+     ("chain", 0.0, "identical")],
+)  # fmt: skip
+def test_a_lossy_rule_is_compared_when_greedy_alone(method: str, temperature: float, said: str) -> None:
+    spec = RunSpec(method=method, temperature=temperature)
+    found = losslessness_of(spec, prompt_set("p1"), [sample("p1")], lambda *_: pytest.fail("nothing differs"))
+    assert found.verdict == said
+
+
+def test_the_noise_of_a_greedy_tree_is_that_of_a_pass_over_all_its_nodes() -> None:
+    one, widths = tree_sample(4), []
+
+    def scores(ids: Any, start: int, block: int) -> torch.Tensor:
+        widths.append(block)
+        return torch.ones(len(ids) - start, 9)
+
+    other = replace(one, baseline=replace(one.baseline, tokens=(7, *one.baseline.tokens[1:])))
+    losslessness_of(RunSpec(), prompt_set("p1"), [other], scores)
+    assert widths == [1, 22]
+
+
+def test_a_cell_that_is_predicted_to_lose_says_what_eats_its_gain() -> None:
+    row = cell(tree_sample(1, 0, 0, 1)).row()
+    (line,) = losing(row)
+    assert branches(row)
+    assert "verifying 21.0 drafted tokens in a pass makes it cost 2.10 steps" in line
+    assert "a round gains 0.50 tokens and pays 1.30 steps for them" in line
+    assert line in notes([row])
+    assert losing(cell(sample("p1", (4, 4))).row()) == []
+    assert not branches(cell(sample("p1", (4, 4))).row())
+
+
+def test_a_nest_that_loses_by_its_drafts_says_what_its_level_costs() -> None:
+    one = nested_sample(accepted=(0, 0))
+    dear = replace(one, method=replace(one.method, seconds=0.2, spans={**SPANS, "draft": 0.16, "draft/verify": 0.12}))
+    (line,) = losing(cell(dear).row())
+    assert "drafting 4.0 levels costs 8.00 steps (level 2 emits 1.3 tokens per pass of 2.00 steps)" in line
+
+
+def test_questions_that_differ_in_the_temperature_are_told_apart_on_the_page(tmp_path: Path) -> None:
+    path = write_run(tmp_path, [cell(sample("p1"), sample("p2"), temperature=t) for t in (0.0, 1.0)])
+    page = write_report([path], png=False).read_text()
+    assert all(f"· T {t}</h3>" in page for t in (0.0, 1.0))
+    assert "temperature 0.0</h3>" not in page

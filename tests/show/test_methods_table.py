@@ -1,0 +1,76 @@
+"""Many methods in one table, one line each; a few stay side by side."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from specbench.results.losslessness import Losslessness
+from specbench.show.methods_table import COLUMNS, FEW, by_method, columns, line, methods_markdown
+from specbench.show.run_table import arranged, cell_text, markdown, show
+from tests.support.measured import cell, sample
+from tests.support.nests import nested_sample
+
+NAMES = ("chain", "block", "tree-top", "merge", "jacobi")
+
+
+def rows(**changes: Any) -> list[dict[str, Any]]:
+    return [cell(sample("p1"), sample("p2"), method=name, **changes).row() for name in NAMES]
+
+
+def printed(found: list[dict[str, Any]]) -> str:
+    file = io.StringIO()
+    show(found, "table", Console(file=file, width=150))
+    return file.getvalue()
+
+
+def test_many_methods_are_the_lines_of_one_table() -> None:
+    out = printed(rows())
+    first = [words[0] for words in map(str.split, out.splitlines()) if words]
+    assert [word for word in first if word in NAMES][: len(NAMES)] == list(NAMES)
+    assert out.count("95 % interval") == 1
+    assert markdown(rows()).count("| method |") == 1
+
+
+def test_a_few_methods_stay_side_by_side() -> None:
+    assert by_method(rows()[:FEW]) == []
+    assert "method chain" in printed(rows()[:FEW])
+
+
+def test_every_row_is_shown_once_and_data_sets_and_temperatures_stay_apart() -> None:
+    swept = [cell(sample("p1"), method="chain", k=k, dataset="swept").row() for k in (1, 2)]
+    found = [*rows(), *rows(temperature=1.0), *swept, *rows(dataset="few")[:2]]
+    sweeps, methods, alone = arranged(found)
+    assert [len(group) for group in methods] == [5, 5]
+    assert [len(group) for group in sweeps] == [2]
+    assert len(alone) == 2
+    assert sorted(id(row) for group in (*sweeps, *methods, alone) for row in group) == sorted(map(id, found))
+
+
+def numbers(row: dict[str, Any]) -> list[str]:
+    return line(row, [name for _, name in columns([row])], cell_text)
+
+
+def test_a_nest_is_shown_level_by_level_and_a_failed_cell_with_how_it_ended() -> None:
+    nested = cell(nested_sample("p1"), nested_sample("p2"), method="cascade").row()
+    assert numbers(nested)[1] == "0.500/0.500"
+    assert "/" in numbers(nested)[2]
+    failed = {**nested, "status": "oom"}
+    assert numbers(failed)[0] == "oom"
+    assert "oom" in methods_markdown([nested, failed], cell_text)
+    assert "level inside" in methods_markdown([nested], cell_text)
+
+
+def test_a_lossy_method_says_by_how_much_and_the_others_nothing() -> None:
+    lossy = {**cell(sample("p1"), lossless=Losslessness("lossy")).row(), "law_distance": 0.25}
+    (exact, *_) = rows()
+    assert numbers(lossy)[-1] == "0.250"
+    assert line(exact, [name for _, name in columns([lossy, exact])], cell_text)[-1] == ""
+    assert len(columns([exact])) == len(COLUMNS) == len(columns([lossy])) - 1
+
+
+def test_no_number_is_cut_however_narrow_the_console_is() -> None:
+    file = io.StringIO()
+    show(rows(), "table", Console(file=file, width=40))
+    (chain,) = [found for found in file.getvalue().splitlines() if found.strip().startswith("chain ")][:1]
+    assert cell_text(rows()[0], "speedup_interval") in chain

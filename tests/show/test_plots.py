@@ -1,0 +1,210 @@
+"""Figures of the report: they show the numbers of their rows, and their SVG is fit for a page of strangers' text."""
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from matplotlib.patches import Rectangle
+
+from specbench.results.statistics import Interval
+from specbench.show import plots, plots_prompts, plots_round, plots_sweep, plots_why
+from specbench.show.plots import Picture
+from tests.support.sweeps import sweep
+
+CELLS = sweep("code", prompts=8, ks=(1, 2, 4))
+ROWS = [cell.row() for cell in CELLS]
+LINES = plots_sweep.lines(ROWS)
+HOSTILE = "</g><script>\x00\x1b]8;;x\x07\u202e$x_1$\udcff"  # shorter than the names that a figure cuts
+
+
+def drawn(picture: Picture | None) -> Picture:
+    assert picture is not None
+    return picture
+
+
+def heights(picture: Picture, label: str) -> list[float]:
+    """The y values of the line of this name."""
+    (axes, *_) = picture.figure.axes
+    (line,) = [x for x in axes.get_lines() if x.get_label() == label] or [
+        c.lines[0] for c in axes.containers if c.get_label() == label
+    ]
+    return [float(v) for v in line.get_ydata()]
+
+
+def column(name: str) -> list[float]:
+    return [row[name] for row in ROWS]
+
+
+# --- the numbers of the rows ------------------------------------------------------------------------------------------
+
+
+def test_time_is_128_tokens_at_the_measured_pace() -> None:
+    picture = drawn(plots_sweep.time_against_k(LINES))
+    assert heights(picture, "chain") == [128 / v for v in column("tokens_per_second")]
+    assert heights(picture, "baseline")[0] == pytest.approx(128 / ROWS[0]["baseline_tokens_per_second"])
+
+
+def test_speedup_stands_beside_both_predictions() -> None:
+    picture = drawn(plots_sweep.speedup_against_k(LINES))
+    found = {name: heights(picture, name) for name in ("measured", "formula", "calibrated")}
+    keys = {"measured": "speedup", "formula": "speedup_predicted", "calibrated": "speedup_calibrated"}
+    assert found == {name: column(key) for name, key in keys.items()}
+
+
+def test_alpha_stands_beside_accepted_per_drafted() -> None:
+    picture = drawn(plots_sweep.acceptance_against_k(LINES))
+    assert heights(picture, "α") == column("alpha")
+    assert heights(picture, "accepted ÷ drafted") == column("accepted_per_drafted")
+
+
+def bars(picture: Picture) -> list[Rectangle]:
+    return [bar for container in picture.figure.axes[0].containers for bar in container]
+
+
+def test_the_phases_are_stacked_to_the_mean_round() -> None:
+    found = bars(drawn(plots_round.round_against_k(LINES)))
+    tops: dict[float, float] = {}
+    for bar in found:
+        tops[bar.get_x()] = tops.get(bar.get_x(), 0.0) + bar.get_height()
+    assert list(tops.values()) == pytest.approx(column("round_ms"))
+
+
+def test_a_single_k_shows_its_round_and_no_curves() -> None:
+    one = plots_sweep.lines(ROWS[:1])
+    curves = (plots_sweep.time_against_k, plots_sweep.speedup_against_k, plots_sweep.acceptance_against_k)
+    assert [draw(one) for draw in (*curves, plots_round.round_against_k)] == [None] * 4
+    widths = [bar.get_width() for bar in bars(drawn(plots_round.phases(one)))]
+    assert widths == pytest.approx([ROWS[0][f"round_{phase}_ms"] for phase in ("draft", "verify", "accept", "host")])
+
+
+def test_several_methods_are_several_lines() -> None:
+    others = [{**row, "method": "token-match"} for row in ROWS]
+    both = plots_sweep.lines([*ROWS, *others, {**ROWS[0], "schedule": "auto"}])
+    assert list(both) == ["chain", "token-match", "chain (auto)"]
+    assert heights(drawn(plots_sweep.speedup_against_k(both)), "token-match: formula") == column("speedup_predicted")
+    assert heights(drawn(plots_round.round_against_k(both)), "token-match") == column("round_ms")
+    assert plots_round.phases(both) is not None
+
+
+def test_acceptance_by_position_has_a_line_per_cell_and_counts() -> None:
+    picture = drawn(plots_round.acceptance_by_position(LINES, [1000, 500]))
+    assert heights(picture, "K = 4") == [ROWS[2][f"acceptance_at_{i}"] for i in range(1, 5)]
+    ticks = [label.get_text() for label in picture.figure.axes[0].get_xticklabels()]
+    assert ticks == ["1\nn 1,000", "2\nn 500", "3", "4"]
+
+
+def test_the_bars_of_the_waterfall_lead_from_the_formula_to_the_measurement() -> None:
+    row = ROWS[2]
+    found = bars(drawn(plots_why.waterfall(row)))
+    assert found[0].get_x() == row["speedup_ideal"]
+    assert [bar.get_width() for bar in found] == [
+        row[name] for _, name, whole in plots_why.steps_of([row]) if not whole
+    ]
+    steps = plots_why.steps_of([row])
+    levels = plots_why.levels(steps, [row[name] for _, name, _ in steps])
+    assert levels[1] == pytest.approx(row["speedup_predicted"])
+    assert levels[-2] == pytest.approx(row["speedup"])
+
+
+def test_categories_need_two_and_keep_their_values() -> None:
+    parts = [("easy", Interval(1.5, 1.4, 1.6), 7), ("hard", Interval(0.9, math.nan, math.nan), 1)]
+    found = [bar for bar in bars(drawn(plots_prompts.by_category(parts))) if isinstance(bar, Rectangle)]
+    assert [bar.get_width() for bar in found] == [1.5, 0.9]
+    assert plots_prompts.by_category(parts[:1]) is None
+    assert plots_prompts.by_category([parts[0], ("none", Interval(math.nan, math.nan, math.nan), 1)]) is None
+
+
+def test_outliers_are_marked_and_kept() -> None:
+    samples = [{"turn": t, "speedup": 1.0 + t, "outlier": "severe" if t == 2 else "", "prompt": "p"} for t in range(4)]
+    picture = drawn(plots_prompts.over_time(samples))
+    assert sorted(picture.tips.values())[2] == "turn 2, p: 3.000×, severe outlier"
+    assert len(picture.tips) == 4
+
+
+def test_cost_against_width_is_of_one_model() -> None:
+    rows = [{"model": m, "context": "64", "width": str(w), "milliseconds": str(w * c), "v": str(w)}
+            for m, c in (("target", 2), ("draft", 1)) for w in (1, 2)]  # fmt: skip
+    assert heights(drawn(plots_why.cost_against_width(rows, "draft")), "context 64") == [1, 2]
+    assert "one forward pass" in drawn(plots_why.cost_against_width(rows, "target")).caption
+    assert plots_why.cost_against_width(rows, "third") is None
+
+
+@pytest.mark.parametrize("missing", [{}, {"speedup": None}, {"speedup": math.nan}, {"speedup": ""}, {"speedup": "x"}])
+def test_rows_without_numbers_give_no_figures(missing: dict[str, Any]) -> None:
+    rows = [{"method": "chain", "k": k, **missing} for k in (1, 2)]
+    lines = plots_sweep.lines(rows)
+    found = [plots_sweep.time_against_k(lines), plots_round.phases(lines), plots_why.waterfall(rows[0])]
+    found += [plots_round.acceptance_by_position(lines, []), plots_prompts.over_time(rows)]
+    assert [*found, plots_prompts.intervals([("run", "label", row) for row in rows])] == [None] * 6
+
+
+# --- SVG and PNG ------------------------------------------------------------------------------------------------------
+
+
+def test_svg_is_the_same_for_the_same_rows_and_leaves_matplotlib_as_it_was() -> None:
+    before = dict(matplotlib.rcParams)
+    one, two = (plots.svg(drawn(plots_sweep.speedup_against_k(LINES)), "f1-") for _ in range(2))
+    assert one == two
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_svg_has_no_addresses_no_styles_of_its_own_and_ids_of_its_figure_alone() -> None:
+    text = plots.svg(drawn(plots_round.round_against_k(LINES)), "f7-")
+    root = ET.fromstring(text)
+    assert "://" not in text
+    shapes = {"svg", "g", "defs", "path", "use", "text", "title", "clipPath", "rect", "pattern"}
+    assert {e.tag for e in root.iter()} <= shapes
+    ids = [e.get("id", "") for e in root.iter() if e.get("id")]
+    assert len(set(ids)) == len(ids) > 0
+    assert all(i.startswith("f7-") for i in ids)
+    linked = re.findall(r'(?:href="|url\()#([^")]+)', text)
+    assert set(linked) == set(ids)
+
+
+def test_svg_says_what_it_shows_and_every_point_its_number() -> None:
+    root = ET.fromstring(plots.svg(drawn(plots_sweep.speedup_against_k(LINES)), "f1-"))
+    assert root.get("role") == "img"
+    assert root.get("aria-label", "").startswith("Speedup, measured and predicted. Measured: ")
+    titles = [e.text or "" for e in root.iter("title")]
+    assert len(titles) == len(ROWS)
+    assert titles[0].startswith(f"chain, K = 1: {ROWS[0]['speedup']:.3f}× [")
+
+
+def test_hostile_names_are_text_and_nothing_else() -> None:
+    rows = [{**row, "method": HOSTILE} for row in ROWS]
+    samples = [{"turn": t, "speedup": 1.0 + t, "prompt": HOSTILE} for t in range(3)]
+    found = [
+        plots_sweep.speedup_against_k(plots_sweep.lines(rows)),
+        plots_prompts.over_time(samples),
+        plots_prompts.by_category([(HOSTILE, Interval(1.0, 0.9, 1.1), 3)] * 2),
+        plots_prompts.intervals([(run, HOSTILE, ROWS[0]) for run in (HOSTILE, "other")]),
+        plots_why.waterfall(rows[0]),
+    ]
+    for picture in found:
+        text = plots.svg(drawn(picture), "f1-")
+        root = ET.fromstring(text)
+        assert not [e for e in root.iter() if e.tag in {"script", "a", "image", "foreignObject"}]
+        assert all(c.isprintable() or c == "\n" for c in text)
+        text.encode()
+        assert "&lt;script&gt;\ufffd\ufffd]8;;x\ufffd\ufffd$x_1$\ufffd" in text
+
+
+def test_a_png_is_written_without_its_time(tmp_path: Path) -> None:
+    picture = drawn(plots_sweep.time_against_k(LINES))
+    for name in ("a", "b"):
+        plots.write_png(picture, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_no_figure_uses_the_global_state_of_pyplot() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, specbench.show.report_page; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -1,0 +1,216 @@
+"""Nothing is cut on a narrow terminal: every table, on a pseudo-terminal of 60, 80, 100 and 120 columns."""
+
+import io
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from specbench.cli.predict import predict
+from specbench.judge.compare import Comparison
+from specbench.judge.compare import Row as Compared
+from specbench.results.losslessness import Losslessness
+from specbench.show import compare_table, run_table
+from specbench.show.fitting import Fitted, draw, screen
+from specbench.show.records import print_numbers, print_table
+from tests.support.measured import cell, sample
+from tests.support.nests import nested_sample, tree_sample
+from tests.support.sweeps import sweep
+from tests.support.terminals import faults, on_terminal, specbench
+
+WIDTHS = (60, 80, 100, 120)
+WIDE = 1000  # columns: all the room that any table here wants
+BASELINE = Path(__file__).parents[2] / "results" / "baseline"
+LLAMAS = {"target": "meta-llama/Llama-3.1-8B-Instruct", "draft": "meta-llama/Llama-3.2-1B-Instruct"}
+LONG = "jsonl:/data/questions-of-all-kinds-and-their-answers-2026.jsonl"
+PAIR = (sample("p1", (4, 2)), sample("p2", (0, 2)))
+NEST = (nested_sample("p1"), nested_sample("p2"))
+Row = dict[str, Any]
+
+
+def of_run() -> list[Row]:
+    """Cells side by side: several data sets, one with a long name, one that failed, a nest."""
+    sets = [cell(*PAIR, dataset=name).row() for name in ("code", "articles", LONG)]
+    return [*sets, cell(dataset="xsum", status="oom", error="out of memory").row(), cell(*NEST, method="cascade").row()]
+
+
+def of_one_cell() -> list[Row]:
+    return [cell(*PAIR, **LLAMAS).row()]
+
+
+def of_sweep_k() -> list[Row]:
+    """Eight lookaheads on two data sets, and how a schedule chooses them."""
+    found = [one.row() for name in ("code", "articles") for one in sweep(name, 6, **LLAMAS)]
+    return [*found, *(cell(*PAIR, dataset="xsum", k=k, schedule="confidence").row() for k in (4, 8))]
+
+
+def of_methods() -> list[Row]:
+    """Twenty-four methods at two temperatures: nests, trees, lossy ones, a long name and one that failed."""
+    lossy: Row = {**cell(*PAIR, lossless=Losslessness("lossy")).row(), "method": "lenience", "law_distance": 0.25}
+    some = [cell(*PAIR).row() | {"method": f"method-{n}"} for n in range(18)]
+    some += [cell(*NEST).row() | {"method": name} for name in ("cascade", "triforce")]
+    some += [cell(tree_sample(1, 0, 2)).row() | {"method": "tree-top"}, lossy]
+    some += [cell(*PAIR).row() | {"method": "mine/cascade-of-three-models-and-bigrams"}]
+    some += [cell(status="interrupted", error="stopped").row() | {"method": "early-exit"}]
+    return [row | {"temperature": t, **LLAMAS} for t in (0.0, 1.0) for row in some]
+
+
+def of_batches() -> list[Row]:
+    return [cell(*PAIR, batch=batch, k=k).row() for k in (2, 4) for batch in (1, 4, 16)]
+
+
+def compared() -> None:
+    """Names of many words, a long metric, a reason."""
+    cells = [f"{data} prompt-lookup K{k} · temperature 0.7" for data in ("code", "articles") for k in (1, 4)]
+    numbers: Row = {"base": 1.2345, "new": (1.201, 1.199), "change": -0.027, "low": -0.04, "high": 0.01}
+    rows = [Compared(name, "ratios", what, "REGRESSION", "slower by more than chance", **numbers, smallest=0.025)
+            for name in cells for what in ("c", "baseline_tokens_per_second")]  # fmt: skip
+    draw(screen(), compare_table.table(Comparison(tuple(rows), ("xsum chain K4: only in the base",)), 0.95))
+
+
+def calibrated() -> None:
+    """As `calibrate` shows passes: three columns for each length of the context."""
+    header = [name for length in (128, 512, 2048) for name in (f"ms at {length}", "quartiles", "v")]
+    rows = [(f"{n}", *(("12.3", "11.9–12.8", f"1.{n:03}") * 3)) for n in range(1, 5)]
+    print_numbers("One pass of the target over so many tokens", ("tokens", *header), rows, together=3)
+
+
+def searched() -> None:
+    """As `skip-layers` shows its steps: records of short words and numbers."""
+    row: Row = {"step": "early exit 25 %", "layers": "target[0:4,6,9:12]", "kept": 8, "alpha": "0.512", "c": "0.512"}
+    row |= {"k": 4, "speedup_predicted": "1.234", "alpha_held_out": "0.498", "speedup_held_out": "1.201"}
+    print_table("steps of the search", [row, row | {"step": "without layer 7"}])
+
+
+def of_a_run() -> None:
+    predict(from_run=BASELINE)
+
+
+ROWS: dict[str, Callable[[], list[Row]]] = {
+    "run": of_run, "run, one cell": of_one_cell, "sweep-k": of_sweep_k, "sweep": of_methods, "batches": of_batches,
+}  # fmt: skip
+OTHERS = {"compare": compared, "calibrate": calibrated, "skip-layers": searched, "predict from a run": of_a_run}
+COMMANDS = {
+    "methods": ("methods",),
+    "models list": ("models", "list"),
+    "predict": ("predict", "--alpha", 0.7, "--c", 0.05, "--k", "1-12"),
+}
+
+
+@cache
+def rows_of(name: str) -> list[Row]:
+    return ROWS[name]()
+
+
+@cache
+def whole(name: str) -> str:
+    """A picture that nothing narrows."""
+    return picture(name, WIDE)
+
+
+def picture(name: str, width: int) -> str:
+    if name in COMMANDS:
+        return on_terminal(width, specbench(*COMMANDS[name]))
+    rows = rows_of(name) if name in ROWS else []
+    return on_terminal(width, OTHERS.get(name, lambda: run_table.show(rows, "table", screen())))
+
+
+# --- every table on every terminal ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", [*ROWS, *OTHERS, *COMMANDS])
+def test_nothing_is_cut(name: str, width: int) -> None:
+    understood = {"lost: name"} if name in ("methods", "models list") else set()  # a block has it as its heading
+    assert set(faults(picture(name, width), width, whole(name))) <= understood
+
+
+# --- the controls -----------------------------------------------------------------------------------------------------
+
+
+def plain(*headings: str) -> Table:
+    """A table as rich prints it by itself."""
+    table = Table(*headings)
+    table.add_row(*(f"{n}.234 – {n}.567" for n in range(len(headings))))
+    return table
+
+
+def test_a_table_that_rich_narrows_is_caught() -> None:
+    headings = [f"heading{n}" for n in range(8)]
+    wide, narrow = (on_terminal(width, lambda: Console().print(plain(*headings))) for width in (WIDE, 60))
+    assert {found.split(":")[0] for found in faults(narrow, 60, wide)} == {"cut", "broken", "lost"}
+    fitted = on_terminal(60, lambda: Console().print(Fitted(plain(*headings))))
+    assert faults(fitted, 60, wide) == []
+
+
+def test_a_line_that_the_terminal_folds_is_caught() -> None:
+    text = on_terminal(60, lambda: print("x" * 61))
+    assert [found.split(":")[0] for found in faults(text, 60, text)] == ["wider than 60"]
+
+
+def test_what_fails_on_the_terminal_fails_the_test() -> None:
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        on_terminal(60, lambda: 1 // 0)
+
+
+# --- how a table comes apart ------------------------------------------------------------------------------------------
+
+
+def drawn(fitted: Fitted, width: int, terminal: bool = True) -> list[str]:
+    file = io.StringIO()
+    draw(Console(file=file, width=width, force_terminal=terminal, color_system=None), fitted)
+    return file.getvalue().splitlines()
+
+
+def grid(columns: int, **changes: Any) -> Fitted:
+    """Names and numbers under headings of two words."""
+    table = Table("name", *(f"heading {n:02}" for n in range(columns)), box=None)
+    for row in ("first", "second"):
+        table.add_row(row, *(f"{row[0]}{n}" for n in range(columns)))
+    return Fitted(table, **changes)
+
+
+def parts(fitted: Fitted, width: int) -> list[list[str]]:
+    """The numbers of the first row in every part."""
+    return [line.split()[1:] for line in drawn(fitted, width) if "first" in line]
+
+
+def test_every_part_repeats_the_key_and_all_are_about_as_wide() -> None:
+    assert parts(grid(9), 60) == [["f0", "f1", "f2", "f3", "f4"], ["f5", "f6", "f7", "f8"]]
+    assert parts(grid(7), 45) == [["f0", "f1", "f2", "f3"], ["f4", "f5", "f6"]]
+
+
+def test_headings_wrap_at_their_words_before_a_table_comes_apart() -> None:
+    lines = [line.split() for line in drawn(grid(4), 44)]
+    assert lines[:2] == [["heading"] * 4, ["name", "00", "01", "02", "03"]]
+    assert lines[2] == ["first", "f0", "f1", "f2", "f3"]
+
+
+def test_columns_that_belong_together_stay_beside_each_other() -> None:
+    assert list(map(len, parts(grid(9, together=3), 64))) == [6, 3]
+    assert parts(grid(7, keys=2), 45) == [["f0", "f1", "f2", "f3"], ["f0", "f4", "f5", "f6"]]
+
+
+def test_where_there_is_no_terminal_no_table_comes_apart() -> None:
+    (line,) = [line for line in drawn(grid(12), 60, terminal=False) if "first" in line]
+    assert len(line.split()) == 13
+    assert len(parts(grid(12), 60)) > 1
+
+
+def test_a_long_name_is_folded_before_a_number_is() -> None:
+    table = Table("name", "95 % interval", box=None)
+    table.add_row("n" * 90, "1.234 – 5.678")
+    lines = drawn(Fitted(table), 40)
+    assert sum(line.count("n") for line in lines[1:]) == 90
+    assert sum("1.234 – 5.678" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("width", [12, 15, 20, 30])
+def test_where_nothing_fits_every_character_is_still_there(width: int) -> None:
+    text = "".join(drawn(Fitted(plain("one", "two")), width))
+    assert all(text.count(digit) >= 2 for digit in "2567")
+    assert "…" not in text

@@ -1,0 +1,53 @@
+"""How a command of `specbench` ended when it was called as a user calls it."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench.results import journal
+
+if TYPE_CHECKING:
+    from specbench.results.cells import Sample
+
+SHORT = ("--limit", "2", "--max-new-tokens", "8", "--warmup", "0", "--k", "3")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The exit code, both streams, and what lies in the folder of the one run."""
+
+    code: int
+    out: str
+    err: str
+    cwd: Path
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = (self.cwd / "results").iterdir()
+        return folder
+
+    def table(self, name: str = "results.csv") -> list[dict[str, str]]:
+        with (self.folder / name).open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def journal(self) -> list[dict[str, Any]]:
+        return journal.read(self.folder / journal.NAME)
+
+    def samples(self) -> "list[Sample]":
+        """The samples of all cells in the journal."""
+        from specbench.results.reading import read_run
+
+        return [sample for cell in read_run(self.folder).cells for sample in cell.samples]
+
+    @property
+    def line(self) -> str:
+        """The one line on stderr with which the command ended, besides one on tables that came without a journal."""
+        *before, line = self.err.splitlines()
+        assert line.startswith("specbench: "), self.err
+        assert [other for other in before if not other.startswith("unverified: ")] == []
+        return line
+
+
+Command = Callable[..., Outcome]

@@ -1,0 +1,43 @@
+"""The runner over a backend that only remembers: what is decoded, in which order, and what is done when it fails."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.measure.runner import measure
+from specbench.results.cells import Cell
+from tests.support.measured import Call, FakeBackend, Job, Witness
+
+Answer = Callable[[Call], Sequence[int]]
+
+
+def no_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
+    raise AssertionError("equal texts are not scored")
+
+
+def flat_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
+    return torch.zeros(len(ids) - start, 100)
+
+
+def run(
+    *jobs: Job, answer: Answer | None = None, scores: object = no_scores
+) -> tuple[FakeBackend, Witness, list[Cell]]:
+    backend, witness = FakeBackend(answer) if answer else FakeBackend(), Witness()
+    cells, stopped = measure(jobs, backend, scores, witness)  # type: ignore[arg-type]
+    assert stopped is None
+    assert {c.spec: c for c in cells} == {c.spec: c for c in witness.cells}, "in the order in which they end"
+    return backend, witness, cells
+
+
+def failing(error: BaseException, at: int) -> Answer:
+    """Answers until call number `at`, which fails."""
+    seen: list[Call] = []
+
+    def answer(call: Call) -> Sequence[int]:
+        seen.append(call)
+        if len(seen) == at:
+            raise error
+        return (1, 2, 3)
+
+    return answer
