@@ -117,13 +117,13 @@ def overlap_by_level(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
     return tuple(min(ratio(math.fsum(chances), len(chances)), 1.0) for chances in reached)
 
 
-def levels(rounds: Sequence[RoundCounts]) -> tuple[LevelCounts, ...]:
+def level_counts(rounds: Sequence[RoundCounts]) -> tuple[LevelCounts, ...]:
     """The counts of levels 2, 3, … of a nest over all rounds; none where no round had rounds inside."""
     deepest = max((len(r.inner) for r in rounds), default=0)
-    return tuple(total([r.inner[i] for r in rounds if len(r.inner) > i]) for i in range(deepest))
+    return tuple(level_total([r.inner[i] for r in rounds if len(r.inner) > i]) for i in range(deepest))
 
 
-def total(counts: Sequence[LevelCounts]) -> LevelCounts:
+def level_total(counts: Sequence[LevelCounts]) -> LevelCounts:
     return LevelCounts(
         rounds=sum(one.rounds for one in counts),
         drafted=sum(one.drafted for one in counts),
@@ -225,7 +225,7 @@ def costs(baseline: Timing, method: Timing) -> Costs:
     return Costs(step, per_round, c, v, ratio(per_round, step) - drafting - v)
 
 
-def speedup(
+def speedup_of_totals(
     baseline_seconds: Iterable[float], baseline_tokens: Iterable[int], seconds: Iterable[float], tokens: Iterable[int]
 ) -> float:
     """Ratio of totals, per token: (Σ baseline seconds ÷ Σ tokens) ÷ (Σ method seconds ÷ Σ tokens).

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from specbench.redact import redact
 
 T = TypeVar("T")
+Row = Mapping[str, Any]  # of a table of results: its columns by name, numbers or the text of a CSV file
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -28,29 +29,29 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def shown(value: float | None, form: str = ".3f") -> str:
+def formatted(value: float | None, form: str = ".3f") -> str:
     """A number as a sentence has it; a dash where there is none."""
     return "–" if value is None else format(value, form)
 
 
-def span(low: float | None, high: float | None) -> str:
+def interval_text(low: float | None, high: float | None) -> str:
     """The bounds of an interval."""
     return "[no interval]" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def number(row: Mapping[str, Any], name: str) -> float | None:
+def number_in(row: Row, name: str) -> float | None:
     """A column as a finite number; None where it is absent, blank or no number."""
     try:
-        return finite(float(row[name]))
+        return finite_or_none(float(row[name]))
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def text(row: Mapping[str, Any], name: str) -> str:
+def text_in(row: Row, name: str) -> str:
     """A column as text; empty where there is none, or NaN as pandas has it."""
     value = row.get(name)
     return "" if value is None or value != value else str(value)
@@ -80,7 +81,7 @@ def clean(value: object, most: int = 80) -> str:
     return RUNNER.sub(lambda found: found[0][:-1] + "\ufffd", line)
 
 
-def shown_path(path: Path) -> str:
+def clean_path(path: Path) -> str:
     return clean(path, 300)
 
 

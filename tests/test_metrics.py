@@ -17,7 +17,7 @@ from specbench.decoding.timing import NullClock, WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict, Verifier
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
-from specbench.metrics import Phases, RoundCounts, Timing, Trace, acceptance, costs, phases, speedup
+from specbench.metrics import Phases, RoundCounts, Timing, Trace, acceptance, costs, phases, speedup_of_totals
 from specbench.theory import formulas
 from tests.support.laws import EXACT, one_round
 from tests.support.toys import CPU, KINDS, PROMPT, Stopping, Toy, Tree, chain, methods, number_of, random_pair
@@ -48,12 +48,12 @@ def test_nothing_to_divide_by_is_no_number() -> None:
     assert math.isnan(undrafted.alpha)
     assert undrafted.tokens_per_round == 1
     assert undrafted.by_position == ()
-    assert math.isnan(speedup([], [], [], []))
+    assert math.isnan(speedup_of_totals([], [], [], []))
 
 
 def test_speedup_is_a_ratio_of_totals_per_token() -> None:
-    assert speedup([1.0, 3.0], [10, 30], [1.0, 1.0], [10, 30]) == 2.0
-    assert speedup([4.0], [40], [1.0], [20]) == 2.0  # half the tokens in a quarter of the time
+    assert speedup_of_totals([1.0, 3.0], [10, 30], [1.0, 1.0], [10, 30]) == 2.0
+    assert speedup_of_totals([4.0], [40], [1.0], [20]) == 2.0  # half the tokens in a quarter of the time
 
 
 def expected_tokens(accepted: Tensor, k: int) -> float:
@@ -211,7 +211,7 @@ def test_costs_are_those_of_the_models() -> None:
     assert found.v == pytest.approx(arms[1].spans["verify"] / method.rounds)
     k = method.drafted / method.rounds
     assert k * found.c + found.v + found.overhead == pytest.approx(found.round_seconds / found.baseline_step_seconds)
-    measured = speedup([baseline.seconds], [baseline.tokens], [method.seconds], [method.tokens])
+    measured = speedup_of_totals([baseline.seconds], [baseline.tokens], [method.seconds], [method.tokens])
     tokens_per_round = acceptance(arms[1].rounds).tokens_per_round
     assert tokens_per_round / (k * found.c + found.v + found.overhead) == pytest.approx(measured)
 

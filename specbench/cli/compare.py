@@ -12,7 +12,7 @@ from specbench.cli.verify import tell, verified
 from specbench.errors import NotComparableError, RegressionError, UsageError
 
 if TYPE_CHECKING:
-    from specbench.judge.compare import Asked, Comparison
+    from specbench.judge.compare import Comparison
     from specbench.judge.compare_input import Record
     from specbench.judge.holm_test import Criterion
 
@@ -51,32 +51,32 @@ def compare(
     Counts and outputs must be equal where seeds and versions are; ratios and times must be worse by more than the
     margin and by more than chance. Under GitHub Actions the table is added to the summary of the job.
     """
-    from specbench.judge.compare import compare as compared
-    from specbench.judge.compare_input import read_tables
+    from specbench.judge.compare import compare_runs as compared
+    from specbench.judge.compare_input import read_records
 
-    asked = asked_of(fail_on or [], tier or [], margin, confidence)
+    policy = policy_of(fail_on or [], tier or [], margin, confidence)
     if len(base_rerun or []) >= len(new):
         raise UsageError("a --base-rerun belongs to a second NEW: give no more runs of BASE than of NEW")
     bare, notes = verified([base, *(base_rerun or []), *new], samples=True)
-    bases, news = [[read_tables(path) for path in paths] for paths in ([base, *(base_rerun or [])], new)]
-    check_gates(asked.gates, bases[0])
-    result = replace(compared(bases, news, asked), unverified=tuple(bare))
-    leave(result, asked.confidence, news[0], junit, gha)
+    bases, news = [[read_records(path) for path in paths] for paths in ([base, *(base_rerun or [])], new)]
+    check_gates(policy.gates, bases[0])
+    result = replace(compared(bases, news, policy), unverified=tuple(bare))
+    leave(result, policy.confidence, news[0], junit, gha)
     if not quiet:
         tell(bare, notes)
-        show(result, output, asked.confidence, news[0])
+        show(result, output, policy.confidence, news[0])
     conclude(result)
 
 
-def asked_of(fail_on: list[str], tiers: list[str], margin: float | None, confidence: float) -> "Asked":
-    """What the options ask for; UsageError where they contradict each other."""
+def policy_of(fail_on: list[str], tiers: list[str], margin: float | None, confidence: float) -> "Policy":
+    """What decides, by the options; UsageError where they contradict each other."""
     from specbench.judge import compare as default
 
     if fail_on and (tiers or margin is not None):
         raise UsageError("--fail-on names the numbers and their margins itself: leave out --tier and --margin")
     if unknown := [name for name in tiers if name not in default.TIERS]:
         raise UsageError(f"unknown --tier {unknown[0][:60]!r}: choose {', '.join(default.TIERS)}")
-    return default.Asked(
+    return default.Policy(
         tiers=tuple(name for name in default.TIERS if name in tiers or not tiers),
         gates=tuple(dict.fromkeys(map(gate_of, fail_on))),
         ratio_margin=default.RATIO_MARGIN if margin is None else margin / 100,
@@ -152,12 +152,14 @@ def write(file: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
 
 def conclude(result: "Comparison") -> None:
     """End with the exit code of the worst row."""
-    from specbench.show.compare_table import summary, told
+    from specbench.show.compare_table import sentence_of, summary
 
     if failed := result.having("REGRESSION"):
-        raise RegressionError(f"{len(failed)} of {len(result.rows)} comparisons regressed: {told(failed[0])}")
+        raise RegressionError(
+            f"{len(failed)} of {len(result.findings)} comparisons regressed: {sentence_of(failed[0])}"
+        )
     if result.code:
         raise NotComparableError(
             f"nothing regressed, but not everything could be compared ({summary(result)}): "
-            f"{told(result.unjudged[0])}; --tier or --fail-on narrows what is asked for"
+            f"{sentence_of(result.unjudged[0])}; --tier or --fail-on narrows what is asked for"
         )

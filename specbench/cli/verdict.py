@@ -21,8 +21,8 @@ def verdict(
     """Say whether speculative decoding pays: YES, NO, PROVISIONAL or UNCLEAR, the best K, and what would settle it."""
     bare, notes = verified(runs, samples=False)
     from specbench.judge.settling import with_command
-    from specbench.judge.verdict import verdict as judge
-    from specbench.show.verdict_lines import lines, markdown
+    from specbench.judge.verdict import recommend as judge
+    from specbench.show.verdict_lines import markdown_sentences, sentences
     from specbench.wording import literal
 
     results = [(run, [row for _, row in read_results(run, NEEDED)]) for run in runs]
@@ -32,7 +32,7 @@ def verdict(
         typer.echo(json.dumps([{**asdict(one), "unverified": bare} for one in found], indent=2))
         return
     for number, one in enumerate(found):
-        first, *rest = markdown(one) if output == "md" else lines(one)
+        first, *rest = markdown_sentences(one) if output == "md" else sentences(one)
         typer.echo("\n" * (number > 0) + "\n".join([first, *rest_of(rest, output)]))
     if bare and output == "md":
         typer.echo(f"- {literal(unverified(bare))}")

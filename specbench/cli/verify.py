@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from specbench.wording import shown_path
+from specbench.wording import clean_path
 
 OF_A_RUN = ("run.json", "journal.jsonl")
 
@@ -18,7 +18,7 @@ def verified(paths: Sequence[Path], *, samples: bool) -> tuple[list[str], list[s
     bare, notes = [], list[str]()
     for path in dict.fromkeys(paths):
         if is_bare(path):
-            bare.append(shown_path(path))
+            bare.append(clean_path(path))
         else:
             from specbench.results.audit import audit  # it needs torch, which bare tables need not
 

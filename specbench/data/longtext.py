@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.data.readers import Row, existing_file, jsonl_rows
+from specbench.data.readers import DataRow, existing_file, jsonl_rows
 from specbench.data.sampling import digest
 from specbench.data.sources import LONG, PG19, SHIPPED, hub_rows
 from specbench.errors import UsageError
@@ -52,13 +52,13 @@ def is_long(dataset: str) -> bool:
 
 def long_rows(
     dataset: str, encode: Encode, *, limit: int | None, seed: int, longest: int | None
-) -> tuple[list[Row], str | None]:
+) -> tuple[list[DataRow], str | None]:
     """`limit` rows (20 unless given) with a prompt of at most LENGTH tokens of `encode`, and the revision they have.
 
     `dataset` is needle, passkey, longdoc or pg19, with `:LENGTH` or without. Rows with a needle have its `answer`.
     UsageError for a LENGTH that is no number, that `longest` does not allow or that has no place for the needle.
     """
-    kind, length = parsed(dataset, longest)
+    kind, length = kind_and_length(dataset, longest)
     if kind == "pg19":
         books = hub_rows(kind, PG19)
         order = sorted(range(len(books)), key=lambda row: digest(seed, row))[: limit or ROWS]
@@ -67,7 +67,7 @@ def long_rows(
     return [made(number) for number in range(min(limit or ROWS, MOST_ROWS))], None
 
 
-def parsed(dataset: str, longest: int | None) -> tuple[str, int]:
+def kind_and_length(dataset: str, longest: int | None) -> tuple[str, int]:
     """The kind and the number of tokens in a name."""
     kind, colon, asked = dataset.partition(":")
     fits = LENGTH if longest is None else longest
@@ -84,16 +84,16 @@ def parsed(dataset: str, longest: int | None) -> tuple[str, int]:
     return kind, length
 
 
-def hidden(dataset: str, length: int, encode: Encode, seed: int) -> Callable[[int], Row]:
+def hidden(dataset: str, length: int, encode: Encode, seed: int) -> Callable[[int], DataRow]:
     """Rows with a fact among filler, and the beginning of the fact again at the end."""
     kind = dataset.partition(":")[0]
     needle, texts = NEEDLES[kind], documents(NEEDLES[kind].filler)
 
-    def row(number: int) -> Row:
+    def row(number: int) -> DataRow:
         chance, depth = random.Random(f"{kind}:{seed}:{number}"), DEPTHS[number % len(DEPTHS)]
         answer = str(chance.randrange(10_000, 100_000))
         fact, room = needle.fact.format(answer=answer), length
-        hay = joined(texts, chance, length * WIDEST)
+        hay = shuffled(texts, chance, length * WIDEST)
         while room > 0:
             lines = f"{cut(hay, room, encode)}\n".splitlines(keepends=True)
             place = round(len(lines) * depth / 100)
@@ -107,10 +107,10 @@ def hidden(dataset: str, length: int, encode: Encode, seed: int) -> Callable[[in
     return row
 
 
-def document(number: int, length: int, encode: Encode, seed: int) -> Row:
+def document(number: int, length: int, encode: Encode, seed: int) -> DataRow:
     """Articles or code, in turn, joined to one long text that ends somewhere."""
     name = tuple(SHIPPED)[number % len(SHIPPED)]
-    hay = joined(documents(name), random.Random(f"longdoc:{seed}:{number}"), length * WIDEST)
+    hay = shuffled(documents(name), random.Random(f"longdoc:{seed}:{number}"), length * WIDEST)
     return {"id": f"longdoc/{number}", "category": name, "text": cut(hay, length, encode)}
 
 
@@ -120,7 +120,7 @@ def documents(name: str) -> list[str]:
     return [str(row.get("prompt") or row["document"]).strip() for row in rows]
 
 
-def joined(texts: Sequence[str], chance: random.Random, most: int) -> str:
+def shuffled(texts: Sequence[str], chance: random.Random, most: int) -> str:
     """Texts in a random order, and again in another one, until there are `most` characters."""
     found, size = list[str](), 0
     while size < most:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.data.longtext import Encode, is_long, long_rows
-from specbench.data.readers import Row
+from specbench.data.readers import DataRow
 from specbench.data.sampling import sample
 from specbench.data.sources import read_rows
 from specbench.errors import UsageError
@@ -53,7 +53,7 @@ class PromptSet:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TextRow:
     """A row with text, not yet tokenized."""
 
     id: str
@@ -85,7 +85,7 @@ def load_prompts(
     column = chosen_column(name, rows, column, template)
     form = chosen_template(rows, column, template)
     rejected = Counter[str]()
-    found = candidates(rows, column, form, rejected)
+    found = text_rows(rows, column, form, rejected)
     kinds = [candidate.category for candidate in found]
     prompts = sample(kinds, lambda i: tokenized(found[i], encode, longest, rejected), limit, seed)
     if not prompts:
@@ -96,7 +96,7 @@ def load_prompts(
 # --- what of a row is the prompt -------------------------------------------------------------------------------------
 
 
-def chosen_column(name: str, rows: Sequence[Row], column: str | None, template: str | None) -> str:
+def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, template: str | None) -> str:
     """The column asked for, else the one that the template names, else the first that is known."""
     there = dict.fromkeys(key for row in rows for key in row)
     listed = ", ".join(clean(key) for key in list(there)[:20])
@@ -114,7 +114,7 @@ def chosen_column(name: str, rows: Sequence[Row], column: str | None, template: 
     return column
 
 
-def chosen_template(rows: Sequence[Row], column: str, template: str | None) -> str:
+def chosen_template(rows: Sequence[DataRow], column: str, template: str | None) -> str:
     """Exactly one column may stand in a template: a second one would remain in the prompt as its bare name."""
     hole = f"{{{column}}}"
     if template is None:
@@ -131,7 +131,7 @@ def chosen_template(rows: Sequence[Row], column: str, template: str | None) -> s
     return template
 
 
-def candidates(rows: Sequence[Row], column: str, template: str, rejected: Counter[str]) -> list[Candidate]:
+def text_rows(rows: Sequence[DataRow], column: str, template: str, rejected: Counter[str]) -> list[TextRow]:
     found = []
     for row, identity in zip(rows, identities(rows), strict=True):
         value = first_turn(row.get(column))
@@ -139,7 +139,7 @@ def candidates(rows: Sequence[Row], column: str, template: str, rejected: Counte
             rejected[reason] += 1
             continue
         text = template.replace(f"{{{column}}}", str(value))
-        found.append(Candidate(identity, category(row), text))
+        found.append(TextRow(identity, category(row), text))
     return found
 
 
@@ -167,12 +167,12 @@ def encodable(text: str) -> bool:
     return True
 
 
-def category(row: Row) -> str:
+def category(row: DataRow) -> str:
     value = row.get("category")
     return clean(value) if isinstance(value, str | int) and value != "" else "all"
 
 
-def identities(rows: Sequence[Row]) -> list[str]:
+def identities(rows: Sequence[DataRow]) -> list[str]:
     """The data set's own ids where they tell its rows apart, else row numbers from 1."""
     for key in IDS:
         values = [row.get(key) for row in rows]
@@ -182,7 +182,7 @@ def identities(rows: Sequence[Row]) -> list[str]:
     return [f"row-{number}" for number in range(1, len(rows) + 1)]
 
 
-def tokenized(candidate: Candidate, encode: Encode, longest: int | None, rejected: Counter[str]) -> Prompt | None:
+def tokenized(candidate: TextRow, encode: Encode, longest: int | None, rejected: Counter[str]) -> Prompt | None:
     ids = tuple(int(token) for token in encode(candidate.text))
     reason = EMPTY if not ids else TOO_LONG if longest is not None and len(ids) > longest else None
     if reason:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from specbench.errors import UsageError
-from specbench.wording import clean, first_line, shown_path
+from specbench.wording import clean, clean_path, first_line
 
-Row = Mapping[str, object]
+DataRow = Mapping[str, object]
 
 LARGEST = 1 << 30  # bytes; rows are held in memory
 
@@ -38,7 +38,7 @@ def existing_file(name: str) -> Path:
     return path
 
 
-def stream(builder: str, path: Path, **options: object) -> list[Row]:
+def stream(builder: str, path: Path, **options: object) -> list[DataRow]:
     import datasets
 
     silence_datasets()
@@ -48,24 +48,24 @@ def stream(builder: str, path: Path, **options: object) -> list[Row]:
     return [dict(row) for row in rows]
 
 
-def parquet_rows(path: Path) -> list[Row]:
+def parquet_rows(path: Path) -> list[DataRow]:
     try:
         return stream("parquet", path)
     except Exception as error:
-        raise UsageError(f"cannot read {shown_path(path)} as parquet: {first_line(error)}") from error
+        raise UsageError(f"cannot read {clean_path(path)} as parquet: {first_line(error)}") from error
 
 
-def text_rows(path: Path) -> list[Row]:
+def text_rows(path: Path) -> list[DataRow]:
     """One prompt per line; prompts of several lines need jsonl:."""
-    return [{"text": line.rstrip("\n")} for line in lines(path)]
+    return [{"text": line.rstrip("\n")} for line in lines_of(path)]
 
 
-def jsonl_rows(path: Path) -> list[Row]:
+def jsonl_rows(path: Path) -> list[DataRow]:
     """One JSON object per line; blank lines are no rows."""
-    return [parsed(line, f"{shown_path(path)}:{n}") for n, line in enumerate(lines(path), 1) if line.strip()]
+    return [json_object(line, f"{clean_path(path)}:{n}") for n, line in enumerate(lines_of(path), 1) if line.strip()]
 
 
-def parsed(line: str, where: str) -> Row:
+def json_object(line: str, where: str) -> DataRow:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -75,57 +75,57 @@ def parsed(line: str, where: str) -> Row:
     return row
 
 
-def csv_rows(path: Path) -> list[Row]:
+def csv_rows(path: Path) -> list[DataRow]:
     """Every cell is text, as it stands in the file: "NA", "007" and "" stay what they are."""
-    reader = csv.DictReader(lines(path), strict=True)
+    reader = csv.DictReader(lines_of(path), strict=True)
     limit = csv.field_size_limit(LARGEST)  # its default of 128 KiB is less than a long document
     try:
         check_header(reader.fieldnames or (), path)
-        return [checked(row, f"{shown_path(path)}:{reader.line_num}") for row in reader]
+        return [whole_row(row, f"{clean_path(path)}:{reader.line_num}") for row in reader]
     except csv.Error as error:
         begins = reader.line_num + 1  # of the row that failed; a quote without an end reaches to the end of the file
-        raise UsageError(f"{shown_path(path)}:{begins}: not CSV ({first_line(error)})") from error
+        raise UsageError(f"{clean_path(path)}:{begins}: not CSV ({first_line(error)})") from error
     finally:
         csv.field_size_limit(limit)
 
 
 def check_header(names: Sequence[str], path: Path) -> None:
     if twice := sorted({clean(name) for name in names if names.count(name) > 1}):
-        raise UsageError(f"{shown_path(path)}:1: column {', '.join(twice)} stands twice in the header")
+        raise UsageError(f"{clean_path(path)}:1: column {', '.join(twice)} stands twice in the header")
 
 
-def checked(row: Mapping[str | None, object], where: str) -> Row:
+def whole_row(row: Mapping[str | None, object], where: str) -> DataRow:
     """A cell too many or too few shifts the others; most often a comma in a text without quotes."""
     if None in row or None in row.values():
         raise UsageError(f"{where}: the row has not as many cells as the header; put texts with commas in quotes")
     return {str(name): value for name, value in row.items()}
 
 
-def lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
     """The lines of a UTF-8 file, .gz or not, with their ends."""
     try:
         return [str(row["text"]) for row in stream("text", path, encoding="utf-8-sig", keep_linebreaks=True)]
     except UnicodeDecodeError as error:
         raise UsageError(not_utf8(path)) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UsageError(f"{shown_path(path)} is not a whole gzip file ({first_line(error)})") from error
+        raise UsageError(f"{clean_path(path)} is not a whole gzip file ({first_line(error)})") from error
     except Exception as error:
-        raise UsageError(f"cannot read {shown_path(path)}: {first_line(error)}") from error
+        raise UsageError(f"cannot read {clean_path(path)}: {first_line(error)}") from error
 
 
 def not_utf8(path: Path) -> str:
     with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.startswith(b"\x1f\x8b"):
-                return f"{shown_path(path)} is compressed with gzip; give it a name that ends in .gz"
+                return f"{clean_path(path)} is compressed with gzip; give it a name that ends in .gz"
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                return f"{shown_path(path)}:{number}: not UTF-8 ({error.reason}); save the file as UTF-8"
-    return f"{shown_path(path)} is not UTF-8; save the file as UTF-8"
+                return f"{clean_path(path)}:{number}: not UTF-8 ({error.reason}); save the file as UTF-8"
+    return f"{clean_path(path)} is not UTF-8; save the file as UTF-8"
 
 
-READERS: dict[str, Callable[[Path], list[Row]]] = {
+READERS: dict[str, Callable[[Path], list[DataRow]]] = {
     "jsonl": jsonl_rows,
     "parquet": parquet_rows,
     "csv": csv_rows,

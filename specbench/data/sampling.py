@@ -24,7 +24,7 @@ def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: in
     while True:
         quotas = apportion(limit, sizes)
         for queue, items, quota in zip(queues, drawn, quotas, strict=True):
-            draw(queue, items, quota, take)
+            draw_rows(queue, items, quota, take)
         if all(len(items) >= quota for items, quota in zip(drawn, quotas, strict=True)):
             break
         sizes = [size if queue else len(items) for size, queue, items in zip(sizes, queues, drawn, strict=True)]
@@ -32,7 +32,7 @@ def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: in
     return [item for _, item in sorted(chosen, key=lambda pair: pair[0])]
 
 
-def draw(queue: list[int], items: list[tuple[int, T]], quota: int, take: Callable[[int], T | None]) -> None:
+def draw_rows(queue: list[int], items: list[tuple[int, T]], quota: int, take: Callable[[int], T | None]) -> None:
     """Move rows from the queue until `quota` usable ones are there, or none is left."""
     while queue and len(items) < quota:
         row = queue.pop(0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from logging import ERROR
 from pathlib import Path
 
-from specbench.data.readers import READERS, Row, existing_file, jsonl_rows, parquet_rows, silence_datasets
+from specbench.data.readers import READERS, DataRow, existing_file, jsonl_rows, parquet_rows, silence_datasets
 from specbench.errors import UsageError
 from specbench.shipped import ASSETS
 from specbench.wording import clean, first_line
@@ -54,7 +54,7 @@ def shipped_rows(dataset: str) -> int | None:
     return file.read_bytes().count(b"\n") if file else None
 
 
-def read_rows(dataset: str) -> tuple[list[Row], str | None]:
+def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
     """The rows of a data set, and the revision they are pinned at (None for files, which no revision pins)."""
     if dataset in HUB:
         return hub_rows(dataset, HUB[dataset]), HUB[dataset].revision
@@ -82,7 +82,7 @@ def unknown(dataset: str) -> UsageError:
     return UsageError(clean(f"unknown data set {dataset}{hint}; there are: {', '.join(names)}", 500))
 
 
-def hub_rows(name: str, source: HubFile) -> list[Row]:
+def hub_rows(name: str, source: HubFile) -> list[DataRow]:
     """From the hub's own cache if the pinned file lies there, so that `hf download` is all it takes to work offline."""
     import datasets
     from huggingface_hub import try_to_load_from_cache

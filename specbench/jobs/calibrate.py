@@ -113,11 +113,11 @@ def tables(found: Calibration) -> list[Table]:
 
 def passes(found: Calibration) -> Table:
     header = ["tokens"]
-    for level in found.levels:
+    for level in found.contexts:
         header += [f"ms at {level.context}", "quartiles", "v"]
     rows = [
         (str(points[0].width), *(t for p in points for t in (ms(p.milliseconds), f"{ms(p.low)}–{ms(p.high)}", n(p.v))))
-        for points in zip(*(level.target for level in found.levels), strict=True)
+        for points in zip(*(level.target for level in found.contexts), strict=True)
     ]
     title = "One pass of the target over so many tokens, by length of the context (v: ÷ one token)"
     return Table(title, tuple(header), rows, together=3)
@@ -127,7 +127,7 @@ def costs(found: Calibration) -> Table:
     header = ("context", "baseline step ms", "first drafted ms", "later ms", "c first", "c later", "overhead",
               "free width", "break-even α")  # fmt: skip
     rows = []
-    for level in found.levels:
+    for level in found.contexts:
         context, step, first, later, *shares, free, even = level.summary().values()
         times = (ms(step), ms(first), ms(later))
         rows.append((str(context), *times, *map(n, shares), str(free), "none" if even is None else n(even)))
@@ -136,11 +136,11 @@ def costs(found: Calibration) -> Table:
 
 def choices(found: Calibration) -> Table:
     header = ["α"]
-    for level in found.levels:
+    for level in found.contexts:
         header += [f"best K at {level.context}", "within 1 %", "speedup"]
     rows = [
         (f"{at[0]['alpha']:g}", *(t for c in at for t in (str(c["best_k"]), c["near_best"], f"{c['speedup']:.2f}×")))
-        for at in zip(*(level.choices() for level in found.levels), strict=True)
+        for at in zip(*(level.choices() for level in found.contexts), strict=True)
     ]
     return Table("The K to choose for an acceptance α, with these costs", tuple(header), rows, together=3)
 

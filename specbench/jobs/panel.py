@@ -61,7 +61,7 @@ class Rolling:
     def speedup(self) -> statistics.Interval:
         """The headline of the final table, from what there is so far."""
         slow, slow_tokens, fast, tokens = zip(*self.prompts.values(), strict=True)
-        return statistics.speedup(slow, slow_tokens, fast, tokens)
+        return statistics.speedup_interval(slow, slow_tokens, fast, tokens)
 
 
 def name_of(spec: RunSpec) -> str:

@@ -23,7 +23,7 @@ from specbench.results.reading import DESCRIPTION, read_run
 from specbench.show import run_table
 from specbench.show.fitting import screen
 from specbench.spec import SCHEMA_VERSION, RunSpec
-from specbench.wording import clean, text
+from specbench.wording import clean, text_in
 
 Pairs = list[tuple[Sequence[RunSpec], Prepared | Failure]]
 
@@ -79,7 +79,7 @@ def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], outp
             cells += found
             if isinstance(pair, Prepared) and not output.quiet:
                 say(err, [f"note: {warning}" for warning in pair.backend.warnings])
-    run_table.show([cell.row() for cell in cells], output.style, screen(), text(description, "command"))
+    run_table.show([cell.row() for cell in cells], output.style, screen(), text_in(description, "command"))
     if not output.quiet:
         say(err, [f"results: {folder.path}"])
     if stop is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specbench.wording import number
+from specbench.wording import number_in
 
 COSTLY = 1.5  # v at K = 4 above which a reader is warned
 AT = 4
@@ -14,27 +14,27 @@ def costly_verification(row: Mapping[str, Any]) -> list[str]:
 
     Over a tree that is all its nodes, of which there are more than levels.
     """
-    v, k = number(row, "v"), row["k"]
-    nodes = (number(row, "nodes_per_round") or 0) if branches(row) else k
+    v, k = number_in(row, "v"), row["k"]
+    nodes = (number_in(row, "nodes_per_round") or 0) if drafts_trees(row) else k
     if v is None or not k or 1 + (v - 1) * AT / nodes <= COSTLY:
         return []
-    tree = f" and {nodes:.0f} nodes" if branches(row) else ""
+    tree = f" and {nodes:.0f} nodes" if drafts_trees(row) else ""
     return [
         f"{row['dataset']}, {row['method']}: v = {v:.2f} at K = {k}{tree}: verifying a draft costs that many passes "
-        f"over one token, and speculation lives on the difference. {why(row)}"
+        f"over one token, and speculation lives on the difference. {likely_reason(row)}"
     ]
 
 
-def branches(row: Mapping[str, Any]) -> bool:
+def drafts_trees(row: Mapping[str, Any]) -> bool:
     """Whether a cell drafts trees: a pass over more nodes than K, and than the levels of the drafts."""
-    k, nodes, levels = (number(row, name) or 0 for name in ("k", "nodes_per_round", "drafted_per_round"))
+    k, nodes, levels = (number_in(row, name) or 0 for name in ("k", "nodes_per_round", "drafted_per_round"))
     return nodes > max(k, 1.25 * levels)  # a nest's chain that met an end token is fed whole
 
 
 def losing(row: Mapping[str, Any]) -> list[str]:
     """One sentence for a cell that the measured costs predict to be slower than the baseline: what eats the gain."""
     names = ("speedup_calibrated", "tokens_per_round", "c", "v", "overhead", "drafted_per_round", "nodes_per_round")
-    found = {name: value for name in names if (value := number(row, name)) is not None}
+    found = {name: value for name in names if (value := number_in(row, name)) is not None}
     if len(found) < len(names) or not row["k"] or found["speedup_calibrated"] >= 1:
         return []
     drafting = found["drafted_per_round"] * found["c"]
@@ -42,7 +42,7 @@ def losing(row: Mapping[str, Any]) -> list[str]:
         f"verifying {found['nodes_per_round']:.1f} drafted tokens in a pass makes it cost {found['v']:.2f} steps": (
             found["v"] - 1
         ),
-        f"drafting {found['drafted_per_round']:.1f} levels costs {drafting:.2f} steps{inside(row)}": drafting,
+        f"drafting {found['drafted_per_round']:.1f} levels costs {drafting:.2f} steps{inner_round(row)}": drafting,
         f"what is neither a draft nor a pass costs {found['overhead']:.2f} steps": found["overhead"],
     }
     gain, price = found["tokens_per_round"] - 1, drafting + found["v"] + found["overhead"] - 1
@@ -53,15 +53,15 @@ def losing(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def inside(row: Mapping[str, Any]) -> str:
+def inner_round(row: Mapping[str, Any]) -> str:
     """Of a nest, what a round of the level that drafts costs and gives."""
-    pass_, tokens = number(row, "v_2"), number(row, "tokens_per_round_2")
+    pass_, tokens = number_in(row, "v_2"), number_in(row, "tokens_per_round_2")
     if pass_ is None or tokens is None:
         return ""
     return f" (level 2 emits {tokens:.1f} tokens per pass of {pass_:.2f} steps)"
 
 
-def why(row: Mapping[str, Any]) -> str:
+def likely_reason(row: Mapping[str, Any]) -> str:
     """The likely reason."""
     if row["batch"] > 1:
         return f"With {row['batch']} rows a pass is bound by arithmetic, not by memory: more tokens cost more"

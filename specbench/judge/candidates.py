@@ -4,15 +4,12 @@ Knows the columns of results.csv, as numbers or as text; must not know what the 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from specbench.results import noise
 from specbench.results.statistics import Interval, widened
-from specbench.wording import number, text
-
-Row = Mapping[str, Any]
+from specbench.wording import Row, number_in, text_in
 
 
 @dataclass(frozen=True)
@@ -24,33 +21,33 @@ class Candidate:
 
     @property
     def k(self) -> int:
-        return int(number(self.row, "k") or 0)
+        return int(number_in(self.row, "k") or 0)
 
     @property
     def constant(self) -> bool:
-        return text(self.row, "schedule") in ("", "constant")
+        return text_in(self.row, "schedule") in ("", "constant")
 
     @property
     def prompts(self) -> int:
         """How many were decoded; 0 where that is not known."""
-        return int(number(self.row, "prompts") or 0)
+        return int(number_in(self.row, "prompts") or 0)
 
     @property
     def draws(self) -> int:
         """Over how many independent draws the interval is: prompts that are decoded together say as much as one."""
-        return int(number(self.row, "draws") or self.prompts)
+        return int(number_in(self.row, "draws") or self.prompts)
 
     @property
     def busy(self) -> bool:
         """Whether something else was running."""
-        return noise.busy(number(self.row, "load_average"), number(self.row, "threads"))
+        return noise.busy(number_in(self.row, "load_average"), number_in(self.row, "threads"))
 
     @property
     def name(self) -> str:
         """The choice in the words of the command line."""
-        method = text(self.row, "method")
-        schedule = text(self.row, "schedule")
-        rule = f"{schedule} --confidence {text(self.row, 'confidence')}" if schedule == "confidence" else schedule
+        method = text_in(self.row, "method")
+        schedule = text_in(self.row, "schedule")
+        rule = f"{schedule} --confidence {text_in(self.row, 'confidence')}" if schedule == "confidence" else schedule
         choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"
         return choice if method == "chain" else f"{method}, {choice}"
 
@@ -60,7 +57,7 @@ def candidates(group: Sequence[Row]) -> list[Candidate]:
     sound = [row for row in group if not flaw(row)]
     found = []
     for row in sound:
-        bounds = [number(row, name) for name in ("speedup", "speedup_low", "speedup_high")]
+        bounds = [number_in(row, name) for name in ("speedup", "speedup_low", "speedup_high")]
         interval = Interval(*(math.nan if bound is None else bound for bound in bounds))
         found.append(Candidate(row, widened(interval, len(sound))))
     return found
@@ -68,7 +65,7 @@ def candidates(group: Sequence[Row]) -> list[Candidate]:
 
 def distance_of(row: Row) -> str:
     """What a lossy cell costs besides time: how far its law lies from the target's."""
-    far = number(row, "law_distance")
+    far = number_in(row, "law_distance")
     by = "an unknown distance" if far is None else f"{far:.3f} per token (total variation distance, mean)"
     return f"not lossless: its output differs from the target's by {by}"
 
@@ -76,12 +73,12 @@ def distance_of(row: Row) -> str:
 def flaw(row: Row) -> str:
     """Why a cell cannot be recommended; empty where it can."""
     name = Candidate(row, Interval(math.nan, math.nan, math.nan)).name
-    if text(row, "lossless") == "MISMATCH":
+    if text_in(row, "lossless") == "MISMATCH":
         return f"{name}: not lossless"
-    if text(row, "lossless") == "lossy":
+    if text_in(row, "lossless") == "lossy":
         return f"{name}: {distance_of(row)}"
-    if text(row, "status") not in ("ok", "partial"):
-        return ": ".join(part for part in (name, text(row, "status"), text(row, "error")) if part)
-    if not (number(row, "speedup") or 0) > 0:
+    if text_in(row, "status") not in ("ok", "partial"):
+        return ": ".join(part for part in (name, text_in(row, "status"), text_in(row, "error")) if part)
+    if not (number_in(row, "speedup") or 0) > 0:
         return f"{name}: no speedup was measured"
-    return "" if number(row, "k") else f"{name}: drafts nothing"
+    return "" if number_in(row, "k") else f"{name}: drafts nothing"

@@ -15,8 +15,8 @@ from typing import Literal
 from specbench.errors import NotComparableError
 from specbench.judge.compare_input import Record
 from specbench.judge.counts import compare_counts
-from specbench.judge.evidence import PLAIN, evidence_of
-from specbench.judge.holm_test import METRICS, Criterion, Outcome, Trial, Verdict, judge, relative
+from specbench.judge.evidence import NO_INTERVAL, evidence_of
+from specbench.judge.holm_test import METRICS, Criterion, Decision, Outcome, Trial, decide, relative
 from specbench.judge.matching import Match, Pair, matched
 from specbench.wording import clean
 
@@ -28,7 +28,7 @@ RATIO_MARGIN, ABSOLUTE_MARGIN, CONFIDENCE = 0.025, 0.05, 0.99
 
 
 @dataclass(frozen=True)
-class Asked:
+class Policy:
     """What decides. With `gates`, they alone; else the tiers. Margins are shares, confidence is one-sided."""
 
     tiers: tuple[Tier, ...] = TIERS
@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Row:
+class Finding:
     """One verdict on one cell. base, change and bounds are those of all pairs together; `new` has one value per run."""
 
     cell: str
@@ -58,17 +58,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every row that was asked for, sentences on the cells that only one side has, and the tables without a journal."""
+    """Every finding, sentences on the cells that only one side has, and the tables without a journal."""
 
-    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...]
     missing: tuple[str, ...]
     unverified: tuple[str, ...] = ()
 
-    def having(self, *outcomes: Outcome) -> list[Row]:
-        return [row for row in self.rows if row.outcome in outcomes]
+    def having(self, *outcomes: Outcome) -> list[Finding]:
+        return [row for row in self.findings if row.outcome in outcomes]
 
     @property
-    def unjudged(self) -> list[Row]:
+    def unjudged(self) -> list[Finding]:
         """What was asked for and could not be compared."""
         return self.having("not comparable", "not judged")
 
@@ -78,39 +78,39 @@ class Comparison:
         return 3 if self.having("REGRESSION") else 7 if self.unjudged else 0
 
 
-def compare(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]], asked: Asked) -> Comparison:
+def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]], policy: Policy) -> Comparison:
     """Compare the cells that both sides have; NotComparableError if there is none."""
     matches, missing = matched(bases, news)
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")
-    if asked.gates:
-        rows = _tested("gate", matches, asked.gates, asked.confidence)
-        mute = [gate.metric for gate in asked.gates if not any(row.metric == gate.metric for row in rows)]
-        rows += [Row("all cells", "gate", name, "not judged", "no cell has this number") for name in mute]
+    if policy.gates:
+        rows = _tested("gate", matches, policy.gates, policy.confidence)
+        mute = [gate.metric for gate in policy.gates if not any(row.metric == gate.metric for row in rows)]
+        rows += [Finding("all cells", "gate", name, "not judged", "no cell has this number") for name in mute]
         return Comparison((*_lost(missing), *rows), tuple(missing))
     rows = [*_lost(missing), *_statuses(matches)]
     sound = [match for match in matches if all(r.measured for pair in match.pairs for r in pair)]
     if not sound:
-        rows.append(Row("all cells", "status", "status", "not comparable", "no cell has numbers on both sides"))
-    if "deterministic" in asked.tiers:
+        rows.append(Finding("all cells", "status", "status", "not comparable", "no cell has numbers on both sides"))
+    if "deterministic" in policy.tiers:
         rows += [_counted(match) for match in sound]
     for tier, metrics, margin in (
-        ("ratios", RATIOS, asked.ratio_margin),
-        ("absolute", ABSOLUTES, asked.absolute_margin),
+        ("ratios", RATIOS, policy.ratio_margin),
+        ("absolute", ABSOLUTES, policy.absolute_margin),
     ):
-        if tier in asked.tiers:
+        if tier in policy.tiers:
             criteria = [Criterion(name, worse, margin) for name, worse in metrics]
-            rows += _tested(tier, sound, criteria, asked.confidence)
+            rows += _tested(tier, sound, criteria, policy.confidence)
     return Comparison(tuple(rows), tuple(missing))
 
 
-def _lost(missing: Sequence[str]) -> list[Row]:
+def _lost(missing: Sequence[str]) -> list[Finding]:
     """A row for every cell that NEW lacks: a gate must not pass because what it watched is gone."""
     names = [line.split(": only in BASE")[0] for line in missing if ": only in BASE" in line]
-    return [Row(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
+    return [Finding(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
 
 
-def _statuses(matches: Sequence[Match]) -> Iterator[Row]:
+def _statuses(matches: Sequence[Match]) -> Iterator[Finding]:
     """A row for every cell of which a run has no numbers, or not all; the worst of its pairs."""
     order = ("REGRESSION", "not comparable", "better", "ok")
     for match in matches:
@@ -118,7 +118,7 @@ def _statuses(matches: Sequence[Match]) -> Iterator[Row]:
         if found:
             outcome, (base, new) = min(found, key=lambda one: order.index(one[0]))
             detail = f"{base['status']} → {new['status']} {clean(new['error'], 200)}".rstrip()
-            yield Row(match.cell, "status", "status", outcome, clean(detail, 260))
+            yield Finding(match.cell, "status", "status", outcome, clean(detail, 260))
 
 
 def _status(base: Record, new: Record) -> Outcome | None:
@@ -129,24 +129,24 @@ def _status(base: Record, new: Record) -> Outcome | None:
     return "not comparable" if (base["status"], new["status"]) == ("ok", "partial") else None
 
 
-def _counted(match: Match) -> Row:
+def _counted(match: Match) -> Finding:
     """The worst of all pairs: what has no noise needs no second run to be believed."""
     found = [compare_counts(base, new) for base, new in match.pairs]
     order = ("REGRESSION", "not judged", "ok")
     outcome, detail = min(found, key=lambda one: order.index(one[0]))
-    return Row(match.cell, "deterministic", "counts", outcome, detail)
+    return Finding(match.cell, "deterministic", "counts", outcome, detail)
 
 
-def _tested(tier: str, matches: Sequence[Match], criteria: Sequence[Criterion], confidence: float) -> list[Row]:
+def _tested(tier: str, matches: Sequence[Match], criteria: Sequence[Criterion], confidence: float) -> list[Finding]:
     """One row per cell and metric. All trials of a tier are one family: Holm's correction runs over them together."""
     asked = [(match.cell, one, _trial(match.pairs, one)) for match in matches for one in criteria]
-    verdicts = iter(judge([trial for *_, trial in asked if isinstance(trial, Trial)], 1 - confidence))
+    verdicts = iter(decide([trial for *_, trial in asked if isinstance(trial, Trial)], 1 - confidence))
     rows = []
     for cell, criterion, trial in asked:
         if isinstance(trial, Trial):
-            rows.append(_row(cell, tier, trial, next(verdicts)))
+            rows.append(_finding(cell, tier, trial, next(verdicts)))
         elif trial is not None:
-            rows.append(Row(cell, tier, criterion.metric, *trial))
+            rows.append(Finding(cell, tier, criterion.metric, *trial))
     return rows
 
 
@@ -162,14 +162,14 @@ def _trial(pairs: Sequence[Pair], criterion: Criterion) -> Trial | tuple[Outcome
     return ("not judged", found) if isinstance(found, str) else found
 
 
-def _row(cell: str, tier: str, trial: Trial, verdict: Verdict) -> Row:
+def _finding(cell: str, tier: str, trial: Trial, verdict: Decision) -> Finding:
     noisy = trial.criterion.metric in METRICS
-    return Row(
+    return Finding(
         cell,
         tier,
         trial.criterion.metric,
         verdict.outcome,
-        verdict.detail or ("" if noisy else PLAIN),
+        verdict.detail or ("" if noisy else NO_INTERVAL),
         trial.pooled.base,
         tuple(run.new for run in trial.runs),
         relative(trial.pooled.log),

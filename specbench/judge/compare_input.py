@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from specbench.errors import UsageError
-from specbench.judge.holm_test import COLUMNS
-from specbench.wording import clean, first_line, shown_path
+from specbench.judge.holm_test import TOTALLED
+from specbench.wording import clean, clean_path, first_line
 
 COUNTS = ("rounds", "drafted", "tested", "accepted", "tokens", "baseline_tokens")
 HASHES = ("output_sha256", "baseline_output_sha256")
 NEEDED = ("schema_version", "status", "cell", "target", "method", "k", "dataset")
-NEEDED_OF_SAMPLES = ("cell", "prompt", "repeat", *HASHES, *dict.fromkeys((*COUNTS, *COLUMNS)))
+NEEDED_OF_SAMPLES = ("cell", "prompt", "repeat", *HASHES, *dict.fromkeys((*COUNTS, *TOTALLED)))
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Record:
 
     def number(self, column: str) -> float:
         """A number of results.csv; NaN where the cell is blank."""
-        return float(numbers(pd.Series([self[column]]), column, self.file).iloc[0])
+        return float(as_numbers(pd.Series([self[column]]), column, self.file).iloc[0])
 
     def totals(self) -> pd.DataFrame:
         """One row per prompt: seconds and counts summed over its repetitions; NaN where a sample lacks one."""
         if self.samples is None:
             raise ValueError("a run without samples.csv has no totals")
-        columns = {name: numbers(self.samples[name], name, self.file) for name in COLUMNS}
+        columns = {name: as_numbers(self.samples[name], name, self.file) for name in TOTALLED}
         return pd.DataFrame(columns).groupby(draws(self.samples), sort=False).sum(skipna=False)
 
 
@@ -55,18 +55,18 @@ def draws(samples: pd.DataFrame) -> pd.Series:
     return samples["cluster"].where(samples["cluster"] != "", samples["prompt"])
 
 
-def numbers(texts: pd.Series, name: str, file: Path) -> pd.Series:
+def as_numbers(texts: pd.Series, name: str, file: Path) -> pd.Series:
     """The texts of a column as floats; blank and infinite are NaN. UsageError, naming the column, for other text."""
     blank = texts.str.strip() == ""
     found = pd.to_numeric(texts.mask(blank), errors="coerce").astype(float)
     if (wrong := texts[found.isna() & ~blank & ~texts.str.lower().isin(["nan", "inf", "-inf"])]).size:
         raise UsageError(
-            f"{shown_path(file)}: {clean(name)} is {clean(wrong.iloc[0])!r}, not a number; measure the run again"
+            f"{clean_path(file)}: {clean(name)} is {clean(wrong.iloc[0])!r}, not a number; measure the run again"
         )
     return found.where(np.isfinite(found))
 
 
-def read_tables(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[Record]:
     """The cells of a run folder or its results.csv; UsageError in one line where there are none to be compared."""
     from specbench.spec import SCHEMA_VERSION
 
@@ -75,11 +75,11 @@ def read_tables(path: Path) -> list[Record]:
     for version in table["schema_version"]:
         if version != str(SCHEMA_VERSION):
             raise UsageError(
-                f"{shown_path(file)} has schema_version {clean(version, 20)}, this specbench reads {SCHEMA_VERSION}: "
+                f"{clean_path(file)} has schema_version {clean(version, 20)}, this specbench reads {SCHEMA_VERSION}: "
                 "measure it again, or compare with the specbench that wrote it"
             )
     if table.empty:
-        raise UsageError(f"{shown_path(file)} has no rows: give a run in which at least one cell was measured")
+        raise UsageError(f"{clean_path(file)} has no rows: give a run in which at least one cell was measured")
     beside = file.parent / "samples.csv"
     samples = _read(beside, NEEDED_OF_SAMPLES, "remove it, or measure the run again") if beside.exists() else None
     parts = {} if samples is None else {str(key): part for key, part in samples.groupby("cell", sort=False)}
@@ -92,9 +92,9 @@ def _read(file: Path, needed: Sequence[str], advice: str) -> pd.DataFrame:
     try:
         table = pd.read_csv(file, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
     except OSError as error:
-        raise UsageError(f"cannot read {shown_path(file)}: {error.strerror or first_line(error)}; {advice}") from error
+        raise UsageError(f"cannot read {clean_path(file)}: {error.strerror or first_line(error)}; {advice}") from error
     except ValueError as error:  # pandas' own errors and those of the codec
-        raise UsageError(f"{shown_path(file)} is not a CSV text file ({first_line(error)}); {advice}") from error
+        raise UsageError(f"{clean_path(file)} is not a CSV text file ({first_line(error)}); {advice}") from error
     if missing := [name for name in needed if name not in table.columns]:
-        raise UsageError(f"{shown_path(file)} lacks the column(s) {', '.join(missing)}; {advice}")
+        raise UsageError(f"{clean_path(file)} lacks the column(s) {', '.join(missing)}; {advice}")
     return table

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from specbench.judge.holm_test import COLUMNS, METRICS, Criterion, Estimate, Totals, Trial, estimate
+from specbench.judge.holm_test import METRICS, TOTALLED, Criterion, Estimate, Totals, Trial, estimate
 from specbench.judge.matching import Pair
 
 NORMAL_95 = float(norm.ppf(0.975))  # results.csv holds 95 % intervals
-PLAIN = "a plain number, no interval"
+NO_INTERVAL = "a plain number, no interval"
 
 
 def evidence_of(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str | None:
@@ -29,7 +29,7 @@ def evidence_of(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str | No
         if math.isnan(before) or math.isnan(after):
             return f"no {name} in {'BASE' if math.isnan(before) else 'NEW'}"
     if name not in METRICS:
-        runs = [plain(*pair) for pair in values]
+        runs = [noiseless(*pair) for pair in values]
         whole = _mean(runs)
         if math.isnan(whole.log):
             return f"{name} changed in opposite directions from or to 0"
@@ -53,7 +53,7 @@ def _from_totals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
     runs = tuple(estimate(metric, _arrays(base), _arrays(new), paired) for base, new in totals)
     whole = estimate(metric, _arrays(pooled[0]), _arrays(pooled[1]), paired)
     if whole.base == 0 or whole.new == 0:  # it has no logarithm, but no noise to hide behind either
-        return Trial(criterion, plain(whole.base, whole.new), tuple(plain(run.base, run.new) for run in runs))
+        return Trial(criterion, noiseless(whole.base, whole.new), tuple(noiseless(run.base, run.new) for run in runs))
     if not math.isfinite(whole.log) or math.isnan(whole.error):
         return f"{criterion.metric} hangs on a single prompt, or lacks a time"
     return Trial(criterion, whole, runs)
@@ -65,7 +65,7 @@ def _common(base: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
 
 
 def _arrays(totals: pd.DataFrame) -> Totals:
-    return {name: totals[name].to_numpy(dtype=np.float64) for name in COLUMNS}
+    return {name: totals[name].to_numpy(dtype=np.float64) for name in TOTALLED}
 
 
 def _from_intervals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
@@ -82,7 +82,7 @@ def _from_intervals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
     return Trial(criterion, _mean(runs), tuple(runs))
 
 
-def plain(base: float, new: float) -> Estimate:
+def noiseless(base: float, new: float) -> Estimate:
     """The relative change of a number that has no noise to be told from; measured against |base|."""
     change = (new - base) / abs(base) if base else math.copysign(math.inf, new) if new else 0.0
     return Estimate(base, new, math.log1p(change) if change > -1 else -math.inf, 0.0, math.inf)

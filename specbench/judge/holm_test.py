@@ -46,7 +46,7 @@ METRICS = {
     "round_ms": Metric(("seconds",), ("rounds",), 1000),
     "draft_token_ms": Metric(("draft_seconds",), ("drafted",), 1000),
 }
-COLUMNS = tuple(dict.fromkeys(name for metric in METRICS.values() for name in (*metric.over, *metric.under)))
+TOTALLED = tuple(dict.fromkeys(name for metric in METRICS.values() for name in (*metric.over, *metric.under)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """low, high: one-sided bounds of the relative change. p: Holm-corrected. smallest: the relative worsening that
     would have been called a regression 19 times in 20, as far as the noise between prompts goes.
     """
@@ -145,11 +145,11 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def judge(trials: Sequence[Trial], level: float) -> list[Verdict]:
+def decide(trials: Sequence[Trial], level: float) -> list[Decision]:
     """One verdict per trial; `level` is the chance of a false alarm that is allowed over all of them."""
     worse = holm([chance(trial.bad, trial.pooled) for trial in trials])
     better = holm([chance(-trial.bad, trial.pooled) for trial in trials])
-    return [_verdict(trial, p, q, level, len(trials)) for trial, p, q in zip(trials, worse, better, strict=True)]
+    return [_decision(trial, p, q, level, len(trials)) for trial, p, q in zip(trials, worse, better, strict=True)]
 
 
 def chance(log: float, found: Estimate) -> float:
@@ -159,13 +159,13 @@ def chance(log: float, found: Estimate) -> float:
     return float(student.sf(log / found.error, found.df))
 
 
-def _verdict(trial: Trial, worse: float, better: float, level: float, trials: int) -> Verdict:
+def _decision(trial: Trial, worse: float, better: float, level: float, trials: int) -> Decision:
     found, limit = trial.pooled, trial.criterion.limit
     reach = quantile(level, found)
     outcome, detail = _outcome(trial, worse < level, better < level, reach)
     likely = quantile(1 - POWER, found)
     smallest = max(limit + likely, quantile(level / trials, found) + likely)
-    return Verdict(
+    return Decision(
         outcome,
         detail,
         relative(found.log - reach),

@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Sequence
 
 from specbench.data.sources import LONG, shipped_rows
-from specbench.judge.candidates import Candidate, Row
+from specbench.judge.candidates import Candidate
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, to_settle
-from specbench.wording import clean, counted, number, text
+from specbench.wording import Row, clean, counted, number_in, text_in
 
 MEASURING = {"run", "sweep-k", "sweep"}
 LONGEST = 800  # characters of a command that is shown: one that were cut would be another command
@@ -45,7 +45,7 @@ def few_draws(carrying: Sequence[Candidate]) -> str:
 
 
 def under_load(carrying: Sequence[Candidate]) -> str:
-    loads = [(number(c.row, "load_average") or 0, number(c.row, "threads") or 0) for c in carrying if c.busy]
+    loads = [(number_in(c.row, "load_average") or 0, number_in(c.row, "threads") or 0) for c in carrying if c.busy]
     if not loads:
         return ""
     load, threads = max(loads)
@@ -68,13 +68,13 @@ def least_prompts(batch: int) -> int:
     return max(ENOUGH, FEWEST * batch)
 
 
-def way(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[str, str]:
+def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[str, str]:
     """How to settle the answer, in words, and as a command to copy where that of the run is known; empty if settled.
 
     `promise`: what can be expected of it, the first words.
     """
     least = min(carrying, key=lambda c: c.prompts)
-    prompts = max(least_prompts(int(number(least.row, "batch") or 1)), least.prompts + (more or 0))
+    prompts = max(least_prompts(int(number_in(least.row, "batch") or 1)), least.prompts + (more or 0))
     short, busy = prompts > least.prompts, any(c.busy for c in carrying)
     if not short and not busy and min(c.draws for c in carrying) >= FEWEST:
         return "", ""
@@ -83,40 +83,40 @@ def way(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[
     if held is not None and held < prompts:
         return f"{words}: the data set has only {counted(held, 'prompt')}; use one with at least {prompts}", ""
     if not short:
-        command, same = again(command_of(carrying)), "the same run"
+        command, same = repeated(command_of(carrying)), "the same run"
     else:
-        limit, early = max(prompts, int(number(least.row, "limit") or 0)), bool(text(least.row, "until_ci"))
-        command = again(command_of(carrying), limit, early)
+        limit, early = max(prompts, int(number_in(least.row, "limit") or 0)), bool(text_in(least.row, "until_ci"))
+        command = repeated(command_of(carrying), limit, early)
         same = f"the same run with --limit {limit}" + ", without --until-ci" * early
     return (words, command) if command else (f"{words}: {same}", "")
 
 
 def command_of(carrying: Sequence[Candidate]) -> str:
     """The command line that made all of them; empty where it is not known, or they are of several runs."""
-    commands = {text(c.row, "command") for c in carrying}
+    commands = {text_in(c.row, "command") for c in carrying}
     return commands.pop() if len(commands) == 1 else ""
 
 
 def prompts_held(row: Row) -> int | None:
     """How many prompts the data set of a cell has, where that is known: it has them all, or the set is shipped."""
-    if text(row, "status") == "ok" and not stopped(row):
-        return int(number(row, "prompts") or 0) or None
-    return shipped_rows(text(row, "dataset"))
+    if text_in(row, "status") == "ok" and not stopped(row):
+        return int(number_in(row, "prompts") or 0) or None
+    return shipped_rows(text_in(row, "dataset"))
 
 
 def stopped(row: Row) -> bool:
     """Whether a finished cell was kept from more prompts by its settings, and not by the end of its data set."""
-    prompts, limit, goal = (number(row, name) or 0 for name in ("prompts", "limit", "until_ci"))
+    prompts, limit, goal = (number_in(row, name) or 0 for name in ("prompts", "limit", "until_ci"))
     if limit:
         if prompts >= limit:
             return True
-    elif text(row, "dataset").partition(":")[0] in LONG:  # of these there are as many as one asks for
+    elif text_in(row, "dataset").partition(":")[0] in LONG:  # of these there are as many as one asks for
         return True
-    bounds = (number(row, name) or math.nan for name in ("speedup", "speedup_low", "speedup_high"))
+    bounds = (number_in(row, name) or math.nan for name in ("speedup", "speedup_low", "speedup_high"))
     return goal > 0 and prompts >= ENOUGH and half_width(Interval(*bounds)) <= goal
 
 
-def again(command: str, limit: int | None = None, ends_early: bool = False) -> str:
+def repeated(command: str, limit: int | None = None, ends_early: bool = False) -> str:
     """The command line with another limit (None: as it is); empty where it is not one that can be given again.
 
     `ends_early`: `--until-ci` would end it where it ended before, so it is left out.
@@ -125,21 +125,21 @@ def again(command: str, limit: int | None = None, ends_early: bool = False) -> s
         words = shlex.split(command)
     except ValueError:
         return ""
-    if words[:1] != ["specbench"] or not set(words[1:2]) & MEASURING or "--" in words or has(words, "--resume"):
+    if words[:1] != ["specbench"] or not set(words[1:2]) & MEASURING or "--" in words or has_option(words, "--resume"):
         return ""
-    if ends_early and not has(words, "--until-ci"):
+    if ends_early and not has_option(words, "--until-ci"):
         return ""  # it stands in a file
     if limit is not None:
-        words = [*without(without(words, "--until-ci"), "--limit"), "--limit", str(limit)]
+        words = [*without_option(without_option(words, "--until-ci"), "--limit"), "--limit", str(limit)]
     found = shlex.join(words)
     return found if found == clean(found, LONGEST) else ""
 
 
-def has(words: Sequence[str], option: str) -> bool:
-    return without(words, option) != words
+def has_option(words: Sequence[str], option: str) -> bool:
+    return without_option(words, option) != words
 
 
-def without(words: Sequence[str], option: str) -> list[str]:
+def without_option(words: Sequence[str], option: str) -> list[str]:
     """The words of a command without an option and its value."""
     kept: list[str] = []
     rest = iter(words)

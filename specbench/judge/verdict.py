@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specbench.judge.candidates import Candidate, Row, candidates, flaw
-from specbench.judge.settling import doubts, more_prompts, way
+from specbench.judge.candidates import Candidate, candidates, flaw
+from specbench.judge.settling import doubts, how_to_settle, more_prompts
 from specbench.results.statistics import Interval
 from specbench.spec import BASELINE
 from specbench.theory import formulas
-from specbench.wording import finite, number, ranges, text
+from specbench.wording import Row, finite_or_none, number_in, ranges, text_in
 
 Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
 Leaning = Literal["YES", "NO"]
@@ -30,7 +30,7 @@ SYNTHETIC = "says what this engine makes of that acceptance, not what the pair a
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Recommendation:
     """The answer for one pair on one data set. What was not measured is None.
 
     leaning: what a PROVISIONAL answer would be without its `reasons`; an UNCLEAR one may have some as well. settle,
@@ -81,7 +81,7 @@ class Verdict:
     not_measured: tuple[str, ...]
 
 
-def verdict(rows: Sequence[Row]) -> list[Verdict]:
+def recommend(rows: Sequence[Row]) -> list[Recommendation]:
     """One verdict for every pair, data set and law among the rows of results.csv, in their order.
 
     YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Either is PROVISIONAL on
@@ -90,28 +90,28 @@ def verdict(rows: Sequence[Row]) -> list[Verdict]:
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if text(row, "method") != BASELINE:
-            groups.setdefault(tuple(text(row, name) for name in QUESTION), []).append(row)
+        if text_in(row, "method") != BASELINE:
+            groups.setdefault(tuple(text_in(row, name) for name in QUESTION), []).append(row)
     return [_judge(group, rows) for group in groups.values()]
 
 
-def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Verdict:
+def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
     found = candidates(group)
     best, leaning = _leaning(found)
     row = best.row if best else group[0]
-    judged = best is not None and not text(row, "acceptance")
+    judged = best is not None and not text_in(row, "acceptance")
     leaning = leaning if judged else None
     carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
-    return Verdict(
+    return Recommendation(
         **_answer(carrying, leaning),
-        target=text(row, "target"),
-        draft=text(row, "draft"),
-        acceptance=text(row, "acceptance"),
-        dataset=text(row, "dataset"),
-        temperature=number(row, "temperature"),
-        batch=int(number(row, "batch") or 1),
-        dtype=text(row, "dtype_resolved"),
-        device=text(row, "device_name"),
+        target=text_in(row, "target"),
+        draft=text_in(row, "draft"),
+        acceptance=text_in(row, "acceptance"),
+        dataset=text_in(row, "dataset"),
+        temperature=number_in(row, "temperature"),
+        batch=int(number_in(row, "batch") or 1),
+        dtype=text_in(row, "dtype_resolved"),
+        device=text_in(row, "device_name"),
         candidates=len(found),
         **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
@@ -133,7 +133,7 @@ def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str,
     reasons = doubts(carrying) if carrying else ()
     more = more_prompts(carrying[0]) if carrying and not leaning else None
     promise = "settle it" if leaning or more else "measure again"
-    settle, command = way(carrying, more, promise) if carrying else ("", "")
+    settle, command = how_to_settle(carrying, more, promise) if carrying else ("", "")
     answer: Answer = ("PROVISIONAL" if reasons else leaning) if leaning else "UNCLEAR"
     return {
         "answer": answer,
@@ -153,17 +153,17 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
     return {
         "best": best.name if best else "",
-        "method": text(row, "method"),
-        "schedule": text(row, "schedule"),
-        "confidence": number(row, "confidence"),
+        "method": text_in(row, "method"),
+        "schedule": text_in(row, "schedule"),
+        "confidence": number_in(row, "confidence"),
         "k": best.k if best else None,
         "prompts": (best.prompts or None) if best else None,
         "draws": (best.draws or None) if best else None,
-        "repeat": int(number(row, "repeat") or 1) if best else None,
-        "speedup": finite(interval.value),
-        "low": finite(interval.low),
-        "high": finite(interval.high),
-        **{name: number(row, column) for name, column in columns.items()},
+        "repeat": int(number_in(row, "repeat") or 1) if best else None,
+        "speedup": finite_or_none(interval.value),
+        "low": finite_or_none(interval.low),
+        "high": finite_or_none(interval.high),
+        **{name: number_in(row, column) for name, column in columns.items()},
         "near_best": _near(best, found) if best else "",
         "break_even_alpha_measured": _break_even(best) if best else None,
     }
@@ -178,7 +178,7 @@ def _near(best: Candidate, found: Sequence[Candidate]) -> str:
 
 def _break_even(best: Candidate) -> float | None:
     """The α at which rounds with this K cost as much as they give: tokens(α, K) = Kc + v + overhead."""
-    c, v, overhead = (number(best.row, name) for name in ("c", "v", "overhead"))
+    c, v, overhead = (number_in(best.row, name) for name in ("c", "v", "overhead"))
     if c is None or v is None or overhead is None or not best.constant:
         return None
     cost = best.k * c + v + overhead
@@ -186,14 +186,14 @@ def _break_even(best: Candidate) -> float | None:
 
 
 def _pair(row: Row) -> tuple[str, ...]:
-    return tuple(text(row, name) for name in ("target", "draft", "acceptance"))
+    return tuple(text_in(row, name) for name in ("target", "draft", "acceptance"))
 
 
 def _gaps(rows: Sequence[Row]) -> tuple[str, ...]:
     """What the rows of a pair say nothing about."""
 
     def known(column: str) -> str:
-        told = (text(row, column).removesuffix(".0") for row in rows)
+        told = (text_in(row, column).removesuffix(".0") for row in rows)
         return ", ".join(dict.fromkeys(value for value in told if value))
 
     others = {"temperatures": "temperature", "data sets": "dataset", "devices": "device_name"}

@@ -22,7 +22,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Model
 from specbench.errors import UsageError
 from specbench.metrics import Trace
-from specbench.results.calibration import Calibration, Level, points
+from specbench.results.calibration import AtContext, Calibration, points_of
 from specbench.results.costs import timing
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
@@ -97,7 +97,7 @@ def quick_costs(backend: Pair, k: int, spec: RunSpec | None = None) -> Costs:
 
 def level(
     backend: Pair, length: int, widths: Sequence[int], repeat: int, order: random.Random, spec: RunSpec, clock: Clock
-) -> Level:
+) -> AtContext:
     """Everything at one length."""
     prompt = [order.randrange(backend.width) for _ in range(length)]
     passes = passes_of(backend, prompt, widths, spec, clock)
@@ -111,11 +111,11 @@ def level(
             for arm, value in times.items():
                 seconds[arm].append(value)
     share, overhead = (median(values) for values in zip(*rests, strict=True))
-    found = {m: points(m, length, {w: seconds[m, w] for n, w in passes if n == m}) for m in ("target", "draft")}
+    found = {m: points_of(m, length, {w: seconds[m, w] for n, w in passes if n == m}) for m in ("target", "draft")}
     # From the pass by its share, not from the decode's seconds: a median of short calls shrugs off what disturbs some
     # of them, a decode is as long as all of its disturbances, and the two would not fit together.
     step = found["target"][0].milliseconds / share
-    return Level(length, step, overhead, found["target"], found["draft"])
+    return AtContext(length, step, overhead, found["target"], found["draft"])
 
 
 def shuffled(arms: Mapping[Name, Callable[[], T]], order: random.Random) -> dict[Name, T]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.data.prompts import PromptSet
 from specbench.decoding.method_files import read_method
 from specbench.results.cells import Sample
-from specbench.results.losslessness import Losslessness, Verdict
+from specbench.results.losslessness import Agreement, Losslessness
 from specbench.spec import RunSpec
 
 Scores = Callable[[Sequence[int], int, int], Tensor]  # (ids, start, block) → logits of the tokens from start on
@@ -47,7 +47,7 @@ def compare(
         one, many = scores(text, len(prompt), 1).double(), scores(text, len(prompt), block).double()
         gap = max(gap, shortfall(one[at], base[at], other[at]) if at < min(len(base), len(other)) else math.inf)
         noise = max(noise, float((one - many).abs().max()))
-    verdict: Verdict = "numeric" if gap <= 2 * noise else "MISMATCH"
+    verdict: Agreement = "numeric" if gap <= 2 * noise else "MISMATCH"
     return Losslessness(verdict, same, len(outputs), min(at for *_, at in forks), gap, noise)
 
 

@@ -5,7 +5,7 @@ Knows rows and their text; must not know what a column means.
 
 import csv
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ from specbench.errors import UsageError
 from specbench.results import journal
 from specbench.results.cells import UNFINISHED
 from specbench.results.reading import RESULTS, SAMPLES, Run, read_run
-from specbench.results.writing import plain, read_csv
-from specbench.wording import clean, first_line, grouped, shown_path
+from specbench.results.writing import csv_cell, read_csv
+from specbench.wording import Row, clean, clean_path, first_line, grouped
 
-Row = Mapping[str, Any]
 CLOSE = 1e-9  # other versions of numpy and scipy, and other processors, differ in the last digits of what they compute
 
 
@@ -28,32 +27,33 @@ def audit(path: Path, *, samples: bool) -> list[str]:
     there = {row.get("cell", "") for row in results}
     cells = [cell for cell in run.cells if cell.spec.key in there or cell.spec.key in run.ended]
     behind = {row.get("cell", "") for row in results if row.get("status") in UNFINISHED}
-    check(run, RESULTS, results, [cell.row() for cell in cells], behind)
+    check_table(run, RESULTS, results, [cell.row() for cell in cells], behind)
     if samples:
         rows = [row for cell in cells for row in cell.sample_rows()]
-        check(run, SAMPLES, read_table(run, SAMPLES), rows, behind)
-    return notes(run)
+        check_table(run, SAMPLES, read_table(run, SAMPLES), rows, behind)
+    return unfinished(run)
 
 
 def check_journal(path: Path) -> None:
     """UsageError that names the table which may be given instead where there is no journal."""
-    if not (path / journal.NAME).is_file():
+    if not (path / journal.FILE).is_file():
         raise UsageError(
-            f"{shown_path(path)} has no {journal.NAME}, which would tell whether its tables were edited: give "
-            f"{shown_path(path / RESULTS)} by itself to have it read unverified"
+            f"{clean_path(path)} has no {journal.FILE}, which would tell whether its tables were edited: give "
+            f"{clean_path(path / RESULTS)} by itself to have it read unverified"
         )
 
 
-def notes(run: Run) -> list[str]:
+def unfinished(run: Run) -> list[str]:
     """What a reader of the tables must know: that cells are not in them yet."""
     left = len(run.specs) - len(run.ended)
     if not left:
         return []
-    return [f"{shown_path(run.path)}: {left} of {len(run.specs)} cells have not ended; {again(run)} goes on with them"]
+    where, all_cells = clean_path(run.path), len(run.specs)
+    return [f"{where}: {left} of {all_cells} cells have not ended; {resume_command(run)} goes on with them"]
 
 
-def again(run: Run) -> str:
-    return f"`specbench sweep --resume {shown_path(run.path)}`"
+def resume_command(run: Run) -> str:
+    return f"`specbench sweep --resume {clean_path(run.path)}`"
 
 
 def read_table(run: Run, name: str) -> list[dict[str, str]]:
@@ -63,15 +63,17 @@ def read_table(run: Run, name: str) -> list[dict[str, str]]:
         return read_csv(file)
     except FileNotFoundError:
         raise UsageError(
-            f"{shown_path(run.path)} has no {name}: the run was cut off before a cell had ended, or somebody took it "
-            f"away; {again(run)} goes on and renders it"
+            f"{clean_path(run.path)} has no {name}: the run was cut off before a cell had ended, or somebody took it "
+            f"away; {resume_command(run)} goes on and renders it"
         ) from None
     except (OSError, ValueError, csv.Error) as error:
         said = first_line(error)
-        raise UsageError(f"{shown_path(file)} is not a CSV text file ({said}); {again(run)} renders it anew") from error
+        raise UsageError(
+            f"{clean_path(file)} is not a CSV text file ({said}); {resume_command(run)} renders it anew"
+        ) from error
 
 
-def check(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Row], behind: Collection[str]) -> None:
+def check_table(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Row], behind: Collection[str]) -> None:
     """UsageError, naming the first difference, where a table is not what the journal renders.
 
     `behind` are the cells whose rows may be older than the journal: those of a run that was killed twice. Nobody is
@@ -83,8 +85,8 @@ def check(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Row], be
         if said := difference(rows, ours.get(key, [])):
             older = "it is older than the journal, or " if key in behind or not rows else ""
             raise UsageError(
-                f"{shown_path(run.path / name)}: {said} (cell {clean(key, 20)}): {older}it was edited, damaged or "
-                f"rendered by another version; {again(run)} renders it anew"
+                f"{clean_path(run.path / name)}: {said} (cell {clean(key, 20)}): {older}it was edited, damaged or "
+                f"rendered by another version; {resume_command(run)} renders it anew"
             )
 
 
@@ -99,14 +101,14 @@ def difference(found: Sequence[Row], rendered: Sequence[Row]) -> str | None:
     for theirs, ours in zip(found, rendered, strict=True):
         for column in dict.fromkeys((*ours, *theirs)):
             text, value = theirs.get(column, ""), ours.get(column)
-            if not same(text, value):
-                return f"{clean(column)} is {clean(text)!r} where the journal gives {clean(plain(value))!r}"
+            if not agrees(text, value):
+                return f"{clean(column)} is {clean(text)!r} where the journal gives {clean(csv_cell(value))!r}"
     return None
 
 
-def same(text: Any, value: Any) -> bool:
+def agrees(text: Any, value: Any) -> bool:
     """Whether a cell of a table is a value: numbers but for their last digits, texts to the letter."""
-    written = plain(value)
+    written = csv_cell(value)
     if isinstance(written, float):
         try:
             return math.isclose(float(text), written, rel_tol=CLOSE, abs_tol=CLOSE)

@@ -34,7 +34,7 @@ class Point:
     v: float
 
 
-def points(model: str, context: int, seconds: dict[int, Sequence[float]]) -> tuple[Point, ...]:
+def points_of(model: str, context: int, seconds: dict[int, Sequence[float]]) -> tuple[Point, ...]:
     """The points of one model from the seconds of every call, by width; width 1 must be among them."""
     alone = median(seconds[1])
     found = []
@@ -46,7 +46,7 @@ def points(model: str, context: int, seconds: dict[int, Sequence[float]]) -> tup
 
 
 @dataclass(frozen=True)
-class Level:
+class AtContext:
     """Everything measured at one length of the context. step: milliseconds of one baseline decode step; overhead:
     what the acceptance stage and the host add to a round beyond their part in a baseline step, in such steps."""
 
@@ -107,21 +107,21 @@ class Level:
 class Calibration:
     """A pair on a machine, at several lengths of the context."""
 
-    levels: tuple[Level, ...]
+    contexts: tuple[AtContext, ...]
 
     def costs(self, context: int) -> Costs:
         """At the measured length that is nearest to `context`."""
-        return min(self.levels, key=lambda level: abs(level.context - context)).costs()
+        return min(self.contexts, key=lambda level: abs(level.context - context)).costs()
 
     def rows(self) -> list[dict[str, Any]]:
         """The lines of calibration.csv."""
-        return [asdict(point) for level in self.levels for point in (*level.target, *level.draft)]
+        return [asdict(point) for level in self.contexts for point in (*level.target, *level.draft)]
 
     def document(self) -> dict[str, Any]:
         """calibration.json: the points and what follows from them."""
         return {
             "points": self.rows(),
-            "contexts": [level.summary() for level in self.levels],
-            "costs": [{"context": level.context, **asdict(level.costs())} for level in self.levels],
-            "choices": [choice for level in self.levels for choice in level.choices()],
+            "contexts": [level.summary() for level in self.contexts],
+            "costs": [{"context": level.context, **asdict(level.costs())} for level in self.contexts],
+            "choices": [choice for level in self.contexts for choice in level.choices()],
         }

@@ -25,7 +25,7 @@ UNFINISHED = ("partial", "skipped")  # what a continued run goes on with; other 
 class Sample:
     """One prompt decoded once by baseline and method in one turn.
 
-    turn: position in time within the group of cells that share the baseline; places: the place of (baseline, method)
+    turn: position in time within the group of cells that share the baseline; order: the places of (baseline, method)
     among the arms of the turn; load: processes that ran or waited just before it. cluster: the name of the batch that
     the prompt was decoded in, whose prompts have equal parts of its seconds; empty for a prompt decoded alone.
     """
@@ -35,7 +35,7 @@ class Sample:
     repeat: int
     prompt_tokens: int
     turn: int
-    places: tuple[int, int]
+    order: tuple[int, int]
     load: float | None
     baseline: Trace
     method: Trace
@@ -55,8 +55,8 @@ class Sample:
             "cluster": self.draw,
             "repeat": self.repeat,
             "turn": self.turn,
-            "baseline_place": self.places[0],
-            "place": self.places[1],
+            "baseline_place": self.order[0],
+            "place": self.order[1],
             "load_average": self.load,
             "prompt_tokens": self.prompt_tokens,
             "baseline_tokens": len(self.baseline.tokens),
@@ -154,7 +154,7 @@ def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 def end_to_end(samples: Sequence[Sample]) -> float:
     """Speedup per token with the prefill of both arms."""
-    return metrics.speedup(
+    return metrics.speedup_of_totals(
         (s.baseline.seconds + s.baseline.prefill_seconds for s in samples),
         (len(s.baseline.tokens) for s in samples),
         (s.method.seconds + s.method.prefill_seconds for s in samples),
@@ -165,7 +165,7 @@ def end_to_end(samples: Sequence[Sample]) -> float:
 def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
     """The headline: paired by prompt, from totals."""
     groups = by_prompt(samples)
-    return statistics.speedup(
+    return statistics.speedup_interval(
         [math.fsum(s.baseline.seconds for s in g) for g in groups],
         [sum(len(s.baseline.tokens) for s in g) for g in groups],
         [math.fsum(s.method.seconds for s in g) for g in groups],
@@ -205,7 +205,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
     counts, drafting, lookahead = metrics.acceptance(rounds), metrics.drafting(rounds), steady(traces, lookahead)
     baseline, method = timing([s.baseline for s in samples]), timing(traces)
     step = metrics.ratio(baseline.seconds, baseline.rounds)
-    inner = nests.measured(traces, step)
+    inner = nests.inner_levels(traces, step)
     drafts = nests.draft_costs(inner, traces, step, lookahead)
     speed, alpha = speedup_of(samples), alpha_of(samples)
     return {
@@ -231,7 +231,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "baseline_tokens": baseline.tokens,
         **asdict(noise.diagnose(pooled(samples))),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
-        **nests.columns(inner),
+        **nests.level_columns(inner),
     }
 
 

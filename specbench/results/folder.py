@@ -45,7 +45,7 @@ class RunFolder:
                 self._lock.acquire()
             except Timeout:
                 raise UsageError(f"{self.path} is being written by another process: wait for it, or end it") from None
-            self._journal = journal.Journal(self.path / journal.NAME)
+            self._journal = journal.Journal(self.path / journal.FILE)
         self._begun: set[RunSpec] = set()
         self._rows: dict[RunSpec, dict[str, Any]] = {}
         self._samples: dict[RunSpec, list[dict[str, Any]]] = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 from specbench.errors import UsageError
 
-NAME = "journal.jsonl"
+FILE = "journal.jsonl"
 _LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
 
 
@@ -55,7 +55,7 @@ def encode(body: Mapping[str, Any]) -> bytes:
     return b'{"crc32":"%08x","body":%s}\n' % (zlib.crc32(text), text)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read_bodies(path: Path) -> list[dict[str, Any]]:
     """The bodies of all whole lines. UsageError if a line before the last one is damaged: then nothing here is sure."""
     try:
         return [body for _, body in _sound(path)]

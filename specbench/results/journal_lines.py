@@ -11,7 +11,7 @@ from typing import Any, get_args
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results.cells import Cell, Sample, Status
 from specbench.results.losslessness import Losslessness
-from specbench.results.possible import checked
+from specbench.results.possible import possible
 from specbench.spec import RunSpec
 
 SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn
@@ -27,8 +27,8 @@ def turn_line(samples: Mapping[RunSpec, Sequence[Sample]]) -> dict[str, Any]:
 def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
     """The samples of one prompt, by cell. They have one baseline decode in common."""
     first = next(iter(samples.values()))
-    arms = {spec.key: {"place": s.places[1], "trace": _written(s.method)} for spec, s in samples.items()}
-    baseline = {"place": first.places[0], "trace": _written(first.baseline)}
+    arms = {spec.key: {"place": s.order[1], "trace": _written(s.method)} for spec, s in samples.items()}
+    baseline = {"place": first.order[0], "trace": _written(first.baseline)}
     return {**{name: getattr(first, name) for name in SHARED}, "baseline": baseline, "arms": arms}
 
 
@@ -46,7 +46,7 @@ def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
     baseline, place = _read(line["baseline"]["trace"]), line["baseline"]["place"]
     return {
         key: Sample(
-            **shared, places=(place, arm["place"]), baseline=baseline, method=_read(arm["trace"]), cluster=cluster
+            **shared, order=(place, arm["place"]), baseline=baseline, method=_read(arm["trace"]), cluster=cluster
         )
         for key, arm in line["arms"].items()
     }
@@ -79,7 +79,7 @@ def _read(written: Mapping[str, Any]) -> Trace:
     rounds = tuple(_round(one) for one in written["rounds"])
     spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
     seconds, prefill = float(written["seconds"]), float(written["prefill_seconds"])
-    return checked(Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans))
+    return possible(Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans))
 
 
 def begin_line(spec: RunSpec, resolved: Mapping[str, Any]) -> dict[str, Any]:

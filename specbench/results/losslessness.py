@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Verdict = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"]
+Agreement = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Losslessness:
     lossy: sampled by a rule that is not lossless; how far it goes is the column law_distance.
     """
 
-    verdict: Verdict = "not compared"
+    verdict: Agreement = "not compared"
     identical: int = 0
     compared: int = 0
     first_divergence: int | None = None

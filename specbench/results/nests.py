@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from specbench.metrics import LevelCounts, RoundCounts, Trace, levels, ratio
+from specbench.metrics import LevelCounts, RoundCounts, Trace, level_counts, ratio
 from specbench.theory.levels import chain_costs, nested_costs
 
 LEG = "draft/leg"  # the span of the drafters of a relay
 
 
 @dataclass(frozen=True)
-class Level:
+class InnerLevel:
     """A level inside a nest over all samples; its costs are in baseline steps.
 
     c = seconds per token that was drafted for it, v = a pass of its model, both NaN where an engine tells no phases.
@@ -37,25 +37,25 @@ class Level:
         return {f"{name}_{number}": value for name, value in found.items()}
 
 
-def measured(traces: Sequence[Trace], step: float) -> list[Level]:
+def inner_levels(traces: Sequence[Trace], step: float) -> list[InnerLevel]:
     """Levels 2, 3, … of a nest; none of other methods. step: seconds of a baseline step."""
     found = []
-    for place, counts in enumerate(levels([r for trace in traces for r in trace.rounds]), start=1):
+    for place, counts in enumerate(level_counts([r for trace in traces for r in trace.rounds]), start=1):
         # a part that drafts reports its phases as parts of the draft of the level above (see `timing`)
-        draft, verify = (seconds(traces, "draft/" * place + phase) for phase in ("draft", "verify"))
+        draft, verify = (span_seconds(traces, "draft/" * place + phase) for phase in ("draft", "verify"))
         found.append(
-            Level(counts, ratio(ratio(draft, counts.drafted), step), ratio(ratio(verify, counts.rounds), step))
+            InnerLevel(counts, ratio(ratio(draft, counts.drafted), step), ratio(ratio(verify, counts.rounds), step))
         )
     return found
 
 
-def seconds(traces: Sequence[Trace], span: str) -> float:
+def span_seconds(traces: Sequence[Trace], span: str) -> float:
     """All seconds of a span; NaN where no trace has it."""
     told = [trace.spans[span] for trace in traces if span in trace.spans]
     return math.fsum(told) if told else math.nan
 
 
-def columns(found: Sequence[Level]) -> dict[str, float]:
+def level_columns(found: Sequence[InnerLevel]) -> dict[str, float]:
     """All levels as columns of results.csv: alpha_2, tokens_per_round_2, c_2, v_2, rounds_2, alpha_3 …"""
     return {name: value for number, level in enumerate(found, start=2) for name, value in level.row(number).items()}
 
@@ -68,7 +68,7 @@ def round_row(counts: RoundCounts) -> dict[str, Any]:
 
 
 def draft_costs(
-    found: Sequence[Level], traces: Sequence[Trace], step: float, lookahead: int | None = None
+    found: Sequence[InnerLevel], traces: Sequence[Trace], step: float, lookahead: int | None = None
 ) -> tuple[float, ...] | None:
     """What drafts of 0, 1, … tokens cost by the formulas of nests and relays (see `theory_levels`), in steps.
 
@@ -83,13 +83,13 @@ def draft_costs(
         return nest_costs(found, most)
     own = nest_costs(found, nested)
     others = sum(r.drafted for r in rounds) - found[0].counts.emitted
-    leg = ratio(ratio(seconds(traces, LEG), others), step)
+    leg = ratio(ratio(span_seconds(traces, LEG), others), step)
     if own is None or not math.isfinite(leg):
         return None
     return tuple(own[min(n, nested)] + max(n - nested, 0) * leg for n in range(most + 1))
 
 
-def nest_costs(found: Sequence[Level], longest: int) -> tuple[float, ...] | None:
+def nest_costs(found: Sequence[InnerLevel], longest: int) -> tuple[float, ...] | None:
     """What 0..`longest` tokens cost by the formula of a nest; None as above."""
     if not found:
         return None

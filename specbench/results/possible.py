@@ -11,9 +11,9 @@ from specbench.metrics import LevelCounts, RoundCounts, Trace
 ROUNDING = 0.01  # a sum of probabilities in a short dtype may be that much above 1
 
 
-def checked(trace: Trace) -> Trace:
+def possible(trace: Trace) -> Trace:
     """The trace; ValueError, saying what is impossible about it."""
-    check_times(trace)
+    check_seconds(trace)
     for one in trace.rounds:
         check_counts(one)
         check_round(one)
@@ -25,7 +25,7 @@ def checked(trace: Trace) -> Trace:
     return trace
 
 
-def check_times(trace: Trace) -> None:
+def check_seconds(trace: Trace) -> None:
     times = {"seconds": trace.seconds, "prefill_seconds": trace.prefill_seconds, **trace.spans}
     for name, seconds in times.items():
         if not 0 <= seconds < math.inf:  # which NaN is not

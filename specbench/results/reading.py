@@ -38,10 +38,10 @@ class Run:
 
 def read_run(path: Path) -> Run:
     """A run from its folder. UsageError if it is none, damaged, impossible, or written with other columns."""
-    description = described(path)
+    description = read_description(path)
     specs = specs_in(description, path)
-    told = Told()
-    for place, line in numbered(path / journal.NAME):
+    told = JournalState()
+    for place, line in numbered(path / journal.FILE):
         try:
             told.add(line)
         except DAMAGE as error:
@@ -53,7 +53,7 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def described(path: Path) -> dict[str, Any]:
+def read_description(path: Path) -> dict[str, Any]:
     """The content of run.json."""
     try:
         description = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
@@ -83,12 +83,12 @@ def specs_in(description: Mapping[str, Any], path: Path) -> list[RunSpec]:
 
 def numbered(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The lines of a journal, each with its place."""
-    for number, line in enumerate(journal.read(path), start=1):
+    for number, line in enumerate(journal.read_bodies(path), start=1):
         yield f"{path}:{number}", line
 
 
 @dataclass
-class Told:
+class JournalState:
     """What the lines of a journal have told so far, by the keys of the cells."""
 
     begun: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def check_listed(run: Run) -> None:
     listed = set(run.specs)
     if foreign := [cell.spec.key for cell in run.cells if cell.spec not in listed]:
         raise UsageError(
-            f"{run.path / journal.NAME} has cell {foreign[0]}, which {DESCRIPTION} does not list: one of them is not "
+            f"{run.path / journal.FILE} has cell {foreign[0]}, which {DESCRIPTION} does not list: one of them is not "
             "of this run; start a new run"
         )
 
@@ -136,7 +136,7 @@ def check_lost(run: Run) -> None:
         key, status = row.get("cell", ""), row.get("status", "")
         if key and (key not in begun or (key not in run.ended and status not in UNFINISHED)):
             raise UsageError(
-                f"{run.path / journal.NAME} has lost lines: {RESULTS} lists cell {clean(key, 20)} as "
+                f"{run.path / journal.FILE} has lost lines: {RESULTS} lists cell {clean(key, 20)} as "
                 f"{clean(status, 20)}, {'the end of ' * (key in begun)}which the journal does not have; start a new run"
             )
 

@@ -49,12 +49,12 @@ def ratio_of_totals(parts: Sequence[float], wholes: Sequence[float], at_most: fl
     return Interval(*(min(bound, at_most) for bound in (found.value, found.low, found.high)))
 
 
-def speedup(
+def speedup_interval(
     baseline_seconds: Sequence[float], baseline_tokens: Sequence[int], seconds: Sequence[float], tokens: Sequence[int]
 ) -> Interval:
     """Baseline seconds per token ÷ method seconds per token, both from totals, paired by prompt."""
     columns = (baseline_seconds, baseline_tokens, seconds, tokens)
-    return _interval(metrics.speedup(*columns), columns, (1, -1, -1, 1))
+    return _interval(metrics.speedup_of_totals(*columns), columns, (1, -1, -1, 1))
 
 
 def geomean(ratios: Sequence[float]) -> float:

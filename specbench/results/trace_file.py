@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from specbench import metrics
 from specbench.errors import UsageError
-from specbench.wording import shown_path
+from specbench.wording import clean_path
 
 SCHEMA = "specbench trace 1"
 
@@ -75,7 +75,7 @@ def to_json(view: TokenView) -> str:
     return json.dumps({"schema": SCHEMA, **asdict(view)}, indent=1, allow_nan=False) + "\n"
 
 
-def parsed(text: str | bytes) -> TokenView:
+def from_json(text: str | bytes) -> TokenView:
     """The view that `to_json` wrote. ValueError if the text is anything else."""
     content: Any = json.loads(text)
     if not isinstance(content, dict) or content.pop("schema", None) != SCHEMA:
@@ -83,14 +83,14 @@ def parsed(text: str | bytes) -> TokenView:
     return TypeAdapter(TokenView).validate_python(content)
 
 
-def read(path: Path) -> TokenView:
+def read_trace(path: Path) -> TokenView:
     """The view in a file; UsageError if it holds none."""
     try:
-        return parsed(path.read_bytes())
+        return from_json(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"cannot read {shown_path(path)}: {error.strerror}") from error
+        raise UsageError(f"cannot read {clean_path(path)}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         reason = "wrong fields" if isinstance(error, ValidationError) else "not JSON of this version"
         raise UsageError(
-            f"{shown_path(path)} is no trace ({reason}): write one with specbench trace --output"
+            f"{clean_path(path)} is no trace ({reason}): write one with specbench trace --output"
         ) from error

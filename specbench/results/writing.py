@@ -17,7 +17,7 @@ LONGEST = 10_000  # characters of a text in a CSV cell; spreadsheets cut at 32,7
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # the wide forms, too: East Asian spreadsheets read them alike
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def column_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """All keys of the rows in the order in which they appear; rows with more positions extend the list at its end."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
@@ -30,9 +30,9 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     """CSV with a header; what `plain` says of a cell. The journal and JSON keep texts as they are."""
-    writer = csv.DictWriter(file, columns(rows), restval="", lineterminator="\n")
+    writer = csv.DictWriter(file, column_names(rows), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: plain(value) for key, value in row.items()} for row in rows)
+    writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in rows)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -41,7 +41,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, restkey="a cell too many", restval=""))
 
 
-def plain(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
     """A value as a CSV cell: empty for NaN and nothing, text that no terminal and no spreadsheet would run."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -67,6 +67,6 @@ def replacing(path: Path) -> Iterator[Path]:
     os.replace(temporary, path)
 
 
-def finite(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def json_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows with NaN and infinities as None, as JSON wants them."""
     return [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]

@@ -3,8 +3,7 @@
 Knows rows of results.csv; must not know how they were measured.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import Group
@@ -14,9 +13,8 @@ from rich.text import Text
 from specbench.results.cells import MEASURED
 from specbench.show.fitting import Fitted
 from specbench.show.sweep_table import IDENTITY, caveats, heading, lookahead
-from specbench.wording import grouped, literal
+from specbench.wording import Row, grouped, literal
 
-Row = Mapping[str, Any]
 Show = Callable[[Row, str], str]
 TITLE = "throughput by batch"
 COLUMNS = (

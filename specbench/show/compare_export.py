@@ -21,10 +21,10 @@ HISTORY = (("speedup", "x"), ("tokens_per_second", "tokens/s"), ("alpha", "share
 def junit(result: Comparison) -> str:
     """One test case per row: a failure for a regression, skipped where nothing could be judged."""
     count = {"failures": len(result.having("REGRESSION")), "skipped": len(result.unjudged), "errors": 0}
-    totals = {"tests": str(len(result.rows)), **{name: str(n) for name, n in count.items()}}
+    totals = {"tests": str(len(result.findings)), **{name: str(n) for name, n in count.items()}}
     root = ElementTree.Element("testsuites", totals)
     suite = ElementTree.SubElement(root, "testsuite", {"name": "specbench compare", **totals})
-    for row in result.rows:
+    for row in result.findings:
         cell, metric, *_, outcome = cells_of(row)  # clean: what XML 1.0 forbids is not printable
         case = ElementTree.SubElement(suite, "testcase", classname=f"specbench.{row.tier}", name=f"{cell} {metric}")
         if row.outcome == "REGRESSION":

@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from specbench.judge.compare import Comparison, Row
+from specbench.judge.compare import Comparison, Finding
 from specbench.show.fitting import Fitted
 from specbench.wording import clean
 
@@ -26,13 +26,13 @@ LEGEND = (
 )
 
 
-def cells_of(row: Row) -> tuple[str, ...]:
+def cells_of(row: Finding) -> tuple[str, ...]:
     """A row as text, in the order of HEADER."""
     return (
         clean(row.cell, 300),
         row.metric,
-        number(row.base),
-        " / ".join(map(number, row.new)) or "–",
+        four_digits(row.base),
+        " / ".join(map(four_digits, row.new)) or "–",
         percent(row.change),
         "–" if row.low is None else f"{percent(row.low)} … {percent(row.high)}",
         percent(row.smallest).lstrip("+-"),
@@ -40,13 +40,13 @@ def cells_of(row: Row) -> tuple[str, ...]:
     )
 
 
-def told(row: Row) -> str:
+def sentence_of(row: Finding) -> str:
     """A row as part of a sentence."""
     change = "" if row.change is None else percent(row.change)
     return " ".join(filter(None, (clean(row.cell, 300), row.metric, change, clean(row.detail, 400))))
 
 
-def number(value: float | None) -> str:
+def four_digits(value: float | None) -> str:
     """Four digits, or a dash."""
     return "–" if value is None or math.isnan(value) else f"{value:.4g}"
 
@@ -58,10 +58,10 @@ def percent(share: float | None) -> str:
 
 def summary(result: Comparison) -> str:
     """One line: how many rows ended how."""
-    counts = {row.outcome: 0 for row in result.rows}
-    for row in result.rows:
+    counts = {row.outcome: 0 for row in result.findings}
+    for row in result.findings:
         counts[row.outcome] += 1
-    return f"{len(result.rows)} compared: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+    return f"{len(result.findings)} compared: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
 
 
 def table(result: Comparison, confidence: float) -> Group:
@@ -70,7 +70,7 @@ def table(result: Comparison, confidence: float) -> Group:
     for name in HEADER:
         text = name in {"cell", "metric", "outcome"}
         drawn.add_column(name, justify="left" if text else "right", overflow="fold" if text else "ellipsis")
-    for row in result.rows:
+    for row in result.findings:
         drawn.add_row(*map(Text, cells_of(row)), style=STYLES.get(row.outcome, "dim"))
     lines = [*result.missing, LEGEND.format(confidence=100 * confidence), summary(result)]
     return Group(Fitted(drawn, keys=2), *(Text(clean(line, 2000)) for line in lines))
@@ -80,7 +80,7 @@ def markdown(result: Comparison, confidence: float) -> str:
     """For a job summary: every text that comes from a file stands in a code span, where nothing is markup or a link."""
     lines = ["### specbench compare", "", f"**{summary(result)}**", ""]
     lines += ["| " + " | ".join(HEADER) + " |", "|---|---|---:|---:|---:|---:|---:|---|"]
-    for row in result.rows:
+    for row in result.findings:
         cell, *middle, _ = cells_of(row)
         outcome = f"**{row.outcome}**" if row.outcome == "REGRESSION" else row.outcome
         outcome += f": {code(row.detail)}" if row.detail else ""
@@ -97,7 +97,7 @@ def code(text: str) -> str:
 
 def as_json(result: Comparison) -> str:
     """Every row with all its fields; a number that is none is null."""
-    rows = [{key: _finite(value) for key, value in asdict(row).items()} for row in result.rows]
+    rows = [{key: _finite(value) for key, value in asdict(row).items()} for row in result.findings]
     content = {"exit_code": result.code, "summary": summary(result), "rows": rows, "missing": list(result.missing)}
     content["unverified"] = list(result.unverified)
     return json.dumps(content, indent=2) + "\n"

@@ -3,8 +3,7 @@
 Knows rows of results.csv; level 1 is the target's, level 2 drafts for it. Methods without inner levels have no lines.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import Group
@@ -12,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.show.fitting import Fitted
-from specbench.wording import literal, number
+from specbench.wording import Row, literal, number_in
 
-Row = Mapping[str, Any]
 Show = Callable[[Row, str], str]  # a column of a row; Markup is a str too
 TITLE = "level by level: level 2 drafts for level 1; c and v in baseline steps"
 COLUMNS = (
@@ -25,7 +23,7 @@ COLUMNS = (
 def depth(row: Row) -> int:
     """How many levels a cell has; 1 of every method that is no nest."""
     level = 1
-    while number(row, f"rounds_{level + 1}") is not None:
+    while number_in(row, f"rounds_{level + 1}") is not None:
         level += 1
     return level
 

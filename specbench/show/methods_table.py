@@ -3,8 +3,7 @@
 Knows rows of results.csv; must not know how they were measured. Of a nest, α and c stand level by level.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import Group
@@ -15,9 +14,8 @@ from specbench.results.cells import MEASURED
 from specbench.show.fitting import Fitted
 from specbench.show.levels_table import depth
 from specbench.show.sweep_table import IDENTITY, LOOKAHEAD, caveats, is_number, lookahead
-from specbench.wording import clean, grouped, literal
+from specbench.wording import Row, clean, grouped, literal
 
-Row = Mapping[str, Any]
 Show = Callable[[Row, str], str]
 FEW = 4  # so many cells stand side by side, with more numbers of each
 LEVELS = ("alpha", "c")  # shown for every level of a nest

@@ -117,7 +117,7 @@ def points(
             picture.tip(axes.add_line(Line2D([a], [b], linestyle="none", **look)), text)
 
 
-def number(row: Mapping[str, Any], column: str) -> float:
+def float_in(row: Mapping[str, Any], column: str) -> float:
     """A column as a number; NaN where there is none."""
     value = row.get(column)
     try:
@@ -126,8 +126,8 @@ def number(row: Mapping[str, Any], column: str) -> float:
         return math.nan
 
 
-def column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [number(row, name) for row in rows]
+def floats_in(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [float_in(row, name) for row in rows]
 
 
 def errors(value: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:

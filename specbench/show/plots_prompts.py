@@ -1,8 +1,7 @@
 """Figures of prompts and of whole cells: speedup by category, prompt by prompt in time, and intervals side by side."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -19,17 +18,16 @@ from specbench.show.plots import (  # fmt: skip
     YELLOW,
     Picture,
     blank,
-    column,
     errors,
+    float_in,
+    floats_in,
     legend,
-    number,
     points,
     spread,
     style,
 )
-from specbench.wording import clean
+from specbench.wording import Row, clean
 
-Row = Mapping[str, Any]
 MOST = 60  # lines of one figure
 FLAGS = (("", BLUE, "o", "usual"), ("mild", YELLOW, "^", "mild outlier"), ("severe", ORANGE, "X", "severe outlier"))
 
@@ -52,7 +50,7 @@ def by_category(parts: Sequence[tuple[str, Interval, int]]) -> Picture | None:
         bars = errors(value, [p[1].low for p in parts], [p[1].high for p in parts])
         drawn = axes.barh(range(len(parts)), value, 0.66, xerr=bars, color="#9cc3dd", ecolor=INK, capsize=3)
         for bar, (name, interval, prompts) in zip(drawn, parts, strict=True):
-            picture.tip(bar, f"{name}: {told(interval)}, {prompts} prompts")
+            picture.tip(bar, f"{name}: {interval_tip(interval)}, {prompts} prompts")
         axes.set_yticks(range(len(parts)), [f"{short(name)} ({n})" for name, _, n in parts])
         axes.axvline(1, color=INK, linewidth=1)
         axes.invert_yaxis()
@@ -60,7 +58,7 @@ def by_category(parts: Sequence[tuple[str, Interval, int]]) -> Picture | None:
     return picture
 
 
-def told(interval: Interval) -> str:
+def interval_tip(interval: Interval) -> str:
     if math.isnan(interval.low):
         return f"{interval.value:.3f}×"
     return f"{interval.value:.3f}× [{interval.low:.3f}, {interval.high:.3f}]"
@@ -74,7 +72,7 @@ def short(name: object, most: int = 34) -> str:
 
 def over_time(samples: Sequence[Row]) -> Picture | None:
     """The speedup of every prompt of one cell in the order in which they were decoded, and the load of the machine."""
-    shown = sorted((s for s in samples if math.isfinite(number(s, "speedup"))), key=lambda s: number(s, "turn"))
+    shown = sorted((s for s in samples if math.isfinite(float_in(s, "speedup"))), key=lambda s: float_in(s, "turn"))
     if len(shown) < 2:
         return None
     with style():
@@ -89,9 +87,10 @@ def over_time(samples: Sequence[Row]) -> Picture | None:
         for flag, colour, marker, label in FLAGS:
             own = [s for s in shown if (s.get("outlier") or "") == flag]
             tips = [
-                f"turn {s.get('turn')}, {short(s.get('prompt'), 60)}: {number(s, 'speedup'):.3f}×, {label}" for s in own
+                f"turn {s.get('turn')}, {short(s.get('prompt'), 60)}: {float_in(s, 'speedup'):.3f}×, {label}"
+                for s in own
             ]
-            points(picture, axes, column(own, "turn"), column(own, "speedup"), tips, color=colour, marker=marker)
+            points(picture, axes, floats_in(own, "turn"), floats_in(own, "speedup"), tips, color=colour, marker=marker)
             if own:
                 axes.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
         axes.axhline(1, color=INK, linewidth=1)
@@ -103,10 +102,10 @@ def over_time(samples: Sequence[Row]) -> Picture | None:
 
 def load(axes: Axes, samples: Sequence[Row]) -> None:
     """The load average as a grey line with its own axis, where it was recorded."""
-    values = column(samples, "load_average")
+    values = floats_in(samples, "load_average")
     if any(map(math.isfinite, values)):
         other = axes.twinx()
-        other.plot(column(samples, "turn"), values, color=MUTED, linewidth=1, linestyle=":")
+        other.plot(floats_in(samples, "turn"), values, color=MUTED, linewidth=1, linestyle=":")
         axes.plot([], [], color=MUTED, linewidth=1, linestyle=":", label="load average (right)")
         other.set_ylabel("load average", color=MUTED)
         other.set_ylim(0, max(1.0, 1.6 * max(v for v in values if math.isfinite(v))))
@@ -116,7 +115,7 @@ def load(axes: Axes, samples: Sequence[Row]) -> None:
 
 def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
     """The speedup of every cell with its interval, given as (run, label, row); None for fewer than two."""
-    shown = [cell for cell in cells if math.isfinite(number(cell[2], "speedup"))][:MOST]
+    shown = [cell for cell in cells if math.isfinite(float_in(cell[2], "speedup"))][:MOST]
     if len(shown) < 2:
         return None
     with style():
@@ -135,7 +134,7 @@ def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
             one_run(picture, axes, [(y, *cell[1:]) for y, cell in enumerate(shown) if cell[0] == run], run, i)
         axes.set_yticks(range(len(shown)), [short(label) for _, label, _ in shown])
         axes.axvline(1, color=INK, linewidth=1)
-        axes.set_xlim(spread([number(r, f"speedup{x}") for *_, r in shown for x in ("_low", "", "_high")], 1.0))
+        axes.set_xlim(spread([float_in(r, f"speedup{x}") for *_, r in shown for x in ("_low", "", "_high")], 1.0))
         axes.invert_yaxis()
         if len(runs) > 1:
             legend(axes, 1)
@@ -145,11 +144,11 @@ def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
 def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]], run: str, place: int) -> None:
     colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
     rows = [row for *_, row in cells]
-    x, y = column(rows, "speedup"), [float(at) for at, *_ in cells]
-    bars = errors(x, column(rows, "speedup_low"), column(rows, "speedup_high"))
+    x, y = floats_in(rows, "speedup"), [float(at) for at, *_ in cells]
+    bars = errors(x, floats_in(rows, "speedup_low"), floats_in(rows, "speedup_high"))
     axes.errorbar(x, y, xerr=bars, color=colour, linestyle="none", elinewidth=1.4, capsize=3, label=short(run, 60))
     tips = [
-        f"{label}: {told(Interval(*(number(row, f'speedup{b}') for b in ('', '_low', '_high'))))}"
+        f"{label}: {interval_tip(Interval(*(float_in(row, f'speedup{b}') for b in ('', '_low', '_high'))))}"
         for _, label, row in cells
     ]
     points(picture, axes, x, y, tips, color=colour, marker=marker)

@@ -17,13 +17,14 @@ from specbench.show.plots import (  # fmt: skip
     YELLOW,
     Picture,
     blank,
-    column,
+    float_in,
+    floats_in,
     legend,
-    number,
     points,
     style,
 )
-from specbench.show.plots_sweep import Lines, Row, is_sweep, looks, method, over_k
+from specbench.show.plots_sweep import Lines, is_sweep, looks, method, over_k
+from specbench.wording import Row
 
 PHASES = (
     ("draft", "round_draft_ms", BLUE, ""),
@@ -48,13 +49,13 @@ def round_against_k(found: Lines) -> Picture | None:
         )
         for name, rows, colour, marker in looks(found):
             if len(found) == 1:
-                stacked(picture, axes, rows, column(rows, "k"))
+                stacked(picture, axes, rows, floats_in(rows, "k"))
             else:
-                x, y = column(rows, "k"), column(rows, "round_ms")
+                x, y = floats_in(rows, "k"), floats_in(rows, "round_ms")
                 axes.plot(x, y, color=colour, marker=marker, label=name)
                 tips = [f"{name}, K = {a:g}: {b:.3f} ms" for a, b in zip(x, y, strict=True)]
                 points(picture, axes, x, y, tips, color=colour, marker=marker)
-        step = column([row for rows in found.values() for row in rows], "baseline_step_ms")
+        step = floats_in([row for rows in found.values() for row in rows], "baseline_step_ms")
         axes.axhline(sum(step) / len(step), color=INK, linestyle="--", linewidth=1.2, label="baseline step")
         axes.set_ylim(bottom=0)
         axes.grid(visible=False, axis="x")
@@ -67,18 +68,18 @@ def stacked(picture: Picture, axes: Axes, rows: Sequence[Row], x: Sequence[float
     base = [0.0] * len(rows)
     draw = axes.barh if flat else axes.bar
     for phase, name, colour, hatch in PHASES:
-        parts = [v if v > 0 else 0.0 for v in column(rows, name)]  # unknown, or a clock's rounding below zero
+        parts = [v if v > 0 else 0.0 for v in floats_in(rows, name)]  # unknown, or a clock's rounding below zero
         look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "label": phase}
         bars = draw(x, parts, 0.72, base, **look)  # type: ignore[arg-type]
         for bar, row, part in zip(bars, rows, parts, strict=True):
-            picture.tip(bar, f"K = {row.get('k')}, {phase}: {part:.3f} ms of {number(row, 'round_ms'):.3f} ms")
+            picture.tip(bar, f"K = {row.get('k')}, {phase}: {part:.3f} ms of {float_in(row, 'round_ms'):.3f} ms")
         base = [a + b for a, b in zip(base, parts, strict=True)]
 
 
 def phases(found: Lines) -> Picture | None:
     """The phases of the mean round of every cell, where the figure over K does not show them."""
     rows = [row for rows in found.values() for row in rows]
-    if not any(math.isfinite(v) for v in column(rows, "round_draft_ms")) or (is_sweep(found) and len(found) == 1):
+    if not any(math.isfinite(v) for v in floats_in(rows, "round_draft_ms")) or (is_sweep(found) and len(found) == 1):
         return None
     rows = rows[:24]
     with style():
@@ -91,7 +92,7 @@ def phases(found: Lines) -> Picture | None:
             height=1.7 + 0.28 * len(rows),
         )
         stacked(picture, axes, rows, range(len(rows)), flat=True)
-        step = column(rows, "baseline_step_ms")
+        step = floats_in(rows, "baseline_step_ms")
         axes.axvline(sum(step) / len(step), color=INK, linestyle="--", linewidth=1.2, label="baseline step")
         axes.set_yticks(range(len(rows)), [f"{method(row)}, K = {row.get('k')}" for row in rows])
         axes.invert_yaxis()
@@ -105,7 +106,7 @@ def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | Non
 
     `tested[i]` says how often position i + 1 was tested over all rows; it may be empty.
     """
-    rows = [row for rows in found.values() for row in rows if math.isfinite(number(row, "acceptance_at_1"))]
+    rows = [row for rows in found.values() for row in rows if math.isfinite(float_in(row, "acceptance_at_1"))]
     if not rows:
         return None
     with style():
@@ -139,6 +140,6 @@ def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | Non
 def positions(row: Row) -> list[float]:
     """acceptance_at_1, _2, … of a row, as far as it has them."""
     found: list[float] = []
-    while math.isfinite(value := number(row, f"acceptance_at_{len(found) + 1}")):
+    while math.isfinite(value := float_in(row, f"acceptance_at_{len(found) + 1}")):
         found.append(value)
     return found

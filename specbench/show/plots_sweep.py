@@ -6,7 +6,6 @@ Figure 1. Knows rows of results.csv; a function returns None where the rows do n
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -17,26 +16,25 @@ from specbench.show.plots import (  # fmt: skip
     ORANGE,
     Picture,
     blank,
-    column,
     errors,
+    float_in,
+    floats_in,
     legend,
-    number,
     points,
     style,
     whole_numbers,
 )
-from specbench.wording import clean
+from specbench.wording import Row, clean
 
-Row = Mapping[str, Any]
 Lines = Mapping[str, Sequence[Row]]  # the rows of one method in the order of K, by its name
 TOKENS = 128  # new tokens whose time Chen et al. show
 
 
-def lines(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The measured rows by method and schedule, each in the order of K."""
     found: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda r: number(r, "k")):
-        if math.isfinite(number(row, "speedup")):
+    for row in sorted(rows, key=lambda r: float_in(r, "k")):
+        if math.isfinite(float_in(row, "speedup")):
             found.setdefault(method(row), []).append(row)
     return found
 
@@ -54,7 +52,7 @@ def is_sweep(found: Lines) -> bool:
 
 
 def ks(found: Lines) -> list[float]:
-    return sorted({number(row, "k") for rows in found.values() for row in rows})
+    return sorted({float_in(row, "k") for rows in found.values() for row in rows})
 
 
 def looks(found: Lines) -> list[tuple[str, Sequence[Row], str, str]]:
@@ -84,12 +82,12 @@ def time_against_k(found: Lines) -> Picture | None:
             found,
         )
         for name, rows, colour, marker in looks(found):
-            x, y = column(rows, "k"), [TOKENS / v for v in column(rows, "tokens_per_second")]
+            x, y = floats_in(rows, "k"), [TOKENS / v for v in floats_in(rows, "tokens_per_second")]
             axes.plot(x, y, color=colour, marker=marker, label=name)
             tips = [f"{name}, K = {a:g}: {b:.3f} s" for a, b in zip(x, y, strict=True)]
             points(picture, axes, x, y, tips, color=colour, marker=marker)
         every = [row for rows in found.values() for row in rows]
-        level = [TOKENS / v for v in column(every, "baseline_tokens_per_second")]
+        level = [TOKENS / v for v in floats_in(every, "baseline_tokens_per_second")]
         axes.axhline(sum(level) / len(level), color=INK, linestyle="--", linewidth=1.2, label="baseline")
         axes.set_ylim(bottom=0)
         legend(axes)
@@ -111,12 +109,12 @@ def acceptance_against_k(found: Lines) -> Picture | None:
         )
         for name, rows, colour, marker in looks(found):
             title = "" if len(found) == 1 else f"{name}: "
-            x, alpha = column(rows, "k"), column(rows, "alpha")
-            bars = errors(alpha, column(rows, "alpha_low"), column(rows, "alpha_high"))
+            x, alpha = floats_in(rows, "k"), floats_in(rows, "alpha")
+            bars = errors(alpha, floats_in(rows, "alpha_low"), floats_in(rows, "alpha_high"))
             axes.errorbar(x, alpha, yerr=bars, color=colour, capsize=2, elinewidth=1, marker=marker, label=f"{title}α")
             points(picture, axes, x, alpha, [f"{name}, K = {a:g}: α = {b:.3f}" for a, b in zip(x, alpha, strict=True)],
                    color=colour, marker=marker)  # fmt: skip
-            share = column(rows, "accepted_per_drafted")
+            share = floats_in(rows, "accepted_per_drafted")
             axes.plot(x, share, color=colour, linestyle=":", marker=marker, fillstyle="none",
                       label=f"{title}accepted ÷ drafted")  # fmt: skip
         axes.set_ylim(0, 1.02)
@@ -140,10 +138,10 @@ def speedup_against_k(found: Lines) -> Picture | None:
         axes.axhline(1, color=INK, linewidth=1)
         for name, rows, colour, marker in looks(found):
             title = "" if len(found) == 1 else f"{name}: "
-            x, y = column(rows, "k"), column(rows, "speedup")
-            bars = errors(y, column(rows, "speedup_low"), column(rows, "speedup_high"))
+            x, y = floats_in(rows, "k"), floats_in(rows, "speedup")
+            bars = errors(y, floats_in(rows, "speedup_low"), floats_in(rows, "speedup_high"))
             axes.errorbar(x, y, yerr=bars, color=colour, marker=marker, capsize=3, label=f"{title}measured")
-            points(picture, axes, x, y, [measured(row) for row in rows], color=colour, marker=marker)
+            points(picture, axes, x, y, [speedup_tip(row) for row in rows], color=colour, marker=marker)
             predictions(axes, x, rows, title, (colour, colour) if title else (ORANGE, INK))
         legend(axes, 3 if len(found) == 1 else 2)
     return picture
@@ -151,16 +149,16 @@ def speedup_against_k(found: Lines) -> Picture | None:
 
 def predictions(axes: Axes, x: Sequence[float], rows: Sequence[Row], title: str, colours: tuple[str, str]) -> None:
     """Both predictions as lines over K; the calibrated one in front, for it often hides behind the measured one."""
-    formula, calibrated = column(rows, "speedup_predicted"), column(rows, "speedup_calibrated")
+    formula, calibrated = floats_in(rows, "speedup_predicted"), floats_in(rows, "speedup_calibrated")
     axes.plot(x, formula, color=colours[0], linestyle="--", linewidth=1.3, label=f"{title}formula")
     axes.plot(x, calibrated, color=colours[1], linestyle=":", marker="s", markersize=9, fillstyle="none",
               markeredgewidth=0.9, linewidth=1.3, label=f"{title}calibrated", zorder=4)  # fmt: skip
 
 
-def measured(row: Row) -> str:
+def speedup_tip(row: Row) -> str:
     """A speedup in words, with its interval and the predictions."""
-    value, low, high = (number(row, f"speedup{x}") for x in ("", "_low", "_high"))
-    formula, calibrated = number(row, "speedup_predicted"), number(row, "speedup_calibrated")
+    value, low, high = (float_in(row, f"speedup{x}") for x in ("", "_low", "_high"))
+    formula, calibrated = float_in(row, "speedup_predicted"), float_in(row, "speedup_calibrated")
     return (
         f"{method(row)}, K = {row.get('k')}: {value:.3f}× [{low:.3f}, {high:.3f}], "
         f"formula {formula:.3f}, calibrated {calibrated:.3f}"

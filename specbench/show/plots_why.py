@@ -1,8 +1,7 @@
 """Figures of the reasons: the waterfall from the formula to the measurement, and what a pass costs by its width."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
@@ -15,10 +14,10 @@ from specbench.show.plots import (  # fmt: skip
     ORANGE,
     Picture,
     blank,
-    column,
     errors,
+    float_in,
+    floats_in,
     legend,
-    number,
     points,
     spread,
     style,
@@ -26,8 +25,8 @@ from specbench.show.plots import (  # fmt: skip
 )
 from specbench.show.plots_sweep import method
 from specbench.show.why_table import OF_NESTS
+from specbench.wording import Row
 
-Row = Mapping[str, Any]
 STEPS = (  # label, column, whether it is a speedup (else a difference of two)
     ("formula, later drafts' cost", "speedup_ideal", True),
     ("first drafted token", "term_first_draft", False),
@@ -52,7 +51,7 @@ PASSED = (
 def waterfall(row: Row) -> Picture | None:
     """From the formula to the measured speedup of one cell; None where its run has no such terms."""
     steps = steps_of([row])
-    values = [number(row, name) for _, name, _ in steps]
+    values = [float_in(row, name) for _, name, _ in steps]
     if not all(map(math.isfinite, values)):
         return None
     with style():
@@ -95,7 +94,7 @@ def step(picture: Picture, axes: Axes, place: int, label: str, value: float, lev
 
 def steps_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
     """The steps of the waterfalls of some cells: what nests alone have only where there is one."""
-    nests = any(number(row, OF_NESTS) not in (0, None) for row in rows)
+    nests = any(float_in(row, OF_NESTS) not in (0, None) for row in rows)
     return [one for one in STEPS if nests or one[1] != OF_NESTS]
 
 
@@ -109,7 +108,7 @@ def levels(steps: Sequence[tuple[str, str, bool]], values: Sequence[float]) -> l
 
 def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
     """Milliseconds of a pass of one model against the tokens fed in it, a line for every context length."""
-    own = [r for r in rows if r.get("model") == model and math.isfinite(number(r, "milliseconds"))]
+    own = [r for r in rows if r.get("model") == model and math.isfinite(float_in(r, "milliseconds"))]
     if not own:
         return None
     with style():
@@ -120,11 +119,11 @@ def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
             "tokens drafted one after the other" if model == DRAFT else "tokens in the pass",
             "milliseconds",
         )
-        contexts = sorted({number(r, "context") for r in own})
+        contexts = sorted({float_in(r, "context") for r in own})
         for i, context in enumerate(contexts):
-            at = sorted((r for r in own if number(r, "context") == context), key=lambda r: number(r, "width"))
+            at = sorted((r for r in own if float_in(r, "context") == context), key=lambda r: float_in(r, "width"))
             curve(picture, axes, at, f"context {context:g}", i)
-        whole_numbers(axes, sorted({number(r, "width") for r in own}))
+        whole_numbers(axes, sorted({float_in(r, "width") for r in own}))
         axes.set_ylim(bottom=0)
         legend(axes, 3)
     return picture
@@ -132,10 +131,12 @@ def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
 
 def curve(picture: Picture, axes: Axes, rows: Sequence[Row], label: str, place: int) -> None:
     colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-    x, y = column(rows, "width"), column(rows, "milliseconds")
-    bars = errors(y, column(rows, "low"), column(rows, "high"))
+    x, y = floats_in(rows, "width"), floats_in(rows, "milliseconds")
+    bars = errors(y, floats_in(rows, "low"), floats_in(rows, "high"))
     axes.errorbar(x, y, yerr=bars, color=colour, marker=marker, capsize=2, elinewidth=1, label=label)
-    tips = [f"{label}, {a:g} tokens: {b:.3f} ms, v = {number(r, 'v'):.3f}" for a, b, r in zip(x, y, rows, strict=True)]
+    tips = [
+        f"{label}, {a:g} tokens: {b:.3f} ms, v = {float_in(r, 'v'):.3f}" for a, b, r in zip(x, y, rows, strict=True)
+    ]
     points(picture, axes, x, y, tips, color=colour, marker=marker)
     if x and x[0] == 1 and rows[0].get("model") != DRAFT:
         axes.axhline(FREE * y[0], color=colour, linestyle="--", linewidth=0.9)

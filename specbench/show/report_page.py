@@ -5,7 +5,7 @@ hostile: every value that a template prints is stripped of control characters an
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,8 @@ from specbench.show.plots_why import steps_of
 from specbench.show.report_calibration import COLUMNS, CalibrationPart, calibration_part, is_calibration
 from specbench.show.report_parts import RunPart, run_part
 from specbench.show.table_lines import lines_of
-from specbench.wording import clean, first_line, text
+from specbench.wording import Row, clean, first_line, text_in
 
-Row = Mapping[str, Any]
 LONGEST = 2000  # characters of one text on the page
 FOLDER = "plots"
 
@@ -109,7 +108,7 @@ def environment() -> Environment:
         "point": point,
         "point_columns": COLUMNS,
         "verdict": verdict_lines,
-        "columns": writing.columns,
+        "columns": writing.column_names,
         "batch_labels": [label.replace("\n", " ") for label, _ in batch_table.COLUMNS],
         "batch_line": batch_line,
         "label": report_parts.label,
@@ -120,7 +119,9 @@ def environment() -> Environment:
 
 def title(runs: Sequence[RunPart]) -> str:
     """The pairs of the page, the first few by name."""
-    pairs = list(dict.fromkeys(f"{text(r, 'target')} ← {text(r, 'draft') or 'no draft'}" for p in runs for r in p.rows))
+    pairs = list(
+        dict.fromkeys(f"{text_in(r, 'target')} ← {text_in(r, 'draft') or 'no draft'}" for p in runs for r in p.rows)
+    )
     return ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "") or "calibration"
 
 
@@ -139,7 +140,7 @@ def shown(value: object) -> object:
 
 def measured(row: Row, column: str) -> Markup:
     """A column of a row as the tables show it."""
-    return number(row.get(column), run_table.cell_text(row, column), column, text(row, "cell"))
+    return number(row.get(column), run_table.cell_text(row, column), column, text_in(row, "cell"))
 
 
 def interval(row: Row, name: str) -> Markup:
@@ -153,20 +154,20 @@ def exact(row: Row, column: str) -> Markup:
     """A column with more digits than the tables show, for the list of all columns."""
     value = row.get(column)
     told = f"{value:.6g}" if isinstance(value, float) else run_table.cell_text(row, column)
-    return number(value, told, column, text(row, "cell"))
+    return number(value, told, column, text_in(row, "cell"))
 
 
 def point(row: Row, column: str) -> Markup:
     """A value of calibration.csv, whose rows are text."""
-    value, place = plots.number(row, column), "/".join(text(row, name) for name in COLUMNS[:3])
-    told = text(row, column) if column in COLUMNS[:3] else f"{value:.3f}"
-    return number(text(row, column) if math.isfinite(value) else None, told, column, place)
+    value, place = plots.float_in(row, column), "/".join(text_in(row, name) for name in COLUMNS[:3])
+    told = text_in(row, column) if column in COLUMNS[:3] else f"{value:.3f}"
+    return number(text_in(row, column) if math.isfinite(value) else None, told, column, place)
 
 
 def batch_line(row: Row) -> list[str | Markup]:
     """A row of the table by batch; how it ended where it has no numbers."""
     told = batch_table.line(row, run_table.cell_text)
-    if text(row, "status") not in MEASURED:
+    if text_in(row, "status") not in MEASURED:
         return [*told]
     names = [column for _, column in batch_table.COLUMNS]
     return [*told[:2], *(interval(row, "speedup") if n == "speedup_interval" else measured(row, n) for n in names[2:])]
@@ -180,7 +181,7 @@ def level_lines(group: Sequence[Row]) -> list[list[str | Markup]]:
 
 def number(value: Any, told: str, column: str, cell: str) -> Markup:
     """A number as `told`, with its column, its cell and its text in the CSV file; what is none as text alone."""
-    exact = writing.plain(value)
+    exact = writing.csv_cell(value)
     if exact == "" or isinstance(value, bool) or (isinstance(value, str) and column not in COLUMNS):
         return Markup("{}").format(shown(told))
     parts = (shown(part) for part in (exact, column, cell, told))

@@ -12,19 +12,18 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.judge.settling import with_command
-from specbench.judge.verdict import QUESTION, Verdict, verdict
+from specbench.judge.verdict import QUESTION, Recommendation, recommend
 from specbench.results import trace_file
 from specbench.results.cells import MEASURED, Cell, speedup_of
 from specbench.results.reading import read_run
 from specbench.results.trace_file import TokenView
 from specbench.show import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, run_table
 from specbench.show.batch_table import by_batch
-from specbench.show.plots import Picture, number
+from specbench.show.plots import Picture, float_in
 from specbench.show.sweep_table import LOOKAHEAD, caveats, heading, lookahead
 from specbench.spec import BASELINE, RunSpec
-from specbench.wording import grouped, text
+from specbench.wording import Row, grouped, text_in
 
-Row = Mapping[str, Any]
 MACHINE = ("device_name", "cores", "threads", "platform", "fingerprint", "load_average")
 VERSIONS = ("specbench", "torch", "transformers", "python", "cuda")
 TRACES = 5  # traces of one run that are shown
@@ -39,7 +38,7 @@ class Question:
 
     heading: str
     settings: str
-    verdict: Verdict | None
+    verdict: Recommendation | None
     rows: Sequence[Row]
     best: Row | None
     pictures: Sequence[Picture]
@@ -79,7 +78,7 @@ def run_part(path: Path) -> RunPart:
         name=run.path.resolve().name,
         facts=facts(run.description),
         rows=rows,
-        questions=questions(run.cells, rows, text(run.description, "command")),
+        questions=questions(run.cells, rows, text_in(run.description, "command")),
         batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
         notes=[*run_table.notes(rows), *unread],
         traces=views,
@@ -96,7 +95,7 @@ def facts(description: Mapping[str, Any]) -> dict[str, str]:
         return " · ".join(f"{name.replace('_', ' ')} {values[name]}" for name in names if name in values)
 
     names = MACHINE if known.get("cpu") == known.get("device_name") else ("cpu", *MACHINE)
-    lines = {"started": when(text(description, "started")), "command": text(description, "command")}
+    lines = {"started": when(text_in(description, "started")), "command": text_in(description, "command")}
     lines |= {"machine": told(names), "versions": told(VERSIONS)}
     return {name: value for name, value in lines.items() if value}
 
@@ -114,7 +113,7 @@ def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
     views, notes = [], []
     for file in sorted(path.glob("trace*.json"))[:TRACES]:
         try:
-            views.append((file.name, trace_file.read(file)))
+            views.append((file.name, trace_file.read_trace(file)))
         except UsageError as error:
             notes.append(str(error))
     return views, notes
@@ -123,17 +122,19 @@ def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
 def questions(cells: Sequence[Cell], rows: Sequence[Row], command: str) -> list[Question]:
     """The cells by question, each with its verdict; `command` made the run."""
     groups = grouped(zip(cells, rows, strict=True), lambda pair: key(pair[1]))
-    asked = dict.fromkeys(key(r) for r in rows if text(r, "method") != BASELINE)
-    verdicts = dict(zip(asked, verdict(with_command(rows, command)), strict=True))
+    asked = dict.fromkeys(key(r) for r in rows if text_in(r, "method") != BASELINE)
+    verdicts = dict(zip(asked, recommend(with_command(rows, command)), strict=True))
     apart = [name for name in QUESTION if name in run_table.SETTINGS and varies(rows, name)]  # besides the data set
     return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1])), apart) for g in groups]
 
 
 def key(row: Row) -> tuple[str, ...]:
-    return tuple(text(row, name) for name in QUESTION)
+    return tuple(text_in(row, name) for name in QUESTION)
 
 
-def question(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None, apart: Sequence[str]) -> Question:
+def question(
+    cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None, apart: Sequence[str]
+) -> Question:
     """`apart`: the settings that tell this question from the others on the same data set."""
     varying = [s for s in run_table.SETTINGS if varies(rows, s)]
     best = best_of(cells, rows, found)
@@ -147,21 +148,21 @@ def question(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None, 
     )
 
 
-def best_of(cells: Sequence[Cell], rows: Sequence[Row], found: Verdict | None) -> tuple[Cell, Row] | None:
+def best_of(cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None) -> tuple[Cell, Row] | None:
     """The cell that the verdict names; where there is none, the fastest."""
-    pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(number(r, "speedup"))]
+    pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(float_in(r, "speedup"))]
     chosen = [p for p in pairs if found and named(p[0].spec) == named(found)]
     return max(chosen or pairs, key=lambda p: p[1]["speedup"], default=None)
 
 
-def named(found: Verdict | RunSpec) -> tuple[str, str, float | None, int | None]:
+def named(found: Recommendation | RunSpec) -> tuple[str, str, float | None, int | None]:
     """What tells the cells of a question apart."""
     return found.method, found.schedule, found.confidence, found.k
 
 
 def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] | None) -> Iterator[Picture]:
     """The figures of a question, those that its cells have the numbers for."""
-    lines = plots_sweep.lines(rows)
+    lines = plots_sweep.by_method(rows)
     found = [
         plots_sweep.speedup_against_k(lines),
         plots_sweep.time_against_k(lines),
@@ -203,9 +204,9 @@ def side_by_side(parts: Sequence[RunPart]) -> Picture | None:
 def label(row: Row, rows: Sequence[Row]) -> str:
     """What tells the cell of a row from the others among `rows`: its lookahead, and the settings that vary."""
     names = {
-        "dataset": run_table.title(text(row, "dataset")),
-        "method": text(row, "method"),
-        "target": text(row, "target"),
+        "dataset": run_table.title(text_in(row, "dataset")),
+        "method": text_in(row, "method"),
+        "target": text_in(row, "target"),
     }
     first = [name for setting, name in names.items() if varies(rows, setting)]
     others = [s for s in run_table.SETTINGS if s not in (*LOOKAHEAD, *names) and varies(rows, s)]
@@ -214,10 +215,10 @@ def label(row: Row, rows: Sequence[Row]) -> str:
 
 def setting(row: Row, name: str) -> str:
     """A setting with its value."""
-    return f"{'T' if name == 'temperature' else name.replace('_', ' ')} {text(row, name) or '–'}"
+    return f"{'T' if name == 'temperature' else name.replace('_', ' ')} {text_in(row, name) or '–'}"
 
 
 def varies(rows: Sequence[Row], setting: str) -> bool:
     """Whether a setting tells rows apart; a cell that failed early has nothing resolved, which is no difference."""
-    found = {text(row, setting) for row in rows}
+    found = {text_in(row, setting) for row in rows}
     return len(found - {""} if setting.endswith("_resolved") else found) > 1

@@ -6,7 +6,7 @@ The screen shows what a reader decides by and only those settings that vary; the
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -16,10 +16,10 @@ from rich.text import Text
 from specbench.judge.advice import costly_verification, losing
 from specbench.judge.candidates import distance_of
 from specbench.judge.settling import with_command
-from specbench.judge.verdict import verdict
+from specbench.judge.verdict import recommend
 from specbench.results.noise import Diagnostics, warnings
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
-from specbench.results.writing import finite, write_rows
+from specbench.results.writing import json_rows, write_rows
 from specbench.show.batch_table import batch_markdown, batch_table, by_batch
 from specbench.show.fitting import Fitted, draw, sentence
 from specbench.show.levels_table import levels_markdown, levels_table
@@ -27,12 +27,11 @@ from specbench.show.methods_table import by_method, methods_markdown, methods_ta
 from specbench.show.methods_table import name_of as name_of_method
 from specbench.show.sweep_table import caveats, lookahead, series, sweep_markdown, sweep_table
 from specbench.show.table_lines import lines_of
-from specbench.show.verdict_lines import lines
-from specbench.show.verdict_lines import markdown as verdict_markdown
+from specbench.show.verdict_lines import markdown_sentences as verdict_markdown
+from specbench.show.verdict_lines import sentences
 from specbench.show.why_table import why_table
-from specbench.wording import clean, counted, literal
+from specbench.wording import Row, clean, counted, literal
 
-Row = Mapping[str, Any]
 FORMATS = ("table", "csv", "json", "jsonl", "md")
 SETTINGS = ("target", "draft", "model", "method", "k", "schedule", "confidence", "acceptance", "dtype_resolved",
             "draft_dtype_resolved", "temperature", "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos",
@@ -76,8 +75,8 @@ def name_of(row: Row, rows: Sequence[Row]) -> str:
 
 def remarks(rows: Sequence[Row], command: str = "") -> list[str]:
     """What stands below the tables: notes, and the answer for every data set. `command` made the run."""
-    answers = verdict(with_command(rows, command))
-    return [*map(shown, notes(rows)), *(shown(line) for answer in answers for line in lines(answer))]
+    answers = recommend(with_command(rows, command))
+    return [*map(shown, notes(rows)), *(shown(line) for answer in answers for line in sentences(answer))]
 
 
 def run_table(rows: Sequence[Row]) -> Group:
@@ -204,9 +203,9 @@ def rendered(rows: Sequence[Row], style: str, command: str = "") -> str:
         write_rows(buffer, rows)
         return buffer.getvalue()
     if style == "json":
-        return json.dumps(finite(rows), indent=2) + "\n"
+        return json.dumps(json_rows(rows), indent=2) + "\n"
     if style == "jsonl":
-        return "".join(json.dumps(row) + "\n" for row in finite(rows))
+        return "".join(json.dumps(row) + "\n" for row in json_rows(rows))
     return markdown(rows, command)
 
 
@@ -218,7 +217,7 @@ def markdown(rows: Sequence[Row], command: str = "") -> str:
     parts += [run_markdown(alone)] if alone else []
     parts += [table] if (table := levels_markdown(rows, [name_of(row, rows) for row in rows], cell_text)) else []
     parts += [batch_markdown(group, cell_text) for group in by_batch(rows)]
-    answers = [verdict_markdown(answer) for answer in verdict(with_command(rows, command))]
+    answers = [verdict_markdown(answer) for answer in recommend(with_command(rows, command))]
     listed = "".join(f"- {literal(shown(note))}\n" for note in notes(rows))
     listed += "".join("- " + "\n  - ".join(answer) + "\n" for answer in answers)
     return "\n".join([*parts, listed] if listed else parts)

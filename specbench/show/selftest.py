@@ -4,7 +4,7 @@ Knows measured cells; must not know how they came to be measured. Both come from
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -15,6 +15,7 @@ from specbench.results import noise, statistics
 from specbench.results.cells import Cell, by_prompt, speedup_of
 from specbench.show.fitting import Fitted
 from specbench.show.run_table import shown, title
+from specbench.wording import Row
 
 LEVEL, POWER = 0.975, 0.8
 EFFECTS = (1, 2, 5)  # percent
@@ -23,7 +24,6 @@ FLOOR = (
     "this is the noise of the machine alone: a method also gains more on some prompts than on others, so the intervals "
     "of a run are wider. No speedup that differs from 1 by less than the smallest effect should be believed"
 )
-Row = Mapping[str, Any]
 Line = tuple[str, Callable[[Row], str]]
 
 

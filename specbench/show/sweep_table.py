@@ -4,7 +4,7 @@ Knows rows of results.csv; must not know how they were measured.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,8 @@ from rich.text import Text
 from specbench.judge.verdict import SYNTHETIC
 from specbench.results.cells import MEASURED
 from specbench.show.fitting import Fitted
-from specbench.wording import clean, grouped, literal
+from specbench.wording import Row, clean, grouped, literal
 
-Row = Mapping[str, Any]
 LOOKAHEAD = ("k", "schedule", "confidence")
 IDENTITY = ("target", "draft", "target_revision", "draft_revision", "model", "method", "acceptance", "dataset",
             "column", "template", "limit", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta",

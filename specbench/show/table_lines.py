@@ -6,8 +6,8 @@ Knows columns of results.csv and their names for readers; must not know how a ta
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.judge.advice import branches
-from specbench.wording import number
+from specbench.judge.advice import drafts_trees
+from specbench.wording import number_in
 
 Line = tuple[str, str, str]  # label, column, what it is
 ROWS: tuple[Line, ...] = (
@@ -38,8 +38,8 @@ DISTANCE: Line = (
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
     """The lines of a table of these cells: nodes where one drafts trees, the distance where one is lossy."""
-    trees = any(map(branches, rows))
-    lossy = any((number(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
+    trees = any(map(drafts_trees, rows))
+    lossy = any((number_in(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
     found = [*ROWS, *([DISTANCE] if lossy else [])]
     before = [column for _, column, _ in found].index("v")
     return [*found[:before], *([NODES] if trees else []), *found[before:]]

@@ -4,46 +4,46 @@ Knows verdicts; must not know how they came about. Names in them come from files
 """
 
 from specbench.judge.settling import least_prompts
-from specbench.judge.verdict import SYNTHETIC, Verdict
+from specbench.judge.verdict import SYNTHETIC, Recommendation
 from specbench.results.statistics import FEWEST
-from specbench.wording import clean, counted, literal, shown, span, verbatim
+from specbench.wording import clean, counted, formatted, interval_text, literal, verbatim
 
 LONGEST = 1000  # characters of a line
 
 
-def lines(found: Verdict) -> list[str]:
+def sentences(found: Recommendation) -> list[str]:
     """The verdict in a few sentences, one a line, fit for a terminal."""
     settle = f"{found.settle}: {found.command}" if found.command else found.settle
     return [line for line in (headline(found), clean(settle, LONGEST), *details(found)) if line]
 
 
-def markdown(found: Verdict) -> list[str]:
+def markdown_sentences(found: Recommendation) -> list[str]:
     """The same sentences as Markdown, the command as it is to be copied."""
     settle = f"{literal(found.settle)}: {verbatim(found.command)}" if found.command else literal(found.settle)
     return [line for line in (f"**{literal(headline(found))}**", settle, *map(literal, details(found))) if line]
 
 
-def headline(found: Verdict) -> str:
+def headline(found: Recommendation) -> str:
     """The answer in one line, with all that keeps it from being a plain one."""
     return " ".join(part for part in (lead(found), why(found)) if part)
 
 
-def lead(found: Verdict) -> str:
+def lead(found: Recommendation) -> str:
     """The answer and what it means, or what it leans to."""
     return clean(_lead(found), LONGEST)
 
 
-def why(found: Verdict) -> str:
+def why(found: Recommendation) -> str:
     """Why an answer is provisional; empty where it is not."""
     return clean("; ".join(found.reasons), LONGEST) if found.answer == "PROVISIONAL" else ""
 
 
-def details(found: Verdict) -> list[str]:
+def details(found: Recommendation) -> list[str]:
     """The figures behind the answer, what was left out and what was not measured."""
     return [clean(line, LONGEST) for line in (*_figures(found), *_remarks(found)) if line]
 
 
-def _lead(found: Verdict) -> str:
+def _lead(found: Recommendation) -> str:
     if found.acceptance and found.best:
         return f"UNCLEAR — synthetic acceptance: {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
     if found.answer == "YES":
@@ -52,11 +52,11 @@ def _lead(found: Verdict) -> str:
         return f"NO — speculative decoding is slower here: {found.best} is the least slow"
     if found.answer == "PROVISIONAL":
         least = "" if found.leaning == "YES" else " is the least slow"
-        return f"PROVISIONAL — leaning {found.leaning}: {found.best}{least}, {shown(found.speedup, '.2f')}×"
+        return f"PROVISIONAL — leaning {found.leaning}: {found.best}{least}, {formatted(found.speedup, '.2f')}×"
     return f"UNCLEAR — {_unclear(found)}"
 
 
-def _unclear(found: Verdict) -> str:
+def _unclear(found: Recommendation) -> str:
     if not found.best:
         return "no cell was measured that could be recommended"
     if found.draws and found.draws < FEWEST:
@@ -68,11 +68,11 @@ def _unclear(found: Verdict) -> str:
     settle = "settles" if found.more_prompts == 1 else "settle"
     return (
         f"it may be faster or slower: about {counted(found.more_prompts, 'more prompt')} {settle} it "
-        f"if {found.best} stays at {shown(found.speedup)}×"
+        f"if {found.best} stays at {formatted(found.speedup)}×"
     )
 
 
-def _too_few(found: Verdict, draws: int) -> str:
+def _too_few(found: Recommendation, draws: int) -> str:
     """So few draws promise nothing: what their interval is tomorrow is anybody's guess."""
     over = counted(draws, "prompt" if draws == found.prompts else "turn")
     enough = least_prompts(found.batch)
@@ -82,8 +82,14 @@ def _too_few(found: Verdict, draws: int) -> str:
     return f"it may be faster or slower, and {over} say little{start}"
 
 
-def _figures(found: Verdict) -> list[str]:
-    parts = [found.dataset, f"T = {shown(found.temperature, 'g')}", f"batch {found.batch}", found.dtype, found.device]
+def _figures(found: Recommendation) -> list[str]:
+    parts = [
+        found.dataset,
+        f"T = {formatted(found.temperature, 'g')}",
+        f"batch {found.batch}",
+        found.dtype,
+        found.device,
+    ]
     place = ", ".join(part for part in parts if part)
     if not found.best:
         return [place]
@@ -92,18 +98,19 @@ def _figures(found: Verdict) -> list[str]:
     prompts = counted(found.prompts, "prompt") if found.prompts else "– prompts"
     flat = f"   optimum flat: K = {found.near_best} within 1 %" if set(found.near_best) & set("-,") else ""
     return [
-        f"speedup {shown(found.speedup)}× {span(found.low, found.high)} 95 %{best_of} "
+        f"speedup {formatted(found.speedup)}× {interval_text(found.low, found.high)} 95 %{best_of} "
         f"(paired by prompt, {prompts}{repeats})   {place}",
-        f"predicted {shown(found.predicted)}×, with measured costs {shown(found.calibrated)}×   "
-        f"alpha {shown(found.alpha)} {span(found.alpha_low, found.alpha_high)}   c {shown(found.c)}{flat}",
+        f"predicted {formatted(found.predicted)}×, with measured costs {formatted(found.calibrated)}×   "
+        f"alpha {formatted(found.alpha)} {interval_text(found.alpha_low, found.alpha_high)}   "
+        f"c {formatted(found.c)}{flat}",
     ]
 
 
-def _remarks(found: Verdict) -> list[str]:
+def _remarks(found: Recommendation) -> list[str]:
     even = ""
     if found.break_even_alpha is not None:
-        even = f"break-even: by the formula alpha > c ({shown(found.break_even_alpha)})"
+        even = f"break-even: by the formula alpha > c ({formatted(found.break_even_alpha)})"
         if found.break_even_alpha_measured is not None:
-            even += f"; with the costs measured for {found.best}: alpha > {shown(found.break_even_alpha_measured)}"
+            even += f"; with the costs measured for {found.best}: alpha > {formatted(found.break_even_alpha_measured)}"
     gaps = f"not measured: {'; '.join(found.not_measured)}"
     return [even, *(f"left out: {reason}" for reason in found.left_out), gaps]

@@ -49,7 +49,7 @@ class Search:
     @classmethod
     def over(cls, acceptance: Sequence[float], nodes: int, depth: int) -> "Search":
         """The dynamic programme; `nodes` and `depth` at least 1. ValueError if an argument is out of range."""
-        check(acceptance)
+        check_acceptance(acceptance)
         if min(nodes, depth) < 1:
             raise ValueError(f"a tree has a node and a level at least, asked were {nodes} and {depth}")
         subtree = [(NEVER, 1.0, *[NEVER] * nodes)]
@@ -58,7 +58,7 @@ class Search:
             below = subtree[-1]
             children = [(0.0, *[NEVER] * nodes)]
             for chance in acceptance:
-                children.append(joined(children[-1], scaled(below, chance), nodes))
+                children.append(with_child(children[-1], scaled(below, chance), nodes))
             forest.append(tuple(children))
             subtree.append((NEVER, *(1 + max(some[m] for some in children) for m in range(nodes + 1))))
         return cls(tuple(acceptance), tuple(subtree), tuple(forest))
@@ -97,7 +97,7 @@ def scaled(tokens: Sequence[float], chance: float) -> tuple[float, ...]:
     return tuple(chance * some if some > NEVER else NEVER for some in tokens)
 
 
-def joined(before: Sequence[float], child: Sequence[float], nodes: int) -> tuple[float, ...]:
+def with_child(before: Sequence[float], child: Sequence[float], nodes: int) -> tuple[float, ...]:
     """One child more: for every number of nodes the best way to share them between it and those before it."""
     backwards = child[nodes::-1]
     return (NEVER, *(max(map(add, before[:m], backwards[nodes - m : nodes])) for m in range(1, nodes + 1)))
@@ -123,7 +123,7 @@ def best_sizes(
     return tuple(found)
 
 
-def check(acceptance: Sequence[float]) -> None:
+def check_acceptance(acceptance: Sequence[float]) -> None:
     """ValueError unless the chances are those of the children of one node, of which at most one is accepted."""
     if not acceptance or not all(0 <= chance <= 1 for chance in acceptance) or sum(acceptance) > 1 + 1e-9:
         raise ValueError(f"acceptance: chances of places among siblings, together at most 1, found {list(acceptance)}")

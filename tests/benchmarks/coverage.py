@@ -20,7 +20,7 @@ from rich.table import Table
 from scipy.special import ndtr, ndtri
 
 from specbench.results import noise
-from specbench.results.statistics import Interval, ratio_of_totals, speedup
+from specbench.results.statistics import Interval, ratio_of_totals, speedup_interval
 
 Numbers = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], tuple[Numbers, Numbers]]
@@ -66,7 +66,7 @@ def acceptances(mean: float, sd: float) -> tuple[Draw, float]:
 
 def shipped_speedup(parts: Numbers, wholes: Numbers) -> Interval:
     ones = [1] * len(parts)
-    return speedup(parts.tolist(), ones, wholes.tolist(), ones)
+    return speedup_interval(parts.tolist(), ones, wholes.tolist(), ones)
 
 
 def shipped_share(parts: Numbers, wholes: Numbers) -> Interval:

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specbench.judge.compare import CONFIDENCE, RATIO_MARGIN, RATIOS
-from specbench.judge.holm_test import COLUMNS, METRICS, Criterion, Totals, Trial, estimate, judge
+from specbench.judge.holm_test import METRICS, TOTALLED, Criterion, Totals, Trial, decide, estimate
 
 SLOWDOWN, PAIRED_SD, OUTLIERS, OUTLIER = 1.05, 0.08, 0.03, 0.20
 SHAPES = ((20, 1), (20, 3), (48, 1), (48, 3))  # prompts, repetitions
@@ -51,7 +51,7 @@ def run(rng: np.random.Generator, length: np.ndarray, gain: np.ndarray, repeat: 
 
     rounds = length / 3 * repeat
     base, seconds = times(length * 0.01), times(length * 0.01 / gain) * slower
-    found = dict.fromkeys(COLUMNS, rounds) | {"baseline_seconds": base, "seconds": seconds}
+    found = dict.fromkeys(TOTALLED, rounds) | {"baseline_seconds": base, "seconds": seconds}
     found |= {"baseline_verify_seconds": times(length * 0.008), "verify_seconds": times(rounds * 0.012) * slower}
     found |= {"draft_seconds": times(rounds * 0.004) * slower, "drafted": 4 * rounds, "tested": 3 * rounds}
     return found | {"tokens": length * repeat, "baseline_tokens": length * repeat, "baseline_rounds": length * repeat}
@@ -59,7 +59,7 @@ def run(rng: np.random.Generator, length: np.ndarray, gain: np.ndarray, repeat: 
 
 def summed(runs: Iterable[Totals]) -> Totals:
     held = list(runs)
-    return {name: np.sum([one[name] for one in held], axis=0) for name in COLUMNS}
+    return {name: np.sum([one[name] for one in held], axis=0) for name in TOTALLED}
 
 
 def alarm(pairs: Pairs) -> bool:
@@ -70,7 +70,7 @@ def alarm(pairs: Pairs) -> bool:
         metric = METRICS[one.metric]
         runs = tuple(estimate(metric, base, new, paired=True) for base, new in pairs)
         trials.append(Trial(one, estimate(metric, *whole, paired=True), runs))
-    return any(verdict.outcome == "REGRESSION" for verdict in judge(trials, 1 - CONFIDENCE))
+    return any(verdict.outcome == "REGRESSION" for verdict in decide(trials, 1 - CONFIDENCE))
 
 
 def plain(pair: tuple[Totals, Totals], margin: float) -> bool:

@@ -21,7 +21,7 @@ from specbench.measure.order import order_of
 from specbench.models.checkpoints.loading import resolve_device
 from specbench.results.environment import environment, load_average, now
 from specbench.results.statistics import Interval
-from specbench.results.writing import columns, replace_text, write_csv
+from specbench.results.writing import column_names, replace_text, write_csv
 from specbench.spec import RunSpec
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Sheet:
 
     def markdown(self) -> str:
         """As it stands in a file of results."""
-        names = columns(self.rows)
+        names = column_names(self.rows)
         lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
         lines += [f"| {' | '.join(shown(row.get(name)) for name in names)} |" for row in self.rows]
         return "\n".join([f"## {self.title}", "", *lines, "", *(f"- {note}" for note in self.notes), ""])

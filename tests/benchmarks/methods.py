@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.results.statistics import Interval, speedup
+from specbench.results.statistics import Interval, speedup_interval
 from specbench.results.writing import replace_text
 from tests.benchmarks.harness import Sheet, between, say
 
@@ -93,7 +93,7 @@ def line(cell: "pd.Series[float]") -> dict[str, object]:
 def row(claim: Claim, of: dict[str, pd.DataFrame]) -> dict[str, object]:
     """The ratio of a claim, over the prompts that both methods have decoded, and whether its interval says so."""
     mine, other = of[claim.method].align(of[claim.other], join="inner", axis=0)
-    ratio = speedup(*(frame[name].tolist() for frame in (mine, other) for name in (claim.over, claim.under)))
+    ratio = speedup_interval(*(frame[name].tolist() for frame in (mine, other) for name in (claim.over, claim.under)))
     holds = ratio.high < 1 if claim.less else ratio.low > 1
     against = ratio.low > 1 if claim.less else ratio.high < 1
     return {"method": claim.method, "÷": claim.other, "what": claim.what, "ratio": between(ratio),

@@ -27,7 +27,7 @@ from specbench.backends.native import Native
 from specbench.data.prompts import Prompt
 from specbench.models.execution.compiled import ON_CPU, ON_CUDA
 from specbench.results.cells import digest
-from specbench.results.statistics import speedup
+from specbench.results.statistics import speedup_interval
 from specbench.spec import BASELINE, RunSpec
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, between, listed, say, synchronize
@@ -181,7 +181,7 @@ def ratio_row(name: str, results: dict[str, list[Run]]) -> dict[str, Any]:
     cells = {}
     for other, runs in results.items():
         their = ([run.seconds for run in runs], [len(run.tokens) for run in runs])
-        cells[f"÷ {other}"] = None if other == name else between(speedup(*their, *own))
+        cells[f"÷ {other}"] = None if other == name else between(speedup_interval(*their, *own))
     return {"arm": name, **cells}
 
 

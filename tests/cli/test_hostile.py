@@ -18,14 +18,14 @@ from rich.console import Console, RenderableType
 from specbench.cli.app import end
 from specbench.jobs.progress import Watch
 from specbench.judge import compare
-from specbench.judge.compare_input import read_tables
+from specbench.judge.compare_input import read_records
 from specbench.metrics import RoundCounts
 from specbench.results import trace_file
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
 from specbench.results.trace_file import TokenView, TracedRound, TracedToken
-from specbench.results.writing import LONGEST, plain
+from specbench.results.writing import LONGEST, csv_cell
 from specbench.show import compare_export, compare_table, run_table, token_view
 from tests.support.hostile import FORMULA, PAYLOADS, bars, commands, elements, harmless
 from tests.support.measured import Witness, cell, sample
@@ -100,7 +100,7 @@ def test_csv_files_run_nothing_and_read_alike_everywhere(
     as_pandas = pd.read_csv(folder / name, dtype=str, keep_default_na=False)
     assert as_pandas.to_dict("records") == found
     texts = [c.error for c in cells for _ in (c.samples if column == "category" else [c])]
-    assert [row[column] for row in found] == [plain(text) for text in texts]
+    assert [row[column] for row in found] == [csv_cell(text) for text in texts]
     numbers = set(found[0]) - {"dataset", "target", "draft", "error", "category", "prompt", "rejected"}
     bad = [v for row in found for k, v in row.items() if not v.isprintable() or (k not in numbers and FORMULA.match(v))]
     assert bad == []
@@ -108,7 +108,7 @@ def test_csv_files_run_nothing_and_read_alike_everywhere(
 
 
 def test_text_without_anything_harmful_stays_as_it_is_in_a_csv() -> None:
-    kept = [text for text in PAYLOADS if plain(text) == text]
+    kept = [text for text in PAYLOADS if csv_cell(text) == text]
     assert {"NaN", "007", "שלום עולם", "C:\\x\\..\\y", "a,b", '"=1+1'} <= set(kept)
 
 
@@ -180,7 +180,7 @@ def compared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> compare.
     """A base and a run with fewer cells, some of which failed: every outcome that repeats a text has one."""
     place = tmp_path_factory.mktemp("new")
     failed = [replace(c, status="oom") if n % 21 else c for n, c in enumerate(cells_of(PAYLOADS)) if n % 4]
-    return compare.compare([read_tables(folder)], [read_tables(write(place, failed))], compare.Asked())
+    return compare.compare_runs([read_records(folder)], [read_records(write(place, failed))], compare.Policy())
 
 
 @pytest.mark.parametrize("colours", [False, True])
@@ -188,7 +188,7 @@ def test_a_comparison_steers_no_terminal(compared: compare.Comparison, colours: 
     assert compared.missing
     assert {"REGRESSION", "ok"} <= {row.outcome for row in compared.rows}
     assert commands(screen(compare_table.table(compared, 0.99), colours)) == []
-    assert commands("\n".join(map(compare_table.told, compared.rows))) == []
+    assert commands("\n".join(map(compare_table.sentence_of, compared.rows))) == []
 
 
 def test_the_summary_of_a_job_is_one_table_without_links_or_html(compared: compare.Comparison) -> None:
@@ -205,7 +205,7 @@ def test_other_formats_parse_and_hold_no_command(compared: compare.Comparison, f
     suite = ElementTree.fromstring(compare_export.junit(compared).split("\n", 1)[1])[0]
     assert len(suite) == len(compared.rows)
     assert len(json.loads(compare_table.as_json(compared), parse_constant=pytest.fail)["rows"]) == len(compared.rows)
-    points = json.loads(compare_export.history(read_tables(folder)), parse_constant=pytest.fail)
+    points = json.loads(compare_export.history(read_records(folder)), parse_constant=pytest.fail)
     assert not [p for p in points if set("<>[]()`|@\\\"'") & set(p["name"]) or not p["name"].isprintable()]
     assert not [p for p in points if any(link in p["name"] for link in ("https://", "www."))]
 
@@ -226,7 +226,7 @@ def test_a_trace_is_a_page_with_the_structure_that_harmless_text_has() -> None:
     ours, theirs = traced(PAYLOADS), traced(harmless())
     assert elements(token_view.page(ours)) == elements(token_view.page(theirs))
     token_view.page(ours).encode()
-    assert trace_file.parsed(trace_file.to_json(ours)) == ours
+    assert trace_file.from_json(trace_file.to_json(ours)) == ours
 
 
 @pytest.mark.parametrize("marks", [False, True])

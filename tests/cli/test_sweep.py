@@ -37,7 +37,7 @@ def told(cells: list[Cell]) -> list[Any]:
             c.spec,
             c.status,
             c.lossless,
-            [(s.prompt, s.turn, s.places, s.baseline.tokens, s.method.rounds) for s in c.samples],
+            [(s.prompt, s.turn, s.order, s.baseline.tokens, s.method.rounds) for s in c.samples],
         )
         for c in cells
     ]

@@ -13,8 +13,8 @@ from scipy.stats import ttest_rel
 
 from specbench.cli.compare import gate_of
 from specbench.errors import UsageError
-from specbench.judge.evidence import plain
-from specbench.judge.holm_test import COLUMNS, METRICS, Criterion, Estimate, Trial, estimate, holm, judge
+from specbench.judge.evidence import noiseless
+from specbench.judge.holm_test import METRICS, TOTALLED, Criterion, Estimate, Trial, decide, estimate, holm
 from tests.support.comparing import cell, decoded, folder
 from tests.support.frontdoor import Command
 
@@ -23,7 +23,7 @@ SLOWER = Criterion("speedup", -1, 0.025)
 
 def totals(**columns: list[float]) -> dict[str, np.ndarray]:
     length = len(next(iter(columns.values())))
-    return {name: np.asarray(columns.get(name, [1.0] * length), dtype=float) for name in COLUMNS}
+    return {name: np.asarray(columns.get(name, [1.0] * length), dtype=float) for name in TOTALLED}
 
 
 def trial(*logs: float, error: float = 0.001, df: float = 20, criterion: Criterion = SLOWER) -> Trial:
@@ -87,7 +87,7 @@ def test_one_prompt_has_no_error_and_nothing_drafted_no_number() -> None:
 
 
 def verdict(one: Trial, level: float = 0.01) -> str:
-    return judge([one], level)[0].outcome
+    return decide([one], level)[0].outcome
 
 
 def test_a_regression_needs_the_margin_and_the_certainty_and_every_run() -> None:
@@ -110,22 +110,22 @@ def test_a_number_without_noise_needs_the_margin_only() -> None:
 
 def test_many_trials_ask_for_more_certainty() -> None:
     one = trial(-0.04, error=0.013)  # p 0.003
-    assert judge([one], 0.01)[0].outcome == "REGRESSION"
+    assert decide([one], 0.01)[0].outcome == "REGRESSION"
     quiet = [trial(0.0) for _ in range(9)]
-    assert judge([one, *quiet], 0.01)[0].outcome == "inconclusive"
-    assert judge([one, *quiet], 0.01)[0].smallest > judge([one], 0.01)[0].smallest
+    assert decide([one, *quiet], 0.01)[0].outcome == "inconclusive"
+    assert decide([one, *quiet], 0.01)[0].smallest > decide([one], 0.01)[0].smallest
 
 
 def test_the_smallest_visible_effect_is_seen_nineteen_times_in_twenty() -> None:
     rng = np.random.default_rng(0)
-    smallest = judge([trial(0.0, error=0.01, df=1e9)], 0.01)[0].smallest
+    smallest = decide([trial(0.0, error=0.01, df=1e9)], 0.01)[0].smallest
     drawn = math.log(1 - smallest) + 0.01 * rng.standard_normal(4000)
     seen = np.mean([verdict(trial(log, error=0.01, df=1e9)) == "REGRESSION" for log in drawn])
     assert 0.94 < seen < 0.96
 
 
 def test_bounds_are_one_sided_at_the_level() -> None:
-    found = judge([trial(-0.04, error=0.01, df=7)], 0.01)[0]
+    found = decide([trial(-0.04, error=0.01, df=7)], 0.01)[0]
     reach = float(student.ppf(0.99, 7)) * 0.01
     assert (found.low, found.high) == pytest.approx((math.expm1(-0.04 - reach), math.expm1(-0.04 + reach)))
 
@@ -134,7 +134,7 @@ def test_bounds_are_one_sided_at_the_level() -> None:
     ("base", "new", "change"), [(2, 1, -0.5), (-2, -1, 0.5), (0, 0, 0), (1, -1, -1), (0, 3, math.inf)]
 )
 def test_plain_numbers_change_relative_to_what_they_were(base: float, new: float, change: float) -> None:
-    found = plain(base, new).log
+    found = noiseless(base, new).log
     assert (math.expm1(found) if math.isfinite(found) else found) == (change if change > -1 else -math.inf)
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.judge.verdict import Verdict, verdict
+from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.statistics import Interval, to_settle, widened
-from specbench.show.verdict_lines import lines
+from specbench.show.verdict_lines import sentences
 from specbench.wording import verbatim
 from tests.support.frontdoor import Command
 
@@ -29,8 +29,8 @@ def row(k: int = 3, speedup: float = 1.62, half: float = 0.05, **changes: Any) -
     return {"limit": changes.get("prompts", 164)} | found | changes
 
 
-def only(*rows: dict[str, Any]) -> Verdict:
-    (found,) = verdict(rows)
+def only(*rows: dict[str, Any]) -> Recommendation:
+    (found,) = recommend(rows)
     return found
 
 
@@ -124,7 +124,9 @@ def test_what_makes_an_answer_provisional(
     found = only(row(3, speedup, **changes))
     assert (found.answer, found.leaning, found.reasons) == ("PROVISIONAL", leaning, tuple(reasons))
     least = " is the least slow" if leaning == "NO" else ""
-    assert lines(found)[0] == (f"PROVISIONAL — leaning {leaning}: K = 3{least}, {speedup:.2f}× {'; '.join(reasons)}")
+    assert sentences(found)[0] == (
+        f"PROVISIONAL — leaning {leaning}: K = 3{least}, {speedup:.2f}× {'; '.join(reasons)}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_a_cell_that_pays_for_sure_goes_before_a_faster_one_measured_on_little()
 def test_a_no_is_carried_by_every_cell() -> None:
     found = only(row(1, 0.9), row(2, 0.8, prompts=3, limit=164, status="partial"))
     assert (found.answer, found.leaning) == ("PROVISIONAL", "NO")
-    assert lines(found)[0] == (
+    assert sentences(found)[0] == (
         "PROVISIONAL — leaning NO: K = 1 is the least slow, 0.90× on 3 prompts for K = 2, fewer than 20"
     )
     assert found.settle == "settle it: the same run with --limit 164"
@@ -167,7 +169,7 @@ def test_no_fewer_prompts_are_promised_than_are_enough(prompts: int, half: float
     found = only(row(1, 1.03, half, prompts=prompts))
     assert (found.answer, found.more_prompts) == ("UNCLEAR", more)
     settle = "1 more prompt settles it" if more == 1 else f"{more} more prompts settle it"
-    assert f"about {settle} if K = 1 stays" in lines(found)[0]
+    assert f"about {settle} if K = 1 stays" in sentences(found)[0]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_no_fewer_prompts_are_promised_than_are_enough(prompts: int, half: float
 )
 def test_an_interval_over_few_draws_promises_nothing(changes: dict[str, Any], headline: str) -> None:
     found = only(row(1, 1.03, **changes))
-    assert (found.more_prompts, lines(found)[0]) == (None, headline)
+    assert (found.more_prompts, sentences(found)[0]) == (None, headline)
     assert found.settle.startswith("measure again: ")
 
 
@@ -208,7 +210,7 @@ ROWS = st.builds(
 @given(st.lists(ROWS, min_size=1, max_size=4, unique_by=lambda r: r["k"]))
 def test_a_plain_answer_never_stands_on_little(rows: list[dict[str, Any]]) -> None:
     found = only(*rows)
-    assert all(lines(found))
+    assert all(sentences(found))
     assert (found.answer == "PROVISIONAL") == (found.leaning is not None)
     if found.answer in ("YES", "NO"):
         assert (found.reasons, found.settle, found.command, found.more_prompts) == ((), "", "", None)
@@ -226,12 +228,12 @@ def test_a_plain_answer_never_stands_on_little(rows: list[dict[str, Any]]) -> No
      {"device_name": "abacus"}, {"schema_version": 1}, {"prompts_sha256": "f" * 64}],
 )  # fmt: skip
 def test_what_is_another_question_gets_its_own_answer(other: dict[str, Any]) -> None:
-    found = verdict([row(), row(**other, speedup=0.5)])
+    found = recommend([row(), row(**other, speedup=0.5)])
     assert [v.answer for v in found] == ["YES", "NO"]
 
 
 def test_what_was_not_measured_is_said() -> None:
-    found = verdict([row(), row(dataset="code", temperature=1.0), row(target="other", dataset="c4")])
+    found = recommend([row(), row(dataset="code", temperature=1.0), row(target="other", dataset="c4")])
     assert found[0].not_measured == (
         "batch > 1", "temperatures other than 0, 1", "data sets other than xsum, code", "devices other than H100",
     )  # fmt: skip
@@ -267,22 +269,22 @@ def test_a_cell_that_failed_is_named_and_not_recommended(changes: dict[str, Any]
     assert (found.answer, found.k, found.candidates, found.left_out) == ("YES", 3, 1, (reason,))
     alone = only(bad)
     assert (alone.answer, alone.best, alone.speedup, alone.left_out) == ("UNCLEAR", "", None, (reason,))
-    assert lines(alone)[0] == "UNCLEAR — no cell was measured that could be recommended"
+    assert sentences(alone)[0] == "UNCLEAR — no cell was measured that could be recommended"
 
 
 def test_drafting_nothing_is_no_candidate_and_the_baseline_no_question() -> None:
     found = only(row(0, 1.2), row(1, 0.9), row(4, 1.4, method="baseline"))
     assert (found.answer, found.best, found.left_out) == ("NO", "K = 1", ("K = 0: drafts nothing",))
-    assert verdict([row(method="baseline", k=0)]) == []
-    assert verdict([]) == []
+    assert recommend([row(method="baseline", k=0)]) == []
+    assert recommend([]) == []
 
 
 def test_without_an_interval_nothing_is_clear() -> None:
     found = only(row(prompts=1, speedup_low=math.nan, speedup_high=math.nan))
     assert (found.answer, found.best, found.low, found.more_prompts) == ("UNCLEAR", "K = 3", None, None)
-    assert lines(found)[0] == "UNCLEAR — there is no interval over 1 prompt; start from 20"
-    assert "[no interval]" in lines(found)[2]
-    assert lines(only(row(speedup_low=None)))[0] == "UNCLEAR — there is no interval: measure more prompts"
+    assert sentences(found)[0] == "UNCLEAR — there is no interval over 1 prompt; start from 20"
+    assert "[no interval]" in sentences(found)[2]
+    assert sentences(only(row(speedup_low=None)))[0] == "UNCLEAR — there is no interval: measure more prompts"
 
 
 def test_a_partial_cell_counts_with_what_it_has() -> None:
@@ -292,21 +294,21 @@ def test_a_partial_cell_counts_with_what_it_has() -> None:
 def test_rows_of_a_csv_file_give_the_same_verdict() -> None:
     rows = [row(), row(8, status="oom", speedup=math.nan)]
     as_text = [{k: "" if v is None or v != v else str(v) for k, v in r.items()} for r in rows]
-    assert verdict(as_text) == verdict(rows)
+    assert recommend(as_text) == recommend(rows)
 
 
 def test_columns_may_be_missing() -> None:
     bare = {"status": "ok", "method": "chain", "k": 2, "speedup": 1.5}
     found = only(bare)
     assert (found.answer, found.best, found.alpha) == ("UNCLEAR", "K = 2", None)
-    assert all(lines(found))
+    assert all(sentences(found))
 
 
 # --- how it reads -----------------------------------------------------------------------------------------------------
 
 
 def test_the_lines_of_a_yes() -> None:
-    assert lines(only(row(3), row(4, 1.61), row(8, status="oom", error="no memory"))) == [
+    assert sentences(only(row(3), row(4, 1.61), row(8, status="oom", error="no memory"))) == [
         "YES — use speculative decoding here: K = 3",
         "speedup 1.620× [1.530, 1.715] 95 %, for the best of 2 (paired by prompt, 164 prompts × 3)   "
         "xsum, T = 0, batch 1, bfloat16, H100",
@@ -319,12 +321,12 @@ def test_the_lines_of_a_yes() -> None:
 
 
 def test_the_first_line_says_what_to_do() -> None:
-    assert lines(only(row(1, 0.9)))[0] == "NO — speculative decoding is slower here: K = 1 is the least slow"
-    first, second, third, *_ = lines(only(row(1, 1.03, prompts=10)))
+    assert sentences(only(row(1, 0.9)))[0] == "NO — speculative decoding is slower here: K = 1 is the least slow"
+    first, second, third, *_ = sentences(only(row(1, 1.03, prompts=10)))
     assert first == "UNCLEAR — it may be faster or slower: about 14 more prompts settle it if K = 1 stays at 1.030×"
     assert second == "settle it: the same run with --limit 24"
     assert "10 prompts × 3)" in third
-    assert lines(only(row(1, 1.0)))[0] == "UNCLEAR — the speedup is 1 as far as can be told"
+    assert sentences(only(row(1, 1.0)))[0] == "UNCLEAR — the speedup is 1 as far as can be told"
 
 
 def test_hostile_names_do_not_reach_the_terminal() -> None:
@@ -332,7 +334,7 @@ def test_hostile_names_do_not_reach_the_terminal() -> None:
     found = only(
         row(dataset=bad, device_name=bad), row(8, status="error", error=bad * 1000, dataset=bad, device_name=bad)
     )
-    assert all(line.isprintable() and len(line) <= 1000 for line in lines(found))
+    assert all(line.isprintable() and len(line) <= 1000 for line in sentences(found))
 
 
 @pytest.mark.parametrize(

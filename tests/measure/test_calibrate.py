@@ -17,7 +17,7 @@ from specbench.decoding.timing import WallClock
 from specbench.errors import UsageError
 from specbench.measure.calibrate import calibrate, fitting, quick_costs
 from specbench.metrics import RoundCounts, Trace
-from specbench.results.calibration import Calibration, Level, points
+from specbench.results.calibration import AtContext, Calibration, points_of
 from specbench.spec import RunSpec
 from specbench.wording import ranges
 from tests.support.frontdoor import Command
@@ -126,7 +126,7 @@ def test_widths_between_the_measured_ones_lie_on_a_line_and_one_token_is_always_
 
 
 def test_what_follows_from_the_costs() -> None:
-    (level,) = known().levels
+    (level,) = known().contexts
     found = level.summary()
     assert found["baseline_step_ms"] == exactly(10)
     assert (found["draft_first_ms"], found["draft_later_ms"]) == (exactly(3), exactly(1))
@@ -166,21 +166,21 @@ def test_the_decodes_are_fixed_in_length_and_stay_in_the_context() -> None:
 
 def test_the_costs_of_another_length_are_those_of_the_nearest() -> None:
     found = known(contexts=(10, 1000))
-    near, far = found.levels
+    near, far = found.contexts
     assert found.costs(1) == found.costs(500) == near.costs()
     assert found.costs(600) == far.costs()
 
 
 def test_medians_and_quartiles_of_calls_that_differ() -> None:
-    one, two = points("target", 7, {1: [0.002, 0.001, 0.003], 2: [0.004]})
+    one, two = points_of("target", 7, {1: [0.002, 0.001, 0.003], 2: [0.004]})
     assert (one.low, one.milliseconds, one.high) == exactly((1.5, 2, 2.5))
     assert (two.low, two.milliseconds, two.high, two.v) == exactly((4, 4, 4, 2))
 
 
 def test_a_later_token_never_costs_less_than_nothing() -> None:
-    passes = points("target", 7, {1: [0.008], 2: [0.001]})
-    drafts = points("draft", 7, {1: [0.003], 5: [0.002]})
-    costs = Level(7, 10.0, -0.01, passes, drafts).costs()
+    passes = points_of("target", 7, {1: [0.008], 2: [0.001]})
+    drafts = points_of("draft", 7, {1: [0.003], 5: [0.002]})
+    costs = AtContext(7, 10.0, -0.01, passes, drafts).costs()
     assert (costs.first, costs.later) == (exactly(0.3), 0.0)
     assert costs.verify == exactly((1.0, 0.3))
 

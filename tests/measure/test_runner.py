@@ -41,7 +41,7 @@ def test_the_arms_are_interleaved_per_prompt_and_every_second_prompt_has_them_re
     assert [sorted(order) for order in orders] == [["baseline", "chain K=4"]] * 4
     assert orders[0] == orders[1][::-1]
     assert orders[2] == orders[3][::-1]
-    assert [s.places for s in cell.samples] == [(o.index("baseline"), o.index("chain K=4")) for o in orders]
+    assert [s.order for s in cell.samples] == [(o.index("baseline"), o.index("chain K=4")) for o in orders]
     assert [s.turn for s in cell.samples] == [0, 1, 2, 3]
 
 

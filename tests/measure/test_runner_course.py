@@ -53,8 +53,8 @@ def test_a_run_that_is_continued_measures_what_is_missing_and_nothing_twice(at: 
     backend, past = FakeBackend(), {c.spec: c for c in cells}
     again, stopped = measure(jobs, backend, no_scores, Witness(), past)
     assert stopped is None
-    assert [(c.spec, c.status, [(s.prompt, s.turn, s.places) for s in c.samples]) for c in again] == [
-        (c.spec, c.status, [(s.prompt, s.turn, s.places) for s in c.samples]) for c in whole
+    assert [(c.spec, c.status, [(s.prompt, s.turn, s.order) for s in c.samples]) for c in again] == [
+        (c.spec, c.status, [(s.prompt, s.turn, s.order) for s in c.samples]) for c in whole
     ]
     turns = {(s.turn, c.spec.seed) for c in cells for s in c.samples}
     assert len(backend.calls) == 10 - sum(2 if seed else 3 for _, seed in turns)
@@ -84,7 +84,7 @@ def test_a_repeated_run_that_is_continued_is_the_undisturbed_one(at: int) -> Non
     cells, _ = measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), no_scores, Witness())
     backend = FakeBackend()
     again, _ = measure(jobs, backend, no_scores, Witness(), {c.spec: c for c in cells})
-    assert [(s.prompt, s.repeat, s.turn, s.places) for s in again[0].samples] == [
-        (s.prompt, s.repeat, s.turn, s.places) for s in whole[0].samples
+    assert [(s.prompt, s.repeat, s.turn, s.order) for s in again[0].samples] == [
+        (s.prompt, s.repeat, s.turn, s.order) for s in whole[0].samples
     ]
     assert len(backend.calls) == 2 * (6 - len(cells[0].samples))

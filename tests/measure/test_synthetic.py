@@ -7,10 +7,10 @@ import pytest
 from torch import Tensor
 
 from specbench.errors import UsageError
-from specbench.judge.verdict import verdict
+from specbench.judge.verdict import recommend
 from specbench.measure.grid import cells
 from specbench.measure.lossless import losslessness_of
-from specbench.show.verdict_lines import lines
+from specbench.show.verdict_lines import sentences
 from specbench.spec import RunSpec
 from tests.support import comparing
 from tests.support.frontdoor import Command
@@ -62,11 +62,11 @@ def test_the_verdict_on_synthetic_cells_is_no_answer_for_the_pair() -> None:
     rows = [cell(*fast, k=4, acceptance=rates).row() | {"speedup_low": 1.5, "speedup_high": 5.0}
             for rates in (None, (0.9,), (0.5,))]  # fmt: skip
     assert len({r["speedup"] for r in rows}) == 1
-    found = verdict(rows)
+    found = recommend(rows)
     assert [(v.answer, v.acceptance, v.candidates, v.more_prompts) for v in found] == [
         ("YES", "", 1, None), ("UNCLEAR", "0.9", 1, None), ("UNCLEAR", "0.5", 1, None),
     ]  # fmt: skip
-    assert lines(found[1])[0] == (
+    assert sentences(found[1])[0] == (
         "UNCLEAR — synthetic acceptance: says what this engine makes of that acceptance, "
         "not what the pair accepts; with 0.9 the best is K = 4"
     )
@@ -74,9 +74,9 @@ def test_the_verdict_on_synthetic_cells_is_no_answer_for_the_pair() -> None:
 
 def test_batches_are_questions_of_their_own() -> None:
     rows = [cell(*(sample(f"p{i}") for i in range(3)), batch=batch).row() for batch in (1, 4)]
-    found = verdict(rows)
+    found = recommend(rows)
     assert [v.batch for v in found] == [1, 4]
-    assert any("batch 4" in line for line in lines(found[1]))
+    assert any("batch 4" in line for line in sentences(found[1]))
     assert found[0].not_measured[0] == "batch other than 1, 4"
 
 

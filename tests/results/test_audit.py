@@ -12,12 +12,12 @@ import pytest
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results import journal
-from specbench.results.audit import same
+from specbench.results.audit import agrees
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.journal_lines import begin_line, end_line, turn_line
-from specbench.results.possible import checked
-from specbench.results.writing import columns
+from specbench.results.possible import possible
+from specbench.results.writing import column_names
 from tests.support.frontdoor import Command, Outcome
 from tests.support.measured import baseline_trace, method_trace, one_round
 from tests.support.sweeps import description, sweep, write_run
@@ -80,7 +80,7 @@ def table(name: str, change: Callable[[list[dict[str, str]]], Iterable[dict[str,
         with (run / name).open(encoding="utf-8", newline="") as file:
             rows = list(change(list(csv.DictReader(file))))
         with (run / name).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, columns(rows), restval="", lineterminator="\n")
+            writer = csv.DictWriter(file, column_names(rows), restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
 
@@ -145,16 +145,16 @@ def test_a_row_that_is_gone_may_be_one_that_was_not_written_yet(read: Callable[[
 
 
 def test_numbers_may_differ_in_their_last_digits_and_texts_may_not() -> None:
-    assert same("1.1999999999999", 1.2)
-    assert same("-3e-17", 2e-17), "a difference that is nothing but rounding"
-    assert same("", float("nan"))
-    assert same("inf", float("inf"))
-    assert not same("1.2000001", 1.2)
-    assert not same("nan", 1.2)
-    assert not same("", 1.2)
-    assert not same("1.0", 1)
-    assert not same("1.2 ", "1.2")
-    assert same("'=1+1", "=1+1")
+    assert agrees("1.1999999999999", 1.2)
+    assert agrees("-3e-17", 2e-17), "a difference that is nothing but rounding"
+    assert agrees("", float("nan"))
+    assert agrees("inf", float("inf"))
+    assert not agrees("1.2000001", 1.2)
+    assert not agrees("nan", 1.2)
+    assert not agrees("", 1.2)
+    assert not agrees("1.0", 1)
+    assert not agrees("1.2 ", "1.2")
+    assert agrees("'=1+1", "=1+1")
 
 
 # --- runs that were killed --------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def kept(keep: Callable[[dict[str, Any]], bool]) -> Change:
     """Take lines out of the journal; what is left of it is sound."""
 
     def apply(run: Path) -> None:
-        left = [line for line in journal.read(run / "journal.jsonl") if keep(line)]
+        left = [line for line in journal.read_bodies(run / "journal.jsonl") if keep(line)]
         (run / "journal.jsonl").write_bytes(b"".join(map(journal.encode, left)))
 
     return apply
@@ -270,7 +270,7 @@ def forged(arm: str, **changes: Any) -> Change:
     """Other numbers in the first turn of the journal, with the checksum that they must have."""
 
     def apply(run: Path) -> None:
-        found = journal.read(run / "journal.jsonl")
+        found = journal.read_bodies(run / "journal.jsonl")
         turn = next(line["turn"] for line in found if "turn" in line)
         place = turn["baseline"] if arm == "baseline" else next(iter(turn["arms"].values()))
         place["trace"].update(changes)
@@ -314,13 +314,13 @@ IMPOSSIBLE = (
 @pytest.mark.parametrize("changes", IMPOSSIBLE, ids=str)
 def test_what_no_decode_gives(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\d|nan|inf"):
-        checked(replace(POSSIBLE, **changes))
+        possible(replace(POSSIBLE, **changes))
 
 
 def test_what_decodes_give() -> None:
     ended = RoundCounts(4, 4, 4, 2, (1.001, 0.0, 1.0, 0.5), 9, 0.25, (LEVEL,))  # a text ends within a round
     for trace in (POSSIBLE, baseline_trace((1, 2)), Trace((), ()), Trace((1, 2), (ended,), 0.1)):
-        assert checked(trace) is trace
+        assert possible(trace) is trace
 
 
 # --- tables without a journal -----------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 def lines(folder: RunFolder) -> list[dict[str, Any]]:
-    return journal.read(folder.path / "journal.jsonl")
+    return journal.read_bodies(folder.path / "journal.jsonl")
 
 
 def table(folder: RunFolder, name: str = "results.csv") -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.errors import UsageError
-from specbench.results.journal import Journal, encode, read
+from specbench.results.journal import Journal, encode, read_bodies
 
 BODIES = [{"turn": n, "text": text} for n, text in enumerate(["a", "\udcff", "\0", "\n\r\u2028", "é\x1b[31m", '}"{'])]
 
@@ -32,7 +32,7 @@ def written(path: Path, bodies: list[dict[str, object]] = BODIES) -> bytes:
 
 def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
     content = written(tmp_path / "j")
-    assert read(tmp_path / "j") == BODIES
+    assert read_bodies(tmp_path / "j") == BODIES
     assert content.count(b"\n") == len(BODIES)
     assert content.isascii()
 
@@ -42,7 +42,7 @@ def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
 def test_whatever_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, bodies: list[dict[str, object]]) -> None:
     path = tmp_path_factory.mktemp("journal") / "j"
     written(path, bodies)
-    assert read(path) == bodies
+    assert read_bodies(path) == bodies
 
 
 def test_a_journal_that_was_cut_anywhere_loses_only_the_line_it_was_cut_in(tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ def test_a_journal_that_was_cut_anywhere_loses_only_the_line_it_was_cut_in(tmp_p
     for cut in range(len(whole) + 1):
         (tmp_path / "cut").write_bytes(whole[:cut])
         acknowledged = sum(end <= cut for end in ends)
-        assert read(tmp_path / "cut") == BODIES[:acknowledged]
+        assert read_bodies(tmp_path / "cut") == BODIES[:acknowledged]
         journal = Journal(tmp_path / "cut")
         journal.append({"after": cut})
         journal.close()
-        assert read(tmp_path / "cut") == [*BODIES[:acknowledged], {"after": cut}]
+        assert read_bodies(tmp_path / "cut") == [*BODIES[:acknowledged], {"after": cut}]
 
 
 def test_a_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_a_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
         changed[place] ^= 1 << chance.randrange(8)
         (tmp_path / "bad").write_bytes(changed)
         if place >= last:  # as if the process had died in this line
-            assert read(tmp_path / "bad") == BODIES[:-1]
+            assert read_bodies(tmp_path / "bad") == BODIES[:-1]
             continue
         with pytest.raises(UsageError, match=r"bad:\d+: a damaged line .* start a new run"):
-            read(tmp_path / "bad")
+            read_bodies(tmp_path / "bad")
 
 
 def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +84,10 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: p
             with pytest.raises(OSError, match="No space left") as full:
                 journal.append({"n": 2})
         assert full.value.errno == errno.ENOSPC
-        assert read(path) == [{"n": 1}]
+        assert read_bodies(path) == [{"n": 1}]
     journal.append({"n": 3})
     journal.close()
-    assert read(path) == [{"n": 1}, {"n": 3}]
+    assert read_bodies(path) == [{"n": 1}, {"n": 3}]
 
 
 def test_a_disk_that_fails_to_sync_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +97,9 @@ def test_a_disk_that_fails_to_sync_acknowledges_nothing(tmp_path: Path, monkeypa
         with pytest.raises(OSError, match="Input/output"):
             journal.append({"n": 1})
     journal.close()
-    assert read(tmp_path / "j") == []
+    assert read_bodies(tmp_path / "j") == []
 
 
 def test_a_missing_journal_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read .*: No such file or directory; give the folder"):
-        read(tmp_path / "j")
+        read_bodies(tmp_path / "j")

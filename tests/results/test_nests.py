@@ -153,7 +153,7 @@ def test_a_nest_without_phases_of_its_own_is_predicted_by_its_mean_c() -> None:
 @pytest.mark.parametrize("depth", [2, 3])
 def test_what_a_real_decode_leaves_gives_every_level_its_costs(depth: int) -> None:
     traces = decoded(depth)
-    inner = nests.measured(traces, 1e-3)
+    inner = nests.inner_levels(traces, 1e-3)
     assert len(inner) == depth - 1
     assert all(0 < one.v < math.inf and 0 < one.c < math.inf for one in inner)
     costs = nests.draft_costs(inner, traces, 1e-3)
@@ -185,7 +185,7 @@ def test_a_nest_as_a_leg_of_a_relay_costs_its_rounds_and_the_other_legs_their_me
     one = nested_sample()
     rounds = tuple(replace(r, drafted=K + 2) for r in one.method.rounds)  # two tokens behind the four of the nest
     trace = replace(one.method, rounds=rounds, spans={**SPANS, "draft/leg": 0.004})
-    (inner,) = nests.measured([trace], STEP)
+    (inner,) = nests.inner_levels([trace], STEP)
     costs = nests.draft_costs([inner], [trace], STEP)
     assert costs is not None
     assert costs[: K + 1] == nested_costs(0.5, 2, inner.v, chain_costs(inner.c, K - 1))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, t
 
-from specbench.metrics import speedup as plain_speedup
+from specbench.metrics import speedup_of_totals as plain_speedup
 from specbench.results.statistics import (
     Interval,
     geomean,
@@ -17,7 +17,7 @@ from specbench.results.statistics import (
     log_error,
     needed,
     ratio_of_totals,
-    speedup,
+    speedup_interval,
     to_settle,
     widened,
 )
@@ -29,32 +29,32 @@ METHOD = [0.6, 0.9, 1.7, 2.1, 2.2, 3.5]
 
 def test_the_value_is_a_ratio_of_totals_and_not_a_mean_of_ratios() -> None:
     assert ratio_of_totals([1, 9], [2, 10]).value == 10 / 12
-    assert speedup([1, 9], [1, 1], [2, 3], [1, 1]).value == 2.0
+    assert speedup_interval([1, 9], [1, 1], [2, 3], [1, 1]).value == 2.0
 
 
 def test_the_speedup_is_per_token_where_the_arms_decoded_different_lengths() -> None:
-    assert speedup([10.0, 10.0], [100, 100], [10.0, 10.0], [100, 300]).value == pytest.approx(2.0, rel=1e-12)
+    assert speedup_interval([10.0, 10.0], [100, 100], [10.0, 10.0], [100, 300]).value == pytest.approx(2.0, rel=1e-12)
 
 
 def test_the_value_is_that_of_the_pure_formula() -> None:
     tokens = [3, 5, 7, 9, 11, 13]
-    assert speedup(BASELINE, tokens, METHOD, ONES).value == plain_speedup(BASELINE, tokens, METHOD, ONES)
+    assert speedup_interval(BASELINE, tokens, METHOD, ONES).value == plain_speedup(BASELINE, tokens, METHOD, ONES)
 
 
 def test_the_interval_holds_its_value_and_is_the_same_every_time() -> None:
-    first = speedup(BASELINE, ONES, METHOD, ONES)
+    first = speedup_interval(BASELINE, ONES, METHOD, ONES)
     assert first.low < first.value < first.high
-    assert first == speedup(BASELINE, ONES, METHOD, ONES)
+    assert first == speedup_interval(BASELINE, ONES, METHOD, ONES)
 
 
 def test_prompts_are_paired_so_that_a_constant_speedup_has_no_width() -> None:
-    found = speedup(BASELINE, ONES, [s / 2 for s in BASELINE], ONES)
+    found = speedup_interval(BASELINE, ONES, [s / 2 for s in BASELINE], ONES)
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0), rel=1e-12)
 
 
 def test_unpaired_columns_would_have_given_a_wide_interval() -> None:
     """The control of the test above: the same seconds in another order of prompts do vary."""
-    found = speedup(BASELINE, ONES, [s / 2 for s in reversed(BASELINE)], ONES)
+    found = speedup_interval(BASELINE, ONES, [s / 2 for s in reversed(BASELINE)], ONES)
     assert found.high - found.low > 0.5
 
 
@@ -95,7 +95,7 @@ def test_one_prompt_that_carries_everything_is_no_interval() -> None:
 
 
 def test_a_measurement_that_is_no_number_gives_none() -> None:
-    found = speedup([1.0, math.nan], [1, 1], [1.0, 2.0], [1, 1])
+    found = speedup_interval([1.0, math.nan], [1, 1], [1.0, 2.0], [1, 1])
     assert all(map(math.isnan, (found.value, found.low, found.high)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.results.writing import finite, plain, write_csv
+from specbench.results.writing import csv_cell, json_rows, write_csv
 
 
 def test_a_csv_is_replaced_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,18 +32,18 @@ def test_columns_are_those_of_all_rows_in_the_order_of_their_appearance(tmp_path
 
 @pytest.mark.parametrize("formula", ["=1+1", "+1", "-1", "@SUM(A1)", '=HYPERLINK("http://x")'])
 def test_text_that_a_spreadsheet_would_run_is_quoted(formula: str) -> None:
-    assert plain(formula) == "'" + formula
+    assert csv_cell(formula) == "'" + formula
 
 
 def test_numbers_stay_numbers_and_what_is_missing_is_empty() -> None:
-    assert [plain(v) for v in (-1, -0.5, True, math.nan, None, "")] == [-1, -0.5, True, "", "", ""]
+    assert [csv_cell(v) for v in (-1, -0.5, True, math.nan, None, "")] == [-1, -0.5, True, "", "", ""]
 
 
 def test_a_megabyte_of_text_is_cut() -> None:
-    assert len(plain("x" * 1_000_000)) == 10_000
+    assert len(csv_cell("x" * 1_000_000)) == 10_000
 
 
 def test_json_has_no_nan() -> None:
-    assert finite([{"a": math.nan, "b": math.inf, "c": 1.5, "d": "nan"}]) == [
+    assert json_rows([{"a": math.nan, "b": math.inf, "c": 1.5, "d": "nan"}]) == [
         {"a": None, "b": None, "c": 1.5, "d": "nan"}
     ]

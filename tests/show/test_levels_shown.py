@@ -10,9 +10,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.judge.advice import branches, losing
+from specbench.judge.advice import drafts_trees, losing
 from specbench.judge.candidates import flaw
-from specbench.judge.verdict import verdict
+from specbench.judge.verdict import recommend
 from specbench.measure.lossless import losslessness_of
 from specbench.metrics import Trace
 from specbench.results.losslessness import Losslessness
@@ -20,7 +20,7 @@ from specbench.results.reading import read_run
 from specbench.show.levels_table import level_lines, levels_markdown
 from specbench.show.report_page import write_report
 from specbench.show.run_table import cell_text, markdown, notes, show
-from specbench.show.verdict_lines import lines
+from specbench.show.verdict_lines import sentences
 from specbench.spec import RunSpec
 from tests.support.measured import baseline_trace, cell, one_round, prompt_set, sample
 from tests.support.nests import SPANS, nested_sample, tree_sample
@@ -75,9 +75,9 @@ def test_a_lossy_cell_says_so_with_its_distance_and_is_never_recommended() -> No
     assert said in flaw(row)
     assert any(said in note for note in notes([row]))
     assert "distance" in printed([row])
-    (found,) = verdict([row])
+    (found,) = recommend([row])
     assert (found.answer, found.candidates) == ("UNCLEAR", 0)
-    assert any(said in line for line in lines(found))
+    assert any(said in line for line in sentences(found))
     assert cell(sample("p1")).row()["law_distance"] == 0
     assert lossy_cell(acceptance=(0.5,))["law_distance"] is None
 
@@ -108,12 +108,12 @@ def test_the_noise_of_a_greedy_tree_is_that_of_a_pass_over_all_its_nodes() -> No
 def test_a_cell_that_is_predicted_to_lose_says_what_eats_its_gain() -> None:
     row = cell(tree_sample(1, 0, 0, 1)).row()
     (line,) = losing(row)
-    assert branches(row)
+    assert drafts_trees(row)
     assert "verifying 21.0 drafted tokens in a pass makes it cost 2.10 steps" in line
     assert "a round gains 0.50 tokens and pays 1.30 steps for them" in line
     assert line in notes([row])
     assert losing(cell(sample("p1", (4, 4))).row()) == []
-    assert not branches(cell(sample("p1", (4, 4))).row())
+    assert not drafts_trees(cell(sample("p1", (4, 4))).row())
 
 
 def test_a_nest_that_loses_by_its_drafts_says_what_its_level_costs() -> None:

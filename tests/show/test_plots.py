@@ -17,7 +17,7 @@ from tests.support.sweeps import sweep
 
 CELLS = sweep("code", prompts=8, ks=(1, 2, 4))
 ROWS = [cell.row() for cell in CELLS]
-LINES = plots_sweep.lines(ROWS)
+LINES = plots_sweep.by_method(ROWS)
 HOSTILE = "</g><script>\x00\x1b]8;;x\x07\u202e$x_1$\udcff"  # shorter than the names that a figure cuts
 
 
@@ -74,7 +74,7 @@ def test_the_phases_are_stacked_to_the_mean_round() -> None:
 
 
 def test_a_single_k_shows_its_round_and_no_curves() -> None:
-    one = plots_sweep.lines(ROWS[:1])
+    one = plots_sweep.by_method(ROWS[:1])
     curves = (plots_sweep.time_against_k, plots_sweep.speedup_against_k, plots_sweep.acceptance_against_k)
     assert [draw(one) for draw in (*curves, plots_round.round_against_k)] == [None] * 4
     widths = [bar.get_width() for bar in bars(drawn(plots_round.phases(one)))]
@@ -83,7 +83,7 @@ def test_a_single_k_shows_its_round_and_no_curves() -> None:
 
 def test_several_methods_are_several_lines() -> None:
     others = [{**row, "method": "token-match"} for row in ROWS]
-    both = plots_sweep.lines([*ROWS, *others, {**ROWS[0], "schedule": "auto"}])
+    both = plots_sweep.by_method([*ROWS, *others, {**ROWS[0], "schedule": "auto"}])
     assert list(both) == ["chain", "token-match", "chain (auto)"]
     assert heights(drawn(plots_sweep.speedup_against_k(both)), "token-match: formula") == column("speedup_predicted")
     assert heights(drawn(plots_round.round_against_k(both)), "token-match") == column("round_ms")
@@ -136,7 +136,7 @@ def test_cost_against_width_is_of_one_model() -> None:
 @pytest.mark.parametrize("missing", [{}, {"speedup": None}, {"speedup": math.nan}, {"speedup": ""}, {"speedup": "x"}])
 def test_rows_without_numbers_give_no_figures(missing: dict[str, Any]) -> None:
     rows = [{"method": "chain", "k": k, **missing} for k in (1, 2)]
-    lines = plots_sweep.lines(rows)
+    lines = plots_sweep.by_method(rows)
     found = [plots_sweep.time_against_k(lines), plots_round.phases(lines), plots_why.waterfall(rows[0])]
     found += [plots_round.acceptance_by_position(lines, []), plots_prompts.over_time(rows)]
     assert [*found, plots_prompts.intervals([("run", "label", row) for row in rows])] == [None] * 6
@@ -178,7 +178,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     rows = [{**row, "method": HOSTILE} for row in ROWS]
     samples = [{"turn": t, "speedup": 1.0 + t, "prompt": HOSTILE} for t in range(3)]
     found = [
-        plots_sweep.speedup_against_k(plots_sweep.lines(rows)),
+        plots_sweep.speedup_against_k(plots_sweep.by_method(rows)),
         plots_prompts.over_time(samples),
         plots_prompts.by_category([(HOSTILE, Interval(1.0, 0.9, 1.1), 3)] * 2),
         plots_prompts.intervals([(run, HOSTILE, ROWS[0]) for run in (HOSTILE, "other")]),

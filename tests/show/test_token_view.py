@@ -15,7 +15,7 @@ from rich.console import Console
 
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
-from specbench.results.trace_file import Kind, TokenView, TracedRound, TracedToken, parsed, read, to_json
+from specbench.results.trace_file import Kind, TokenView, TracedRound, TracedToken, from_json, read_trace, to_json
 from specbench.show.token_view import STYLE, fragment, page, summary, terminal, visible
 
 HOSTILE = (
@@ -63,8 +63,8 @@ def screen(view: TokenView, **changes: Any) -> str:
 def test_json_gives_the_same_view_back(text: str) -> None:
     view = view_of(text, prompt=text, draft=text, schedule=None, temperature=0.1 + 0.2, whole=1, flag=True)
     written = to_json(view)
-    assert parsed(written) == view
-    assert [type(v) for v in parsed(written).settings.values()] == [type(v) for v in view.settings.values()]
+    assert from_json(written) == view
+    assert [type(v) for v in from_json(written).settings.values()] == [type(v) for v in view.settings.values()]
     assert written.isascii()
 
 
@@ -85,7 +85,7 @@ def test_the_summary_counts_what_was_tested_and_emitted() -> None:
 def test_a_file_that_is_no_trace_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="is no trace") as found:
-        read(tmp_path / "trace.json")
+        read_trace(tmp_path / "trace.json")
     assert "\n" not in str(found.value)
 
 
@@ -94,14 +94,14 @@ def test_wrong_fields_are_refused(name: str, value: object, tmp_path: Path) -> N
     content = json.loads(to_json(view_of())) | {name: value}
     (tmp_path / "trace.json").write_text(json.dumps(content))
     with pytest.raises(UsageError, match="wrong fields"):
-        read(tmp_path / "trace.json")
+        read_trace(tmp_path / "trace.json")
 
 
 def test_a_file_is_read_and_a_missing_one_named(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(to_json(view_of()))
-    assert read(tmp_path / "trace.json") == view_of()
+    assert read_trace(tmp_path / "trace.json") == view_of()
     with pytest.raises(UsageError, match=r"no\.json: No such file"):
-        read(tmp_path / "no.json")
+        read_trace(tmp_path / "no.json")
 
 
 # --- on a terminal ----------------------------------------------------------------------------------------------------

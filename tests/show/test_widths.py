@@ -12,7 +12,7 @@ from rich.table import Table
 
 from specbench.cli.predict import predict
 from specbench.judge.compare import Comparison
-from specbench.judge.compare import Row as Compared
+from specbench.judge.compare import Finding as Compared
 from specbench.results.losslessness import Losslessness
 from specbench.show import compare_table, run_table
 from specbench.show.fitting import Fitted, draw, screen

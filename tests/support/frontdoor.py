@@ -33,7 +33,7 @@ class Outcome:
             return list(csv.DictReader(file))
 
     def journal(self) -> list[dict[str, Any]]:
-        return journal.read(self.folder / journal.NAME)
+        return journal.read_bodies(self.folder / journal.FILE)
 
     def samples(self) -> "list[Sample]":
         """The samples of all cells in the journal."""

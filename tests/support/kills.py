@@ -88,7 +88,7 @@ def life(path: Path, seconds: float | None) -> tuple[int, bool]:
 
 def events(path: Path) -> int:
     """Turns and ends in the journal."""
-    return sum("begin" not in line for line in journal.read(path / journal.NAME))
+    return sum("begin" not in line for line in journal.read_bodies(path / journal.FILE))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Ordeal:
 def outcome(path: Path) -> list[object]:
     """Everything about the cells of a run but how long things took."""
     return [
-        (c.spec, c.status, [(s.prompt, s.repeat, s.turn, s.places, s.baseline.tokens, s.method) for s in c.samples])
+        (c.spec, c.status, [(s.prompt, s.repeat, s.turn, s.order, s.baseline.tokens, s.method) for s in c.samples])
         for c in read_run(path).cells
     ]
 
@@ -132,7 +132,7 @@ def ordeal(parent: Path, name: str, kills: int, seed: int, longest: float) -> Or
     while killed < kills and done < events_of_whole():
         acknowledged, was_killed = life(path, chance.uniform(0, longest))
         killed += was_killed
-        content = (path / journal.NAME).read_bytes()
+        content = (path / journal.FILE).read_bytes()
         torn += not content.endswith(b"\n")
         lost += max(0, done + acknowledged - events(path))
         done = events(path)

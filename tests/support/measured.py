@@ -40,7 +40,7 @@ def method_trace(accepted: Sequence[int], tokens: Sequence[int] | None = None) -
 
 def sample(prompt: str = "p1", accepted: Sequence[int] = (4, 2, 0, 2), repeat: int = 0, **changes: Any) -> Sample:
     method = method_trace(accepted)
-    fields = {"category": "all", "prompt_tokens": 7, "turn": 0, "places": (0, 1), "load": 0.5}
+    fields = {"category": "all", "prompt_tokens": 7, "turn": 0, "order": (0, 1), "load": 0.5}
     fields |= {"baseline": baseline_trace(method.tokens), "method": method}
     return Sample(prompt=prompt, repeat=repeat, **{**fields, **changes})
 
