@@ -12,7 +12,7 @@ from specbench.cli.verify import tell, verified
 from specbench.errors import NotComparableError, RegressionError, UsageError
 
 if TYPE_CHECKING:
-    from specbench.judge.compare import Comparison
+    from specbench.judge.compare import Comparison, Policy
     from specbench.judge.compare_input import Record
     from specbench.judge.holm_test import Criterion
 
