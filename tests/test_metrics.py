@@ -17,8 +17,9 @@ from specbench.decoding.timing import NullClock, WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict, Verifier
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
-from specbench.metrics import Phases, RoundCounts, Timing, Trace, acceptance, costs, phases, speedup_of_totals
+from specbench.metrics import RoundCounts, Trace, acceptance, speedup_of_totals
 from specbench.theory import formulas
+from specbench.theory.costs import Phases, Timing, measured_costs, phases
 from tests.support.laws import EXACT, one_round
 from tests.support.toys import CPU, KINDS, PROMPT, Stopping, Toy, Tree, chain, methods, number_of, random_pair
 
@@ -203,7 +204,7 @@ def test_costs_are_those_of_the_models() -> None:
     assert sum(arms[1].spans.values()) == arms[1].seconds
 
     baseline, method = map(timing, arms)
-    found = costs(baseline, method)
+    found = measured_costs(baseline, method)
     assert found.baseline_step_seconds == 1.25
     assert method.drafted == 2 * method.rounds  # also where a row could not use them
     assert sum(done.usable for done in arms[1].rounds) < method.drafted
@@ -218,7 +219,7 @@ def test_costs_are_those_of_the_models() -> None:
 
 def test_a_baseline_costs_a_step_a_round() -> None:
     arm = Timing(seconds=10.0, draft=0.0, verify=8.0, rounds=5, drafted=0, tokens=5)
-    found = costs(arm, arm)
+    found = measured_costs(arm, arm)
     assert (found.c, found.v, found.overhead) == (0.0, 1.0, 0.0)
 
 

@@ -13,7 +13,7 @@ import typer
 from specbench.cli.parsing import number, parse_k_list, read_results
 from specbench.errors import UsageError
 from specbench.show.records import Format, print_data, print_numbers
-from specbench.theory import formulas
+from specbench.theory import formulas, optimum
 from specbench.wording import clean, literal
 
 DEFAULT_K = "1-12"
@@ -106,8 +106,8 @@ def predict(
 
 def predictions(alpha: float, c: float, c_hat: float, ks: list[int]) -> list[Prediction]:
     """One Prediction per K. ValueError if an argument is out of range."""
-    best, best_speedup = formulas.best_k(alpha, c)
-    near = formulas.near_best(alpha, c)
+    best, best_speedup = optimum.best_k(alpha, c)
+    near = optimum.near_best(alpha, c)
     return [
         Prediction(
             alpha=alpha,
@@ -118,7 +118,7 @@ def predictions(alpha: float, c: float, c_hat: float, ks: list[int]) -> list[Pre
             speedup_predicted=formulas.speedup(alpha, k, c),
             operations=formulas.operations(alpha, k, c_hat),
             accepted_per_drafted=formulas.accepted_per_drafted(alpha, k) if k else None,
-            break_even_alpha=formulas.break_even_alpha(k, c) if k else None,
+            break_even_alpha=optimum.break_even_alpha(k, c) if k else None,
             best_k=best,
             best_speedup=best_speedup,
             near_best_low=near[0],
@@ -136,7 +136,7 @@ def read_cell(row: dict[str, str], where: str) -> Cell:
             raise ValueError(f"k must be a whole number of at most {formulas.K_MAX}, got {k:g}")
         alpha = _as_share(alpha)
         v, overhead = number(row, "v"), number(row, "overhead")
-        best, best_speedup = formulas.best_k(alpha, c)
+        best, best_speedup = optimum.best_k(alpha, c)
         return Cell(
             dataset=clean(row.get("dataset", ""), 300),
             method=clean(row.get("method", "")),
@@ -185,12 +185,12 @@ def _prediction_table(group: list[Prediction]) -> Table:
 
 
 def _summary(row: Prediction) -> str:
-    if not formulas.pays(row.alpha, row.c):
+    if not optimum.pays(row.alpha, row.c):
         return f"no K pays: that needs alpha above c = {row.c:g}"
     near = f"K = {row.near_best_low} to {row.near_best_high}"
     if row.best_k == formulas.K_MAX:
         return f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}"
-    even = _text(formulas.break_even_alpha(row.best_k, row.c))
+    even = _text(optimum.break_even_alpha(row.best_k, row.c))
     return (
         f"best K = {row.best_k} (speedup {row.best_speedup:.3f}), within 1 %: {near}; "
         f"break-even at alpha {even} for this K, at alpha {row.c:g} (= c) for K = 1"

@@ -13,7 +13,7 @@ from specbench.judge.candidates import Candidate, candidates, flaw
 from specbench.judge.settling import doubts, how_to_settle, more_prompts
 from specbench.results.statistics import Interval
 from specbench.spec import BASELINE
-from specbench.theory import formulas
+from specbench.theory import optimum
 from specbench.wording import Row, finite_or_none, number_in, ranges, text_in
 
 Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
@@ -182,7 +182,7 @@ def _break_even(best: Candidate) -> float | None:
     if c is None or v is None or overhead is None or not best.constant:
         return None
     cost = best.k * c + v + overhead
-    return formulas.alpha_from_tokens(max(cost, 1.0), best.k) if cost <= best.k + 1 else None
+    return optimum.alpha_from_tokens(max(cost, 1.0), best.k) if cost <= best.k + 1 else None
 
 
 def _pair(row: Row) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from specbench.metrics import Trace
 from specbench.results.calibration import AtContext, Calibration, points_of
 from specbench.results.costs import timing
 from specbench.spec import RunSpec
+from specbench.theory import costs
 from specbench.theory.costs import Costs
 
 WARMUP = 2  # turns that do not count
@@ -168,5 +169,5 @@ def rest(baseline: Trace, chain: Trace) -> tuple[float, float]:
     """The share of a baseline step that its pass takes; what acceptance and host of a round add to it, in steps."""
     alone, many = timing([baseline]), timing([chain])
     step = metrics.ratio(alone.seconds, alone.rounds)
-    one, other = metrics.phases(alone), metrics.phases(many)
+    one, other = costs.phases(alone), costs.phases(many)
     return metrics.ratio(one.verify, step), metrics.ratio(other.accept + other.host - one.accept - one.host, step)

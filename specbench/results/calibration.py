@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.theory import formulas
+from specbench.theory import optimum
 from specbench.theory.costs import Costs
 from specbench.wording import ranges
 
@@ -69,7 +69,7 @@ class AtContext:
     def rounds(self) -> tuple[float, ...]:
         """Cost of a round by K, in baseline steps."""
         costs = self.costs()
-        return formulas.round_costs(costs.first, costs.later, costs.verify, costs.overhead)
+        return optimum.round_costs(costs.first, costs.later, costs.verify, costs.overhead)
 
     def free_width(self) -> int:
         """The number of tokens up to which no pass costs more than 1.10 times that over one token."""
@@ -88,15 +88,15 @@ class AtContext:
             "c_later": costs.later,
             "overhead": costs.overhead,
             "free_width": self.free_width(),
-            "break_even_alpha": formulas.break_even_alpha_of(self.rounds()),
+            "break_even_alpha": optimum.break_even_alpha_of(self.rounds()),
         }
 
     def choices(self) -> list[dict[str, Any]]:
         """The K that theory chooses for a range of α, with the speedup it predicts; K 0 where none pays."""
         rounds, found = self.rounds(), []
         for alpha in ALPHAS:
-            k, speedup = formulas.best_k_of(alpha, rounds)
-            near = formulas.near_best_of(alpha, rounds)
+            k, speedup = optimum.best_k_of(alpha, rounds)
+            near = optimum.near_best_of(alpha, rounds)
             found.append(
                 {"context": self.context, "alpha": alpha, "best_k": k, "speedup": speedup, "near_best": ranges(near)}
             )

@@ -10,7 +10,7 @@ from specbench import metrics
 from specbench.metrics import Trace
 from specbench.results import nests, noise, statistics
 from specbench.results.batches import decodes, pooled
-from specbench.results.costs import break_even, costs, rows_idle, timing
+from specbench.results.costs import break_even, cost_columns, rows_idle, timing
 from specbench.results.losslessness import Losslessness
 from specbench.results.nests import relayed, round_row, steady
 from specbench.spec import SCHEMA_VERSION, RunSpec, acceptance_of
@@ -217,7 +217,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "alpha_tested": counts.alpha_tested,
         "accepted_per_drafted": counts.accepted_per_drafted,
         "tokens_per_round": counts.tokens_per_round,
-        **costs(samples, baseline, method),
+        **cost_columns(samples, baseline, method),
         "speedup": speed.value,
         "speedup_low": speed.low,
         "speedup_high": speed.high,

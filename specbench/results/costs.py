@@ -11,12 +11,13 @@ from heapq import heapreplace
 from specbench import metrics
 from specbench.metrics import Trace
 from specbench.results.batches import Measured, decodes
-from specbench.theory import formulas
+from specbench.theory import optimum
+from specbench.theory.costs import Timing, measured_costs, phases
 
 
-def timing(traces: Sequence[Trace]) -> metrics.Timing:
+def timing(traces: Sequence[Trace]) -> Timing:
     """The totals of one arm; a span counts where it is outermost, its inner spans are part of it."""
-    return metrics.Timing(
+    return Timing(
         seconds=math.fsum(t.seconds for t in traces),
         draft=math.fsum(t.spans.get("draft", 0.0) for t in traces),
         verify=math.fsum(t.spans.get("verify", 0.0) for t in traces),
@@ -28,12 +29,12 @@ def timing(traces: Sequence[Trace]) -> metrics.Timing:
     )
 
 
-def costs(samples: Sequence[Measured], baseline: metrics.Timing, method: metrics.Timing) -> dict[str, float]:
+def cost_columns(samples: Sequence[Measured], baseline: Timing, method: Timing) -> dict[str, float]:
     """Seconds as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second.
 
     Rows decoded together share their time: a round or a step of a batch of B takes a B-th of what a clock shows.
     """
-    cost = metrics.costs(baseline, method)
+    cost = measured_costs(baseline, method)
     drafts = sum(r.drafted > 0 for s in samples for r in s.method.rounds)
     return {
         "c": cost.c,
@@ -41,7 +42,7 @@ def costs(samples: Sequence[Measured], baseline: metrics.Timing, method: metrics
         "overhead": cost.overhead,
         "baseline_step_ms": 1000 * cost.baseline_step_seconds,
         "round_ms": 1000 * cost.round_seconds,
-        **{f"round_{phase}_ms": 1000 * s for phase, s in asdict(metrics.phases(method)).items()},
+        **{f"round_{phase}_ms": 1000 * s for phase, s in asdict(phases(method)).items()},
         "draft_token_ms": 1000 * metrics.ratio(method.draft, method.drafted),
         "draft_first_ms": 1000 * metrics.ratio(method.draft_first, drafts),
         "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
@@ -51,9 +52,7 @@ def costs(samples: Sequence[Measured], baseline: metrics.Timing, method: metrics
     }
 
 
-def break_even(
-    samples: Sequence[Measured], baseline: metrics.Timing, method: metrics.Timing, nodes: float, rows: int
-) -> float:
+def break_even(samples: Sequence[Measured], baseline: Timing, method: Timing, nodes: float, rows: int) -> float:
     """The batch at which the speedup would be 1 (`theory.break_even_batch`), from a cell measured with so many rows.
 
     The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost and its cost per token:
@@ -69,7 +68,7 @@ def break_even(
     per_token = (many - one) / (rows * nodes)
     tokens = method.tokens / method.rounds
     rest = baseline.seconds / steps - one
-    return formulas.break_even_batch(tokens, nodes, one - rows * per_token, per_token, rest, method.draft / rounds)
+    return optimum.break_even_batch(tokens, nodes, one - rows * per_token, per_token, rest, method.draft / rounds)
 
 
 def rows_idle(samples: Sequence[Measured], rows: int) -> float:

@@ -1,55 +1,15 @@
-"""What drafts that are no chain of one model should give: trees, nests of speculations (vertical cascades), relays.
+"""What several drafters in one method should give: nests of speculations (vertical cascades) and relays (horizontal).
 
-Knows only numbers, as `theory`: chances of acceptance, and costs in units of one target decode step. Pure.
+Knows only numbers: chances of acceptance, and costs in units of one target decode step.
 
 CS-Drafting = Chen et al., "Cascade Speculative Drafting", arXiv 2312.11462, whose expected walltime improvements are
-derived here anew; Sequoia = Chen et al., "Sequoia", arXiv 2402.12374.
+derived here anew.
 """
 
 from collections.abc import Sequence
 
 from specbench.theory import formulas
 from specbench.theory.formulas import check_cost, check_k, check_share
-
-ROOT = -1  # the parent of a first token
-
-
-def tree_tokens(parents: Sequence[int], chances: Sequence[float]) -> float:
-    """Tokens of a round that drafts a tree: F = Σ over nodes of Π p along the path, the root counted as 1. Sequoia, §3.
-
-    parents[i] < i is the node before node i, -1 the root; chances[i] that node i is the accepted child of its parent,
-    given that the parent was accepted. A chain of equal chances gives `theory.expected_tokens`.
-    ValueError if the lists differ in length, a parent does not come before its child, or the chances of the children
-    of one node add up to more than 1.
-    """
-    if len(parents) != len(chances):
-        raise ValueError(f"a tree of {len(parents)} nodes needs as many chances, got {len(chances)}")
-    reached: list[float] = []
-    left = [1.0] * (len(parents) + 1)  # of the chances of every node's children, the root's last
-    for node, (parent, chance) in enumerate(zip(parents, chances, strict=True)):
-        if not ROOT <= parent < node:
-            raise ValueError(f"node {node} has parent {parent}: a parent comes before its child, -1 is the root")
-        check_share(f"the chance of node {node}", chance)
-        left[parent] -= chance
-        if left[parent] < -1e-9:
-            raise ValueError(f"the children of node {parent} are accepted with chances that exceed 1 together")
-        reached.append(chance * (reached[parent] if parent != ROOT else 1.0))
-    return 1.0 + sum(reached)
-
-
-def tree_speedup(tokens: float, depth: int, c: float, v: float) -> float:
-    """F / (depth·c + v): a level of the tree costs c to draft, the target's pass over all nodes v. Sequoia, §3.
-
-    tokens: what a round emits, F (`tree_tokens`), or Σⱼ Πᵢ≤ⱼ αᵢ with the acceptance of every level.
-    ValueError if tokens is outside [1, depth + 1], or a cost is out of range.
-    """
-    check_k(depth)
-    check_cost("c", c)
-    check_cost("v", v)
-    if not 1 <= tokens <= depth + 1:
-        raise ValueError(f"tokens of a round must lie in [1, depth + 1] = [1, {depth + 1}], got {tokens}")
-    _check_cost_of_round(depth * c + v)
-    return tokens / (depth * c + v)
 
 
 def vertical_tokens(alpha: float, inner: float, rounds: int, k: int) -> float:
@@ -64,7 +24,7 @@ def vertical_tokens(alpha: float, inner: float, rounds: int, k: int) -> float:
     check_k(rounds)
     check_k(k)
     if alpha == 1:
-        return 1 + rounds * formulas.expected_tokens(inner, k)  # the limit: everything that was drafted, and the bonus
+        return 1 + rounds * formulas.expected_tokens(inner, k)  # the limit: every drafted token, and the bonus
     phi = 1 + (alpha - 1) * formulas.expected_tokens(inner * alpha, k)
     return float((1 - alpha * phi**rounds) / (1 - alpha))
 
@@ -100,7 +60,7 @@ def nested_costs(inner: float, k: int, pass_: float, draft: Sequence[float]) -> 
 
 
 def chain_costs(c: float, length: int) -> tuple[float, ...]:
-    """Cost of a draft of 0..length tokens from a model at c per token: what `nested_costs` takes at the bottom."""
+    """Cost of a draft of 0..length tokens from a model at c per token: the innermost `draft` of `nested_costs`."""
     check_cost("c", c)
     check_k(length)
     return tuple(i * c for i in range(length + 1))
@@ -117,8 +77,3 @@ def relay_speedup(alphas: Sequence[float], costs: Sequence[float]) -> float:
     for cost in costs:
         check_cost("the cost of a drafted token", cost)
     return formulas.expected_tokens_by_position(alphas) / (1 + sum(costs))
-
-
-def _check_cost_of_round(cost: float) -> None:
-    if cost <= 0:
-        raise ValueError(f"a round must cost more than nothing, got depth·c + v = {cost}")

@@ -1,6 +1,6 @@
 """The best token tree for measured acceptance and measured costs (Sequoia, Chen et al. 2024, arXiv 2402.12374, §3, §4).
 
-Knows only numbers, and no other module, so every layer may import it. `bench.tree_search` measures what goes in.
+Knows only numbers. `measure.tree_search` measures what goes in.
 
 acceptance[b] is the chance that child b of an accepted node is the accepted one: its earlier siblings were rejected,
 and it was not. A node is accepted with the product of these along its path, so F(tree) = 1 + Σ over nodes of that
@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from operator import add, attrgetter
 from typing import Literal
 
-Aim = Literal["speedup", "tokens"]  # on this machine, or on any
+from specbench.theory.trees import ROOT
 
-ROOT = -1
-NEVER = -math.inf  # so many nodes fit into no tree of that depth
+Aim = Literal["speedup", "tokens"]  # on this machine, or on any machine
+
+NEVER = -math.inf  # there is no tree with that many nodes at that depth
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a tree may be, and what is predicted of the best of that size: the tokens that a round emits, and what
-    the round costs in baseline steps."""
+    """The size of a tree and what is predicted for the best one of that size.
+
+    tokens: emitted per round; cost: of a round, in baseline steps.
+    """
 
     nodes: int
     depth: int
@@ -36,7 +39,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Search:
-    """All trees of at most so many nodes and levels, searched at once.
+    """All trees of at most `nodes` nodes and `depth` levels, searched at once.
 
     subtree[d][m]: the most tokens of a subtree of m nodes, its own root counted, at most d levels below it, if that
     root is accepted. forest[d][b][m]: what the first b children of such a root add with m nodes in and below them.
@@ -51,7 +54,7 @@ class Search:
         """The dynamic programme; `nodes` and `depth` at least 1. ValueError if an argument is out of range."""
         check_acceptance(acceptance)
         if min(nodes, depth) < 1:
-            raise ValueError(f"a tree has a node and a level at least, asked were {nodes} and {depth}")
+            raise ValueError(f"a tree has at least one node and one level, got {nodes} and {depth}")
         subtree = [(NEVER, 1.0, *[NEVER] * nodes)]
         forest: list[tuple[tuple[float, ...], ...]] = [()]
         for _ in range(depth):
@@ -64,7 +67,7 @@ class Search:
         return cls(tuple(acceptance), tuple(subtree), tuple(forest))
 
     def tokens(self, nodes: int, depth: int) -> float:
-        """The most tokens per round of a tree of exactly so many nodes in at most so many levels; -inf if none is."""
+        """The most tokens per round of a tree of exactly `nodes` nodes in at most `depth` levels; else -inf."""
         return self.subtree[depth][nodes + 1]
 
     def tree(self, nodes: int, depth: int) -> tuple[int, ...]:
@@ -108,9 +111,9 @@ def best_sizes(
 ) -> tuple[Size, ...]:
     """For every number of nodes m the depth d with the greatest speedup, F ÷ cost of a round, or the most tokens, F.
 
-    The cost is first + (d − 1)·later + verify[m] + overhead as in `theory.round_costs`: in baseline steps, verify[m] is
-    a step with the pass over m + 1 tokens in it, and a level of a tree costs what a token of a chain does. As many
-    nodes as both `search` and `verify` know of; none where not even one is.
+    The cost is first + (d − 1)·later + verify[m] + overhead as in `optimum.round_costs`, in baseline steps: verify[m]
+    is a step with the pass over m + 1 tokens in it, and a level of a tree costs what a token of a chain does. Goes up
+    to as many nodes as both `search` and `verify` cover; empty if that is not even one.
     """
     found = []
     for m in range(1, min(len(search.subtree[0]) - 1, len(verify))):
@@ -126,4 +129,4 @@ def best_sizes(
 def check_acceptance(acceptance: Sequence[float]) -> None:
     """ValueError unless the chances are those of the children of one node, of which at most one is accepted."""
     if not acceptance or not all(0 <= chance <= 1 for chance in acceptance) or sum(acceptance) > 1 + 1e-9:
-        raise ValueError(f"acceptance: chances of places among siblings, together at most 1, found {list(acceptance)}")
+        raise ValueError(f"acceptance: chances of siblings lie in [0, 1], together at most 1, got {list(acceptance)}")

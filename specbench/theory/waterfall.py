@@ -8,18 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from specbench.metrics import (  # fmt: skip
-    RoundCounts,
-    Timing,
-    acceptance,
-    acceptance_by_position,
-    branched,
-    costs,
-    overlap_by_level,
-    phases,
-    ratio,
-)
+from specbench.metrics import RoundCounts, acceptance, acceptance_by_position, branched, overlap_by_level, ratio
 from specbench.theory import formulas
+from specbench.theory.costs import MeasuredCosts, Timing, measured_costs, phases
 
 Levels = Mapping[int, Sequence[RoundCounts]]  # rounds by the number of levels that they drafted
 
@@ -64,11 +55,11 @@ def explain(
 ) -> Explanation:
     """The way from the formula to `measured`, a speedup, for one cell.
 
-    lookahead is the number of levels that all rounds draft. None where they differ: then every round counts with those
-    that it drafted, and acceptance by position is taken apart by that number, since an adaptive K drafts more where
-    more is accepted. drafts[n] is what a nest's draft of n tokens costs by the formula of its levels, in steps.
-    relayed: drafts came from several drafters; then, as in a tree, every level has a chance of acceptance of its own.
-    Never raises for what a run can measure.
+    lookahead: the number of levels that all rounds draft; None where they differ. Then each round counts with the
+    levels it drafted, and acceptance by position is averaged separately for each number of levels, since an adaptive K
+    drafts more where more is accepted. drafts[n]: cost of a nest's draft of n tokens by the formula of its levels, in
+    steps. relayed: drafts came from several drafters; then, as in a tree, each level has its own chance of acceptance.
+    Never raises for anything that a run can measure.
     """
     own = relayed or branched(rounds)
     stages = [*_stages(rounds, baseline, method, lookahead, drafts, own), measured]
@@ -88,34 +79,34 @@ def _stages(
     own: bool,
 ) -> tuple[float, ...]:
     """The speedups after each substitution: ideal, predicted, and with levels, position, verify, sampling and host."""
-    counts, cost = acceptance(rounds), costs(baseline, method)
+    counts, cost = acceptance(rounds), measured_costs(baseline, method)
     levels = _by_level(rounds, lookahead if counts.drafted else None)
     alpha = counts.alpha if counts.tested else 0.0
     if not math.isfinite(alpha + cost.c + cost.v + cost.overhead) or not levels:
         return (math.nan,) * 7
     k = _mean(levels, lambda level, _: level)
-    flat, shaped = _round_tokens(levels, None if own else alpha)
-    one, many = phases(baseline), phases(method)
-    step = cost.baseline_step_seconds
-    idle = one.host + one.draft  # an empty draft is no phase of its own
-    verify, sampling, host = (x / step for x in (many.verify - one.verify, many.accept - one.accept, many.host - idle))
     drafting = 1 + k * cost.c
-    # The cost of an adaptive rule falls on the tokens behind the first: there is no dearer first one to tell apart.
-    later = 1 + k * (cost.c if lookahead is None else _later(rounds, method, cost.c, step))
-    formula = drafting if drafts is None else 1 + _mean(levels, lambda level, _: drafts[level])
-    return (
-        ratio(flat, later if drafts is None else formula),
-        ratio(flat, formula),
-        ratio(flat, drafting),
-        ratio(shaped, drafting),
-        ratio(shaped, drafting + verify),
-        ratio(shaped, drafting + verify + sampling),
-        ratio(shaped, drafting + verify + sampling + host),
-    )
+    if drafts is None:
+        ideal, formula = 1 + k * _later_cost(rounds, method, cost, lookahead), drafting
+    else:
+        ideal = formula = 1 + _mean(levels, lambda level, _: drafts[level])
+    verify, sampling, host = _added_costs(baseline, method, cost.baseline_step_seconds)
+    with_verify = drafting + verify
+    with_sampling = with_verify + sampling
+    round_costs = (ideal, formula, drafting, drafting, with_verify, with_sampling, with_sampling + host)
+    flat, shaped = _round_tokens(levels, None if own else alpha)
+    return tuple(map(ratio, (flat, flat, flat, shaped, shaped, shaped, shaped), round_costs))
+
+
+def _added_costs(baseline: Timing, method: Timing, step: float) -> tuple[float, float, float]:
+    """What a round's verify pass, acceptance and host cost beyond those of a baseline step, in steps."""
+    one, many = phases(baseline), phases(method)
+    idle = one.host + one.draft  # an empty draft is no phase of its own
+    return (many.verify - one.verify) / step, (many.accept - one.accept) / step, (many.host - idle) / step
 
 
 def _by_level(rounds: Sequence[RoundCounts], lookahead: int | None) -> Levels:
-    """The rounds by the number of levels that they drafted; with a constant lookahead all drafted as many."""
+    """The rounds by the number of levels that they drafted; with a constant lookahead all drafted the same."""
     found: dict[int, list[RoundCounts]] = {}
     for one in rounds:
         found.setdefault(one.drafted if lookahead is None else lookahead, []).append(one)
@@ -144,9 +135,12 @@ def _mean(levels: Levels, value: Callable[[int, Sequence[RoundCounts]], float]) 
     return math.fsum(len(group) * value(level, group) for level, group in levels.items()) / rounds
 
 
-def _later(rounds: Sequence[RoundCounts], method: Timing, c: float, step: float) -> float:
-    """Cost of the second and later drafted tokens of a round in baseline steps; the mean c where none was timed."""
+def _later_cost(rounds: Sequence[RoundCounts], method: Timing, cost: MeasuredCosts, lookahead: int | None) -> float:
+    """Cost of the second and later drafted tokens of a round in baseline steps; the mean c where it is not known.
+
+    Under an adaptive lookahead the cost of deciding falls on the later tokens: no dearer first one can be told apart.
+    """
     later = method.drafted - sum(r.drafted > 0 for r in rounds)
-    if not method.draft_first or later < 1:
-        return c
-    return max(method.draft - method.draft_first, 0.0) / later / step
+    if lookahead is None or not method.draft_first or later < 1:
+        return cost.c
+    return max(method.draft - method.draft_first, 0.0) / later / cost.baseline_step_seconds

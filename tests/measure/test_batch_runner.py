@@ -21,7 +21,7 @@ from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
 from specbench.show import run_table
 from specbench.spec import SCHEMA_VERSION, RunSpec
-from specbench.theory import formulas
+from specbench.theory import formulas, optimum
 from tests.support.frontdoor import Command
 from tests.support.measured import Call, FakeBackend, Witness, baseline_trace, cell, job, method_trace, sample
 from tests.support.races import failing, no_scores, run
@@ -194,18 +194,18 @@ def test_rows_that_wait_for_the_longest_of_a_turn_are_idle() -> None:
 @pytest.mark.parametrize(("alpha", "batch"), [(0.6, 162), (0.7, 283), (0.8, 532)])
 def test_the_published_break_even_batches(alpha: float, batch: int) -> None:
     """A published fit: F = 5.886 ms, u = 21.0 µs a token, h = 1.207 ms, D = 2.135 ms, K = 3."""
-    found = formulas.break_even_batch(formulas.expected_tokens(alpha, 3), 3, 5.886, 0.0210, 1.207, 2.135)
+    found = optimum.break_even_batch(formulas.expected_tokens(alpha, 3), 3, 5.886, 0.0210, 1.207, 2.135)
     assert found == pytest.approx(batch, abs=0.7)  # u has three digits
     step, round_ = 5.886 + 0.0210 * found + 1.207, 5.886 + 4 * 0.0210 * found + 1.207 + 2.135
     assert formulas.expected_tokens(alpha, 3) * step / round_ == pytest.approx(1)
 
 
 def test_break_even_where_there_is_none() -> None:
-    assert formulas.break_even_batch(1.0, 3, 5.0, 0.1, 1.0, 2.0) == 0
-    assert formulas.break_even_batch(4.0, 3, 5.0, 0.1, 1.0, 2.0) == math.inf
+    assert optimum.break_even_batch(1.0, 3, 5.0, 0.1, 1.0, 2.0) == 0
+    assert optimum.break_even_batch(4.0, 3, 5.0, 0.1, 1.0, 2.0) == math.inf
     for k, per_token in ((0, 0.1), (3, 0.0), (3, -0.1), (3, math.nan)):
-        assert math.isnan(formulas.break_even_batch(2.0, k, 5.0, per_token, 1.0, 2.0))
-    assert math.isnan(formulas.break_even_batch(2.0, 3, math.nan, 0.1, 1.0, 2.0))
+        assert math.isnan(optimum.break_even_batch(2.0, k, 5.0, per_token, 1.0, 2.0))
+    assert math.isnan(optimum.break_even_batch(2.0, 3, math.nan, 0.1, 1.0, 2.0))
 
 
 def test_the_break_even_batch_of_a_cell_follows_from_its_own_passes() -> None:
@@ -215,7 +215,7 @@ def test_the_break_even_batch_of_a_cell_follows_from_its_own_passes() -> None:
     steps, rounds = max(8, 5 + 2), 2 + 2  # two rows: texts of 8, 5 and 2 tokens, of two rounds each
     one, many = base.verify / steps, method.verify / rounds
     u = (many - one) / (2 * 4)
-    expected = formulas.break_even_batch(15 / 6, 4, one - 2 * u, u, base.seconds / steps - one, method.draft / rounds)
+    expected = optimum.break_even_batch(15 / 6, 4, one - 2 * u, u, base.seconds / steps - one, method.draft / rounds)
     assert break_even(some, base, method, 4, 2) == pytest.approx(expected)  # type: ignore[arg-type]
     assert numbers(some, 4, 2)["break_even_batch"] == pytest.approx(expected)  # type: ignore[arg-type]
     assert math.isnan(numbers([sample(method=baseline_trace(range(3)))], 4)["break_even_batch"])

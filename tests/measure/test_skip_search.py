@@ -15,7 +15,7 @@ from specbench.measure.skip_search import Kept, Scored, name, removals, search, 
 from specbench.models.network.attention import NAME
 from specbench.models.network.law import Law
 from specbench.models.network.layers import chosen
-from specbench.theory import formulas
+from specbench.theory import formulas, optimum
 from tests.support.tiny import CPU, network
 
 DEPTH, V = 6, 24
@@ -90,7 +90,7 @@ def test_all_layers_promise_nothing_and_lose_nothing() -> None:
 def test_the_lookahead_is_the_best_up_to_eight() -> None:
     for alpha, c in ((0.9, 0.1), (0.5, 0.3), (0.1, 0.9), (1.0, 0.5)):
         one = Scored((0,), alpha, c)
-        best, speedup = formulas.best_k(alpha, c, 8)
+        best, speedup = optimum.best_k(alpha, c, 8)
         assert one.speedup == (speedup if best else formulas.speedup(alpha, 1, c))
         assert one.k == max(best, 1)
 

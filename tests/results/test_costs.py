@@ -23,7 +23,7 @@ from specbench.decoding.types import Context, Drafter
 from specbench.judge.holm_test import METRICS
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.cells import Sample, numbers
-from specbench.results.costs import costs as columns
+from specbench.results.costs import cost_columns as columns
 from specbench.results.costs import timing
 from specbench.theory.waterfall import TERMS
 from tests.support.measured import one_round, sample

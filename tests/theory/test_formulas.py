@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.theory import formulas
+from specbench.theory import formulas, optimum
 
 alphas = st.floats(0, 1)
 costs = st.floats(0, 2)
@@ -37,14 +37,14 @@ REFUSED = [
     (formulas.speedup, (0.5, 3, -0.1)), (formulas.speedup, (0.5, 3, math.inf)),
     (formulas.speedup_calibrated, ([0.5], 2, 0.1)), (formulas.speedup_calibrated, ([0.5], 1, 0.1, 1.0, -2.0)),
     (formulas.speedup_calibrated, ([0.5], 1, 0.1, -1.0, 5.0)), (formulas.operations, (0.5, 3, math.nan)),
-    (formulas.accepted_per_drafted, (0.5, 0)), (formulas.oracle_tokens, (-0.1,)), (formulas.pays, (0.5, -1)),
-    (formulas.best_k, (0.5, 0.1, -1)), (formulas.near_best, (0.5, 0.1, 2)), (formulas.break_even_alpha, (0, 0.1)),
-    (formulas.alpha_from_tokens, (0.9, 3)), (formulas.alpha_from_tokens, (4.1, 3)),
-    (formulas.alpha_from_tokens, (math.nan, 3)), (formulas.alpha_from_tokens, (1, 0)),
-    (formulas.round_costs, (-0.1, 0.1, (1, 1), 0)), (formulas.round_costs, (0.1, math.nan, (1, 1), 0)),
-    (formulas.round_costs, (0.1, 0.1, (1, math.inf), 0)), (formulas.round_costs, (0.1, 0.1, (1, 1), -1.1)),
-    (formulas.round_costs, (0.1, 0.1, (1, 1), math.nan)), (formulas.best_k_of, (1.1, (1, 1))),
-    (formulas.near_best_of, (0.5, (1, 1), 2)),
+    (formulas.accepted_per_drafted, (0.5, 0)), (formulas.oracle_tokens, (-0.1,)), (optimum.pays, (0.5, -1)),
+    (optimum.best_k, (0.5, 0.1, -1)), (optimum.near_best, (0.5, 0.1, 2)), (optimum.break_even_alpha, (0, 0.1)),
+    (optimum.alpha_from_tokens, (0.9, 3)), (optimum.alpha_from_tokens, (4.1, 3)),
+    (optimum.alpha_from_tokens, (math.nan, 3)), (optimum.alpha_from_tokens, (1, 0)),
+    (optimum.round_costs, (-0.1, 0.1, (1, 1), 0)), (optimum.round_costs, (0.1, math.nan, (1, 1), 0)),
+    (optimum.round_costs, (0.1, 0.1, (1, math.inf), 0)), (optimum.round_costs, (0.1, 0.1, (1, 1), -1.1)),
+    (optimum.round_costs, (0.1, 0.1, (1, 1), math.nan)), (optimum.best_k_of, (1.1, (1, 1))),
+    (optimum.near_best_of, (0.5, (1, 1), 2)),
 ]
 # fmt: on
 
@@ -127,33 +127,33 @@ def test_tutorial_speedups(alpha: float, k: int, c: float, printed: float) -> No
     [(alpha, c, *best) for alpha, row in BEST.items() for c, best in zip(BEST_C, row, strict=True)],
 )
 def test_best_k(alpha: float, c: float, k: int, speedup: float) -> None:
-    best, value = formulas.best_k(alpha, c)
+    best, value = optimum.best_k(alpha, c)
     assert (best, round(value, 3)) == (k, speedup)
-    costs = formulas.round_costs(c, c, [1.0] * 61, 0.0)  # those of the formula
-    assert formulas.best_k_of(alpha, costs) == pytest.approx((best, value), rel=1e-12)
-    assert formulas.near_best_of(alpha, costs) == formulas.near_best(alpha, c, k_max=60)
+    costs = optimum.round_costs(c, c, [1.0] * 61, 0.0)  # those of the formula
+    assert optimum.best_k_of(alpha, costs) == pytest.approx((best, value), rel=1e-12)
+    assert optimum.near_best_of(alpha, costs) == optimum.near_best(alpha, c, k_max=60)
 
 
 def test_costs_of_a_machine_by_hand() -> None:
-    costs = formulas.round_costs(0.3, 0.1, (1.0, 1.2, 1.2, 1.6), 0.05)
+    costs = optimum.round_costs(0.3, 0.1, (1.0, 1.2, 1.2, 1.6), 0.05)
     assert costs == pytest.approx((1, 1.55, 1.65, 2.15))
     # α = 0.8 gives 1.8, 2.44 and 2.952 tokens: 1.16×, 1.479× and 1.373×
-    assert formulas.best_k_of(0.8, costs) == (2, pytest.approx(2.44 / 1.65))
-    assert formulas.near_best_of(0.8, costs) == [2]
-    assert formulas.near_best_of(0.8, costs, share=0.08) == [2, 3]
-    assert formulas.best_k_of(0.3, costs) == (0, 1.0)
-    assert formulas.break_even_alpha_of(costs) == pytest.approx((math.sqrt(1 + 4 * 0.65) - 1) / 2)  # 1 + α + α² = 1.65
+    assert optimum.best_k_of(0.8, costs) == (2, pytest.approx(2.44 / 1.65))
+    assert optimum.near_best_of(0.8, costs) == [2]
+    assert optimum.near_best_of(0.8, costs, share=0.08) == [2, 3]
+    assert optimum.best_k_of(0.3, costs) == (0, 1.0)
+    assert optimum.break_even_alpha_of(costs) == pytest.approx((math.sqrt(1 + 4 * 0.65) - 1) / 2)  # 1 + α + α² = 1.65
 
 
 def test_a_jagged_cost_curve_may_leave_a_gap_between_the_best() -> None:
-    assert formulas.near_best_of(0.9, (1.0, 1.0, 2.0, 3.439 / 1.9)) == [1, 3]
+    assert optimum.near_best_of(0.9, (1.0, 1.0, 2.0, 3.439 / 1.9)) == [1, 3]
 
 
 def test_no_alpha_pays_for_rounds_that_cost_more_than_their_tokens() -> None:
-    assert formulas.break_even_alpha_of((1.0, 2.1, 3.2)) is None
-    assert formulas.break_even_alpha_of((1.0, 2.1, 3.0)) == pytest.approx(1)
-    assert formulas.break_even_alpha_of((1.0, 0.9)) == 0  # a round that is cheaper than a step pays without acceptance
-    assert formulas.break_even_alpha_of((1.0,)) is None
+    assert optimum.break_even_alpha_of((1.0, 2.1, 3.2)) is None
+    assert optimum.break_even_alpha_of((1.0, 2.1, 3.0)) == pytest.approx(1)
+    assert optimum.break_even_alpha_of((1.0, 0.9)) == 0  # a round that is cheaper than a step pays without acceptance
+    assert optimum.break_even_alpha_of((1.0,)) is None
 
 
 @quick
@@ -161,13 +161,13 @@ def test_no_alpha_pays_for_rounds_that_cost_more_than_their_tokens() -> None:
 def test_some_k_pays_exactly_above_the_break_even_alpha(
     later: float, passes: list[float], first: float, overhead: float
 ) -> None:
-    costs = formulas.round_costs(first, later, [1.0, *passes], overhead)
-    even = formulas.break_even_alpha_of(costs)
+    costs = optimum.round_costs(first, later, [1.0, *passes], overhead)
+    even = optimum.break_even_alpha_of(costs)
     if even is None:
-        assert formulas.best_k_of(1, costs) == (0, 1.0)
+        assert optimum.best_k_of(1, costs) == (0, 1.0)
         return
-    assert formulas.best_k_of(max(even - 1e-9, 0), costs)[1] <= 1 + 1e-9 or even == 0
-    assert formulas.best_k_of(min(even + 1e-9, 1), costs)[1] >= 1 - 1e-12
+    assert optimum.best_k_of(max(even - 1e-9, 0), costs)[1] <= 1 + 1e-9 or even == 0
+    assert optimum.best_k_of(min(even + 1e-9, 1), costs)[1] >= 1 - 1e-12
 
 
 def test_a_bigram_draft_of_no_cost_still_pays() -> None:
@@ -194,24 +194,24 @@ def test_the_oracle_is_the_limit_of_long_drafts() -> None:
 
 
 def test_the_best_k_has_no_bound_where_every_longer_draft_is_better() -> None:
-    assert formulas.best_k(0.7, 0)[0] == formulas.K_MAX
-    assert formulas.best_k(1, 0.5, k_max=9) == (9, 10 / 5.5)
-    assert formulas.best_k(1, 1) == (0, 1.0)
-    assert formulas.best_k(0, 0) == (0, 1.0)
+    assert optimum.best_k(0.7, 0)[0] == formulas.K_MAX
+    assert optimum.best_k(1, 0.5, k_max=9) == (9, 10 / 5.5)
+    assert optimum.best_k(1, 1) == (0, 1.0)
+    assert optimum.best_k(0, 0) == (0, 1.0)
 
 
 def test_the_optimum_is_flat() -> None:
-    assert formulas.near_best(0.7, 0.05) == [5, 6]
-    assert formulas.near_best(0.7, 0.05, share=0.03) == [4, 5, 6, 7, 8]
-    assert formulas.near_best(0.9, 0.01) == list(range(20, 30))
-    assert formulas.near_best(0.2, 0.5) == [0]
+    assert optimum.near_best(0.7, 0.05) == [5, 6]
+    assert optimum.near_best(0.7, 0.05, share=0.03) == [4, 5, 6, 7, 8]
+    assert optimum.near_best(0.9, 0.01) == list(range(20, 30))
+    assert optimum.near_best(0.2, 0.5) == [0]
 
 
 def test_break_even() -> None:
-    assert formulas.break_even_alpha(1, 0.3) == pytest.approx(0.3)
-    assert formulas.break_even_alpha(4, 0) == 0
-    assert formulas.break_even_alpha(4, 1) == pytest.approx(1)
-    assert formulas.break_even_alpha(4, 1.01) is None
+    assert optimum.break_even_alpha(1, 0.3) == pytest.approx(0.3)
+    assert optimum.break_even_alpha(4, 0) == 0
+    assert optimum.break_even_alpha(4, 1) == pytest.approx(1)
+    assert optimum.break_even_alpha(4, 1.01) is None
 
 
 def test_calibrated_speedup_by_hand() -> None:
@@ -255,13 +255,13 @@ def test_calibrated_speedup_without_corrections_is_the_plain_one(alpha: float, k
 @given(alphas, lookaheads)
 def test_alpha_from_tokens_inverts_expected_tokens(alpha: float, k: int) -> None:
     tokens = min(max(formulas.expected_tokens(alpha, k), 1), k + 1)
-    assert formulas.alpha_from_tokens(tokens, k) == pytest.approx(alpha, abs=1e-12)
+    assert optimum.alpha_from_tokens(tokens, k) == pytest.approx(alpha, abs=1e-12)
 
 
 @quick
 @given(lookaheads, st.floats(0, 1))
 def test_the_speedup_is_one_at_break_even(k: int, c: float) -> None:
-    alpha = formulas.break_even_alpha(k, c)
+    alpha = optimum.break_even_alpha(k, c)
     assert alpha is not None
     assert formulas.speedup(alpha, k, c) == pytest.approx(1, rel=1e-12)
     assert alpha >= c - 1e-12
@@ -270,16 +270,16 @@ def test_the_speedup_is_one_at_break_even(k: int, c: float) -> None:
 @quick
 @given(alphas, costs)
 def test_some_k_pays_exactly_when_alpha_exceeds_c(alpha: float, c: float) -> None:
-    best, speedup = formulas.best_k(alpha, c, k_max=60)
-    assert (best > 0) == formulas.pays(alpha, c)
+    best, speedup = optimum.best_k(alpha, c, k_max=60)
+    assert (best > 0) == optimum.pays(alpha, c)
     assert speedup >= max(1, (1 + alpha) / (1 + c)) * (1 - 1e-12)
 
 
 @quick
 @given(alphas, costs, st.floats(0, 0.2))
 def test_the_k_near_the_best_have_no_gaps_and_hold_the_best(alpha: float, c: float, share: float) -> None:
-    near = formulas.near_best(alpha, c, share, k_max=60)
-    best = formulas.best_k(alpha, c, k_max=60)[0]
+    near = optimum.near_best(alpha, c, share, k_max=60)
+    best = optimum.best_k(alpha, c, k_max=60)[0]
     assert near == list(range(near[0], near[-1] + 1))
     assert best in near
 

@@ -9,15 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.theory import formulas
-from specbench.theory.levels import (
-    chain_costs,
-    nested_costs,
-    relay_speedup,
-    tree_speedup,
-    tree_tokens,
-    vertical_speedup,
-    vertical_tokens,
-)
+from specbench.theory.levels import chain_costs, nested_costs, relay_speedup, vertical_speedup, vertical_tokens
+from specbench.theory.trees import tree_speedup, tree_tokens
 
 shares = st.floats(0, 1)
 quick = settings(deadline=None, max_examples=100)

@@ -21,9 +21,9 @@ from specbench.errors import UsageError
 from specbench.metrics import acceptance
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from specbench.theory import formulas
-from specbench.theory.levels import tree_tokens
+from specbench.theory import formulas, optimum
 from specbench.theory.sequoia import ROOT, Search, best_sizes
+from specbench.theory.trees import tree_tokens
 from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.tiny import network, path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
@@ -105,10 +105,10 @@ def test_with_one_child_it_is_the_theory_of_chains() -> None:
     verify = [1 + 0.04 * n for n in range(17)]
     sizes = best_sizes(Search.over((0.8,), 16, 16), 0.3, 0.1, verify, 0.02)
     assert [size.tokens for size in sizes] == pytest.approx([formulas.expected_tokens(0.8, k) for k in range(1, 17)])
-    assert [size.cost for size in sizes] == pytest.approx(formulas.round_costs(0.3, 0.1, verify, 0.02)[1:])
+    assert [size.cost for size in sizes] == pytest.approx(optimum.round_costs(0.3, 0.1, verify, 0.02)[1:])
     best = max(sizes, key=lambda size: size.speedup)
-    assert (best.nodes, pytest.approx(best.speedup)) == formulas.best_k_of(
-        0.8, formulas.round_costs(0.3, 0.1, verify, 0.02)
+    assert (best.nodes, pytest.approx(best.speedup)) == optimum.best_k_of(
+        0.8, optimum.round_costs(0.3, 0.1, verify, 0.02)
     )
 
 
@@ -125,9 +125,9 @@ def test_costs_decide_between_deep_and_wide() -> None:
 
 @pytest.mark.parametrize("chances", [(), (1.2,), (-0.1, 0.2), (0.7, 0.6), (float("nan"),)], ids=str)
 def test_chances_that_cannot_be_are_refused(chances: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="acceptance: chances of places"):
+    with pytest.raises(ValueError, match="acceptance: chances of siblings"):
         Search.over(chances, 3, 2)
-    with pytest.raises(ValueError, match="a node and a level"):
+    with pytest.raises(ValueError, match="at least one node and one level"):
         Search.over((0.5,), 3, 0)
 
 

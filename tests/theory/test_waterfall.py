@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.metrics import RoundCounts, Timing
+from specbench.metrics import RoundCounts
 from specbench.theory import formulas
+from specbench.theory.costs import Timing
 from specbench.theory.waterfall import TERMS, Explanation, explain
 
 K = 4

@@ -25,7 +25,7 @@ from specbench.decoding.drafters.schedule import (
 )
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
-from specbench.theory import formulas
+from specbench.theory import optimum
 from specbench.theory.costs import Costs
 from tests.support.histories import EDGE
 from tests.support.tiny import context_of
@@ -166,7 +166,7 @@ def settled(costs: Costs, chances: tuple[float, ...]) -> int:
 @pytest.mark.parametrize("c", [0.01, 0.05, 0.1, 0.3])
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.7, 0.8, 0.9, 0.95])
 def test_a_stationary_acceptance_gives_the_best_lookahead_of_the_theory(alpha: float, c: float) -> None:
-    best, _ = formulas.best_k(alpha, c, 12)
+    best, _ = optimum.best_k(alpha, c, 12)
     assert settled(Costs(c, c, (1.0,), 0.0), (alpha,) * 12) == max(best, 1)
 
 
