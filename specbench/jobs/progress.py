@@ -1,6 +1,6 @@
 """What a user sees while a run goes on, on stderr: a live panel on a terminal, plain lines elsewhere, nothing if quiet.
 
-Knows when to draw: between the turns, never beside a timed decode; must not know how numbers are computed.
+Knows when to draw: between the turns, never beside a timed decode; must not know how numbers are computed or stored.
 """
 
 import time
@@ -13,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from specbench.jobs import panel
-from specbench.measure.runner import Observer
 from specbench.results.cells import Cell, Sample
 from specbench.spec import RunSpec
 
@@ -22,23 +21,18 @@ PLAIN = 30.0  # seconds between two lines where there is no terminal
 HOUR = 3600.0  # the time left is reckoned from the turns of the last hour; of a large model one may take minutes
 
 
-class Watch:
-    """Draws progress and passes every event on to `folder`, which must have it on disk before anything is drawn.
+class Display:
+    """An observer that draws.
 
-    `turns` is the number of prompts to decode, repetitions counted, of all groups; without it, of those that have
-    begun: a prompt is a turn, or a part of one. `now` reads seconds.
+    `prompts` is how many are to be decoded, repetitions counted, in all groups; without it, in those that have begun.
+    `now` reads seconds.
     """
 
     def __init__(
-        self,
-        console: Console,
-        folder: Observer,
-        quiet: bool,
-        turns: int | None = None,
-        now: Callable[[], float] = time.monotonic,
+        self, console: Console, quiet: bool, prompts: int | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._console, self._folder, self._quiet, self._now = console, folder, quiet, now
-        self._total, self._known, self._done, self._left = turns or 0, turns is not None, 0, 0
+        self._console, self._quiet, self._now = console, quiet, now
+        self._total, self._known, self._done, self._left = prompts or 0, prompts is not None, 0, 0
         self._group: dict[RunSpec, panel.Rolling] = {}
         self._prepared = 0.0  # seconds in which arms were made ready
         self._since: float | None = None  # when the making of the arm began that is being made ready
@@ -52,13 +46,13 @@ class Watch:
             speed_estimate_period=HOUR,
             get_time=self._working,
         )
-        self._task = self._progress.add_task("loading", total=turns)
+        self._task = self._progress.add_task("loading", total=prompts)
         self._draws = console.is_terminal and not quiet
         # Without auto_refresh there is no thread: it would draw beside the loop that is being timed.
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
-        self._began = self._drawn = self._told = now()
+        self._began = self._drawn = self._said = now()
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "Display":
         if self._draws:
             self._live.start()
         return self
@@ -68,32 +62,29 @@ class Watch:
     ) -> None:
         self._live.stop()
 
-    def begin(self, cells: Sequence[Cell], turns: int) -> None:
-        self._folder.begin(cells, turns)
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         self._group = {cell.spec: panel.Rolling.of(cell.samples) for cell in cells}
         self._live_cells = set(self._group)
-        self._left = turns
-        self._total += 0 if self._known else turns
+        self._left = prompts
+        self._total += 0 if self._known else prompts
         self._skip(min((r.samples for r in self._group.values()), default=0))
         self._draw()
 
     def preparing(self, spec: RunSpec | None) -> None:
         """Time in which nothing is decoded yet says nothing about the turns to come."""
-        self._folder.preparing(spec)
         now = self._now()
         self._prepared += 0.0 if self._since is None else now - self._since
         self._since = None if spec is None else now
         if spec is not None:
             self._draw(f"preparing {panel.arm_of(spec)}")
         if spec is not None and spec.tier != "eager" and not self._draws:
-            self._tell(f"preparing {panel.name_of(spec)}")
+            self._say(f"preparing {panel.name_of(spec)}")
 
     def _working(self) -> float:
         """The time, without that in which arms were made ready."""
         return (self._now() if self._since is None else self._since) - self._prepared
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
-        self._folder.turn(samples)
         for spec, some in samples.items():
             for sample in some:
                 self._group[spec].add(sample)
@@ -102,38 +93,37 @@ class Watch:
         self._progress.update(self._task, advance=count)
         if self._now() - self._drawn >= REDRAW:
             self._draw()
-        if self._now() - self._told >= PLAIN and not self._draws:
-            self._tell(self._line())
+        if self._now() - self._said >= PLAIN and not self._draws:
+            self._say(self._line())
 
     def end(self, cell: Cell) -> None:
-        self._folder.end(cell)
         self._live_cells.discard(cell.spec)
         if not self._live_cells:
             self._skip(self._left)  # a failure or a narrow interval has ended the group early
         done = f"{panel.name_of(cell.spec)}: {cell.status}, {len(cell.samples)} samples"
-        self._tell(f"{done}, {panel.live_line(panel.Rolling.of(cell.samples))}" if cell.samples else done)
+        self._say(f"{done}, {panel.live_line(panel.Rolling.of(cell.samples))}" if cell.samples else done)
         self._draw()
 
-    def _skip(self, turns: int) -> None:
-        """Turns that need not be decoded: a journal has them, or their group has ended."""
-        self._total, self._left = self._total - turns, self._left - turns
+    def _skip(self, prompts: int) -> None:
+        """Prompts that need not be decoded: a journal has them, or their group has ended."""
+        self._total, self._left = self._total - prompts, self._left - prompts
 
     def _draw(self, work: str = "") -> None:
         if self._draws:
-            said = work or panel.data_of(next(iter(self._group), RunSpec()))
-            self._progress.update(self._task, description=said, total=self._total)
+            shown = work or panel.data_of(next(iter(self._group), RunSpec()))
+            self._progress.update(self._task, description=shown, total=self._total)
             self._live.update(Group(self._progress, panel.table(self._group)), refresh=True)
             self._drawn = self._now()
 
-    def _tell(self, line: str) -> None:
-        self._told = self._now()
+    def _say(self, line: str) -> None:
+        self._said = self._now()
         if not self._quiet:
             self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def _line(self) -> str:
         """Where a long run stands, in one line."""
         left = (self._working() - self._began) / self._done * (self._total - self._done) / 60
-        told = [(spec, rolling) for spec, rolling in self._group.items() if rolling.samples]
-        spec, best = max(told, key=lambda item: item[1].speedup.value)
+        known = [(spec, rolling) for spec, rolling in self._group.items() if rolling.samples]
+        spec, best = max(known, key=lambda item: item[1].speedup.value)
         fastest = f"{panel.name_of(spec)}: {panel.live_line(best)}"
-        return f"{self._done} of {self._total} turns, about {max(left, 0):.0f} min left; {fastest}"
+        return f"{self._done} of {self._total} prompts, about {max(left, 0):.0f} min left; {fastest}"

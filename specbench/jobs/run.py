@@ -1,8 +1,12 @@
-"""From cells to a finished run folder and printed tables: the body of every command that measures. May import torch."""
+"""From specs to a finished run folder, printed tables and an exit code: the body of every command that measures.
+
+specs → pairs → jobs → cells → tables → exit code. May import torch.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,11 @@ from rich.console import Console
 
 from specbench.errors import CellsFailedError, NotLosslessError, UsageError
 from specbench.jobs.output import Output
-from specbench.jobs.progress import Watch
+from specbench.jobs.progress import Display
 from specbench.measure import grid
-from specbench.measure.failures import Failure, attempt
-from specbench.measure.pair import Prepared, same_ground
-from specbench.measure.runner import INTERRUPTED, give_up, measure
+from specbench.measure.failures import Failure
+from specbench.measure.group import INTERRUPTED, Observer, Past, give_up
+from specbench.measure.pair import Note, Pair, Prepared, Unusable, prepared, same_ground
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import command_line, environment, now
 from specbench.results.folder import RunFolder, slug
@@ -25,89 +29,117 @@ from specbench.show.fitting import screen
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import clean, text_in
 
-Pairs = list[tuple[Sequence[RunSpec], Prepared | Failure]]
+ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
 
 
-def start(specs: Sequence[RunSpec], output: Output) -> list[Cell]:
-    """Measure cells into a new folder; raises what the exit code says (see the README)."""
-    groups = grid.by_pair(specs)
-    pairs: Pairs = [(group, prepared(group, alone=len(groups) == 1)) for group in groups]
-    description = describe(specs, [pair for _, pair in pairs])
-    folder = RunFolder.create(output.parent, folder_name(specs), description)
-    with closing(folder):
-        return carry_out(folder, pairs, description, output)
+@dataclass(frozen=True)
+class Record:
+    """What a job left behind: its folder, the command that began it, its cells, and the interrupt that ended it."""
+
+    path: Path
+    command: str
+    cells: Sequence[Cell]
+    stop: KeyboardInterrupt | None
 
 
-def resume(path: Path, output: Output) -> list[Cell]:
-    """Go on with a run that was killed or interrupted as it would have gone on by itself."""
-    folder = RunFolder.resume(path)
-    with closing(folder):
+def start(specs: Sequence[RunSpec], output: Output) -> None:
+    """Measure cells into a new folder and print them; raises what the exit code says."""
+    conclude(record(specs, output), output)
+
+
+def resume(path: Path, output: Output) -> None:
+    """Go on with a run that was killed or interrupted, as it would have gone on by itself."""
+    conclude(record_rest(path, output), output)
+
+
+def record(specs: Sequence[RunSpec], output: Output) -> Record:
+    """Measure cells into a new folder. There is none where the only pair is unusable."""
+    pairs = [prepared(group) for group in grid.by_pair(specs)]
+    refuse_unusable(pairs)
+    description = describe(specs, usable(pairs))
+    with closing(RunFolder.create(output.parent, folder_name(specs), description)) as folder:
+        return carry_out(pairs, folder, description, output)
+
+
+def record_rest(path: Path, output: Output) -> Record:
+    """Measure what a folder lacks into it."""
+    with closing(RunFolder.resume(path)) as folder:
         run = read_run(path)
-        description, specs = run.description, run.specs
-        if not isinstance(description.get("environment"), dict):
+        if not isinstance(run.description.get("environment"), dict):
             raise UsageError(f"{path / DESCRIPTION} is damaged (it has no environment): start a new run")
-        pairs: Pairs = []
-        groups = grid.by_pair(specs)
-        for group in groups:
-            left = [s for s in group if s not in folder.past or folder.past[s].status in UNFINISHED]
-            pair = prepared(group, alone=len(groups) == 1) if left else Failure("skipped", "")
-            if isinstance(pair, Prepared):
-                same_ground(description, pair, folder.past)
-            pairs.append((group, pair))
-        return carry_out(folder, pairs, description, output)
+        pairs = [continued(group, folder.past) for group in grid.by_pair(run.specs)]
+        refuse_unusable(pairs)
+        for pair in usable(pairs):
+            same_ground(run.description, pair, folder.past)
+        return carry_out(pairs, folder, run.description, output)
 
 
-def prepared(group: Sequence[RunSpec], alone: bool) -> Prepared | Failure:
-    """A pair with its prompts; among several pairs one that is unusable ends its own cells only."""
-    return Prepared(group) if alone else attempt(lambda: Prepared(group))
+def continued(specs: Sequence[RunSpec], past: Past) -> Pair:
+    """A pair of a continued run; one whose cells have all ended is neither checked nor loaded."""
+    left = [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
+    return prepared(specs) if left else Unusable(specs, ENDED)
 
 
-def carry_out(folder: RunFolder, pairs: Pairs, description: dict[str, Any], output: Output) -> list[Cell]:
-    """Measure all pairs one after the other, print the tables, and judge."""
-    err = Console(stderr=True)
-    if not output.quiet and output.verbose:
-        say(err, json.dumps(description, indent=2).splitlines())
-    turns = sum(pair.turns(folder.past) for _, pair in pairs if isinstance(pair, Prepared))
+def usable(pairs: Sequence[Pair]) -> list[Prepared]:
+    return [pair for pair in pairs if isinstance(pair, Prepared)]
+
+
+def refuse_unusable(pairs: Sequence[Pair]) -> None:
+    for pair in pairs:
+        if isinstance(pair, Unusable):
+            refuse(pair.failure, pairs)
+
+
+def refuse(failure: Failure, pairs: Sequence[Pair]) -> None:
+    """Raise the error of the only pair of a job, with nothing recorded; one of several ends its own cells only."""
+    if len(pairs) == 1 and failure.cause is not None:
+        raise failure.cause
+
+
+def carry_out(pairs: Sequence[Pair], folder: RunFolder, description: dict[str, Any], output: Output) -> Record:
+    """Measure all pairs one after the other. Everything is in the folder before it is displayed."""
+    console = Console(stderr=True)
+
+    def note(line: str) -> None:
+        if not output.quiet:
+            say(console, [f"note: {line}"])
+
+    if output.verbose and not output.quiet:
+        say(console, json.dumps(description, indent=2).splitlines())
+    prompts = sum(pair.left(folder.past) for pair in usable(pairs))
+    with Display(console, output.quiet, prompts) as display:
+        cells, stop = measure_pairs(pairs, [folder, display], folder.past, note)
+    return Record(folder.path, text_in(description, "command"), cells, stop)
+
+
+def measure_pairs(
+    pairs: Sequence[Pair], observers: Sequence[Observer], past: Past, note: Note
+) -> tuple[list[Cell], KeyboardInterrupt | None]:
+    """The cells of all pairs; after an interrupt, those of the pairs that are left are given up."""
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
-    with Watch(err, folder, output.quiet, turns) as watch:
-        for group, pair in pairs:
-            if stop is not None:
-                cells += give_up(group, INTERRUPTED, watch, folder.past)
-                continue
-            found, stop = measure_pair(group, pair, folder, watch, len(pairs) == 1, None if output.quiet else err)
-            cells += found
-            if isinstance(pair, Prepared) and not output.quiet:
-                say(err, [f"note: {warning}" for warning in pair.backend.warnings])
-    run_table.show([cell.row() for cell in cells], output.style, screen(), text_in(description, "command"))
+    for pair in pairs:
+        found, stop = (INTERRUPTED, stop) if stop else pair.measure(observers, past, note)
+        if isinstance(found, Failure):
+            refuse(found, pairs)
+            found = give_up(pair.specs, found, observers, past)
+        cells += found
+    return cells, stop
+
+
+def conclude(done: Record, output: Output) -> None:
+    """Print the tables of a run; raises its interrupt or what its exit code says."""
+    run_table.show([cell.row() for cell in done.cells], output.style, screen(), done.command)
+    say_where(done, output)
+    judge(done.cells)
+
+
+def say_where(done: Record, output: Output) -> None:
+    """Name the folder of a run; raises the interrupt that ended it."""
     if not output.quiet:
-        say(err, [f"results: {folder.path}"])
-    if stop is not None:
-        raise stop
-    judge(cells)
-    return cells
-
-
-def measure_pair(
-    group: Sequence[RunSpec],
-    pair: Prepared | Failure,
-    folder: RunFolder,
-    watch: Watch,
-    alone: bool,
-    err: Console | None = None,
-) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """The cells of one pair. One that cannot be loaded ends the command if it is the only one, else its cells."""
-    if isinstance(pair, Failure):
-        return give_up(group, pair, watch, folder.past), None
-    try:
-        jobs = pair.load(folder.past) if alone else attempt(lambda: pair.load(folder.past))
-        if isinstance(jobs, Failure):
-            return give_up(group, jobs, watch, folder.past), None
-        if err is not None:
-            say(err, [f"note: tier {pair.backend.tier.name}: {pair.backend.why}"])
-        return measure(jobs, pair.backend, pair.backend.scores, watch, folder.past)
-    finally:
-        pair.unload()
+        say(Console(stderr=True), [f"results: {done.path}"])
+    if done.stop is not None:
+        raise done.stop
 
 
 def folder_name(specs: Sequence[RunSpec]) -> str:
@@ -115,15 +147,15 @@ def folder_name(specs: Sequence[RunSpec]) -> str:
     return f"{now()}_{slug(first.target)}_{slug(first.draft or 'none')}_{first.key[:8]}"
 
 
-def describe(specs: Sequence[RunSpec], pairs: Sequence[Prepared | Failure]) -> dict[str, Any]:
+def describe(specs: Sequence[RunSpec], pairs: Sequence[Prepared]) -> dict[str, Any]:
     """run.json: written before anything is measured."""
-    devices = [pair.backend.device for pair in pairs if isinstance(pair, Prepared)]
+    device = pairs[0].backend.device if pairs else torch.device("cpu")
     return {
         "schema_version": SCHEMA_VERSION,
         "started": now(),
         "command": command_line(),
         "specs": [spec.model_dump(mode="json") for spec in specs],
-        "environment": environment(devices[0] if devices else torch.device("cpu")),
+        "environment": environment(device),
     }
 
 

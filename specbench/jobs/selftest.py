@@ -2,22 +2,18 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 from rich.console import Console
 
 from specbench.jobs import run
 from specbench.jobs.output import Output, output_of
-from specbench.jobs.progress import Watch
 from specbench.measure import grid
-from specbench.measure.pair import Prepared
-from specbench.results.cells import MEASURED, Cell
-from specbench.results.folder import RunFolder
+from specbench.results.cells import MEASURED
 from specbench.show import run_table
 from specbench.show import selftest as found
 from specbench.show.fitting import draw, screen
-from specbench.spec import BASELINE, RunSpec
+from specbench.spec import BASELINE
 
 CHECK = {"method": "chain", "k": [1, 2, 4], "dataset": ["code"], "limit": 4, "max_new_tokens": 48, "dtype": "float32",
          "warmup": 0}  # fmt: skip
@@ -29,31 +25,18 @@ def selftest(given: dict[str, Any]) -> None:
     noise = given.pop("noise")
     settings = {k: v for k, v in given.items() if k not in {"quiet", "verbose"}}
     output = output_of(settings, given)
-    cells = measured(grid.cells((NOISE if noise else CHECK) | settings), output)
+    done = run.record(grid.cells((NOISE if noise else CHECK) | settings), output)
+    run.say_where(done, output)
     if noise:
-        rows = [found.noise_row(cell) for cell in cells if cell.status in MEASURED]
-        show(rows, found.NOISE_LINES, found.noise_notes(rows), output)
+        rows = [found.noise_row(cell) for cell in done.cells if cell.status in MEASURED]
+        print_found(rows, found.NOISE_LINES, found.noise_notes(rows), output)
     else:
-        show([found.check_row(cell) for cell in cells], found.CHECK_LINES, [], output)
-    run.judge(cells)
+        print_found([found.check_row(cell) for cell in done.cells], found.CHECK_LINES, [], output)
+    run.judge(done.cells)
 
 
-def measured(specs: Sequence[RunSpec], output: Output) -> list[Cell]:
-    """The cells, in a folder of their own like those of a run."""
-    pair = Prepared(specs)
-    err = Console(stderr=True)
-    folder = RunFolder.create(output.parent, run.folder_name(specs), run.describe(specs, [pair]))
-    with closing(folder), Watch(err, folder, output.quiet, pair.turns({})) as watch:
-        cells, stop = run.measure_pair(specs, pair, folder, watch, alone=True)
-    if not output.quiet:
-        run.say(err, [f"results: {folder.path}"])
-    if stop is not None:
-        raise stop
-    return cells
-
-
-def show(rows: list[dict[str, Any]], lines: Sequence[found.Line], notes: Sequence[str], output: Output) -> None:
-    """The rows on stdout, what one must know besides them on stderr."""
+def print_found(rows: list[dict[str, Any]], lines: Sequence[found.Line], notes: Sequence[str], output: Output) -> None:
+    """The rows on stdout, and what a reader must know about them on stderr."""
     if output.style in {"table", "md"}:
         lined = found.grid(rows, lines)
         if output.style == "table":

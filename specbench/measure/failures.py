@@ -1,11 +1,12 @@
 """What can go wrong while a cell is measured, as data: its status, one line for its row, and a traceback for bugs.
 
-Failures become data only outside the `except` block: an exception that is still held keeps its tensors alive.
+A failure keeps its exception, for a job that ends with it, but none of the variables of the frames that it went
+through: they would keep tensors alive.
 """
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -21,11 +22,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Failure:
-    """How a cell ended that has no numbers; `detail` is the traceback of what nobody foresaw."""
+    """How a cell ended that has no numbers; `detail` is the traceback of an unexpected exception.
+
+    `cause` is the exception, None where there was none: an interrupt, or cells that had ended before.
+    """
 
     status: Status
     error: str
     detail: str = ""
+    cause: Exception | None = field(default=None, compare=False, repr=False)
 
 
 def attempt(action: Callable[[], T]) -> T | Failure:
@@ -34,23 +39,31 @@ def attempt(action: Callable[[], T]) -> T | Failure:
         return action()
     except Exception as error:  # whatever it is, it ends this cell; the others go on
         failure = failure_of(error)
+    release(failure.cause)
     if failure.status == "oom" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()  # the next cell has other shapes
     return failure
 
 
+def release(error: BaseException | None) -> None:
+    """Clear the variables of all frames of an exception and of those that led to it."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
 def failure_of(error: Exception) -> Failure:
     """The status and the line of an exception."""
     if isinstance(error, NonFiniteError):
-        return Failure("nan", str(error))
+        return Failure("nan", str(error), cause=error)
     if isinstance(error, SpecbenchError):
-        return Failure("error", str(error))
+        return Failure("error", str(error), cause=error)
     if out_of_memory(error):
-        return Failure(
-            "oom", f"out of memory ({first_line(error)}): try a smaller dtype, shorter prompts or a smaller pair"
-        )
+        advice = "try a smaller dtype, shorter prompts or a smaller pair"
+        return Failure("oom", f"out of memory ({first_line(error)}): {advice}", cause=error)
     trace = redact("".join(traceback.format_exception(error)))  # of libraries, which quote URLs
-    return Failure("error", f"unexpected {type(error).__name__}: {first_line(error)} (traceback: journal.jsonl)", trace)
+    line = f"unexpected {type(error).__name__}: {first_line(error)} (traceback: journal.jsonl)"
+    return Failure("error", line, trace, error)
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -6,17 +6,18 @@ is a mismatch.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
+from specbench.backends.base import Scores
 from specbench.data.prompts import PromptSet
 from specbench.decoding.method_files import read_method
 from specbench.results.cells import Sample
 from specbench.results.losslessness import Agreement, Losslessness
 from specbench.spec import RunSpec
 
-Scores = Callable[[Sequence[int], int, int], Tensor]  # (ids, start, block) → logits of the tokens from start on
+Outputs = tuple[Sequence[int], Sequence[int], Sequence[int]]  # prompt ids, baseline tokens, method tokens
 
 
 def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -27,13 +28,12 @@ def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def compare(
-    outputs: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]], scores: Scores, block: int
-) -> Losslessness:
-    """The verdict over (prompt ids, baseline tokens, method tokens) of greedy decodes; scores only where they differ.
+def compare_outputs(outputs: Sequence[Outputs], scores: Scores | None, block: int) -> Losslessness:
+    """What is known of greedy decodes beside those of the baseline; scores are computed only where they differ.
 
     The gap is the largest `shortfall` at any divergence, the noise the largest difference of any logit between scoring
-    one token at a time and `block` at a time over the texts that diverged.
+    one token at a time and `block` at a time over the sequences that diverged. Without `scores` a divergence cannot be
+    explained: the verdict is `not compared`, with the counts.
     """
     forks = [
         (prompt, base, other, at) for prompt, base, other in outputs if (at := divergence(base, other)) is not None
@@ -41,25 +41,30 @@ def compare(
     same = len(outputs) - len(forks)
     if not forks:
         return Losslessness("identical", same, len(outputs))
+    first = min(at for *_, at in forks)
+    if scores is None:
+        return Losslessness("not compared", same, len(outputs), first)
     gap, noise = 0.0, 0.0
     for prompt, base, other, at in forks:
-        text = [*prompt, *base]
-        one, many = scores(text, len(prompt), 1).double(), scores(text, len(prompt), block).double()
+        ids = [*prompt, *base]
+        one, many = scores(ids, len(prompt), 1).double(), scores(ids, len(prompt), block).double()
         gap = max(gap, shortfall(one[at], base[at], other[at]) if at < min(len(base), len(other)) else math.inf)
         noise = max(noise, float((one - many).abs().max()))
     verdict: Agreement = "numeric" if gap <= 2 * noise else "MISMATCH"
-    return Losslessness(verdict, same, len(outputs), min(at for *_, at in forks), gap, noise)
+    return Losslessness(verdict, same, len(outputs), first, gap, noise)
 
 
 def shortfall(scores: Tensor, *tokens: int) -> float:
     """How far the worst of the tokens lies below the best score; the top-2 gap where the tokens are the two best.
 
-    (A text that ends where the other goes on has no token there: no rounding does that, so its gap is infinite.)
+    (An output that ends where the other goes on has no token there: no rounding does that, so its gap is infinite.)
     """
     return float(scores.max() - scores[list(tokens)].min())
 
 
-def losslessness_of(spec: RunSpec, prompts: PromptSet, samples: Sequence[Sample], scores: Scores) -> Losslessness:
+def losslessness_of(
+    spec: RunSpec, prompts: PromptSet, samples: Sequence[Sample], scores: Scores | None
+) -> Losslessness:
     """The losslessness of a greedy cell. Sampled output differs by chance, that of synthetic acceptance on purpose."""
     if spec.temperature > 0 or spec.acceptance is not None:
         lossy = spec.acceptance is None and not read_method(spec.method)["lossless"]
@@ -67,4 +72,4 @@ def losslessness_of(spec: RunSpec, prompts: PromptSet, samples: Sequence[Sample]
     ids = {prompt.id: prompt.ids for prompt in prompts.prompts}
     outputs = [(ids[s.prompt], s.baseline.tokens, s.method.tokens) for s in samples if s.repeat == 0]
     widest = max((r.width for s in samples for r in s.method.rounds), default=0)  # all nodes of a tree are one pass
-    return compare(outputs, scores, max(widest, spec.k) + 1)
+    return compare_outputs(outputs, scores, max(widest, spec.k) + 1)

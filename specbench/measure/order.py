@@ -1,19 +1,41 @@
-"""In which order arms are decoded, with which seeds, and when one may look whether it is enough. The same everywhere.
+"""In which order prompts and arms are decoded, with which seeds, and when a run may stop early: equal on every machine.
 
-Knows specs and names; must not know what a decode is.
+Knows specs, names and prompts; must not know what a decode is.
 """
 
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import TypeVar
 
+from specbench.data.prompts import Prompt
 from specbench.results import statistics
 from specbench.spec import BASELINE, RunSpec
 
 T = TypeVar("T")
 REFILLS = 4  # prompts of a chunk per row
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One chunk of prompts, decoded by all arms one after the other before the next turn begins.
+
+    number: its position in time within the group; chunk: which of the chunks it is; repeat: its earlier decodes.
+    """
+
+    number: int
+    repeat: int
+    chunk: int
+    prompts: Sequence[Prompt]
+
+
+def turns_of(spec: RunSpec, prompts: Sequence[Prompt]) -> list[Turn]:
+    """All turns of a group in their order: every chunk once, then every chunk again for each repetition."""
+    parts = chunks(prompts, spec.batch)
+    every = product(range(spec.repeat), enumerate(parts))
+    return [Turn(number, repeat, *chunk) for number, (repeat, chunk) in enumerate(every)]
 
 
 def seed_of(spec: RunSpec, prompt: str, repeat: int, arm: str) -> int:
@@ -27,14 +49,14 @@ def side(arm: str) -> str:
     return arm if arm == BASELINE else "method"
 
 
-def order_of(arms: Sequence[str], seed: int, repeat: int, number: int) -> list[str]:
-    """A random order of the arms; the next prompt (and the next repetition) has it reversed, so none is always early.
+def order_of(arms: Sequence[str], seed: int, repeat: int, chunk: int) -> list[str]:
+    """A random order of the arms; the next chunk (and the next repetition) has it reversed: no arm is always early.
 
     The same in every process: a run that is continued goes on as it would have.
     """
     order = sorted(arms)
-    random.Random(f"{seed} {number // 2}").shuffle(order)
-    return order if (number + repeat) % 2 == 0 else order[::-1]
+    random.Random(f"{seed} {chunk // 2}").shuffle(order)
+    return order if (chunk + repeat) % 2 == 0 else order[::-1]
 
 
 def chunks(prompts: Sequence[T], rows: int) -> list[Sequence[T]]:

@@ -5,8 +5,8 @@ Knows backends and prompts; must not know the command line or files of results.
 
 import gc
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from specbench.data.prompts import PromptSet, load_prompts
 from specbench.data.sampling import digest
 from specbench.errors import UsageError
 from specbench.measure.calibrate import quick_costs
+from specbench.measure.failures import Failure, attempt
 from specbench.measure.grid import AUTO
-from specbench.measure.runner import Job, Past
+from specbench.measure.group import Job, Observer, Past
+from specbench.measure.runner import measure
 from specbench.models.scale.growth import label
-from specbench.results.cells import UNFINISHED
+from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
 from specbench.shipped import PACKAGE
 from specbench.spec import RunSpec
@@ -31,22 +33,36 @@ MACHINE = ("device_name", "threads", "torch", "transformers", "specbench", "fing
 VERSIONS = ("specbench", "torch", "transformers")
 COSTS = "schedule_costs"
 
+Note = Callable[[str], None]  # hears what a user should know about a pair
+Measured = tuple[list[Cell] | Failure, KeyboardInterrupt | None]
 
+
+@dataclass(frozen=True)
 class Prepared:
-    """The cells of one pair. Creating it checks the pair and reads the prompts: bad data is found before any weight."""
+    """The cells of one pair that has been checked, and their prompts: bad data is found before any weight is read."""
 
-    def __init__(self, specs: Sequence[RunSpec]) -> None:
-        self.specs = specs
-        self.backend = Native(*specs)
-        self.prompts: dict[RunSpec, PromptSet] = {}
-        for group in grouped(specs, lambda spec: spec.baseline):
-            self.prompts |= dict.fromkeys(group, prompts_of(group, self.backend))
-        self.backend.longest = max(len(prompt.ids) for found in self.prompts.values() for prompt in found.prompts)
+    specs: Sequence[RunSpec]
+    backend: Native
+    prompts: Mapping[RunSpec, PromptSet]
 
-    def turns(self, past: Past) -> int:
-        """How many turns the groups that have not ended have at most."""
-        left = [s for s in self.specs if s not in past or past[s].status in UNFINISHED]
-        return sum(len(self.prompts[spec].prompts) * spec.repeat for spec in {s.baseline: s for s in left}.values())
+    def left(self, past: Past) -> int:
+        """How many prompts are decoded at most, repetitions counted, in the groups that have not ended."""
+        unfinished = [s for s in self.specs if s not in past or past[s].status in UNFINISHED]
+        return sum(len(self.prompts[s].prompts) * s.repeat for s in {s.baseline: s for s in unfinished}.values())
+
+    def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
+        """Load the pair and measure its cells; a Failure where it cannot be loaded."""
+        try:
+            jobs = attempt(lambda: self.load(past))
+            if isinstance(jobs, Failure):
+                return jobs, None
+            note(f"tier {self.backend.tier.name}: {self.backend.why}")
+            done = measure(jobs, self.backend, observers, past)
+            for warning in self.backend.warnings:
+                note(warning)
+            return done
+        finally:
+            self.unload()
 
     def load(self, past: Past) -> list[Job]:
         """Read the weights, and measure what `--k auto` must know beforehand, unless a continued run has it already."""
@@ -72,6 +88,35 @@ class Prepared:
         data = {"rejected": left_out, "prompts_sha256": prompts.sha256, "dataset_revision": prompts.revision}
         costs = self.backend.costs if spec.schedule == AUTO else None
         return {**data, **roles(self.backend), COSTS: json.dumps(asdict(costs)) if costs else None}
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """The cells of a pair that cannot be measured, and why."""
+
+    specs: Sequence[RunSpec]
+    failure: Failure
+
+    def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
+        return self.failure, None
+
+
+Pair = Prepared | Unusable
+
+
+def prepared(specs: Sequence[RunSpec]) -> Pair:
+    """The cells of one pair, checked as far as that is possible without weights."""
+    found = attempt(lambda: checked(specs))
+    return Unusable(specs, found) if isinstance(found, Failure) else found
+
+
+def checked(specs: Sequence[RunSpec]) -> Prepared:
+    backend = Native(*specs)
+    prompts: dict[RunSpec, PromptSet] = {}
+    for group in grouped(specs, lambda spec: spec.baseline):
+        prompts |= dict.fromkeys(group, prompts_of(group, backend))
+    backend.longest = max(len(prompt.ids) for found in prompts.values() for prompt in found.prompts)
+    return Prepared(specs, backend, prompts)
 
 
 def read_costs(text: str) -> Costs:

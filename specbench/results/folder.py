@@ -74,7 +74,7 @@ class RunFolder:
                 folder._begun.add(cell.spec)
         return folder
 
-    def begin(self, cells: Sequence[Cell], turns: int) -> None:
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         """Note which cells begin and what their names stand for; those of a continued run are noted already."""
         for cell in cells:
             if cell.spec not in self._begun:

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from specbench.measure.pair import Prepared
-from specbench.measure.runner import Job, measure
+from specbench.measure.group import Job
+from specbench.measure.pair import Prepared, checked
+from specbench.measure.runner import measure
 from specbench.results.cells import Cell, Sample
 from specbench.spec import RunSpec
 from tests.benchmarks import harness
@@ -25,11 +26,11 @@ from tests.benchmarks.harness import Bench, Sheet, say
 PHASES = ("draft", "verify", "accept", "host")
 
 
-class Watch:
+class Narrator:
     """Says what is being done, and keeps nothing."""
 
-    def begin(self, cells: Sequence[Cell], turns: int) -> None:
-        self.left = turns
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        self.left = prompts
 
     def preparing(self, spec: RunSpec | None) -> None:
         if spec is not None:
@@ -37,7 +38,7 @@ class Watch:
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self.left -= max(map(len, samples.values()), default=0)
-        say(f"measuring: {self.left} turns left")
+        say(f"measuring: {self.left} prompts left")
 
     def end(self, cell: Cell) -> None:
         say(f"K {cell.spec.k}: {cell.status} {cell.error}")
@@ -97,10 +98,10 @@ def specs_of(bench: Bench) -> list[RunSpec]:
 
 def run(bench: Bench) -> tuple[list[Sheet], list[dict[str, Any]]]:
     """Measure the cells, and lay their columns out."""
-    prepared = Prepared(specs_of(bench))
+    prepared = checked(specs_of(bench))
     say(f"loading {bench.args.pair}")
     jobs = prepared.load({})
-    cells, stop = measure(jobs, prepared.backend, prepared.backend.scores, Watch())
+    cells, stop = measure(jobs, prepared.backend, [Narrator()])
     if stop is not None:
         raise stop
     done = [(cell, job) for cell, job in zip(cells, jobs, strict=True) if cell.status == "ok"]

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console, RenderableType
 
 from specbench.cli.app import end
-from specbench.jobs.progress import Watch
+from specbench.jobs.progress import Display
 from specbench.judge import compare
 from specbench.judge.compare_input import read_records
 from specbench.metrics import RoundCounts
@@ -28,7 +28,7 @@ from specbench.results.trace_file import TokenView, TracedRound, TracedToken
 from specbench.results.writing import LONGEST, csv_cell
 from specbench.show import compare_export, compare_table, run_table, token_view
 from tests.support.hostile import FORMULA, PAYLOADS, bars, commands, elements, harmless
-from tests.support.measured import Witness, cell, sample
+from tests.support.measured import cell, sample
 from tests.support.sweeps import description
 
 
@@ -151,11 +151,11 @@ def test_markdown_has_the_structure_that_harmless_text_has(cells: list[Cell]) ->
 def test_progress_steers_no_terminal(cells: list[Cell], terminal: bool) -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=110, _environ={})
-    with Watch(console, Witness(), quiet=False, now=iter(range(10**6)).__next__) as watch:
+    with Display(console, quiet=False, now=iter(range(10**6)).__next__) as display:
         for one in cells[::2]:
-            watch.begin([replace(one, samples=())], 2)
-            watch.turn({one.spec: one.samples[:1]})
-            watch.end(one)
+            display.begin([replace(one, samples=())], 2)
+            display.turn({one.spec: one.samples[:1]})
+            display.end(one)
     shown = file.getvalue()
     for own in ("\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[1A", "\r"):  # rich hides the cursor and redraws its lines
         shown = shown.replace(own, "")

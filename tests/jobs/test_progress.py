@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specbench.jobs.progress import Watch
+from specbench.jobs.progress import Display
+from specbench.measure.runner import measure
 from specbench.results.cells import Cell, Sample
 from specbench.spec import RunSpec
-from tests.support.measured import cell, sample
+from tests.support.measured import Call, FakeBackend, cell, job, sample
 
 
 class Notebook:
-    """Stands for the folder of a run; remembers what was on the screen when it was written to."""
+    """An observer that stands for the folder of a run; remembers what was on the screen when it was written to."""
 
     def __init__(self, screen: io.StringIO) -> None:
         self.screen, self.events = screen, list[tuple[str, str]]()
@@ -24,8 +25,8 @@ class Notebook:
     def _note(self, event: str) -> None:
         self.events.append((event, self.screen.getvalue()))
 
-    def begin(self, cells: Sequence[Cell], turns: int) -> None:
-        self._note(f"begin {len(cells)} {turns}")
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        self._note(f"begin {len(cells)} {prompts}")
 
     def preparing(self, spec: RunSpec | None) -> None:
         self._note(f"preparing {spec.key if spec else None}")
@@ -38,13 +39,14 @@ class Notebook:
 
 
 class Stage:
-    """A watch on a screen of text, with a clock that only a test moves."""
+    """A display on a screen of text, with a clock that only a test moves."""
 
-    def __init__(self, terminal: bool = False, quiet: bool = False, width: int = 150, turns: int | None = None) -> None:
+    def __init__(
+        self, terminal: bool = False, quiet: bool = False, width: int = 150, prompts: int | None = None
+    ) -> None:
         self.screen, self.seconds = io.StringIO(), 0.0
-        self.notebook = Notebook(self.screen)
         console = Console(file=self.screen, force_terminal=terminal, width=width, _environ={})
-        self.watch = Watch(console, self.notebook, quiet, turns, now=lambda: self.seconds)
+        self.display = Display(console, quiet, prompts, now=lambda: self.seconds)
 
     @property
     def text(self) -> str:
@@ -54,7 +56,7 @@ class Stage:
         """Every sample of the cells, one turn after the other."""
         for together in zip(*(c.samples for c in cells), strict=True):
             self.seconds += step
-            self.watch.turn({c.spec: [s] for c, s in zip(cells, together, strict=True)})
+            self.display.turn({c.spec: [s] for c, s in zip(cells, together, strict=True)})
 
 
 def begun(done: Cell, samples: Sequence[Sample] = ()) -> Cell:
@@ -65,10 +67,10 @@ def watched(quiet: bool = False, terminal: bool = False, width: int = 150, **cha
     """A cell of two samples from begin to end."""
     stage = Stage(terminal, quiet, width)
     done = cell(sample("p1"), sample("p2"), **changes)
-    with stage.watch as watch:
-        watch.begin([begun(done)], 2)
+    with stage.display as display:
+        display.begin([begun(done)], 2)
         stage.turns(done)
-        watch.end(done)
+        display.end(done)
     return stage
 
 
@@ -98,10 +100,26 @@ def test_quiet_shows_nothing(terminal: bool) -> None:
     assert watched(quiet=True, terminal=terminal).text == ""
 
 
+def observed(terminal: bool) -> list[tuple[str, str]]:
+    """What a notebook that stands before the display saw of two turns, and what was on the screen then."""
+    stage = Stage(terminal)
+
+    def answer(call: Call) -> Sequence[int]:
+        stage.seconds += 1.0
+        return (1, 2, 3)
+
+    notebook, one = Notebook(stage.screen), job("p1", "p2")
+    with stage.display as display:
+        measure([one], FakeBackend(answer), [notebook, display])
+    key, baseline = one.spec.key, one.spec.baseline.key
+    events = ["begin 1 2", f"preparing {baseline}", f"preparing {key}", "preparing None", "p1", "p2", "ok"]
+    assert [event for event, _ in notebook.events] == events
+    return notebook.events
+
+
 def test_everything_is_stored_before_it_is_drawn() -> None:
-    notebook = watched().notebook
-    assert notebook.events == [("begin 1 2", ""), ("p1", ""), ("p2", ""), ("ok", "")]
-    drawn = dict(watched(terminal=True).notebook.events)
+    assert {screen for _, screen in observed(terminal=False)} == {""}
+    drawn = dict(observed(terminal=True))
     assert "warming up" not in drawn["begin 1 2"]
     assert "1/2" not in drawn["p1"]
     assert "1/2" in drawn["p2"]
@@ -111,8 +129,8 @@ def test_everything_is_stored_before_it_is_drawn() -> None:
 def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, _environ={"NO_COLOR": "1"})
-    with Watch(console, Notebook(screen), quiet=False) as watch:
-        watch.begin([begun(cell(sample("p1")))], 1)
+    with Display(console, quiet=False) as display:
+        display.begin([begun(cell(sample("p1")))], 1)
     assert "chain K=4" in screen.getvalue()
     assert "\x1b[3" not in screen.getvalue()
 
@@ -130,8 +148,8 @@ def test_names_of_data_sets_command_no_terminal(text: str, terminal: bool) -> No
 def test_a_narrow_terminal_breaks_no_line() -> None:
     stage = Stage(terminal=True, width=60)
     cells = [cell(sample("p1"), sample("p2", (4, 4, 4)), k=k, dataset="jsonl:" + "x" * 90) for k in (1, 16)]
-    with stage.watch as watch:
-        watch.begin([begun(c) for c in cells], 2)
+    with stage.display as display:
+        display.begin([begun(c) for c in cells], 2)
         stage.turns(*cells)
         last = re.sub(r"\x1b\[[0-9;?]*[ml]", "", stage.text).split("\x1b[2K")[-1]
     assert all(len(line) <= 60 for line in last.splitlines())
@@ -142,30 +160,30 @@ def test_a_narrow_terminal_breaks_no_line() -> None:
 def test_a_cell_without_samples_says_how_it_ended() -> None:
     stage = Stage()
     failed = cell(status="oom")
-    with stage.watch as watch:
-        watch.begin([begun(failed)], 2)
-        watch.end(failed)
+    with stage.display as display:
+        display.begin([begun(failed)], 2)
+        display.end(failed)
     assert stage.text == "code chain K=4: oom, 0 samples\n"
 
 
 def test_a_cell_of_a_pair_that_could_not_be_had_never_begins() -> None:
-    stage = Stage(terminal=True, turns=4)
-    with stage.watch as watch:
-        watch.end(cell(status="error"))
+    stage = Stage(terminal=True, prompts=4)
+    with stage.display as display:
+        display.end(cell(status="error"))
     assert "code chain K=4: error, 0 samples" in stage.text
 
 
 def test_nothing_draws_beside_the_timed_loop() -> None:
     stage = Stage(terminal=True)
     before = set(threading.enumerate())
-    with stage.watch as watch:
-        watch.begin([begun(cell(sample("p1")))], 1)
+    with stage.display as display:
+        display.begin([begun(cell(sample("p1")))], 1)
         assert set(threading.enumerate()) <= before
 
 
 def test_what_is_printed_on_stdout_stays_there(capsys: pytest.CaptureFixture[str]) -> None:
     stage = Stage(terminal=True)
-    with stage.watch:
+    with stage.display:
         print("data")
     assert capsys.readouterr().out == "data\n"
     assert "data" not in stage.text
@@ -174,23 +192,23 @@ def test_what_is_printed_on_stdout_stays_there(capsys: pytest.CaptureFixture[str
 def test_turns_of_a_small_model_are_not_all_drawn() -> None:
     stage = Stage(terminal=True)
     done = cell(*(sample(f"p{n}") for n in range(100)))
-    with stage.watch as watch:
-        watch.begin([begun(done)], 100)
+    with stage.display as display:
+        display.begin([begun(done)], 100)
         stage.turns(done, step=0.01)
     assert 5 <= stage.text.count("tokens/s") <= 15
 
 
 def test_long_work_without_a_terminal_gives_a_line_every_half_minute() -> None:
-    stage = Stage(turns=10)
+    stage = Stage(prompts=10)
     cells = [cell(*(sample(f"p{n}") for n in range(7)), k=k) for k in (2, 4)]
-    with stage.watch as watch:
-        watch.begin([begun(c) for c in cells], 10)
+    with stage.display as display:
+        display.begin([begun(c) for c in cells], 10)
         stage.turns(*cells, step=20)
     lines = stage.text.splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "2 of 10 turns, about 3 min left; code chain K=2",
-        "4 of 10 turns, about 2 min left; code chain K=2",
-        "6 of 10 turns, about 1 min left; code chain K=2",
+        "2 of 10 prompts, about 3 min left; code chain K=2",
+        "4 of 10 prompts, about 2 min left; code chain K=2",
+        "6 of 10 prompts, about 1 min left; code chain K=2",
     ]
 
 
@@ -198,66 +216,69 @@ def test_long_work_without_a_terminal_gives_a_line_every_half_minute() -> None:
 def test_making_ready_is_told_where_it_takes_long_and_never_reckoned_with(tier: str, said: list[str]) -> None:
     stage = Stage()
     done = cell(*(sample(f"p{n}") for n in range(2)), k=2, tier=tier)
-    with stage.watch as watch:
-        watch.begin([begun(done)], 10)
-        watch.preparing(done.spec)
+    with stage.display as display:
+        display.begin([begun(done)], 10)
+        display.preparing(done.spec)
         stage.seconds += 600
-        watch.preparing(None)
+        display.preparing(None)
         stage.turns(done, step=20)
     lines = stage.text.splitlines()
     assert lines[: len(said)] == said
-    assert [line.split(";")[0] for line in lines[len(said) :]] == ["1 of 10 turns, about 3 min left"]
-    assert [event for event, _ in stage.notebook.events][1:3] == [f"preparing {done.spec.key}", "preparing None"]
+    assert [line.split(";")[0] for line in lines[len(said) :]] == ["1 of 10 prompts, about 3 min left"]
 
 
 def test_a_terminal_names_the_arm_that_is_made_ready() -> None:
     stage = Stage(terminal=True)
     done = cell(sample("p1"), k=2, tier="compile")
-    with stage.watch as watch:
-        watch.begin([begun(done)], 1)
-        watch.preparing(done.spec)
+    with stage.display as display:
+        display.begin([begun(done)], 1)
+        display.preparing(done.spec)
         assert "preparing chain K=2" in stage.text
-        watch.preparing(None)
+        display.preparing(None)
         stage.turns(done)
 
 
 def test_quiet_work_is_quiet_however_long() -> None:
     stage = Stage(quiet=True)
     done = cell(sample("p1"), sample("p2"))
-    with stage.watch as watch:
-        watch.begin([begun(done)], 2)
+    with stage.display as display:
+        display.begin([begun(done)], 2)
         stage.turns(done, step=100)
     assert stage.text == ""
 
 
 def test_turns_that_a_continued_run_has_already_are_not_waited_for() -> None:
-    stage = Stage(terminal=True, turns=6)
+    stage = Stage(terminal=True, prompts=6)
     done = cell(*(sample(f"p{n}") for n in range(3)))
-    with stage.watch as watch:
-        watch.begin([begun(done, done.samples)], 4)
+    with stage.display as display:
+        display.begin([begun(done, done.samples)], 4)
         stage.turns(cell(sample("p4")))
     assert "1/3" in stage.text  # the fourth turn of this group, and two of the next
     assert "  4 " in stage.text  # samples of the cell
 
 
 def test_a_group_that_ends_early_leaves_no_turns_behind() -> None:
-    stage = Stage(terminal=True, turns=6)
+    stage = Stage(terminal=True, prompts=6)
     first, second = cell(sample("p1")), cell(sample("p1"), sample("p2"), dataset="articles")
-    with stage.watch as watch:
-        watch.begin([begun(first)], 4)
+    with stage.display as display:
+        display.begin([begun(first)], 4)
         stage.turns(first)
-        watch.end(first)
-        watch.begin([begun(second)], 2)
+        display.end(first)
+        display.begin([begun(second)], 2)
         stage.turns(second)
     assert "3/3" in stage.text
 
 
 def test_a_cell_that_failed_before_its_first_sample_does_not_stop_the_lines_of_the_others() -> None:
-    stage, good, bad = Stage(turns=2), cell(sample("p1"), sample("p2"), k=1), cell(k=2, status="oom", error="no memory")
-    with stage.watch:
-        stage.watch.begin([begun(good), begun(bad)], 2)
-        stage.watch.end(bad)
+    stage, good, bad = (
+        Stage(prompts=2),
+        cell(sample("p1"), sample("p2"), k=1),
+        cell(k=2, status="oom", error="no memory"),
+    )
+    with stage.display:
+        stage.display.begin([begun(good), begun(bad)], 2)
+        stage.display.end(bad)
         stage.turns(good, step=40.0)
-        stage.watch.end(good)
-    assert "1 of 2 turns" in stage.text
+        stage.display.end(good)
+    assert "1 of 2 prompts" in stage.text
     assert "code chain K=2: oom, 0 samples" in stage.text

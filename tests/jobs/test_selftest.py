@@ -91,7 +91,7 @@ def test_another_output_ends_with_the_code_of_a_lossy_method(
     command: Command, short: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = lossless.Losslessness("MISMATCH", identical=2, compared=3, first_divergence=1, gap=2.0, noise=0.0)
-    monkeypatch.setattr(lossless, "compare", lambda *_: broken)
+    monkeypatch.setattr(lossless, "compare_outputs", lambda *_: broken)
     done = command("selftest", *short, "--quiet")
     assert done.code == 5
     assert json.loads(done.out.splitlines()[0])["lossless"] == "MISMATCH"

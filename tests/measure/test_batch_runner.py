@@ -24,7 +24,7 @@ from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas, optimum
 from tests.support.frontdoor import Command
 from tests.support.measured import Call, FakeBackend, Witness, baseline_trace, cell, job, method_trace, sample
-from tests.support.races import failing, no_scores, run
+from tests.support.races import failing, run
 from tests.support.tinypair import prompts
 
 NAMES = [f"p{n}" for n in range(11)]
@@ -109,14 +109,14 @@ def test_until_ci_and_batches_exclude_each_other() -> None:
 @pytest.mark.parametrize("at", [2, 7, 12, 22])
 def test_a_run_that_was_cut_off_goes_on_as_it_would_have(at: int, tmp_path: Path) -> None:
     jobs = [sampled(*NAMES, k=1, repeat=2), sampled(*NAMES, k=2, repeat=2)]
-    whole, _ = measure(jobs, FakeBackend(), no_scores, Witness())  # type: ignore[arg-type]
+    whole, _ = measure(jobs, FakeBackend(), [Witness()])  # type: ignore[arg-type]
     specs = [one.spec.model_dump(mode="json") for one in jobs]
     folder = RunFolder.create(tmp_path, "run", {"schema_version": SCHEMA_VERSION, "specs": specs})
-    measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), no_scores, folder)  # type: ignore[arg-type]
+    measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), [folder])  # type: ignore[arg-type]
     folder.close()
     folder, backend = RunFolder.resume(folder.path), FakeBackend()
     had = max((len(c.samples) for c in folder.past.values()), default=0)
-    again, _ = measure(jobs, backend, no_scores, folder, folder.past)  # type: ignore[arg-type]
+    again, _ = measure(jobs, backend, [folder], folder.past)  # type: ignore[arg-type]
     folder.close()
     assert len(backend.calls) == 3 * (22 - had)
     for found in (again, read_run(folder.path).cells):
@@ -126,7 +126,7 @@ def test_a_run_that_was_cut_off_goes_on_as_it_would_have(at: int, tmp_path: Path
 
 
 def row_of(one: object) -> tuple[object, ...]:
-    return tuple(getattr(one, name) for name in ("prompt", "repeat", "turn", "places", "method", "baseline"))
+    return tuple(getattr(one, name) for name in ("prompt", "repeat", "turn", "order", "method", "baseline"))
 
 
 def test_a_line_about_one_prompt_is_as_it_always_was() -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from specbench.backends.base import Scores
 from specbench.backends.native import Native
-from specbench.measure.lossless import Scores, compare, divergence, shortfall
+from specbench.measure.lossless import compare_outputs, divergence, shortfall
 from specbench.models.network.causal import Causal
 from specbench.results.losslessness import Losslessness
 from specbench.spec import RunSpec
@@ -35,38 +36,40 @@ def test_a_divergence_is_the_first_index_that_differs_ends_included(a: str, b: s
 
 
 def test_equal_texts_are_identical_and_cost_nothing() -> None:
-    assert compare([(PROMPT, (1, 2), (1, 2))] * 3, NEVER, 5) == Losslessness("identical", 3, 3)
+    assert compare_outputs([(PROMPT, (1, 2), (1, 2))] * 3, NEVER, 5) == Losslessness("identical", 3, 3)
 
 
 def test_a_near_tie_within_the_noise_is_numeric() -> None:
-    found = compare([(PROMPT, (1, 0), (1, 2)), (PROMPT, (3,), (3,))], scored([1.0, 0.0, 1.0 - 1e-6], noise=1e-6), 5)
+    found = compare_outputs(
+        [(PROMPT, (1, 0), (1, 2)), (PROMPT, (3,), (3,))], scored([1.0, 0.0, 1.0 - 1e-6], noise=1e-6), 5
+    )
     assert (found.verdict, found.identical, found.compared, found.first_divergence) == ("numeric", 1, 2, 1)
     assert (found.gap, found.noise) == pytest.approx((1e-6, 1e-6))
 
 
 def test_an_exact_tie_is_numeric_without_any_noise() -> None:
-    assert compare([(PROMPT, (0,), (2,))], scored([1.0, 0.0, 1.0]), 5).verdict == "numeric"
+    assert compare_outputs([(PROMPT, (0,), (2,))], scored([1.0, 0.0, 1.0]), 5).verdict == "numeric"
 
 
 def test_a_gap_beyond_the_noise_is_a_mismatch() -> None:
-    found = compare([(PROMPT, (0,), (2,))], scored([1.0, 0.0, 0.9], noise=1e-6), 5)
+    found = compare_outputs([(PROMPT, (0,), (2,))], scored([1.0, 0.0, 0.9], noise=1e-6), 5)
     assert (found.verdict, found.gap) == ("MISMATCH", pytest.approx(0.1))
 
 
 def test_one_mismatch_among_near_ties_is_a_mismatch() -> None:
     tie, wrong = (PROMPT, (0,), (2,)), (PROMPT, (0,), (1,))
-    assert compare([tie, tie], scored([1.0, 0.0, 1.0]), 5).verdict == "numeric"
-    assert compare([tie, wrong, tie], scored([1.0, 0.0, 1.0]), 5).verdict == "MISMATCH"
+    assert compare_outputs([tie, tie], scored([1.0, 0.0, 1.0]), 5).verdict == "numeric"
+    assert compare_outputs([tie, wrong, tie], scored([1.0, 0.0, 1.0]), 5).verdict == "MISMATCH"
 
 
 def test_a_third_token_is_no_near_tie_however_close_the_two_best_are() -> None:
-    found = compare([(PROMPT, (0,), (1,))], scored([1.0, 0.0, 1.0], noise=1e-6), 5)
+    found = compare_outputs([(PROMPT, (0,), (1,))], scored([1.0, 0.0, 1.0], noise=1e-6), 5)
     assert (found.verdict, found.gap) == ("MISMATCH", 1.0)
 
 
 def test_a_text_that_goes_on_where_the_other_ends_is_a_mismatch() -> None:
     for base, other in (((0,), (0, 0)), ((0, 0), (0,))):
-        found = compare([(PROMPT, base, other)], scored([1.0, 0.0, 1.0], noise=1e-3), 5)
+        found = compare_outputs([(PROMPT, base, other)], scored([1.0, 0.0, 1.0], noise=1e-3), 5)
         assert (found.verdict, found.gap) == ("MISMATCH", math.inf)
 
 
@@ -77,7 +80,7 @@ def test_scores_are_asked_for_one_token_and_for_a_verification_at_a_time() -> No
         blocks.append((tuple(ids), start, block))
         return torch.zeros(len(ids) - start, 3)
 
-    compare([(PROMPT, (0, 1), (0, 2))], scores, 5)
+    compare_outputs([(PROMPT, (0, 1), (0, 2))], scores, 5)
     assert blocks == [((5, 6, 0, 1), 2, 1), ((5, 6, 0, 1), 2, 5)]
 
 
@@ -85,6 +88,12 @@ def test_the_shortfall_of_the_two_best_is_the_top_2_gap() -> None:
     row = torch.tensor([0.5, 3.0, 2.0])
     assert shortfall(row, 1, 2) == shortfall(row, 2, 1) == 1.0
     assert shortfall(row, 1, 0) == 2.5
+
+
+def test_a_divergence_without_scores_is_counted_and_not_judged() -> None:
+    equal, other = (PROMPT, (1, 2), (1, 2)), (PROMPT, (1, 0), (1, 2))
+    assert compare_outputs([equal, other], None, 5) == Losslessness("not compared", 1, 2, 1)
+    assert compare_outputs([equal], None, 5) == Losslessness("identical", 1, 1)
 
 
 @pytest.mark.processor

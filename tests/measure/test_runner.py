@@ -98,7 +98,7 @@ def test_every_turn_is_seen_as_soon_as_it_is_measured() -> None:
         seen_after.append(len(witness.turns))
         return (1, 2, 3)
 
-    measure([job("a", "b")], FakeBackend(answer), no_scores, witness)
+    measure([job("a", "b")], FakeBackend(answer), [witness])
     assert seen_after == [0, 0, 1, 1]
 
 
@@ -112,7 +112,7 @@ def test_the_baseline_arm_is_the_same_cell_without_a_draft() -> None:
 
     task = job("a", temperature=0.5, max_new_tokens=7, k=3)
     witness = Witness()
-    measure([task], Noting(), no_scores, witness)
+    measure([task], Noting(), [witness])
     assert prepared == [task.spec.with_(method="baseline", k=0), task.spec]
     assert witness.prepared == [*prepared, None], "whoever watches knows what is being made ready"
 
@@ -207,7 +207,7 @@ def test_a_failure_while_preparing_is_the_status_of_the_cell() -> None:
                 raise UsageError("no such part")
             return super().prepare(spec, longest)
 
-    cells, _ = measure([job("a", k=k) for k in (1, 2)], Refusing(), no_scores, Witness())
+    cells, _ = measure([job("a", k=k) for k in (1, 2)], Refusing(), [Witness()])
     assert [(c.status, c.error) for c in cells] == [("ok", ""), ("error", "no such part")]
 
 
@@ -222,7 +222,7 @@ def test_what_nobody_foresaw_ends_its_cell_with_a_traceback_for_the_journal() ->
 @pytest.mark.parametrize(("at", "finished"), [(1, 0), (2, 0), (4, 1), (6, 2)])
 def test_an_interrupt_ends_the_run_and_keeps_what_was_measured(at: int, finished: int) -> None:
     backend, witness = FakeBackend(failing(KeyboardInterrupt(), at)), Witness()
-    cells, stopped = measure([job("a", "b", "c"), job("a", seed=1)], backend, no_scores, witness)
+    cells, stopped = measure([job("a", "b", "c"), job("a", seed=1)], backend, [witness])
     assert isinstance(stopped, KeyboardInterrupt)
     first = "partial" if finished else "skipped"
     assert [(c.status, len(c.samples)) for c in cells] == [(first, finished), ("skipped", 0)]
@@ -233,7 +233,7 @@ def test_an_interrupt_ends_the_run_and_keeps_what_was_measured(at: int, finished
 
 def test_an_interrupt_in_the_second_group_leaves_the_first_as_it_was() -> None:
     backend = FakeBackend(failing(KeyboardInterrupt(), at=5))
-    cells, stopped = measure([job("a", "b"), job("a", "b", seed=1)], backend, no_scores, Witness())
+    cells, stopped = measure([job("a", "b"), job("a", "b", seed=1)], backend, [Witness()])
     assert stopped is not None
     assert [(c.status, len(c.samples)) for c in cells] == [("ok", 2), ("skipped", 0)]
 

@@ -7,10 +7,11 @@ import pytest
 from specbench.decoding.rounds import NonFiniteError
 from specbench.measure import runner
 from specbench.measure.failures import Failure
-from specbench.measure.runner import give_up, measure
+from specbench.measure.group import give_up
+from specbench.measure.runner import measure
 from specbench.results.statistics import Interval
 from tests.support.measured import Call, FakeBackend, Witness, job
-from tests.support.races import failing, flat_scores, no_scores, run
+from tests.support.races import failing, flat_scores, run
 
 # --- when the interval is narrow enough -------------------------------------------------------------------------------
 
@@ -47,11 +48,11 @@ def test_until_ci_looks_at_fixed_checkpoints_only(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("at", range(1, 13))
 def test_a_run_that_is_continued_measures_what_is_missing_and_nothing_twice(at: int) -> None:
     jobs = [job("a", "b", k=1), job("a", "b", k=2), job("a", "b", k=2, seed=1)]
-    whole, _ = measure(jobs, FakeBackend(), no_scores, Witness())
-    cells, stopped = measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), no_scores, Witness())
+    whole, _ = measure(jobs, FakeBackend(), [Witness()])
+    cells, stopped = measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), [Witness()])
     assert (stopped is not None) == (at <= 10)
     backend, past = FakeBackend(), {c.spec: c for c in cells}
-    again, stopped = measure(jobs, backend, no_scores, Witness(), past)
+    again, stopped = measure(jobs, backend, [Witness()], past)
     assert stopped is None
     assert [(c.spec, c.status, [(s.prompt, s.turn, s.order) for s in c.samples]) for c in again] == [
         (c.spec, c.status, [(s.prompt, s.turn, s.order) for s in c.samples]) for c in whole
@@ -61,18 +62,18 @@ def test_a_run_that_is_continued_measures_what_is_missing_and_nothing_twice(at: 
 
 
 def test_a_cell_that_has_failed_is_not_tried_again() -> None:
-    failed, _ = measure([job("a", "b")], FakeBackend(failing(NonFiniteError("NaN"), 3)), no_scores, Witness())
+    failed, _ = measure([job("a", "b")], FakeBackend(failing(NonFiniteError("NaN"), 3)), [Witness()])
     backend = FakeBackend()
-    again, _ = measure([job("a", "b")], backend, no_scores, Witness(), {c.spec: c for c in failed})
+    again, _ = measure([job("a", "b")], backend, [Witness()], {c.spec: c for c in failed})
     assert again == failed
     assert backend.calls == []
 
 
 def test_a_pair_that_cannot_be_had_again_leaves_what_was_measured_to_be_gone_on_with() -> None:
-    cells, _ = measure([job("a", "b")], FakeBackend(failing(KeyboardInterrupt(), 4)), no_scores, Witness())
+    cells, _ = measure([job("a", "b")], FakeBackend(failing(KeyboardInterrupt(), 4)), [Witness()])
     fresh = job("a", seed=1).spec
     specs = [cells[0].spec, fresh]
-    found = give_up(specs, Failure("error", "no such folder"), Witness(), {c.spec: c for c in cells})
+    found = give_up(specs, Failure("error", "no such folder"), [Witness()], {c.spec: c for c in cells})
     assert [(c.status, len(c.samples)) for c in found] == [("partial", 1), ("error", 0)]
     assert {c.error for c in found} == {"no such folder"}
 
@@ -80,10 +81,10 @@ def test_a_pair_that_cannot_be_had_again_leaves_what_was_measured_to_be_gone_on_
 @pytest.mark.parametrize("at", range(3, 12))
 def test_a_repeated_run_that_is_continued_is_the_undisturbed_one(at: int) -> None:
     jobs = [job("a", "b", "c", repeat=2)]
-    whole, _ = measure(jobs, FakeBackend(), no_scores, Witness())
-    cells, _ = measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), no_scores, Witness())
+    whole, _ = measure(jobs, FakeBackend(), [Witness()])
+    cells, _ = measure(jobs, FakeBackend(failing(KeyboardInterrupt(), at)), [Witness()])
     backend = FakeBackend()
-    again, _ = measure(jobs, backend, no_scores, Witness(), {c.spec: c for c in cells})
+    again, _ = measure(jobs, backend, [Witness()], {c.spec: c for c in cells})
     assert [(s.prompt, s.repeat, s.turn, s.order) for s in again[0].samples] == [
         (s.prompt, s.repeat, s.turn, s.order) for s in whole[0].samples
     ]

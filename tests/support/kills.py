@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.measure.runner import Job, measure
+from specbench.measure.group import Job
+from specbench.measure.runner import measure
 from specbench.results import journal
 from specbench.results.cells import Cell, Sample
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from tests.support.measured import Call, FakeBackend, job
-from tests.support.races import no_scores
 
 DESCRIPTION = {"schema_version": SCHEMA_VERSION, "command": "specbench sweep-k"}
 NAMES = [f"p{n}" for n in range(8)]
@@ -37,30 +37,27 @@ def answer(call: Call) -> Sequence[int]:
 
 @dataclass
 class Acknowledging:
-    """Passes events to a folder and says through a pipe what has been acknowledged."""
+    """Says through a pipe what the observers before it have acknowledged."""
 
-    folder: RunFolder
     pipe: int
 
-    def begin(self, cells: Sequence[Cell], turns: int) -> None:
-        self.folder.begin(cells, turns)
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        return
 
     def preparing(self, spec: RunSpec | None) -> None:
-        self.folder.preparing(spec)
+        return
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
-        self.folder.turn(samples)
         os.write(self.pipe, b"t")
 
     def end(self, cell: Cell) -> None:
-        self.folder.end(cell)
         os.write(self.pipe, b"e")
 
 
 def work(path: Path, pipe: int) -> None:
     """What the child does: go on with the folder until everything is measured."""
     folder = RunFolder.resume(path)
-    measure(jobs(), FakeBackend(answer), no_scores, Acknowledging(folder, pipe), folder.past)
+    measure(jobs(), FakeBackend(answer), [folder, Acknowledging(pipe)], folder.past)
     folder.close()
 
 

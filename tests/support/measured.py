@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.backends.base import Decode
+from specbench.backends.base import Decode, Scores
 from specbench.data.prompts import Prompt, PromptSet
-from specbench.measure.runner import Job
+from specbench.measure.group import Job
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.cells import Cell, Sample
 from specbench.spec import RunSpec
@@ -69,11 +69,16 @@ class Call:
     seed: int
 
 
+def no_scores(ids: Sequence[int], start: int, block: int) -> Any:
+    raise AssertionError("equal outputs are not scored")
+
+
 @dataclass
 class FakeBackend:
     """Remembers what it is asked; `answer` may raise, or return the tokens to be decoded."""
 
     answer: Callable[[Call], Sequence[int]] = lambda call: (1, 2, 3)
+    scores: Scores | None = no_scores
     calls: list[Call] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)  # prompts of every decode
 
@@ -101,8 +106,8 @@ class Witness:
     cells: list[Cell] = field(default_factory=list)
     prepared: list[RunSpec | None] = field(default_factory=list)
 
-    def begin(self, cells: Sequence[Cell], turns: int) -> None:
-        self.begun.append(([c.spec.dataset for c in cells], turns))
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        self.begun.append(([c.spec.dataset for c in cells], prompts))
 
     def preparing(self, spec: RunSpec | None) -> None:
         self.prepared.append(spec)

@@ -7,13 +7,9 @@ from torch import Tensor
 
 from specbench.measure.runner import measure
 from specbench.results.cells import Cell
-from tests.support.measured import Call, FakeBackend, Job, Witness
+from tests.support.measured import Call, FakeBackend, Job, Witness, no_scores
 
 Answer = Callable[[Call], Sequence[int]]
-
-
-def no_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
-    raise AssertionError("equal texts are not scored")
 
 
 def flat_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
@@ -23,8 +19,8 @@ def flat_scores(ids: Sequence[int], start: int, block: int) -> Tensor:
 def run(
     *jobs: Job, answer: Answer | None = None, scores: object = no_scores
 ) -> tuple[FakeBackend, Witness, list[Cell]]:
-    backend, witness = FakeBackend(answer) if answer else FakeBackend(), Witness()
-    cells, stopped = measure(jobs, backend, scores, witness)  # type: ignore[arg-type]
+    backend, witness = FakeBackend(answer, scores) if answer else FakeBackend(scores=scores), Witness()  # type: ignore[arg-type]
+    cells, stopped = measure(jobs, backend, [witness])
     assert stopped is None
     assert {c.spec: c for c in cells} == {c.spec: c for c in witness.cells}, "in the order in which they end"
     return backend, witness, cells

@@ -1,0 +1,143 @@
+"""The cells that share a baseline, while they are measured: what each has so far, how it ended, and who sees it.
+
+Knows cells, samples and observers; must not know backends, or in which order anything is decoded.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from specbench.data.prompts import PromptSet
+from specbench.measure.failures import Failure
+from specbench.measure.order import Turn
+from specbench.results.cells import UNFINISHED, Cell, Sample
+from specbench.results.losslessness import Losslessness
+from specbench.spec import BASELINE, RunSpec
+
+INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
+NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
+
+Past = Mapping[RunSpec, Cell]  # the cells of a run that is continued
+Samples = Mapping[RunSpec, Sequence[Sample]]  # of one turn: the same prompts for all cells
+
+
+class Observer(Protocol):
+    """Sees everything as it is measured: it may store and draw, it cannot change a number."""
+
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        """A group begins: its cells, and how many prompts it decodes at most, repetitions counted."""
+        ...
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        """An arm of the group is about to be made ready, which may take minutes of compiling; None: all are."""
+        ...
+
+    def turn(self, samples: Samples) -> None:
+        """All arms have decoded the prompts of a turn."""
+        ...
+
+    def end(self, cell: Cell) -> None:
+        """A cell has ended, one way or another."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell to be measured: its spec, its prompts, and what both resolved to."""
+
+    spec: RunSpec
+    prompts: PromptSet
+    resolved: dict[str, Any]
+
+
+@dataclass
+class Group:
+    """Cells with one baseline; `live` holds the samples of those that have not ended.
+
+    Whatever changes here is seen by the observers first, in their order: what the first of them has stored is not lost
+    when a later one fails.
+    """
+
+    jobs: Sequence[Job]
+    observers: Sequence[Observer]
+    past: Past
+    cells: dict[RunSpec, Cell] = field(init=False)
+    live: dict[RunSpec, list[Sample]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        before = {job.spec: self.past.get(job.spec) for job in self.jobs}
+        self.cells = {job.spec: before[job.spec] or Cell(job.spec, job.resolved) for job in self.jobs}
+        unfinished = [spec for spec, cell in before.items() if cell is None or cell.status in UNFINISHED]
+        self.live = {spec: list(self.cells[spec].samples) for spec in unfinished}
+
+    @property
+    def baseline(self) -> RunSpec:
+        return self.jobs[0].spec.baseline
+
+    @property
+    def prompts(self) -> PromptSet:
+        return self.jobs[0].prompts
+
+    @property
+    def arms(self) -> dict[str, RunSpec]:
+        """What decodes every prompt, by name: the baseline, and one method per cell that has not ended."""
+        return {BASELINE: self.baseline, **{spec.key: spec for spec in self.live}}
+
+    def needing(self, arm: str) -> list[RunSpec]:
+        """The cells that end when an arm fails: its own, and all of them when it is the baseline."""
+        return [spec for spec in self.live if arm in {BASELINE, spec.key}]
+
+    def has(self, turn: Turn) -> bool:
+        """Whether every cell has the samples of a turn: a continued run does not decode them again."""
+        return all(any(s.turn == turn.number for s in samples) for samples in self.live.values())
+
+    def begin(self) -> None:
+        most = len(self.prompts.prompts) * self.baseline.repeat
+        for observer in self.observers:
+            observer.begin([self.cells[spec] for spec in self.live], most)
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        for observer in self.observers:
+            observer.preparing(spec)
+
+    def save(self, samples: Samples) -> None:
+        for observer in self.observers:
+            observer.turn(samples)
+        for spec, found in samples.items():
+            self.live[spec] += found
+
+    def finish(self, spec: RunSpec, lossless: Losslessness, ready: tuple[float, float]) -> None:
+        """End a cell whose prompts are all decoded."""
+        cell = replace(self.cells[spec], samples=self.live[spec], status="ok", error="", lossless=lossless, ready=ready)
+        void = lossless.verdict == "MISMATCH"
+        self._end(replace(cell, status="mismatch", error=NOT_LOSSLESS) if void else cell)
+
+    def fail(self, specs: Sequence[RunSpec], failure: Failure) -> None:
+        """End some cells with what they have."""
+        for spec in specs:
+            self._end(ended(replace(self.cells[spec], samples=self.live[spec]), failure))
+
+    def _end(self, cell: Cell) -> None:
+        self.cells[cell.spec] = cell
+        del self.live[cell.spec]
+        for observer in self.observers:
+            observer.end(cell)
+
+
+def give_up(specs: Sequence[RunSpec], failure: Failure, observers: Sequence[Observer], past: Past) -> list[Cell]:
+    """End the cells of a pair that cannot be measured; those of a continued run that have ended stay as they are."""
+    cells = []
+    for spec in specs:
+        cell = past.get(spec) or Cell(spec, {}, status="skipped")
+        if cell.status in UNFINISHED:  # its samples may be gone on with once the pair can be measured again
+            cell = ended(cell, replace(failure, status="partial") if cell.samples else failure)
+            for observer in observers:
+                observer.end(cell)
+        cells.append(cell)
+    return cells
+
+
+def ended(cell: Cell, failure: Failure) -> Cell:
+    """A cell with a failure for its end; one that was interrupted before its first sample is skipped."""
+    status = "skipped" if failure.status == "partial" and not cell.samples else failure.status
+    return replace(cell, status=status, error=failure.error, detail=failure.detail)
