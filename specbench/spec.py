@@ -1,19 +1,32 @@
-"""RunSpec: everything that can change a number of one cell, and nothing else. Pure; every layer may read it."""
+"""RunSpec: everything that can change a number of one cell, and nothing else. Pure; every layer may read it.
+
+Every setting is declared here once: its name, type, default and bounds as a field, the rest as `Setting`. The options
+of the commands, the keys of configuration files, the axes of grids, the columns by which cells are told apart and the
+table in the documentation follow from it.
+"""
 
 import hashlib
 import json
-import re
-from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from specbench.named_models import named_models, written
+from specbench.settings import QUESTION, Part, Setting, declared
+
 BASELINE = "baseline"
-PAIR_ROLES = ("target", "draft")  # the models that every run knows; others are given a name by whoever runs it
-RESERVED = (*PAIR_ROLES, "k", "schedule")  # words of method files
-NAME = r"[A-Za-z][A-Za-z0-9_-]*"  # of a model; part of the names of columns
-SEVERAL = re.compile(rf",(?={NAME}=)")  # what stands between two models in one text
 SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of the lines of the journal
+
+# What the value of a setting is part of, where it is not simply part of the question (see Setting).
+PAIR: tuple[Part, ...] = (*QUESTION, "loading")
+ANSWER: tuple[Part, ...] = ("identity", "asked", "heading")  # the question may be answered with any of its values
+LOOKAHEAD: tuple[Part, ...] = ("asked", "heading")  # what a sweep varies
+NAMED: tuple[Part, ...] = ("identity", "question", "asked")  # every table names it anyway
+CELL: tuple[Part, ...] = ("identity", "asked")
+DETAIL: tuple[Part, ...] = ("identity", "further")
+LOADED: tuple[Part, ...] = (*DETAIL, "loading")
+SHARE = Field(gt=0, le=1)
+Rates = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)]
 
 
 class RunSpec(BaseModel):
@@ -28,36 +41,76 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    target: str = "demo"
-    draft: str | None = None
-    target_revision: str | None = None
-    draft_revision: str | None = None
-    model: tuple[tuple[str, str], ...] = ()
-    method: str = "chain"
-    k: int = Field(default=4, ge=0, le=512)
-    schedule: Literal["constant", "auto", "heuristic", "confidence"] = "constant"
-    confidence: float = Field(default=0.4, ge=0, le=1)
-    acceptance: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)] | None = None
-    dataset: str = "code"
-    column: str | None = None
-    template: str | None = None
-    limit: int | None = Field(default=None, ge=1)
-    max_new_tokens: int = Field(default=128, ge=1)
-    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    top_k: int | None = Field(default=None, ge=1)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    min_p: float | None = Field(default=None, gt=0, le=1)
-    eta: float | None = Field(default=None, gt=0, le=1)
-    ignore_eos: bool = False
-    dtype: str = "auto"
-    draft_dtype: str | None = None
-    device: str = "auto"
-    tier: Literal["auto", "eager", "graph", "compile"] = "eager"
-    batch: int = Field(default=1, ge=1)
-    seed: int = Field(default=0, ge=0)
-    warmup: int = Field(default=2, ge=0)
-    repeat: int = Field(default=1, ge=1)
-    until_ci: float | None = Field(default=None, gt=0, lt=1)
+    # fmt: off
+    target: Annotated[str, Setting(
+        "Pair", "pair", "Alias, hub id (owner/name) or folder, also grown to a shape (demo@llama-7b).", of=PAIR,
+        usual="the shipped pair", flags=("--target", "-t"))] = "demo"
+    draft: Annotated[str | None, Setting(
+        "Pair", "pair", "The same for the draft.", of=PAIR, usual="the target's usual draft",
+        flags=("--draft", "-d"))] = None
+    target_revision: Annotated[str | None, Setting(
+        "Pair", "revisions", "Commit of the target on the hub.", of=LOADED)] = None
+    draft_revision: Annotated[str | None, Setting(
+        "Pair", "revisions", "Commit of the draft on the hub.", of=LOADED)] = None
+    model: Annotated[tuple[tuple[str, str], ...], Setting(
+        "Pair", "pair", "NAME=CHECKPOINT: a further model by the name that a method file uses. Also NAME=target[:50%]. "
+        "Repeatable.", of=PAIR, typed=list[str], late=True)] = ()
+    method: Annotated[str, Setting(
+        "Method", "method", "A method of configs/methods, or a YAML file.", of=ANSWER,
+        flags=("--method", "-m"))] = "chain"
+    k: Annotated[int, Field(ge=0, le=512), Setting(
+        "Method", "method", "Lookahead: drafted tokens per round, or auto (chosen round by round).", of=LOOKAHEAD,
+        usual="the pair's", flags=("--k", "-k"), typed=str)] = 4
+    schedule: Annotated[Literal["constant", "auto", "heuristic", "confidence"], Setting(
+        "Method", "method", "How the lookahead is chosen: constant, auto, heuristic or confidence; --k is its ceiling.",
+        of=LOOKAHEAD)] = "constant"
+    confidence: Annotated[float, Field(ge=0, le=1), Setting(
+        "Method", "method", "--schedule confidence drafts on while a token's own probability is at least this.",
+        of=LOOKAHEAD)] = 0.4
+    acceptance: Annotated[Rates | None, Setting(
+        "Method", "method", "Synthetic acceptance at the same compute: a rate (0.8), or one per position "
+        "(0.8,0.7,0.6).", typed=str)] = None
+    dataset: Annotated[str, Setting(
+        "Data", "data", "code, articles (shipped), humaneval, xsum (hub), needle:, passkey:, longdoc:, pg19: and a "
+        "LENGTH in tokens, or jsonl:, parquet:, csv:, text: and a path. Repeatable.", of=NAMED, usual="",
+        typed=list[str])] = "code"
+    column: Annotated[str | None, Setting(
+        "Data", "excerpt", "Column that holds the prompt.", of=CELL, usual="found by its name")] = None
+    template: Annotated[str | None, Setting(
+        "Data", "excerpt", "Prompt template with the column's name in braces.", of=CELL)] = None
+    limit: Annotated[int | None, Field(ge=1), Setting(
+        "Data", "amount", "Prompts per data set: a seeded sample over its categories.", of=ANSWER)] = None
+    max_new_tokens: Annotated[int, Field(ge=1), Setting("Sampling", "length", "Tokens to decode per prompt.")] = 128
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting("Sampling", "law", "0 is greedy.")] = 0.0
+    top_k: Annotated[int | None, Field(ge=1), Setting("Sampling", "law", "Draw from the k likeliest tokens.")] = None
+    top_p: Annotated[float | None, SHARE, Setting("Sampling", "law", "Draw from the smallest set of this mass.")] = None
+    min_p: Annotated[float | None, SHARE, Setting(
+        "Sampling", "law", "Drop tokens below this share of the likeliest.")] = None
+    eta: Annotated[float | None, SHARE, Setting("Sampling", "law", "Epsilon of eta sampling.")] = None
+    ignore_eos: Annotated[bool, Setting(
+        "Sampling", "length", "Decode a fixed length.", usual="stop-at-eos",
+        flags=("--ignore-eos/--stop-at-eos",))] = False
+    dtype: Annotated[str, Setting(
+        "Pair", "precision", "auto, float32, bfloat16, float16 or float64.", of=PAIR, column="dtype_resolved")] = "auto"
+    draft_dtype: Annotated[str | None, Setting(
+        "Pair", "precision", "The same for the draft.", of=(*LOADED, "question", "heading"), usual="the target's",
+        column="draft_dtype_resolved")] = None
+    device: Annotated[str, Setting("Pair", "device", "auto, cpu or cuda.", of=(*LOADED, "heading"))] = "auto"
+    tier: Annotated[Literal["auto", "eager", "graph", "compile"], Setting(
+        "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
+        "is).", of=PAIR)] = "eager"
+    batch: Annotated[int, Field(ge=1), Setting(
+        "Measuring", "execution", "Rows decoded together: 4, or a list (1,4,16).", typed=str)] = 1
+    seed: Annotated[int, Field(ge=0), Setting(
+        "Measuring", "draws", "Seed for the prompt sample and for every random draw.", of=(*DETAIL, "heading"))] = 0
+    warmup: Annotated[int, Field(ge=0), Setting(
+        "Measuring", "draws", "Uncounted prompts per arm and cell.", of=DETAIL)] = 2
+    repeat: Annotated[int, Field(ge=1), Setting(
+        "Measuring", "draws", "How often every prompt is decoded.", of=DETAIL)] = 1
+    until_ci: Annotated[float | None, Field(gt=0, lt=1), Setting(
+        "Measuring", "amount", "Go on until the speedup's interval is this narrow (0.02: ± 2 %), looking after 20, 30, "
+        "45 … prompts only.", of=("identity", "heading"))] = None
+    # fmt: on
 
     @field_validator("model", mode="before")
     @classmethod
@@ -89,47 +142,12 @@ class RunSpec(BaseModel):
     def key(self) -> str:
         """Twelve hex digits that are equal exactly for equal specs."""
         fields = self.model_dump(mode="json")
-        if not self.model:  # specs had no such field once, and what was measured then keeps its keys
-            del fields["model"]
+        late = [name for name, one in declared(type(self)).items() if one.setting.late]
+        for name in late:  # what was measured before there was such a field keeps its keys
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del fields[name]
         canonical = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def named_models(given: Any) -> tuple[tuple[str, str], ...]:
-    """Models as they are written, in the order of their names: NAME=CHECKPOINT, some of these, or a mapping.
-
-    One text may hold several, joined by commas, as results.csv has them. ValueError, in one line, for anything else.
-    """
-    items = SEVERAL.split(given) if isinstance(given, str) else given.items() if isinstance(given, Mapping) else given
-    if not isinstance(items, Iterable | None):
-        raise ValueError("write NAME=CHECKPOINT, or a mapping of names to checkpoints")
-    found = sorted(_pair(item) for item in items or ())
-    names = [name for name, _ in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"the name {twice[0]} stands for two models: give each model a name of its own")
-    return tuple(found)
-
-
-def _pair(item: Any) -> tuple[str, str]:
-    parts = item.partition("=")[::2] if isinstance(item, str) else item
-    match parts:
-        case str() as name, str() as checkpoint if checkpoint and re.fullmatch(NAME, name):
-            pass
-        case _:
-            raise ValueError(
-                f"{str(item)[:60]!r} is no NAME=CHECKPOINT: the name has letters, digits, - and _, the checkpoint is "
-                "an alias, a hub id, a folder, or layers of another model such as target[:50%]"
-            )
-    if name in RESERVED:
-        raise ValueError(f"the name {name} is taken: method files mean something else by it; choose another name")
-    if SEVERAL.search(checkpoint):
-        raise ValueError(f"{checkpoint[:60]!r} reads like several models: rename that folder, or name it by a link")
-    return name, checkpoint
-
-
-def written(models: Iterable[tuple[str, str]]) -> str:
-    """Models as one text."""
-    return ",".join(f"{name}={checkpoint}" for name, checkpoint in models)
 
 
 def acceptance_of(spec: RunSpec) -> dict[str, str | None]:

@@ -34,6 +34,7 @@ from specbench.models.network.law import Law
 from specbench.models.network.layers import with_layers
 from specbench.models.network.probe import probe
 from specbench.models.scale import growth
+from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 
@@ -42,7 +43,7 @@ NOT_LOADED: Any = Causal  # the class stands for a model where only the form of 
 
 def law_of(spec: RunSpec) -> Law:
     """How logits become the rows of every model of a spec."""
-    return Law(spec.temperature, spec.top_k, spec.top_p, spec.min_p, spec.eta)
+    return Law(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from specbench.decoding.method_files import needs
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
 from specbench.models.network.layers import base_of, chosen
-from specbench.spec import PAIR_ROLES, RunSpec
+from specbench.named_models import PAIR_ROLES
+from specbench.spec import RunSpec
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
     In a file it may also be a mapping of names to checkpoints, or a list of these, which is an axis of a grid.
     UsageError if it cannot be read.
     """
-    from specbench.spec import named_models  # pydantic takes a moment, which --help need not
+    from specbench.named_models import named_models
 
     found = dict(settings)
     if "model" not in found:

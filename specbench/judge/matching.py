@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from specbench.errors import UsageError
 from specbench.judge.compare_input import Record
+from specbench.settings import part
+from specbench.spec import RunSpec
 from specbench.wording import clean
 
-ASKED = ("target", "draft", "model", "method", "k", "schedule", "confidence", "acceptance", "dataset", "temperature",
-         "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos", "dtype", "tier", "batch", "column",
-         "template", "limit")  # fmt: skip
+ASKED = tuple(setting.name for setting in part("asked", RunSpec))
 # Looked at only where a run holds several cells that agree in all of the above.
-FURTHER = ("target_revision", "draft_revision", "draft_dtype", "device", "seed", "warmup", "repeat")
+FURTHER = tuple(setting.name for setting in part("further", RunSpec))
 NAMED = ("dataset", "method", "k", "schedule")  # what stands in the name of every cell
 
 Key = tuple[str, ...]

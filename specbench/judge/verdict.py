@@ -12,7 +12,8 @@ from typing import Any, Literal
 from specbench.judge.candidates import Candidate, candidates, flaw
 from specbench.judge.settling import doubts, how_to_settle, more_prompts
 from specbench.results.statistics import Interval
-from specbench.spec import BASELINE
+from specbench.settings import part
+from specbench.spec import BASELINE, RunSpec
 from specbench.theory import optimum
 from specbench.wording import Row, finite_or_none, number_in, ranges, text_in
 
@@ -20,11 +21,8 @@ Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
 Leaning = Literal["YES", "NO"]
 
 # Cells that differ in nothing of this answer the same question, with different methods, schedules and K.
-QUESTION = (
-    "schema_version", "target", "draft", "model", "acceptance", "dataset", "temperature", "top_k", "top_p", "min_p",
-    "eta", "max_new_tokens", "ignore_eos", "tier", "batch", "dtype_resolved", "draft_dtype_resolved", "device_name",
-    "fingerprint", "prompts_sha256",
-)  # fmt: skip
+ASKED = tuple(setting.column for setting in part("question", RunSpec))
+QUESTION = ("schema_version", *ASKED, "device_name", "fingerprint", "prompts_sha256")
 FLAT = 0.01
 SYNTHETIC = "says what this engine makes of that acceptance, not what the pair accepts"
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
 from specbench.redact import redact
+from specbench.settings import part
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import grouped
 
@@ -21,7 +22,7 @@ DEFAULT_DATASETS = ("code", "articles")
 DEFAULT_LIMIT = 20
 AUTO = "auto"
 AUTO_CEILING = 12  # tokens an adaptive lookahead may draft unless --k gives another ceiling
-PAIR = ("target", "draft", "target_revision", "draft_revision", "model", "dtype", "draft_dtype", "device", "tier")
+PAIR = tuple(setting.name for setting in part("loading", RunSpec))
 BESIDES = ("pair", "format", "output_dir")  # settings that are no field of a cell
 
 

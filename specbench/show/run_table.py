@@ -20,6 +20,7 @@ from specbench.judge.verdict import recommend
 from specbench.results.noise import Diagnostics, warnings
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.results.writing import json_rows, write_rows
+from specbench.settings import part
 from specbench.show.batch_table import batch_markdown, batch_table, by_batch
 from specbench.show.fitting import Fitted, draw, sentence
 from specbench.show.levels_table import levels_markdown, levels_table
@@ -30,12 +31,11 @@ from specbench.show.table_lines import lines_of
 from specbench.show.verdict_lines import markdown_sentences as verdict_markdown
 from specbench.show.verdict_lines import sentences
 from specbench.show.why_table import why_table
+from specbench.spec import RunSpec
 from specbench.wording import Row, clean, counted, literal
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
-SETTINGS = ("target", "draft", "model", "method", "k", "schedule", "confidence", "acceptance", "dtype_resolved",
-            "draft_dtype_resolved", "temperature", "top_k", "top_p", "min_p", "eta", "max_new_tokens", "ignore_eos",
-            "limit", "until_ci", "seed", "tier", "batch", "device")  # fmt: skip
+SETTINGS = tuple(setting.column for setting in part("heading", RunSpec))
 IDLE = 0.1  # share of row passes without a prompt above which a reader is told
 WIDEST = 4  # cells side by side; more of them stand below each other
 

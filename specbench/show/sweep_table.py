@@ -15,14 +15,13 @@ from rich.text import Text
 
 from specbench.judge.verdict import SYNTHETIC
 from specbench.results.cells import MEASURED
+from specbench.settings import declared, part
 from specbench.show.fitting import Fitted
+from specbench.spec import RunSpec
 from specbench.wording import Row, clean, grouped, literal
 
-LOOKAHEAD = ("k", "schedule", "confidence")
-IDENTITY = ("target", "draft", "target_revision", "draft_revision", "model", "method", "acceptance", "dataset",
-            "column", "template", "limit", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta",
-            "ignore_eos", "dtype", "draft_dtype", "device", "tier", "batch", "seed", "warmup", "repeat",
-            "until_ci")  # fmt: skip
+IDENTITY = tuple(setting.name for setting in part("identity", RunSpec))
+LOOKAHEAD = tuple(name for name in declared(RunSpec) if name not in IDENTITY)
 NEAR = 0.01
 ACCEPTANCE = Text("acceptance by position", style="bold")
 COLUMNS = (

@@ -15,7 +15,8 @@ from specbench.backends.roles import behind, kept_layers, trail
 from specbench.cli.parsing import with_models
 from specbench.errors import UsageError
 from specbench.measure.grid import cells
-from specbench.spec import RunSpec, named_models, written
+from specbench.named_models import named_models, written
+from specbench.spec import RunSpec
 from tests.support.checkpoints import llama
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import CONTEXT, EOS, Pair, change_weights, prompts, save_tokenizer

@@ -1,0 +1,128 @@
+"""What the declaration of a setting holds besides its type, and the lists of settings that are derived from it.
+
+Knows how declarations are read from the fields of a model; must not know any one setting, nor who reads the lists.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+Panel = Literal["Pair", "Method", "Data", "Sampling", "Measuring"]
+Group = Literal["pair", "revisions", "precision", "device", "method", "execution", "data", "excerpt", "amount",
+                "length", "law", "draws"]  # fmt: skip
+BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}  # pydantic's words for them, and ours
+Part = Literal["identity", "question", "asked", "further", "heading", "loading"]
+
+# A list of settings in which people read runs through these groups in turn; the others are in the order of declaration.
+ORDER: dict[Part, tuple[Group, ...]] = {
+    "question": ("pair", "method", "data", "law", "length", "execution", "precision"),
+    "asked": ("pair", "method", "data", "law", "length", "precision", "execution", "excerpt", "amount"),
+    "heading": ("pair", "method", "precision", "law", "length", "amount", "draws", "execution", "device"),
+}
+MEANING: dict[Part, str] = {
+    "identity": "cells that differ in it are never lines of one sweep over the lookahead",
+    "question": "cells that differ in it are no answers to the same question of `specbench verdict`",
+    "asked": "`specbench compare` matches the cells of two runs by it",
+    "further": "so it does where the settings that are asked for leave several cells",
+    "heading": "it is named above the tables where cells differ in it",
+    "loading": "cells that differ in it need the models loaded anew",
+}
+QUESTION: tuple[Part, ...] = ("identity", "question", "asked", "heading")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a field is shown, and what its value is part of. Stands in the annotation of the field.
+
+    panel, help: where and how `--help` and the documentation explain it; `usual` is the default in words where the
+    field's own says too little, and "" where nothing is said of it. flags: the names of its option where they are more
+    than the field's name. typed: what its option is read as, if not the field's own type. group: settings of a command
+    come in groups. column: where results.csv has what the value resolved to. late: specs had no such field once; a
+    spec that leaves it at its default keeps the key of that time.
+
+    of: what the value is part of; see MEANING.
+    """
+
+    panel: Panel
+    group: Group
+    help: str
+    of: tuple[Part, ...] = QUESTION
+    usual: str | None = None
+    flags: tuple[str, ...] = ()
+    typed: Any = None
+    column: str = ""
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A setting as a field declares it: its type without None, its default, and its bounds by pydantic's words."""
+
+    name: str
+    type: Any
+    default: Any
+    bounds: Mapping[str, float]  # ge, gt, le, lt
+    setting: Setting
+
+    @property
+    def column(self) -> str:
+        """The column of results.csv by which cells are told apart."""
+        return self.setting.column or self.name
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The names of its option; a pair of them, as --on/--off, is one."""
+        return self.setting.flags or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def usual(self) -> str:
+        """The default as a sentence; empty where nothing is said of it."""
+        said = self.setting.usual
+        if said is None:
+            said = (
+                "" if self.default in (None, ()) else f"{self.default:g}" if is_number(self.default) else self.default
+            )
+        return said and f"Default: {said}."
+
+
+@cache
+def declared(model: type[BaseModel]) -> Mapping[str, Declared]:
+    """The settings of a model by their names, as they stand. TypeError for a field that declares none."""
+    found = {}
+    for name, field in model.model_fields.items():
+        notes = [note for note in field.metadata if isinstance(note, Setting)]
+        if len(notes) != 1:
+            raise TypeError(f"{model.__name__}.{name} needs one Setting in its annotation")
+        bounds = {word: getattr(note, word) for note in field.metadata for word in BOUNDS if hasattr(note, word)}
+        found[name] = Declared(name, without_none(field.annotation), field.default, bounds, notes[0])
+    return found
+
+
+def part(name: Part, model: type[BaseModel]) -> tuple[Declared, ...]:
+    """The settings whose values are part of something, in its order; a group that the order lacks comes last."""
+    place = {group: i for i, group in enumerate(ORDER.get(name, ()))}
+    found = [one for one in declared(model).values() if name in one.setting.of]
+    return tuple(sorted(found, key=lambda one: place.get(one.setting.group, len(place))))
+
+
+def group(name: Group, model: type[BaseModel]) -> tuple[Declared, ...]:
+    """The settings of a group, in the order of their declarations."""
+    return tuple(one for one in declared(model).values() if one.setting.group == name)
+
+
+def without_none(annotation: Any) -> Any:
+    """A type without its None and its notes: int of `int | None`."""
+    if get_origin(annotation) is Annotated:
+        return without_none(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        (only,) = (one for one in get_args(annotation) if one is not NoneType)
+        return without_none(only)
+    return annotation
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,135 @@
+"""Every list of settings follows from the declarations in spec.py, none lacks a setting, and all are as they were."""
+
+from typing import Annotated, Literal, get_args, get_origin
+
+import pytest
+from pydantic import Field
+
+from specbench.judge import matching, verdict
+from specbench.measure import grid
+from specbench.settings import MEANING, ORDER, Group, Part, Setting, declared, group, part
+from specbench.show import run_table, sweep_table
+from specbench.show.settings_page import markdown
+from specbench.spec import RunSpec
+
+LAW = ("temperature", "top_k", "top_p", "min_p", "eta")
+LENGTH = ("max_new_tokens", "ignore_eos")
+
+
+class Wider(RunSpec):
+    """A spec with two settings more than there are: one with everything left at its usual, one beside the law."""
+
+    fresh: Annotated[int, Field(ge=1), Setting("Method", "method", "A new setting.")] = 3
+    typical: Annotated[float | None, Field(gt=0, lt=1), Setting("Sampling", "law", "Mass of | typical tokens.")] = None
+
+
+# --- as they were -----------------------------------------------------------------------------------------------------
+
+
+def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
+    pair, how = ("target", "draft", "model"), ("method", "k", "schedule", "confidence", "acceptance")
+    revisions, draws = ("target_revision", "draft_revision"), ("seed", "warmup", "repeat")
+    assert (
+        *pair, *how, "dataset", *LAW, *LENGTH, "dtype", "tier", "batch", "column", "template", "limit",
+    ) == matching.ASKED  # fmt: skip
+    assert (*revisions, "draft_dtype", "device", *draws) == matching.FURTHER
+    assert (
+        "schema_version", *pair, "acceptance", "dataset", *LAW, *LENGTH, "tier", "batch", "dtype_resolved",
+        "draft_dtype_resolved", "device_name", "fingerprint", "prompts_sha256",
+    ) == verdict.QUESTION  # fmt: skip
+    assert (
+        *pair, *how, "dtype_resolved", "draft_dtype_resolved", *LAW, *LENGTH, "limit", "until_ci", "seed", "tier",
+        "batch", "device",
+    ) == run_table.SETTINGS  # fmt: skip
+    assert ("target", "draft", *revisions, "model", "dtype", "draft_dtype", "device", "tier") == grid.PAIR
+
+
+def test_cells_of_one_sweep_differ_in_their_lookahead_alone() -> None:
+    assert sweep_table.LOOKAHEAD == ("k", "schedule", "confidence")
+    assert {*sweep_table.IDENTITY, *sweep_table.LOOKAHEAD} == set(RunSpec.model_fields)
+    assert not {*sweep_table.IDENTITY} & {*sweep_table.LOOKAHEAD}
+
+
+def test_runs_are_compared_by_every_setting_but_the_one_that_says_when_to_stop() -> None:
+    assert {*matching.ASKED, *matching.FURTHER} == set(RunSpec.model_fields) - {"until_ci"}
+    assert not {*matching.ASKED} & {*matching.FURTHER}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({}, "b845ff5cc366"),
+        ({"model": "a=b,c=target[:50%]", "top_p": 0.5}, "9117b54a3e14"),
+        ({"acceptance": (0.5, 0.4), "schedule": "auto"}, "6fd467156b41"),
+    ],
+)
+def test_a_cell_keeps_its_key(changes: dict[str, object], key: str) -> None:
+    assert RunSpec.model_validate(changes).key == key
+
+
+# --- none is forgotten ------------------------------------------------------------------------------------------------
+
+
+def test_every_field_declares_its_setting() -> None:
+    assert list(declared(RunSpec)) == list(RunSpec.model_fields)
+    assert all(one.setting.help.endswith(".") for one in declared(RunSpec).values())
+    for one in declared(RunSpec).values():
+        assert set(one.setting.of) <= set(MEANING), one.name
+        assert not {"asked", "further"} <= set(one.setting.of), one.name
+    assert set(MEANING) == set(get_args(Part))
+
+
+def test_a_field_without_a_setting_is_refused() -> None:
+    class Bare(RunSpec):
+        forgotten: int = 1
+
+    with pytest.raises(TypeError, match=r"Bare\.forgotten needs one Setting"):
+        declared(Bare)
+
+
+def test_the_help_names_every_word_that_a_setting_takes() -> None:
+    words = [one for one in declared(RunSpec).values() if get_origin(one.type) is Literal]
+    assert len(words) >= 2
+    for one in words:
+        assert all(value in one.setting.help for value in get_args(one.type)), one.name
+
+
+def test_the_page_of_settings_has_them_all() -> None:
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in markdown().splitlines() if line.startswith("| `")]
+    assert sorted(rows) == sorted(", ".join(f"`{flag}`" for flag in one.flags) for one in declared(RunSpec).values())
+
+
+# --- a new one --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["identity", "question", "asked", "heading"])
+def test_a_new_setting_is_part_of_everything_unless_it_says_otherwise(name: Part) -> None:
+    before, now = ([one.name for one in part(name, model)] for model in (RunSpec, Wider))
+    assert set(now) - set(before) == {"fresh", "typical"}
+    assert [one for one in now if one in before] == before
+
+
+def test_a_new_setting_stands_beside_those_of_its_group() -> None:
+    asked = [one.name for one in part("asked", Wider)]
+    assert asked[asked.index("typical") - 1] == LAW[-1]
+    assert [one.name for one in group("law", Wider)] == [*LAW, "typical"]
+
+
+def test_every_group_has_its_place_in_every_list_that_people_read() -> None:
+    for name, order in ORDER.items():
+        assert {one.setting.group for one in part(name, RunSpec)} <= set(order) <= set(get_args(Group)), name
+
+
+def test_the_page_explains_a_new_setting() -> None:
+    rows = markdown(Wider).splitlines()
+    assert "| `--fresh` | whole number from 1 | 3 | A new setting. | identity, question, asked, heading |" in rows
+    assert "| `--typical` | number above 0 below 1 |  | Mass of \\| typical tokens. | identity, question, asked, heading |" in rows  # fmt: skip # noqa: E501
+
+
+def test_a_late_setting_leaves_the_keys_of_its_default_alone() -> None:
+    class Later(RunSpec):
+        fresh: Annotated[int, Setting("Method", "method", "A new setting.", late=True)] = 3
+
+    assert Later().key == RunSpec().key
+    assert Later(fresh=4).key != RunSpec().key
+    assert Wider().key != RunSpec().key
