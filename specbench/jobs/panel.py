@@ -13,7 +13,7 @@ from rich.text import Text
 
 from specbench import metrics
 from specbench.results import statistics
-from specbench.results.cells import Sample
+from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 from specbench.wording import clean
 

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from specbench.jobs import panel
-from specbench.results.cells import Cell, Sample
+from specbench.results.cells import Cell
+from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter

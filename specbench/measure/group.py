@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from specbench.data.prompts import PromptSet
 from specbench.measure.failures import Failure
 from specbench.measure.order import Turn
-from specbench.results.cells import UNFINISHED, Cell, Sample
+from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.losslessness import Losslessness
+from specbench.results.samples import Sample
 from specbench.spec import BASELINE, RunSpec
 
 INTERRUPTED = Failure("partial", "interrupted; go on with --resume")

@@ -13,8 +13,8 @@ from torch import Tensor
 from specbench.backends.base import Scores
 from specbench.data.prompts import PromptSet
 from specbench.decoding.method_files import read_method
-from specbench.results.cells import Sample
 from specbench.results.losslessness import Agreement, Losslessness
+from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 
 Outputs = tuple[Sequence[int], Sequence[int], Sequence[int]]  # prompt ids, baseline tokens, method tokens

@@ -18,8 +18,9 @@ from specbench.measure.lossless import losslessness_of
 from specbench.measure.order import Turn, checkpoints, order_of, seed_of, side, turns_of
 from specbench.metrics import Trace
 from specbench.results import statistics
-from specbench.results.cells import Cell, Sample, speedup_of
+from specbench.results.cells import Cell
 from specbench.results.environment import load_average
+from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import grouped
 

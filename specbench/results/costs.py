@@ -1,4 +1,4 @@
-"""What seconds come to: the costs of a round, its phases, throughput, and the batch at which nothing is won.
+"""The columns made of seconds: costs of a round, its phases, throughput, and the break-even batch.
 
 Knows samples and the formulas; must not know tables or files.
 """
@@ -10,13 +10,14 @@ from heapq import heapreplace
 
 from specbench import metrics
 from specbench.metrics import Trace
-from specbench.results.batches import Measured, decodes
+from specbench.results.batches import decodes
+from specbench.results.samples import Sample
 from specbench.theory import optimum
 from specbench.theory.costs import Timing, measured_costs, phases
 
 
 def timing(traces: Sequence[Trace]) -> Timing:
-    """The totals of one arm; a span counts where it is outermost, its inner spans are part of it."""
+    """The totals of one arm; only outermost spans count, since inner spans are part of them."""
     return Timing(
         seconds=math.fsum(t.seconds for t in traces),
         draft=math.fsum(t.spans.get("draft", 0.0) for t in traces),
@@ -29,7 +30,7 @@ def timing(traces: Sequence[Trace]) -> Timing:
     )
 
 
-def cost_columns(samples: Sequence[Measured], baseline: Timing, method: Timing) -> dict[str, float]:
+def cost_columns(samples: Sequence[Sample], baseline: Timing, method: Timing) -> dict[str, float]:
     """Seconds as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second.
 
     Rows decoded together share their time: a round or a step of a batch of B takes a B-th of what a clock shows.
@@ -52,12 +53,12 @@ def cost_columns(samples: Sequence[Measured], baseline: Timing, method: Timing) 
     }
 
 
-def break_even(samples: Sequence[Measured], baseline: Timing, method: Timing, nodes: float, rows: int) -> float:
-    """The batch at which the speedup would be 1 (`theory.break_even_batch`), from a cell measured with so many rows.
+def break_even(samples: Sequence[Sample], baseline: Timing, method: Timing, nodes: float, rows: int) -> float:
+    """The batch at which the speedup would be 1 (`optimum.break_even_batch`), from a cell measured with `rows` rows.
 
     The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost and its cost per token:
     n = `nodes`, drafted tokens in a mean pass. Rows that stood idle at the end of a turn are not in it. NaN where the
-    longer pass was not the slower one.
+    wider pass was not the slower one.
     """
     if not method.drafted or not baseline.verify or not nodes:
         return math.nan
@@ -71,14 +72,14 @@ def break_even(samples: Sequence[Measured], baseline: Timing, method: Timing, no
     return optimum.break_even_batch(tokens, nodes, one - rows * per_token, per_token, rest, method.draft / rounds)
 
 
-def rows_idle(samples: Sequence[Measured], rows: int) -> float:
-    """The share of the method's passes in which a mean row had no prompt left: turns end raggedly, streams do not."""
+def rows_idle(samples: Sequence[Sample], rows: int) -> float:
+    """The share of the method's passes in which a mean row had no prompt left: rows run empty at the end of a turn."""
     traces = [[samples[i].method for i in turn] for turn in decodes(samples)]
     return 1 - metrics.ratio(sum(len(t.rounds) for turn in traces for t in turn), rows * passes(traces, rows))
 
 
 def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
-    """Rounds that all rows took together: each prompt of a turn begins in the row that is free first."""
+    """Passes over all rows together: each prompt of a turn begins in the row that is free first."""
     found = 0
     for traces in turns:
         free = [0] * rows

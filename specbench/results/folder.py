@@ -17,9 +17,10 @@ from filelock import FileLock, Timeout
 from specbench.errors import UsageError
 from specbench.redact import redact
 from specbench.results import journal
-from specbench.results.cells import Cell, Sample
+from specbench.results.cells import Cell
 from specbench.results.journal_lines import begin_line, end_line, turn_line
 from specbench.results.reading import DESCRIPTION, RESULTS, SAMPLES, read_run
+from specbench.results.samples import Sample
 from specbench.results.writing import LONGEST, replace_text, replacing, write_csv
 from specbench.spec import RunSpec
 from specbench.wording import clean, first_line

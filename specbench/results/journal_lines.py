@@ -9,9 +9,10 @@ from dataclasses import astuple
 from typing import Any, get_args
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace
-from specbench.results.cells import Cell, Sample, Status
+from specbench.results.cells import Cell, Status
 from specbench.results.losslessness import Losslessness
 from specbench.results.possible import possible
+from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 
 SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn

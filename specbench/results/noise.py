@@ -18,42 +18,26 @@ A drift of 6 % under noise of 2 % is found in 81 of a hundred runs of 20 turns, 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from specbench import metrics
+from specbench.metrics import Trace
+from specbench.results.samples import Sample
 from specbench.wording import counted
-
-if TYPE_CHECKING:
-    from specbench.metrics import Trace
 
 Flag = Literal["", "mild", "severe"]
 Numbers = NDArray[np.float64]
 FENCES = {"severe": 3.0, "mild": 1.5}  # interquartile ranges beyond the quartiles (Tukey)
 LEAST_SPREAD = 1e-6  # of the interquartile range: what is narrower is rounding
-FEWEST = 10  # values below which a coefficient of bimodality says nothing
-SAME = 0.01  # standard deviation of log times below which two groups of times would not matter
+FEWEST_VALUES = 10  # values below which a coefficient of bimodality says nothing
+SAME_SPREAD = 0.01  # standard deviation of log times below which two groups of times would not matter
 PAIRS_OF = 500  # values whose pairs are looked at; more of them are thinned evenly
 BRIEF = 0.5  # load of short-lived processes that every machine has; one more that computes all the time gives 1
 DRIFT_SHARE, DRIFT_P, TWO_GROUPS, OFTEN, SOME = 0.03, 0.01, 0.6, 1 / 4, 3
-
-
-class Timed(Protocol):
-    """What is read of a sample (bench.samples): when it was decoded, under which load, and its two traces."""
-
-    @property
-    def turn(self) -> int: ...
-    @property
-    def load(self) -> float | None: ...
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def baseline(self) -> "Trace": ...
-    @property
-    def method(self) -> "Trace": ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +63,7 @@ class Diagnostics:
     load_average: float | None
 
 
-def diagnose(samples: Sequence[Timed]) -> Diagnostics:
+def diagnose(samples: Sequence[Sample]) -> Diagnostics:
     """The diagnostics of a cell, its samples in any order."""
     in_time = sorted(samples, key=lambda s: s.turn)
     times = paces([s.baseline for s in in_time], [s.prompt_tokens for s in in_time])
@@ -93,14 +77,14 @@ def diagnose(samples: Sequence[Timed]) -> Diagnostics:
     )
 
 
-def flags(samples: Sequence[Timed]) -> list[Flag]:
+def flags(samples: Sequence[Sample]) -> list[Flag]:
     """Per sample the worse flag of its two arms."""
     prompts = [s.prompt_tokens for s in samples]
     arms = [outliers(paces(traces, prompts)) for traces in ([s.baseline for s in samples], [s.method for s in samples])]
     return [max(pair, key=("", "mild", "severe").index) for pair in zip(*arms, strict=True)]
 
 
-def paces(traces: Sequence["Trace"], prompt_tokens: Sequence[int]) -> list[float]:
+def paces(traces: Sequence[Trace], prompt_tokens: Sequence[int]) -> list[float]:
     """Seconds per round of each trace, relative to the usual at its length of context; NaN where none were measured.
 
     The usual is a straight line through the logarithms (Theil and Sen). Long prompts are slower: in a data set that is
@@ -150,7 +134,7 @@ def bimodality(values: Sequence[float]) -> float:
     logs = _logs([value for value, flag in zip(values, flagged, strict=True) if flag != "severe"])
     logs = logs[np.isfinite(logs)]
     n = logs.size
-    if n < FEWEST or logs.std() < SAME:
+    if n < FEWEST_VALUES or logs.std() < SAME_SPREAD:
         return math.nan
     skewness, excess = stats.skew(logs, bias=False), stats.kurtosis(logs, bias=False)
     return float((skewness**2 + 1) / (excess + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))))

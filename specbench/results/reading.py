@@ -12,8 +12,9 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.results import journal
-from specbench.results.cells import UNFINISHED, Cell, Sample
+from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.journal_lines import cell_of, samples_of
+from specbench.results.samples import Sample
 from specbench.results.writing import read_csv
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import clean, first_line

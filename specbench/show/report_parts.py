@@ -14,8 +14,9 @@ from specbench.errors import UsageError
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import QUESTION, Recommendation, recommend
 from specbench.results import trace_file
-from specbench.results.cells import MEASURED, Cell, speedup_of
+from specbench.results.cells import MEASURED, Cell
 from specbench.results.reading import read_run
+from specbench.results.samples import speedup_of
 from specbench.results.trace_file import TokenView
 from specbench.show import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, run_table
 from specbench.show.batch_table import by_batch

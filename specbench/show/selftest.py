@@ -12,7 +12,8 @@ from rich.text import Text
 from scipy.special import ndtri
 
 from specbench.results import noise, statistics
-from specbench.results.cells import Cell, by_prompt, speedup_of
+from specbench.results.cells import Cell
+from specbench.results.samples import by_prompt, speedup_of
 from specbench.show.fitting import Fitted
 from specbench.show.run_table import shown, title
 from specbench.wording import Row

@@ -26,7 +26,7 @@ from specbench import metrics
 from specbench.backends.native import Native
 from specbench.data.prompts import Prompt
 from specbench.models.execution.compiled import ON_CPU, ON_CUDA
-from specbench.results.cells import digest
+from specbench.results.samples import digest
 from specbench.results.statistics import speedup_interval
 from specbench.spec import BASELINE, RunSpec
 from tests.benchmarks import harness

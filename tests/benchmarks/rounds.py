@@ -18,7 +18,8 @@ import torch
 from specbench.measure.group import Job
 from specbench.measure.pair import Prepared, checked
 from specbench.measure.runner import measure
-from specbench.results.cells import Cell, Sample
+from specbench.results.cells import Cell
+from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, say

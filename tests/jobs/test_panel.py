@@ -7,7 +7,7 @@ from rich.console import Console
 
 from specbench.jobs import panel
 from specbench.jobs.panel import Rolling
-from specbench.results.cells import alpha_of, speedup_of
+from specbench.results.samples import alpha_of, speedup_of
 from specbench.spec import RunSpec
 from tests.support.measured import baseline_trace, sample
 

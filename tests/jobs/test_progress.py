@@ -11,7 +11,8 @@ from rich.console import Console
 
 from specbench.jobs.progress import Display
 from specbench.measure.runner import measure
-from specbench.results.cells import Cell, Sample
+from specbench.results.cells import Cell
+from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 from tests.support.measured import Call, FakeBackend, cell, job, sample
 

@@ -15,10 +15,12 @@ from rich.console import Console
 from specbench.measure.order import chunks
 from specbench.measure.runner import measure
 from specbench.results import journal_lines
-from specbench.results.cells import by_prompt, numbers, speedup_of, timing
+from specbench.results.cells import timing
 from specbench.results.costs import break_even, passes, rows_idle
 from specbench.results.folder import RunFolder
+from specbench.results.numbers import numbers
 from specbench.results.reading import read_run
+from specbench.results.samples import by_prompt, speedup_of
 from specbench.show import run_table
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas, optimum

@@ -16,8 +16,10 @@ from specbench.decoding.randomness import seeded
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from specbench.results.cells import NUMBERS, Sample, by_prompt, numbers, speedup_of, timing
+from specbench.results.cells import timing
 from specbench.results.losslessness import Losslessness
+from specbench.results.numbers import NUMBERS, numbers
+from specbench.results.samples import Sample, by_prompt, speedup_of
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas
 from tests.support.checkpoints import CPU, llama

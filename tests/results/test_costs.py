@@ -22,9 +22,10 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Drafter
 from specbench.judge.holm_test import METRICS
 from specbench.metrics import RoundCounts, Trace
-from specbench.results.cells import Sample, numbers
 from specbench.results.costs import cost_columns as columns
 from specbench.results.costs import timing
+from specbench.results.numbers import numbers
+from specbench.results.samples import Sample
 from specbench.theory.waterfall import TERMS
 from tests.support.measured import one_round, sample
 from tests.support.toys import CPU, Toy, random_pair

@@ -19,8 +19,8 @@ from specbench.metrics import LevelCounts, RoundCounts, Trace, acceptance, branc
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.results import nests
-from specbench.results.cells import numbers
 from specbench.results.journal_lines import samples_of, turn_line
+from specbench.results.numbers import numbers
 from specbench.theory.formulas import expected_tokens_by_position
 from specbench.theory.levels import chain_costs, nested_costs, relay_speedup
 from specbench.theory.waterfall import TERMS

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.metrics import Trace
-from specbench.results.cells import Sample
 from specbench.results.noise import Diagnostics, bimodality, diagnose, drift, flags, outliers, paces, warnings
+from specbench.results.samples import Sample
 from tests.support.measured import baseline_trace, method_trace, sample
 
 NORMAL = np.random.default_rng(0).normal(size=200)

@@ -13,7 +13,7 @@ import pytest
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
 from specbench.results import trace_file
-from specbench.results.cells import NUMBERS
+from specbench.results.numbers import NUMBERS
 from specbench.results.trace_file import TokenView, TracedRound, TracedToken
 from specbench.show.plots_why import STEPS
 from specbench.show.report_page import write_report

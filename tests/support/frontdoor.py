@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.results import journal
 
 if TYPE_CHECKING:
-    from specbench.results.cells import Sample
+    from specbench.results.samples import Sample
 
 SHORT = ("--limit", "2", "--max-new-tokens", "8", "--warmup", "0", "--k", "3")
 

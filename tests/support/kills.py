@@ -15,9 +15,10 @@ from pathlib import Path
 from specbench.measure.group import Job
 from specbench.measure.runner import measure
 from specbench.results import journal
-from specbench.results.cells import Cell, Sample
+from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
+from specbench.results.samples import Sample
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from tests.support.measured import Call, FakeBackend, job
 

@@ -8,7 +8,8 @@ from specbench.backends.base import Decode, Scores
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.measure.group import Job
 from specbench.metrics import RoundCounts, Trace
-from specbench.results.cells import Cell, Sample
+from specbench.results.cells import Cell
+from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 
 K = 4

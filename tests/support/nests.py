@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace
-from specbench.results.cells import Sample
+from specbench.results.samples import Sample
 from tests.support.measured import K, baseline_trace, one_round, sample
 
 INNER = LevelCounts(rounds=3, drafted=4, tested=3, accepted=1, emitted=4, overlap=1.5, longest=2)

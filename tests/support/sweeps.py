@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from specbench.metrics import RoundCounts, Trace
-from specbench.results.cells import Cell, Sample
+from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.losslessness import Losslessness
+from specbench.results.samples import Sample
 from specbench.spec import SCHEMA_VERSION, RunSpec
 
 STEP, PASS, DRAFT, FIRST = 6.2e-3, 5.6e-3, 0.9e-3, 1.25e-3  # seconds: baseline step, its pass, later and first draft

@@ -1,0 +1,114 @@
+"""The numbers of a cell: everything in results.csv that is computed from its samples.
+
+Knows samples and the modules that each compute a part; must not know how a cell ended or where its row is written.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from specbench import metrics
+from specbench.results import noise, statistics
+from specbench.results.batches import pooled
+from specbench.results.costs import break_even, cost_columns, rows_idle, timing
+from specbench.results.nests import draft_costs, inner_levels, level_columns, relayed, steady
+from specbench.results.samples import (  # fmt: skip
+    Sample,
+    alpha_of,
+    by_prompt,
+    end_to_end,
+    speedup_of,
+    speedup_per_token,
+)
+from specbench.theory.costs import Timing
+from specbench.theory.waterfall import explain
+
+NUMBERS = (
+    "prompts", "draws", "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
+    "c", "v", "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms",
+    "round_host_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second",
+    "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle",
+    "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_levels", "term_position",
+    "term_verify", "term_sampling", "term_host", "term_truncated",
+    "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds",
+    "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
+    "draft_hit_rate", "law_distance", "tokens",
+    "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average",
+    "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
+)  # fmt: skip
+
+
+def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> dict[str, Any]:
+    """Everything that is computed from the samples of a cell, by column.
+
+    `lookahead` is the K of a constant schedule, None for any other; `rows` is the number of rows decoded together.
+    """
+    traces = [s.method for s in samples]
+    rounds = [r for trace in traces for r in trace.rounds]
+    counts, drafting = metrics.acceptance(rounds), metrics.drafting(rounds)
+    baseline, method = timing([s.baseline for s in samples]), timing(traces)
+    return {
+        "prompts": len({s.prompt for s in samples}),
+        "draws": len(by_prompt(samples)),
+        **acceptance_columns(samples, counts),
+        **cost_columns(samples, baseline, method),
+        **speedup_columns(samples),
+        "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
+        "rows_idle": rows_idle(samples, rows),
+        **tallies(counts, drafting),
+        "tokens": method.tokens,
+        "baseline_tokens": baseline.tokens,
+        **asdict(noise.diagnose(pooled(samples))),
+        **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
+        **explanation(samples, baseline, method, lookahead),
+    }
+
+
+def acceptance_columns(samples: Sequence[Sample], counts: metrics.Acceptance) -> dict[str, float]:
+    """α with its interval over prompts, and the other acceptance numbers."""
+    alpha = alpha_of(samples)
+    return {
+        "alpha": alpha.value,
+        "alpha_low": alpha.low,
+        "alpha_high": alpha.high,
+        "alpha_tested": counts.alpha_tested,
+        "accepted_per_drafted": counts.accepted_per_drafted,
+        "tokens_per_round": counts.tokens_per_round,
+    }
+
+
+def speedup_columns(samples: Sequence[Sample]) -> dict[str, float]:
+    """The measured speedup with its interval over prompts, and other means of it."""
+    speedup = speedup_of(samples)
+    return {
+        "speedup": speedup.value,
+        "speedup_low": speedup.low,
+        "speedup_high": speedup.high,
+        "speedup_geomean": statistics.geomean([speedup_per_token(s) for s in samples]),
+        "speedup_end_to_end": end_to_end(samples),
+    }
+
+
+def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, lookahead: int | None) -> dict[str, float]:
+    """The terms between the predicted and the measured speedup, and the numbers of each inner level of a nest."""
+    traces = [s.method for s in samples]
+    rounds = [r for trace in traces for r in trace.rounds]
+    lookahead, step = steady(traces, lookahead), metrics.ratio(baseline.seconds, baseline.rounds)
+    inner = inner_levels(traces, step)
+    drafts = draft_costs(inner, traces, step, lookahead)
+    found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed(traces))
+    return {**found.row(), **level_columns(inner)}
+
+
+def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str, Any]:
+    """What the rounds drafted, tested and accepted, in total and per round."""
+    return {
+        "rounds": counts.rounds,
+        "drafted": counts.drafted,
+        "tested": counts.tested,
+        "accepted": counts.accepted,
+        "drafted_per_round": drafting.levels,
+        "nodes_per_round": drafting.nodes,
+        "draft_hit_rate": drafting.hit_rate,
+        "law_distance": drafting.distance,
+    }

@@ -1,0 +1,133 @@
+"""A prompt decoded once by baseline and method, as data, and the intervals over such samples.
+
+Knows traces and statistics; must not know cells, files or how a sample was measured.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench import metrics
+from specbench.metrics import Trace
+from specbench.results import statistics
+from specbench.results.nests import round_row
+from specbench.wording import grouped
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt decoded once by baseline and method in one turn.
+
+    turn: position in time within the group of cells that share the baseline. order: positions of (baseline, method)
+    among the arms of the turn. load: processes that ran or waited just before it. cluster: the name of the batch that
+    the prompt was decoded in, whose prompts share its seconds equally; empty for a prompt decoded alone.
+    """
+
+    prompt: str
+    category: str
+    repeat: int
+    prompt_tokens: int
+    turn: int
+    order: tuple[int, int]
+    load: float | None
+    baseline: Trace
+    method: Trace
+    cluster: str = ""
+
+    @property
+    def draw(self) -> str:
+        """The name of the independent draw that this sample belongs to: its batch, or its prompt."""
+        return self.cluster or self.prompt
+
+    def row(self) -> dict[str, Any]:
+        """One line of samples.csv: seconds, tokens and counts of both arms."""
+        counts = metrics.acceptance(self.method.rounds)
+        return {
+            "prompt": self.prompt,
+            "category": self.category,
+            "cluster": self.draw,
+            "repeat": self.repeat,
+            "turn": self.turn,
+            "baseline_place": self.order[0],
+            "place": self.order[1],
+            "load_average": self.load,
+            "prompt_tokens": self.prompt_tokens,
+            "baseline_tokens": len(self.baseline.tokens),
+            "tokens": len(self.method.tokens),
+            "baseline_seconds": self.baseline.seconds,
+            "seconds": self.method.seconds,
+            "baseline_prefill_seconds": self.baseline.prefill_seconds,
+            "prefill_seconds": self.method.prefill_seconds,
+            "speedup": speedup_per_token(self),
+            "identical": self.baseline.tokens == self.method.tokens,
+            "baseline_output_sha256": digest(self.baseline.tokens),
+            "output_sha256": digest(self.method.tokens),
+            "baseline_rounds": len(self.baseline.rounds),
+            "baseline_verify_seconds": self.baseline.spans.get("verify", 0.0),
+            "rounds": counts.rounds,
+            "drafted": counts.drafted,
+            "tested": counts.tested,
+            "accepted": counts.accepted,
+            "overlap": math.fsum(x for r in self.method.rounds for x in r.overlap),
+            "nodes": sum(r.width for r in self.method.rounds),
+            "distance": math.fsum(r.distance for r in self.method.rounds),
+            "draft_seconds": self.method.spans.get("draft", 0.0),
+            "verify_seconds": self.method.spans.get("verify", 0.0),
+            "alpha": counts.alpha,
+        }
+
+    def round_rows(self) -> list[dict[str, Any]]:
+        """The lines of rounds.parquet: one per round of the method."""
+        where = {"prompt": self.prompt, "repeat": self.repeat}
+        return [{**where, "round": i, **round_row(r)} for i, r in enumerate(self.method.rounds)]
+
+
+def digest(tokens: Sequence[int]) -> str:
+    """Sixteen hex digits of an output, equal for equal outputs, so that no generated text stands in a table."""
+    return hashlib.sha256(" ".join(map(str, tokens)).encode()).hexdigest()[:16]
+
+
+def seconds_per_token(trace: Trace) -> float:
+    return metrics.ratio(trace.seconds, len(trace.tokens))
+
+
+def speedup_per_token(sample: Sample) -> float:
+    return metrics.ratio(seconds_per_token(sample.baseline), seconds_per_token(sample.method))
+
+
+def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Samples by independent draw: the repetitions of a prompt, since intervals are over prompts and not over decodes.
+
+    The prompts of a batch share their time and are one draw: intervals are then over batches, and one batch has none.
+    """
+    return grouped(samples, lambda sample: sample.draw)
+
+
+def end_to_end(samples: Sequence[Sample]) -> float:
+    """Speedup per token with the prefill of both arms."""
+    return metrics.speedup_of_totals(
+        (s.baseline.seconds + s.baseline.prefill_seconds for s in samples),
+        (len(s.baseline.tokens) for s in samples),
+        (s.method.seconds + s.method.prefill_seconds for s in samples),
+        (len(s.method.tokens) for s in samples),
+    )
+
+
+def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
+    """The headline number: ratio of totals, paired by prompt."""
+    groups = by_prompt(samples)
+    return statistics.speedup_interval(
+        [math.fsum(s.baseline.seconds for s in g) for g in groups],
+        [sum(len(s.baseline.tokens) for s in g) for g in groups],
+        [math.fsum(s.method.seconds for s in g) for g in groups],
+        [sum(len(s.method.tokens) for s in g) for g in groups],
+    )
+
+
+def alpha_of(samples: Sequence[Sample]) -> statistics.Interval:
+    """α with its interval over prompts: tested tokens of one prompt are not independent."""
+    counts = [metrics.acceptance([r for s in g for r in s.method.rounds]) for g in by_prompt(samples)]
+    tested = [c.tested for c in counts]
+    return statistics.ratio_of_totals([c.alpha * c.tested if c.tested else 0.0 for c in counts], tested, at_most=1.0)
