@@ -15,8 +15,7 @@ from rich.console import Console
 from specbench.measure.order import chunks
 from specbench.measure.runner import measure
 from specbench.results import journal_lines
-from specbench.results.cells import timing
-from specbench.results.costs import break_even, passes, rows_idle
+from specbench.results.costs import break_even, passes, rows_idle, timing
 from specbench.results.folder import RunFolder
 from specbench.results.numbers import numbers
 from specbench.results.reading import read_run

@@ -16,7 +16,7 @@ from specbench.decoding.randomness import seeded
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from specbench.results.cells import timing
+from specbench.results.costs import timing
 from specbench.results.losslessness import Losslessness
 from specbench.results.numbers import NUMBERS, numbers
 from specbench.results.samples import Sample, by_prompt, speedup_of
