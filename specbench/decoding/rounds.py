@@ -14,11 +14,10 @@ from torch import Tensor
 from specbench.decoding.levels import read_sums, sums
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Counted, Drawn, FromUniforms, Source, Stream
-from specbench.decoding.types import Context, Round
+from specbench.decoding.types import STEP, Context, Round
 from specbench.errors import SpecbenchError
 from specbench.metrics import RoundCounts
 
-STEP = 64  # places: what is read grows in these steps, where any number can be read
 Play = Callable[[], tuple[Tensor, Tensor]]  # one round: what the host reads of it, and its counts
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 
+STEP = 64  # places: what is read grows in these steps, where any number can be read
+
 
 @dataclass
 class Context:

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 PLAIN = "from specbench.cli.app import main; main()"
 SLOW = """
 import time
-from specbench.models.causal import Causal
+from specbench.models.network.causal import Causal
 forward = Causal._forward
-def slowed(self, ids, *rest, **more):
+def slowed(self, *rest, **more):
     begin = time.perf_counter()
-    logits = forward(self, ids, *rest, **more)
+    logits = forward(self, *rest, **more)
     if self.config.num_hidden_layers > 4:
         end = time.perf_counter() + 0.1 * (time.perf_counter() - begin)
         weight = self.network.model.layers[0].mlp.gate_proj.weight

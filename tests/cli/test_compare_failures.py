@@ -16,6 +16,7 @@ from torch import Tensor
 from specbench.backends import native
 from specbench.decoding.timing import WallClock
 from specbench.models.network.causal import Causal
+from specbench.models.network.passes import Pass
 from specbench.results.writing import write_csv
 from tests.support.frontdoor import Command
 from tests.support.tinypair import Pair, prompts
@@ -29,11 +30,11 @@ def counted_work(monkeypatch: pytest.MonkeyPatch, target: float) -> Iterator[Non
     spent = 0.0
     forward = Causal._forward
 
-    def working(self: Causal, ids: Tensor, *rest: Any, **more: Any) -> Tensor:
+    def working(self: Causal, one: Pass, keep: int = 0) -> Tensor:
         nonlocal spent
         is_target = self.config.num_hidden_layers == TARGET_LAYERS
-        spent += (target if is_target else 0.1) * (1 + 0.1 * (ids.shape[1] - 1))
-        return forward(self, ids, *rest, **more)
+        spent += (target if is_target else 0.1) * (1 + 0.1 * (one.ids.shape[1] - 1))
+        return forward(self, one, keep)
 
     with monkeypatch.context() as patch:
         patch.setattr(Causal, "_forward", working)

@@ -1,7 +1,8 @@
 """The checks of test_models_exact fail where they must: cache, positions, masks, windows, each broken in one place."""
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from torch import Tensor
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
-from specbench.models.network import caches, causal, masks
+from specbench.models.network import caches, masks, passes
 from specbench.models.network.causal import Causal
+from specbench.models.network.passes import Composer, Pass
 from tests.laws.test_models_exact import RAGGED, chain_error, law_error, tree_error
 from tests.support.tiny import TOLERANCE, network
 
@@ -39,30 +41,23 @@ def check_law(model: type[Causal], name: str, together: bool = False) -> float:
 
 
 class WritesOneSlotBehind(Causal):
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
-        return super()._forward(ids, positions, slots + (keep == 0), mask, reach, keep)
+    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
+        return super()._forward(replace(one, slots=one.slots + (keep == 0)), keep)
 
 
 class CountsPositionsFromOne(Causal):
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
-        return super()._forward(ids, positions + (keep == 0), slots, mask, reach, keep)
+    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
+        return super()._forward(replace(one, positions=one.positions + (keep == 0)), keep)
 
 
 class PutsTreesAtTheirSlots(Causal):
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
-        return super()._forward(ids, slots, slots, mask, reach, keep)
+    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
+        return super()._forward(replace(one, positions=one.slots), keep)
 
 
 class SharesTheSlotsOfTheFirstRow(Causal):
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
-        return super()._forward(ids, positions, slots[:1].expand_as(slots), mask, reach, keep)
-
-
-class FeedsTheDraftOneToken(Causal):
-    """Right unless everything was accepted: then the last drafted token was committed but never fed."""
-
-    def _last(self, context: Context, tokens: int) -> Tensor:
-        return super()._last(context, 1)
+    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
+        return super()._forward(replace(one, slots=one.slots[:1].expand_as(one.slots)), keep)
 
 
 class NeverFeedsAgain(Causal):
@@ -81,27 +76,23 @@ class SettlesOneSlotShort(Causal):
 
 
 class SeesOneTokenMore(Causal):
-    @cached_property
     def windows(self) -> dict[str, int | None]:
-        return {name: window and window + 1 for name, window in super().windows.items()}
+        return {name: window and window + 1 for name, window in super().windows().items()}
 
 
 class SeesOneTokenLess(Causal):
-    @cached_property
     def windows(self) -> dict[str, int | None]:
-        return {name: window and window - 1 for name, window in super().windows.items()}
+        return {name: window and window - 1 for name, window in super().windows().items()}
 
 
 class SeesEverything(Causal):
-    @cached_property
     def windows(self) -> dict[str, int | None]:
-        return dict.fromkeys(super().windows, None)
+        return dict.fromkeys(super().windows(), None)
 
 
 class SlidesInEveryLayer(Causal):
-    @cached_property
     def windows(self) -> dict[str, int | None]:
-        return dict.fromkeys(super().windows, self.config.sliding_window)
+        return dict.fromkeys(super().windows(), self.config.sliding_window)
 
 
 def rolls_back_one_short(patch: pytest.MonkeyPatch) -> type[Causal]:
@@ -121,6 +112,13 @@ def rolls_back_one_short(patch: pytest.MonkeyPatch) -> type[Causal]:
     return Causal
 
 
+def feeds_the_draft_one_token(patch: pytest.MonkeyPatch) -> type[Causal]:
+    """Right unless everything was accepted: then the last drafted token was committed but never fed."""
+    committed = Composer.committed
+    patch.setattr(Composer, "committed", lambda self, context, tokens: committed(self, context, 1))
+    return Causal
+
+
 def forgets_the_ancestors(patch: pytest.MonkeyPatch) -> type[Causal]:
     patch.setattr(masks, "ancestors", lambda parents, device: torch.ones(len(parents), len(parents)).tril().bool())
     return Causal
@@ -131,7 +129,7 @@ def slides_by_slot(patch: pytest.MonkeyPatch) -> type[Causal]:
         slots = torch.cat([fed, fed[:, -1:] + 1 + torch.arange(tree.size)], 1)
         return masks.tree_mask(fed, tree, length) & masks.causal_mask(slots, length, window)
 
-    patch.setattr(causal, "tree_mask", by_slot)
+    patch.setattr(passes, "tree_mask", by_slot)
     return Causal
 
 
@@ -139,7 +137,7 @@ def shows_the_rubbish_of_shorter_rows(patch: pytest.MonkeyPatch) -> type[Causal]
     def to_the_longest(positions: Tensor, length: int, window: int | None = None) -> Tensor:
         return masks.causal_mask(positions.amax(0, keepdim=True).expand_as(positions), length, window)
 
-    patch.setattr(causal, "causal_mask", to_the_longest)
+    patch.setattr(passes, "causal_mask", to_the_longest)
     return Causal
 
 
@@ -167,8 +165,8 @@ MUTANTS: list[tuple[str, Mutate, Check, str]] = [
     ("slots of the first row", just(SharesTheSlotsOfTheFirstRow), RAGGED_LAW, "gpt2"),
     ("rubbish seen", shows_the_rubbish_of_shorter_rows, CHAIN, "llama"),
     ("rubbish seen", shows_the_rubbish_of_shorter_rows, RAGGED_LAW, "gpt2"),
-    ("draft fed one token", just(FeedsTheDraftOneToken), CHAIN, "llama"),
-    ("draft fed one token", just(FeedsTheDraftOneToken), CHAIN, "gpt2"),
+    ("draft fed one token", feeds_the_draft_one_token, CHAIN, "llama"),
+    ("draft fed one token", feeds_the_draft_one_token, CHAIN, "gpt2"),
     ("no refeed", just(NeverFeedsAgain), REFEED, "llama"),
     ("no refeed", just(NeverFeedsAgain), TREE_REFEED, "mistral"),
     ("no ancestors", forgets_the_ancestors, TREE, "llama"),

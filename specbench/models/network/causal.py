@@ -1,9 +1,9 @@
 """A Hugging Face decoder as a `Model`: our positions, our masks, our cache; its own modelling code, unchanged.
 
-Knows one network and the law of its rows; must not know whether it judges or drafts.
+Knows one network and the distributions that its logits become; must not know whether it judges or drafts.
 """
 
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,15 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.rounds import STEP
-from specbench.decoding.tokens import TokenTree, constant
-from specbench.decoding.types import After, Context, Verdict
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import STEP, After, Context, Verdict
 from specbench.models.execution.compiled import Passes
-from specbench.models.network.attention import NAME, for_groups, queries
+from specbench.models.network.attention import queries
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.law import Law
-from specbench.models.network.masks import additive, causal_mask, tree_mask
-from specbench.models.network.retrieved import Layout, Retrieved, unreadable
+from specbench.models.network.passes import Composer, Layout, Pass, windows_of
+from specbench.models.network.retrieved import Retrieved, unreadable
 
 TEXTS = 512  # one-token texts in a pass, which has as many rows of logits
 
@@ -27,8 +26,8 @@ TEXTS = 512  # one-token texts in a pass, which has as many rows of logits
 class Causal:
     """A causal language model with a row-static cache. `width` is V, the width of the target's head.
 
-    `fixed`: the cache stays where it is from one text to the next, which must have as many rows and places. `passes`
-    runs the short passes, where not whole rounds are made ready but every pass by itself. `layout`: see `Retrieved`.
+    `fixed`: the cache stays where it is from one text to the next, which must have as many rows and slots. `passes`
+    runs the short passes where each is made ready by itself instead of whole rounds.
     """
 
     static: ClassVar[bool] = True
@@ -37,16 +36,27 @@ class Causal:
         self.network, self.law, self.width, self.fixed, self.passes = network, law, width, fixed, passes
         self.config = network.config.get_text_config(decoder=True)
         self.dtype: torch.dtype = network.dtype  # to ask a network or its configuration takes longer than a small pass
+        self.composer = Composer(self.config, self.windows(), self.dtype)
         self.cache: RowStaticCache | None = None
-        self.layout: Layout | None = None
         self.bigrams: Tensor | None = None
+
+    def windows(self) -> dict[str, int | None]:
+        return windows_of(self.config)
 
     def twin(self) -> "Causal":
         passes = None if self.passes is None else self.passes.fresh()
         return type(self)(self.network, self.law, self.width, self.fixed, passes)
 
+    @property
+    def layout(self) -> Layout | None:
+        return self.composer.layout
+
+    @layout.setter
+    def layout(self, layout: Layout | None) -> None:
+        self.composer = replace(self.composer, layout=layout)
+
     def retrieved(self, budget: int, chunk: int, tail: int) -> Retrieved:
-        if not self.hides_nothing:
+        if not self.composer.hides_nothing:
             raise unreadable(type(self.network).__name__, self.config._attn_implementation)
         return Retrieved(self, self.twin(), budget, chunk, tail)
 
@@ -56,10 +66,9 @@ class Causal:
             self.cache = RowStaticCache(self.config.num_hidden_layers, context.seq.shape[1])
         self.cache.clear()
         longest = max(int(context.pos.max()), int(self.fixed))  # a cache that stays is allocated here, not in a round
-        if longest:  # a row that is shorter than the longest gets rubbish behind its end, which is overwritten in time
-            positions = torch.arange(longest, device=context.seq.device).expand(context.rows, -1)
-            mask = self._see_all(positions) if self.hides_nothing else self._chain_mask(positions, longest)
-            self._forward(context.seq[:, :longest], positions, positions, mask, longest, keep=1)
+        if longest:  # what a shorter row writes after its end is overwritten before it is read
+            slots = torch.arange(longest, device=context.seq.device).expand(context.rows, -1)
+            self._forward(self.composer.chain(replace(context, reach=longest), slots, whole=True), keep=1)
 
     @torch.no_grad()
     def admit(self, context: Context, row: int) -> None:
@@ -72,40 +81,17 @@ class Causal:
 
     @torch.no_grad()
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        fed = self._last(context, refeed + 1)
-        nodes = torch.arange(tree.size, device=fed.device)
-        slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + nodes], 1)
-        ids = torch.cat([context.seq.gather(1, fed), tree.ids], 1)
-        if tree.topology.is_chain:
-            free = self.hides_nothing and context.tight and slots.shape[1] == 1
-            mask = self._see_all(slots) if free else self._chain_mask(slots, context.reach)
-            logits = self._forward(ids, self._within(context, slots), slots, mask, context.reach)
-        else:
-            depths = constant(tree.topology.depths, fed.device)
-            positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
-            mask = self._tree_mask(fed, tree, context.reach, slots.shape[1])
-            logits = self._forward(ids, self._within(context, positions), slots, mask, context.reach)
-        return self._rows(context, logits[:, fed.shape[1] - 1 :])
+        fed = self.composer.committed(context, refeed + 1)
+        return self._rows(context, self._forward(self.composer.tree(context, tree, fed))[:, refeed:])
 
     @torch.no_grad()
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        fed = self._last(context, refeed + 1)
-        if not tree.size:
-            mask = self._chain_mask(fed, context.reach)
-            logits = self._forward(context.seq.gather(1, fed), self._within(context, fed), fed, mask, context.reach)
-            logits = logits[:, -1:]
+        if tree.size:
+            logits = self._forward(self.composer.nodes(context, tree, new))
         else:
-            nodes = torch.arange(tree.size - new, tree.size, device=fed.device)
-            slots = context.pos.unsqueeze(1) + 1 + nodes
-            positions = context.pos.unsqueeze(1) + constant(tree.topology.depths, fed.device)[-new:]
-            mask = self._tree_mask(fed[:, -1:], tree, context.reach, new)
-            logits = self._forward(tree.ids[:, -new:], self._within(context, positions), slots, mask, context.reach)
+            fed = self.composer.committed(context, refeed + 1)
+            logits = self._forward(self.composer.chain(context, fed))[:, -1:]
         return self._scores(logits) if raw else self._rows(context, logits)
-
-    def _scores(self, logits: Tensor) -> Tensor:
-        """Logits [B, n, V'] as scores [B, n, V]: what the draft does not know comes last."""
-        logits = logits[..., : self.width]
-        return F.pad(logits, (0, self.width - logits.shape[-1]), value=-torch.inf)
 
     @torch.no_grad()
     def sample(
@@ -113,34 +99,33 @@ class Causal:
     ) -> tuple[Tensor, Tensor]:
         # The first step feeds two tokens: after a fully accepted round the second last was committed but never fed.
         # Always feeding both keeps the shapes constant and needs no branch on what was accepted.
-        fed = self._last(context, refeed + 1)
+        slots, feed = self.composer.committed(context, refeed + 1), None
         ids, rows = [], []
-        feed = context.seq.gather(1, fed)
         for _ in range(k):
-            mask = self._chain_mask(fed, context.reach)
-            logits = self._forward(feed, self._within(context, fed), fed, mask, context.reach)
-            rows.append(self._rows(context, logits[:, -1]))
+            logits = self._forward(self.composer.chain(context, slots, feed))[:, -1]
+            rows.append(self._rows(context, logits))
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))
-            if after is not None and after(ids[-1], logits[:, -1]):
+            if after is not None and after(ids[-1], logits):
                 break
-            feed, fed = ids[-1].unsqueeze(1), fed[:, -1:] + 1
+            feed, slots = ids[-1].unsqueeze(1), slots[:, -1:] + 1
         return torch.stack(ids, 1), torch.stack(rows, 1)
 
     @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
         """[tokens, V'] logits along the text that already lies in context.seq [1, L], fed `block` tokens at a time.
 
-        Passes read the places that those of eager rounds read: else the difference between two ways of feeding would
+        Passes read the slots that those of eager rounds read: else the difference between two ways of feeding would
         lack that between the two lengths of attention.
         """
         self.start(context)
         parts, root = [], int(context.pos)
         for begin in range(0, tokens, block):
-            fed = context.pos.unsqueeze(1) + torch.arange(begin, min(begin + block, tokens), device=context.pos.device)
-            end, alone = root + begin + fed.shape[1], self.hides_nothing and fed.shape[1] == 1
-            reach = end if alone else min(-(-end // STEP) * STEP, context.reach)
-            mask = self._see_all(fed) if alone else self._chain_mask(fed, reach)
-            parts.append(self._forward(context.seq.gather(1, fed), fed, fed, mask, reach))
+            slots = context.pos.unsqueeze(1) + torch.arange(
+                begin, min(begin + block, tokens), device=context.pos.device
+            )
+            end, tight = root + begin + slots.shape[1], self.composer.hides_nothing and slots.shape[1] == 1
+            reach = end if tight else min(-(-end // STEP) * STEP, context.reach)
+            parts.append(self._forward(self.composer.chain(replace(context, reach=reach, tight=tight), slots)))
         return torch.cat(parts, 1)[0]
 
     @torch.no_grad()
@@ -161,51 +146,41 @@ class Causal:
     @torch.no_grad()
     def queries(self, context: Context) -> list[Tensor]:
         """[B, H, D] of every layer: the queries of the last committed token, which is fed for them."""
-        fed = self._last(context, 1)
-        mask = self._chain_mask(fed, context.reach)
         with queries() as seen:
-            positions = self._within(context, fed)
-            self._forward(context.seq.gather(1, fed), positions, fed, mask, context.reach, keep=1)
+            self._forward(self.composer.chain(context, self.composer.committed(context, 1)), keep=1)
         return [query[:, :, -1] for query in seen]
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         if tree.topology.is_chain or self.cache is None:
             return  # the accepted tokens of a chain already lie where they belong
         level = torch.arange(verdict.path.shape[1], device=start.device)
-        behind = start.unsqueeze(1) + 1
+        first = start.unsqueeze(1) + 1
         node = torch.where(verdict.path >= 0, verdict.path, level)
-        self.cache.move(behind + node, behind + level)
+        self.cache.move(first + node, first + level)
 
     def select(self, rows: Tensor) -> None:
         if self.cache is not None:
             self.cache.select(rows)
 
-    def _last(self, context: Context, tokens: int) -> Tensor:
-        """[B, tokens] positions of the last committed tokens; the first of all stands in for those before it."""
-        back = constant(tuple(range(1 - tokens, 1)), context.pos.device)
-        places = (context.pos.unsqueeze(1) + back).clamp_min(0)
-        return places if self.layout is None else torch.maximum(places, self.layout.floor.unsqueeze(1))
-
-    def _within(self, context: Context, positions: Tensor) -> Tensor:
-        """Positions [B, q] up to the end of every row: what is drafted behind it beside longer rows is never emitted,
-        and a network whose positions are learned may have none there."""
-        return torch.minimum(positions, context.last.unsqueeze(1))
-
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
-        """Logits [B, ..., V'] as laws [B, ..., V]; remembers rows that are none."""
+        """Logits [B, ..., V'] as distributions [B, ..., V]; clears `finite` for rows with NaN or infinite logits."""
         rows, proper = self.law.checked(logits, self.width)
         context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
         return rows
 
-    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Any, reach: int, keep: int = 0) -> Tensor:
-        """Logits [B, q, V'] (the last `keep` rows where it is not 0) of tokens ids [B, q] written to slots [B, q]."""
+    def _scores(self, logits: Tensor) -> Tensor:
+        """Logits [B, n, V'] as scores [B, n, V]: what the draft does not know comes last."""
+        logits = logits[..., : self.width]
+        return F.pad(logits, (0, self.width - logits.shape[-1]), value=-torch.inf)
+
+    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
+        """Logits [B, q, V'] of a pass (of its last `keep` tokens where that is not 0)."""
         assert self.cache is not None, "start() comes before any other call"
-        names = tuple(mask) if isinstance(mask, dict) else ()
-        positions = positions if self.layout is None else positions + self.layout.shift.unsqueeze(1)
+        names = tuple(one.mask) if isinstance(one.mask, dict) else ()
 
         def run(ids: Tensor, positions: Tensor, slots: Tensor, *masks: Tensor) -> Tensor:
             assert self.cache is not None
-            self.cache.slots.index, self.cache.slots.reach = slots, reach
+            self.cache.slots.index, self.cache.slots.reach = slots, one.reach
             output = self.network(
                 input_ids=ids.clamp_max(self.config.vocab_size - 1),  # a draft may misread ids that only the target has
                 position_ids=positions,
@@ -217,40 +192,5 @@ class Causal:
             logits: Tensor = output.logits
             return logits
 
-        inputs = (ids, positions, slots, *(mask.values() if names else (mask,)))
+        inputs = (one.ids, one.positions, one.slots, *(one.mask.values() if names else (one.mask,)))
         return run(*inputs) if keep or self.passes is None else self.passes(run, *inputs)
-
-    @cached_property
-    def windows(self) -> dict[str, int | None]:
-        """The attention window of every layer type of the network; one entry where all layers are of one type."""
-        window = getattr(self.config, "sliding_window", None)
-        types = set(getattr(self.config, "layer_types", None) or ())
-        if len(types) > 1:
-            return {name: window if "sliding" in name else None for name in types}
-        if types == {"full_attention"} or getattr(self.config, "use_sliding_window", True) is False:
-            window = None
-        return {"": window}
-
-    @cached_property
-    def hides_nothing(self) -> bool:
-        """Whether a query may see all that lies before it, and the attention is ours, which needs no mask for that."""
-        return self.config._attn_implementation == NAME and self.windows == {"": None}
-
-    def _see_all(self, slots: Tensor) -> Tensor:
-        """A mask that hides nothing but what lies behind a query: of one, or of all from the first on."""
-        return slots.new_empty((slots.shape[0], 1, 1, 0), dtype=self.dtype)
-
-    def _per_type(self, masks: dict[str, Tensor]) -> Any:
-        # Added to the scores: eager attention knows nothing else, and sdpa would convert a boolean mask in every layer.
-        if self.layout is not None:
-            masks = {name: mask & self.layout.seen(mask.shape[-1]) for name, mask in masks.items()}
-        ready = {name: for_groups(additive(m, self.dtype), self.config) for name, m in masks.items()}
-        return ready.get("", ready)
-
-    def _chain_mask(self, positions: Tensor, reach: int) -> Any:
-        return self._per_type({name: causal_mask(positions, reach, w) for name, w in self.windows.items()})
-
-    def _tree_mask(self, fed: Tensor, tree: TokenTree, reach: int, queries: int) -> Any:
-        """For the last so many of the fed tokens and the nodes."""
-        masks = {name: tree_mask(fed, tree, reach, w)[:, :, -queries:] for name, w in self.windows.items()}
-        return self._per_type(masks)

@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import After, Context, Model, Verdict
@@ -20,7 +19,7 @@ from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.layers import base_of, shares
-from specbench.models.network.probe import LOOSE, TOLERANCE
+from specbench.models.network.probe import LOOSE, TOLERANCE, context_of
 from specbench.models.network.split import Split
 
 TEXT, DRAFTED = (2, 3, 4, 5, 6), 3  # of the check: what is committed, and how many tokens are drafted behind it
@@ -61,7 +60,7 @@ def check(name: str, whole: Causal, depth: int) -> None:
     network, width = whole.network, whole.width
     device = next(network.parameters()).device
     judge, early = pair(Causal(network, Law(), width), depth)
-    context = begin([[token % width for token in TEXT]], DRAFTED + 1, DRAFTED, [], device)
+    context = context_of(torch.tensor([TEXT], device=device) % width, DRAFTED)
     try:
         judge.start(context)
         ids, _ = early.sample(context, DRAFTED, seeded([0], device))

@@ -21,7 +21,7 @@ LOOSE = 0.1
 def probe(model: Causal, name: str, device: torch.device) -> None:
     """Raise UnusableModelError unless laws after a rollback equal those of one plain pass over the whole text."""
     text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=device).unsqueeze(0) % model.config.vocab_size
-    context = _context(text[:, :COMMITTED])
+    context = context_of(text[:, :COMMITTED], DRAFTED)
     model.start(context)
     model.probs(context, TokenTree.chain(text.flip(1)[:, :DRAFTED]))  # tokens that are then taken back
     again = model.probs(context, TokenTree.chain(text[:, COMMITTED:]))
@@ -36,8 +36,9 @@ def probe(model: Causal, name: str, device: torch.device) -> None:
         )
 
 
-def _context(ids: Tensor) -> Context:
+def context_of(ids: Tensor, drafted: int) -> Context:
+    """The text ids [1, n] with space for `drafted` tokens after it."""
     pos = torch.tensor([ids.shape[1] - 1], device=ids.device)
     alive = torch.ones(1, dtype=torch.bool, device=ids.device)
-    seq = torch.cat([ids, torch.zeros((1, DRAFTED + 2), dtype=torch.long, device=ids.device)], 1)
-    return Context(seq, pos, alive, pos + DRAFTED, pos.new_empty(0), alive.clone(), seq.shape[1])
+    seq = torch.cat([ids, ids.new_zeros((1, drafted + 2))], 1)
+    return Context(seq, pos, alive, pos + drafted, pos.new_empty(0), alive.clone(), seq.shape[1])

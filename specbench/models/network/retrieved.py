@@ -4,7 +4,7 @@ TriForce's retrieval cache (Sun et al. 2024, arXiv 2404.11912, §4.2). Knows key
 tokens lie in them, or what the rows are for.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -17,31 +17,9 @@ from specbench.decoding.types import After, Context, Model, Verdict
 from specbench.errors import UsageError
 from specbench.models.network.attention import NAME
 from specbench.models.network.caches import RowStaticCache, RowStaticLayer
+from specbench.models.network.passes import Layout
 
 AHEAD = 64  # slots for what is drafted behind a full tail; where more is drafted there will be more
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where things lie in a cache of retrieved keys: first tokens from anywhere, then text in order. Tensors are [B].
-
-    retrieved: slots for the former, of which those below `filled` are in use. shift: position less slot of the latter.
-    floor: the first slot whose token is fed; the keys before it are copies.
-    """
-
-    retrieved: int
-    shift: Tensor
-    filled: Tensor
-    floor: Tensor
-
-    def seen(self, slots: int) -> Tensor:
-        """[B, 1, 1, slots] bool: which slots are in use."""
-        slot = torch.arange(slots, device=self.filled.device)
-        return ((slot < self.filled.unsqueeze(1)) | (slot >= self.retrieved))[:, None, None]
-
-    def select(self, rows: Tensor) -> "Layout":
-        parts = (self.shift, self.filled, self.floor)
-        return Layout(self.retrieved, *(part.index_select(0, rows) for part in parts))
 
 
 class Keeper(Model, Protocol):

@@ -1,0 +1,139 @@
+"""One pass of a network: the tokens it is given, their positions, the cache slots they are written to, what they see.
+
+Knows committed tokens, drafted trees and slots; must not know what a pass is for, or how a network computes it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.tokens import TokenTree, constant
+from specbench.decoding.types import Context
+from specbench.models.network.attention import NAME, for_groups
+from specbench.models.network.masks import additive, causal_mask, tree_mask
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Tokens ids [B, q] at positions [B, q], written to slots [B, q] of the cache.
+
+    mask: what each of them sees of the first `reach` slots, one mask for each type of layer where there are several.
+    A mask without places hides nothing but, from several tokens, what comes after each of them.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    mask: Any
+    reach: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where tokens lie in a cache of retrieved keys: first those chosen from anywhere, then text in order. Tensors [B].
+
+    retrieved: slots for the former, of which those below `filled` are in use. shift: position less slot of the latter.
+    floor: the first slot whose token is fed; the keys before it are copies.
+    """
+
+    retrieved: int
+    shift: Tensor
+    filled: Tensor
+    floor: Tensor
+
+    def seen(self, slots: int) -> Tensor:
+        """[B, 1, 1, slots] bool: which slots are in use."""
+        slot = torch.arange(slots, device=self.filled.device)
+        return ((slot < self.filled.unsqueeze(1)) | (slot >= self.retrieved))[:, None, None]
+
+    def select(self, rows: Tensor) -> "Layout":
+        parts = (self.shift, self.filled, self.floor)
+        return Layout(self.retrieved, *(part.index_select(0, rows) for part in parts))
+
+
+@dataclass(frozen=True)
+class Composer:
+    """Composes the passes of one network. windows: those of its attention, by type of layer (None: no window).
+
+    dtype: of its masks. layout: where tokens lie, unless every token lies at the slot of its position.
+    """
+
+    config: Any
+    windows: Mapping[str, int | None]
+    dtype: torch.dtype
+    layout: Layout | None = None
+
+    @cached_property
+    def hides_nothing(self) -> bool:
+        """Whether a token may see all before it, by an attention of ours, which needs no mask for that."""
+        return self.config._attn_implementation == NAME and self.windows == {"": None}
+
+    def committed(self, context: Context, tokens: int) -> Tensor:
+        """[B, tokens] slots of the last committed tokens; the first of all stands in for those before it."""
+        back = constant(tuple(range(1 - tokens, 1)), context.pos.device)
+        slots = (context.pos.unsqueeze(1) + back).clamp_min(0)
+        return slots if self.layout is None else torch.maximum(slots, self.layout.floor.unsqueeze(1))
+
+    def chain(self, context: Context, slots: Tensor, ids: Tensor | None = None, whole: bool = False) -> Pass:
+        """Tokens ids [B, q] (those of the text unless given) at slots [B, q], each after all tokens before it.
+
+        whole: these are all tokens of the text.
+        """
+        ids = context.seq.gather(1, slots) if ids is None else ids
+        if self.hides_nothing and (whole or (context.tight and slots.shape[1] == 1)):
+            mask = slots.new_empty((slots.shape[0], 1, 1, 0), dtype=self.dtype)
+        else:
+            mask = self._ready({name: causal_mask(slots, context.reach, w) for name, w in self.windows.items()})
+        return Pass(ids, self._positions(context, slots), slots, mask, context.reach)
+
+    def tree(self, context: Context, tree: TokenTree, fed: Tensor) -> Pass:
+        """The committed tokens at slots fed [B, m], followed by all nodes of a tree (a chain is one as well)."""
+        slots = torch.cat([fed, context.pos.unsqueeze(1) + 1 + torch.arange(tree.size, device=fed.device)], 1)
+        ids = torch.cat([context.seq.gather(1, fed), tree.ids], 1)
+        if tree.topology.is_chain:
+            return self.chain(context, slots, ids)
+        depths = constant(tree.topology.depths, fed.device)
+        positions = torch.cat([fed, context.pos.unsqueeze(1) + depths], 1)
+        mask = self._tree_mask(fed, tree, context.reach, slots.shape[1])
+        return Pass(ids, self._positions(context, positions), slots, mask, context.reach)
+
+    def nodes(self, context: Context, tree: TokenTree, new: int) -> Pass:
+        """The last `new` nodes of a tree alone: the others and all committed tokens were fed before."""
+        root = context.pos.unsqueeze(1)
+        slots = root + 1 + torch.arange(tree.size - new, tree.size, device=root.device)
+        positions = root + constant(tree.topology.depths, root.device)[-new:]
+        mask = self._tree_mask(self.committed(context, 1), tree, context.reach, new)
+        return Pass(tree.ids[:, -new:], self._positions(context, positions), slots, mask, context.reach)
+
+    def _positions(self, context: Context, positions: Tensor) -> Tensor:
+        """Positions [B, q] as the network is given them, none after the last that a row can have: what is drafted after
+        it beside longer rows is never emitted, and learned positions may end there."""
+        positions = torch.minimum(positions, context.last.unsqueeze(1))
+        return positions if self.layout is None else positions + self.layout.shift.unsqueeze(1)
+
+    def _tree_mask(self, fed: Tensor, tree: TokenTree, reach: int, queries: int) -> Any:
+        """For the last so many of the fed tokens and the nodes."""
+        masks = {name: tree_mask(fed, tree, reach, w)[:, :, -queries:] for name, w in self.windows.items()}
+        return self._ready(masks)
+
+    def _ready(self, masks: dict[str, Tensor]) -> Any:
+        # Added to the scores: eager attention knows nothing else, and sdpa would convert a boolean mask in every layer.
+        if self.layout is not None:
+            masks = {name: mask & self.layout.seen(mask.shape[-1]) for name, mask in masks.items()}
+        ready = {name: for_groups(additive(m, self.dtype), self.config) for name, m in masks.items()}
+        return ready.get("", ready)
+
+
+def windows_of(config: Any) -> dict[str, int | None]:
+    """The attention window of every type of layer of a network; one entry where all layers are of one type."""
+    window = getattr(config, "sliding_window", None)
+    types = set(getattr(config, "layer_types", None) or ())
+    if len(types) > 1:
+        return {name: window if "sliding" in name else None for name in types}
+    if types == {"full_attention"} or getattr(config, "use_sliding_window", True) is False:
+        window = None
+    return {"": window}
