@@ -1,5 +1,6 @@
 """Fixtures of the commands: a tiny pair on disk, and `specbench` called in this process as a user calls it."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: network
 
 from specbench.cli import app
 from tests.support.frontdoor import SHORT, Command, Outcome
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what lives as long as the process: every run ends with a full collection, which would walk it all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """Method files: where they are, what they say, and the words in them. Must not know torch: a list of them is quick."""
 
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,18 @@ def read_method(name: str) -> dict[str, Any]:
             f"unknown method {name!r}: choose one of {', '.join(methods())}, or give the path of a YAML file"
         )
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = deepcopy(parsed(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or set(content) != HEADER:
         raise UsageError(f"{path}: a method file has exactly the keys {', '.join(sorted(HEADER))}")
     return content
+
+
+@lru_cache(maxsize=64)
+def parsed(text: str) -> Any:
+    """What stands in a YAML text; reading one takes longer than building a method from it."""
+    return yaml.safe_load(text)
 
 
 def needs(name: str) -> set[str]:
