@@ -1,1 +1,1 @@
-"""Drivers of engines behind one protocol: our own loop, and peers."""
+"""Engines behind one protocol. There is one so far: our own loop, on networks in this process."""

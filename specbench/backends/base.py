@@ -1,25 +1,157 @@
-"""What a backend is: an engine that decodes the prompts of a pair, and what jobs need to know of it. Nothing else."""
+"""What a backend is: an engine with one pair of checkpoints, as jobs use it, and what only some engines can give.
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+What an engine lacks it declares as None; nothing is ever asked for with getattr or isinstance.
+"""
 
-from torch import Tensor
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
+import torch
+
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import Source
+from specbench.decoding.types import Model
+from specbench.errors import UsageError
 from specbench.metrics import Trace
+from specbench.models.network.law import Law
 from specbench.spec import RunSpec
+from specbench.theory.costs import Costs
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], list[Trace]]  # prompts as token ids, one seed per prompt
-Scores = Callable[[Sequence[int], int, int], Tensor]  # (ids, start, block) → logits of the tokens from start on
+Scores = Callable[[Sequence[int], int, int], torch.Tensor]  # see `Backend.scores`
 
 
-class Backend(Protocol):
-    """An engine that can decode; the runner times nothing itself, it reads the traces."""
+class Networks(Protocol):
+    """The networks of a pair in this process, for what looks inside a round: calibration, searches and traces."""
+
+    device: torch.device
+    context: int
+    costs: Costs | None  # of a round on this machine, for `--k auto`: set by whoever has measured them
 
     @property
-    def scores(self) -> Scores | None:
-        """What the losslessness of greedy output is judged with; None where the engine gives no logits."""
+    def width(self) -> int:
+        """The length of a row of logits."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """The number of layers of the target."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's, which is the draft's as well."""
+        ...
+
+    def network(self, name: str) -> Any:
+        """The module of a model that has been loaded."""
+        ...
+
+    def law(self, spec: RunSpec) -> Law:
+        """How logits become the distributions of every model of a spec."""
+        ...
+
+    def eos(self, spec: RunSpec) -> list[int]:
+        """The ids that end a sequence; none under --ignore-eos."""
+        ...
+
+    def models(self, spec: RunSpec) -> Mapping[str, Model]:
+        """Fresh models by name: own caches, shared weights."""
+        ...
+
+    def method(self, spec: RunSpec) -> Speculate:
+        """The method of a spec over fresh models."""
+        ...
+
+    def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source:
+        """Where the draws of a spec come from: one seed per row."""
+        ...
+
+    def gradless(self) -> AbstractContextManager[None]:
+        """Without gradients; `prepare` takes care of it by itself."""
         ...
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
-        """A function that decodes prompts of up to `longest` tokens as `spec` says; all that is slow is done here."""
+        """See `Backend.prepare`."""
         ...
+
+
+class Backend(Protocol):
+    """An engine and the pair of some specs, checked as far as that is possible without weights.
+
+    The runner times nothing itself: it reads the traces. Between `load` and `unload` any number of specs of the pair
+    may be prepared, and all that are decode on the same weights.
+    """
+
+    @property
+    def name(self) -> str:
+        """What a user calls the engine."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes, as far as this process knows; it is part of the environment that a run records."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a sequence, new ones and drafts included."""
+        ...
+
+    @property
+    def execution(self) -> str:
+        """How decodes are executed, in a few words for the user."""
+        ...
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a user should know about the pair, one line each; `load` may add some."""
+        ...
+
+    @property
+    def scores(self) -> Scores | None:
+        """How diverging greedy output is judged; None where the engine gives no logits.
+
+        (ids, start, block) → [len(ids) − start, V] logits of the target along known ids from token start − 1 on, fed
+        `block` at a time. A baseline computes block 1, verification block K + 1; their difference is numerical.
+        """
+        ...
+
+    @property
+    def networks(self) -> Networks | None:
+        """What calibration, searches and traces look into; None where the engine keeps it to itself."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, special tokens as the target's tokenizer adds them."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What the names of the pair stood for, as columns: target_source, target_commit, dtype_resolved …"""
+        ...
+
+    def load(self, longest: int = 0) -> None:
+        """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError."""
+        ...
+
+    def unload(self) -> None:
+        """Forget the weights and everything that was made of them."""
+        ...
+
+    def prepare(self, spec: RunSpec, longest: int) -> Decode:
+        """A function that decodes prompts of up to `longest` tokens as `spec` says; all that is slow is done here.
+
+        It returns one trace per prompt, decoded with a seed each: equal seeds give equal tokens.
+        """
+        ...
+
+
+def networks_of(backend: Backend, purpose: str) -> Networks:
+    """The networks of a backend; UsageError, saying what needs them, where it gives none."""
+    if backend.networks is None:
+        raise UsageError(
+            f"{purpose} looks into the networks of a pair, and the backend {backend.name} gives no access to them: "
+            "use the native backend"
+        )
+    return backend.networks

@@ -1,17 +1,18 @@
-"""Our own loop on Hugging Face checkpoints: a checked pair, its weights, and methods built over them.
+"""Our own loop on Hugging Face checkpoints: the networks of a checked pair, and methods built over them.
 
 Knows how a spec becomes models and a method; must not know data sets, statistics or files of results.
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from specbench.backends.base import Decode
-from specbench.backends.roles import Role, checkpoint_of, depth, half, kept_layers, named_by
+from specbench.backends.checked import CheckedPair, check_models
+from specbench.backends.roles import Role, depth, shipped_source
 from specbench.backends.tiers import Tier
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
@@ -26,7 +27,7 @@ from specbench.decoding.types import Model
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.errors import UnusableModelError
 from specbench.metrics import Trace
-from specbench.models.checkpoints import check, loading, pairs
+from specbench.models.checkpoints import loading
 from specbench.models.execution import compiled, threads
 from specbench.models.network.causal import Causal
 from specbench.models.network.early_exit import sharing
@@ -38,12 +39,21 @@ from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 
+NAME = "native"
 NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
 
 
-def law_of(spec: RunSpec) -> Law:
-    """How logits become the rows of every model of a spec."""
-    return Law(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
+def open_pair(specs: Sequence[RunSpec]) -> "Native":
+    """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError.
+
+    The threads of this process are fitted to the processor, as all that is measured in it must have the same.
+    """
+    threads.fit_threads()
+    device = loading.resolve_device(specs[0].device)
+    name, why = compiled.choose(specs[0].tier, device)
+    for spec in specs:
+        synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
+    return Native(check_models(specs, device, name), Tier(name, device), f"tier {name}: {why}")
 
 
 @dataclass(frozen=True)
@@ -56,138 +66,124 @@ class Arm:
     rounds: Rounds
 
 
+@dataclass(eq=False)
 class Native:
-    """The pair of some specs. Creating it checks everything that can be checked without weights; `load` reads them."""
+    """The networks of a pair, empty until `load`, and what was built over them."""
 
-    def __init__(self, *specs: RunSpec) -> None:
-        spec = specs[0]
-        self.device = loading.resolve_device(spec.device)
-        threads.fit_threads()
-        name, self.why = compiled.choose(spec.tier, self.device)
-        self.tier = Tier(name, self.device)
-        named = named_by(specs)  # models of the methods
-        self.costs: Costs | None = None  # what `--k auto` reckons with; set by whoever has measured them on this pair
-        for one in specs:
-            synthetic(self.form(one), one.acceptance)  # a wrong method file ends it here
-        target = self._role(checkpoint_of("target", spec), spec.dtype)
-        self.roles = {"target": target}
-        self.warnings: tuple[str, ...] = ()
-        self.context = check.context_length(target.config)
-        self.width = int(target.config.get_text_config(decoder=True).vocab_size)
-        for role in sorted({names[-1] for names in named.values()} - {"target"}):
-            self._join(role, spec)
-        # by name: the role whose network it is a part of, and the layers that are kept of it
-        self.kept = {
-            name: (names[-1], kept_layers(names, depth(self.roles[names[-1]])))
-            for name, names in named.items()
-            if name not in self.roles
-        }
-        self.networks: dict[str, Any] = {}
-        self.commits: dict[str, str | None] = {}
-        self.longest = 0  # tokens of the longest prompt of all data sets: what is compiled for it serves them all
-        self.arms: dict[RunSpec, Arm] = {}
+    pair: CheckedPair
+    tier: Tier
+    execution: str
+    costs: Costs | None = None
+    modules: dict[str, Any] = field(default_factory=dict)
+    commits: dict[str, str | None] = field(default_factory=dict)
+    warnings: tuple[str, ...] = field(init=False)
+    _longest: int = 0  # tokens of the longest prompt: what is compiled for it serves all data sets
+    _arms: dict[RunSpec, Arm] = field(default_factory=dict)
 
-    def _join(self, name: str, spec: RunSpec) -> None:
-        """Take in a model that drafts, by the name of its role; refused where it does not fit the target."""
-        target = self.roles["target"]
-        role = self._role(checkpoint_of(name, spec), spec.draft_dtype or spec.dtype)
-        if spec.draft_dtype is None:
-            role = replace(role, dtype=target.dtype)  # two dtypes in one pair would inflate c
-        report = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
-        self.roles[name] = role
-        self.warnings += report.warnings
-        self.context = min(self.context, report.context)
+    def __post_init__(self) -> None:
+        self.device, self.context, self.width = self.pair.device, self.pair.context, self.pair.width
+        self.warnings = self.pair.warnings
 
-    def _role(self, checkpoint: pairs.Checkpoint, dtype: str) -> Role:
-        config = loading.load_config(checkpoint)
-        tokenizer = loading.load_tokenizer(checkpoint)
-        if dtype == "auto" and self.tier.name == "compile" and half(config) and compiled.fast_bfloat16(self.device):
-            dtype = "bfloat16"
-        return Role(checkpoint, config, tokenizer, loading.resolve_dtype(dtype, config, self.device))
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def networks(self) -> "Native":
+        return self
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.pair.roles["target"].tokenizer
+
+    @property
+    def depth(self) -> int:
+        return depth(self.pair.roles["target"])
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, special tokens as the target's tokenizer adds them."""
-        ids: list[int] = self.roles["target"].tokenizer(text).input_ids
+        ids: list[int] = self.tokenizer(text).input_ids
         return ids
 
-    def load(self) -> None:
+    def describe(self) -> dict[str, Any]:
+        """What every role resolved to. `scale_model` names the roles that are scale models; it may be empty."""
+        roles = self.pair.roles
+        scaled = [f"{name} {label}" for name, role in roles.items() if (label := growth.label(role.config))]
+        found: dict[str, Any] = {"tier_resolved": self.tier.name, "scale_model": ", ".join(scaled)}
+        for name, role in roles.items():
+            found |= {
+                f"{name}_source": shipped_source(role.checkpoint.source),
+                f"{name}_commit": self.commits.get(name) or role.checkpoint.revision,
+                f"{'' if name == 'target' else f'{name}_'}dtype_resolved": str(role.dtype).removeprefix("torch."),
+            }
+        return found
+
+    def load(self, longest: int = 0) -> None:
         """Read the weights of every role."""
-        for name, role in self.roles.items():
-            loaded = self._read(role)
+        self._longest = longest
+        for name, role in self.pair.roles.items():
+            loaded = read(role, self.device)
             probe(Causal(loaded.model, Law(), self.width), role.checkpoint.name, self.device)
-            self.networks[name] = loaded.model
+            self.modules[name] = loaded.model
             self.commits[name] = loaded.commit
             self.warnings += loaded.warnings
-        for name, (base, layers) in self.kept.items():
-            self.networks[name] = with_layers(self.networks[base], layers)
+        for name, (base, layers) in self.pair.kept.items():
+            self.modules[name] = with_layers(self.modules[base], layers)
 
-    def _read(self, role: Role) -> loading.Loaded:
-        try:
-            return loading.load_model(role.checkpoint, role.dtype, self.device)
-        except torch.OutOfMemoryError as error:
-            raise UnusableModelError(
-                f"{role.checkpoint.name}: its weights do not fit into the memory of {self.device}; "
-                "choose a smaller --dtype, a smaller model or --device cpu"
-            ) from error
+    def unload(self) -> None:
+        self._arms.clear()
+        self.modules.clear()
+
+    def network(self, name: str) -> Any:
+        return self.modules[name]
 
     def eos(self, spec: RunSpec) -> list[int]:
-        """The ids that end a sequence: the target's generation config decides; none under --ignore-eos."""
+        """The target's generation config decides which ids end a sequence; none do under --ignore-eos."""
         if spec.ignore_eos:
             return []
-        generation = getattr(self.networks["target"], "generation_config", None)
+        generation = getattr(self.modules["target"], "generation_config", None)
         ids = getattr(generation, "eos_token_id", None)
-        ids = self.roles["target"].tokenizer.eos_token_id if ids is None else ids
+        ids = self.tokenizer.eos_token_id if ids is None else ids
         return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
+    def law(self, spec: RunSpec) -> Law:
+        return Law(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
+
     def models(self, spec: RunSpec) -> dict[str, Model]:
-        """Fresh models (own caches, shared weights) whose rows follow the law of `spec`."""
-        law = law_of(spec)
-        fixed, static = self.tier.name != "eager", self.form(spec).drafter.static
-        made = {name: self.tier.passes(static) for name in self.networks}
-        every = self.networks.items()
-        models = {name: Causal(network, law, self.width, fixed, made[name]) for name, network in every}
+        fixed, static = self.tier.name != "eager", form(spec, self.costs).drafter.static
+        made = {name: self.tier.passes(static) for name in self.modules}
+        every = self.modules.items()
+        models = {name: Causal(network, self.law(spec), self.width, fixed, made[name]) for name, network in every}
         return sharing(models, needs(spec.method))
 
-    def form(self, spec: RunSpec) -> Speculate:
-        """The method of a spec with nothing in the place of its models."""
-        nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
-        return build(spec.method, nothing, spec.k, schedule=self.schedule(spec))
-
-    def schedule(self, spec: RunSpec) -> Schedule:
-        """The rule that says how many of K tokens a drafter draws."""
-        return scheduled(spec.schedule, spec.confidence, self.costs)
-
     def method(self, spec: RunSpec, clock: Clock | None = None) -> Speculate:
-        """The method of a spec over fresh models."""
-        method = build(spec.method, self.models(spec), spec.k, clock, self.schedule(spec))
+        method = build(spec.method, self.models(spec), spec.k, clock, schedule_of(spec, self.costs))
         return synthetic(method, spec.acceptance)
 
+    def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
+        return seeded(seeds, self.device, self.law(spec).certain)
+
+    def gradless(self) -> AbstractContextManager[None]:
+        """Without gradients, in the way that is fast in this tier."""
+        return self.tier.gradless()
+
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
-        arm = self.arm(spec, max(longest, self.longest))
+        arm = self.arm(spec, max(longest, self._longest))
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
             to: Any = {"new": spec.max_new_tokens, "eos": arm.eos, "device": self.device}
             to |= {"clock": arm.clock, "rounds": arm.rounds}
             with self.gradless():
                 if spec.batch > 1:
-                    certain = law_of(spec).certain
+                    certain = self.law(spec).certain
                     return decode_batches(arm.method, prompts, seeds, rows=spec.batch, certain=certain, **to)
                 return decode(arm.method, prompts, rng=self.source(spec, seeds), **to)
 
         return run
 
-    def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
-        """Where the draws of a spec come from: one seed per row."""
-        return seeded(seeds, self.device, law_of(spec).certain)
-
-    def gradless(self) -> AbstractContextManager[None]:
-        """Without gradients, in the way that is fast in this tier; decodes take it by themselves."""
-        return self.tier.gradless()
-
     def arm(self, spec: RunSpec, longest: int) -> Arm:
         """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
         same = spec.with_(dataset="", column=None, template=None, limit=None, seed=0, warmup=0, repeat=1, until_ci=None)
-        known = self.arms.get(same)
+        known = self._arms.get(same)
         if known is not None and places(longest, spec.max_new_tokens, known.method.drafter.room) <= known.rounds.length:
             return known
         clock = clock_for(self.device)
@@ -197,21 +193,33 @@ class Native:
         source = self.source(spec, [0] * spec.batch)
         arm = Arm(method, clock, eos, self.tier.rounds(method, length, spec.batch, eos, source))
         if arm.rounds.length:
-            self.arms[same] = arm
+            self._arms[same] = arm
         return arm
 
-    def unload(self) -> None:
-        """Forget the weights and everything that was made of them."""
-        self.arms.clear()
-        self.networks.clear()
-
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
-        """[len(ids) − start, V] logits of the target along a known text from token start − 1 on, fed `block` at a time.
-
-        What a baseline computes is block 1, what verification computes is block K + 1; their difference is numerical.
-        """
         context = begin([list(ids[:start])], len(ids) - start, block, [], self.device)
         context.seq[0, : len(ids)] = torch.tensor(list(ids), device=self.device)
-        model = Causal(self.networks["target"], Law(), self.width)
-        known = growth.vocabulary(self.roles["target"].config)  # sunk logits would drown the noise of real ones
+        model = Causal(self.modules["target"], Law(), self.width)
+        known = growth.vocabulary(self.pair.roles["target"].config)  # sunk logits would drown the noise of real ones
         return model.read(context, len(ids) - start, block)[:, :known]
+
+
+def form(spec: RunSpec, costs: Costs | None) -> Speculate:
+    """The method of a spec with nothing in the place of its models."""
+    nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
+    return build(spec.method, nothing, spec.k, schedule=schedule_of(spec, costs))
+
+
+def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
+    """The rule that says how many of K tokens a drafter draws."""
+    return scheduled(spec.schedule, spec.confidence, costs)
+
+
+def read(role: Role, device: torch.device) -> loading.Loaded:
+    try:
+        return loading.load_model(role.checkpoint, role.dtype, device)
+    except torch.OutOfMemoryError as error:
+        raise UnusableModelError(
+            f"{role.checkpoint.name}: its weights do not fit into the memory of {device}; "
+            "choose a smaller --dtype, a smaller model or --device cpu"
+        ) from error

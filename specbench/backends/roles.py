@@ -5,6 +5,7 @@ Knows names, specs and configurations; must not know weights or how anything is 
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
 from specbench.models.network.layers import base_of, chosen
 from specbench.named_models import PAIR_ROLES
+from specbench.shipped import PACKAGE
 from specbench.spec import RunSpec
 
 
@@ -112,3 +114,9 @@ def half(config: Any) -> bool:
 def depth(role: Role) -> int:
     """How many layers the network of a role has."""
     return int(role.config.get_text_config(decoder=True).num_hidden_layers)
+
+
+def shipped_source(source: str) -> str:
+    """A checkpoint's place; of a shipped one the place inside the package, which is the same on every machine."""
+    path = Path(source)
+    return str(Path("specbench", path.relative_to(PACKAGE))) if path.is_relative_to(PACKAGE) else source

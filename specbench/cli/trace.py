@@ -14,7 +14,7 @@ from specbench.cli.parsing import with_models
 from specbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from specbench.backends.native import Native
+    from specbench.backends.base import Backend, Networks
     from specbench.results.trace_file import Setting, TokenView, TracedRound
     from specbench.spec import RunSpec
 
@@ -112,12 +112,14 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> "TokenView":
     """Load the pair and decode the prompt; UsageError if it does not fit into the context."""
     from rich.console import Console
 
-    from specbench.backends.native import Native
+    from specbench.backends.base import networks_of
+    from specbench.backends.choose import backend_for
     from specbench.jobs.run import say
     from specbench.results.trace_file import TokenView
 
     spec = spec_of(settings)
-    backend = Native(spec)
+    backend = backend_for([spec])
+    networks = networks_of(backend, "a trace")
     ids = backend.encode(prompt)
     if not ids:
         raise UsageError("the prompt has no tokens: give a longer one")
@@ -129,7 +131,7 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> "TokenView":
         )
     backend.load()
     say(Console(stderr=True), [f"note: {warning}" for warning in backend.warnings])
-    return TokenView(prompt, shown_settings(spec, backend), rounds_of(spec, backend, ids))
+    return TokenView(prompt, shown_settings(spec, backend), rounds_of(spec, networks, ids))
 
 
 def spec_of(settings: Mapping[str, Any]) -> "RunSpec":
@@ -142,28 +144,28 @@ def spec_of(settings: Mapping[str, Any]) -> "RunSpec":
     return specs[0]
 
 
-def rounds_of(spec: "RunSpec", backend: "Native", ids: list[int]) -> "tuple[TracedRound, ...]":
+def rounds_of(spec: "RunSpec", networks: "Networks", ids: list[int]) -> "tuple[TracedRound, ...]":
     """Decode with the models, the method and the draws of `specbench run`."""
     from specbench.measure.calibrate import quick_costs
     from specbench.measure.order import seed_of
     from specbench.measure.tracing import trace as follow
 
     if spec.schedule == "auto":
-        backend.costs = quick_costs(backend, spec.k, spec)
-    method = backend.method(spec)
-    rng = backend.source(spec, [seed_of(spec, PROMPT_ID, 0, "method")])
-    tokenizer = backend.roles["target"].tokenizer
-    eos = backend.eos(spec)
-    return follow(method, ids, new=spec.max_new_tokens, eos=eos, rng=rng, device=backend.device, tokenizer=tokenizer)
+        networks.costs = quick_costs(networks, spec.k, spec)
+    method = networks.method(spec)
+    rng = networks.source(spec, [seed_of(spec, PROMPT_ID, 0, "method")])
+    to: Any = {"eos": networks.eos(spec), "device": networks.device, "tokenizer": networks.tokenizer}
+    return follow(method, ids, new=spec.max_new_tokens, rng=rng, **to)
 
 
-def shown_settings(spec: "RunSpec", backend: "Native") -> "dict[str, Setting]":
+def shown_settings(spec: "RunSpec", backend: "Backend") -> "dict[str, Setting]":
     """What a reader of a trace must know."""
-    names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft" in backend.roles else {}
+    resolved = backend.describe()
+    names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft_source" in resolved else {}
     names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
     names |= {"schedule": spec.schedule} if spec.schedule != "constant" else {}
     names |= {name.replace("_", "-"): value for name in SHOWN if (value := getattr(spec, name)) is not None}
-    return names | {"dtype": str(backend.roles["target"].dtype).removeprefix("torch.")}
+    return names | {"dtype": resolved["dtype_resolved"]}
 
 
 def rendered(view: "TokenView", style: Format, rounds: bool) -> str:

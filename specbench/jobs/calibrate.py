@@ -9,12 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.backends.native import Native
+from specbench.backends.base import Backend, networks_of
+from specbench.backends.choose import backend_for
 from specbench.jobs.output import Output
 from specbench.jobs.run import say
 from specbench.measure import grid
 from specbench.measure.calibrate import calibrate, fitting
-from specbench.measure.pair import roles
+from specbench.measure.pair import resolved_pair
 from specbench.results import folder
 from specbench.results.calibration import Calibration
 from specbench.results.environment import command_line, environment, now
@@ -41,8 +42,9 @@ def start(
     """Measure a pair, write its folder and print what was found."""
     (spec,) = grid.cells({**settings, "dataset": "none"})
     err = Console(stderr=True, quiet=output.quiet)
-    backend = Native(spec)
-    lengths = fitting(contexts, max(widths), backend)
+    backend = backend_for([spec])
+    networks = networks_of(backend, "a calibration")
+    lengths = fitting(contexts, max(widths), networks)
     backend.load()
     say(err, [f"note: {warning}" for warning in backend.warnings])
     if lengths != list(contexts):
@@ -50,7 +52,7 @@ def start(
     asked = {"widths": list(widths), "contexts": lengths, "repeat": repeat}
     folder = begin(spec, backend, asked, output.parent)
     found = calibrate(
-        backend, lengths, widths, repeat, spec.seed, spec=spec,
+        networks, lengths, widths, repeat, spec.seed, spec=spec,
         watch=lambda length: say(err, [f"context {length}: timing {len(widths)} widths {repeat} times …"]),
     )  # fmt: skip
     end(folder, found)
@@ -62,7 +64,7 @@ def join(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def begin(spec: RunSpec, backend: Native, asked: Mapping[str, Any], parent: Path) -> Path:
+def begin(spec: RunSpec, backend: Backend, asked: Mapping[str, Any], parent: Path) -> Path:
     """The folder with run.json in it, before anything is measured."""
     description = {
         "schema_version": SCHEMA_VERSION,
@@ -72,7 +74,7 @@ def begin(spec: RunSpec, backend: Native, asked: Mapping[str, Any], parent: Path
         "calibration": asked,
         "specs": [spec.model_dump(mode="json")],
         "environment": environment(backend.device),
-        "resolved": roles(backend),
+        "resolved": resolved_pair(backend),
     }
     name = f"{now()}_calibrate_{folder.slug(spec.target)}_{folder.slug(spec.draft or 'none')}"
     with folder.writing_to(parent):

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from specbench.backends.native import Native, law_of
+from specbench.backends.base import Networks, networks_of
+from specbench.backends.choose import backend_for
 from specbench.data.prompts import Prompt
 from specbench.decoding.timing import clock_for
 from specbench.errors import UsageError
@@ -64,8 +65,9 @@ def skip_layers(given: dict[str, Any]) -> None:
     out: Path | None = given.get("out")
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UsageError(f"--out {out}: name a file in a folder that exists, such as skip.yaml")
-    backend = Native(*specs)
-    depth = backend.roles["target"].config.get_text_config(decoder=True).num_hidden_layers
+    backend = backend_for(specs)
+    networks = networks_of(backend, "the search for layers")
+    depth = networks.depth
     if given["evaluations"] <= depth:
         raise UsageError(
             f"--evaluations {given['evaluations']}: of {depth} layers it takes {depth + 1} to leave one out"
@@ -75,8 +77,8 @@ def skip_layers(given: dict[str, Any]) -> None:
     prompts = [(spec, halves(prompts_of([spec], backend).prompts, spec)) for spec in specs]
     backend.load()
     say(err, [f"note: {warning}" for warning in backend.warnings])
-    with backend.gradless():
-        found, trials = searched(backend, prompts, depth, given["evaluations"], given["cost"], err)
+    with networks.gradless():
+        found, trials = searched(networks, prompts, depth, given["evaluations"], given["cost"], err)
     show(trials, given["output"])
     best = next(trial for trial in trials if trial.set == found.best)
     if out is not None:
@@ -95,13 +97,13 @@ Halves = tuple[Sequence[Prompt], Sequence[Prompt]]
 
 
 def searched(
-    backend: Native, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, most: int, cost: str, err: Console
+    networks: Networks, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, most: int, cost: str, err: Console
 ) -> tuple[Found, list[Trial]]:
     """The search, and its steps with the known sets on both halves."""
-    network, law = backend.networks["target"], law_of(prompts[0][0])
+    network, law = networks.network("target"), networks.law(prompts[0][0])
     say(err, [f"writing {sum(len(a) + len(b) for _, (a, b) in prompts)} texts with the target …"])
-    seen, unseen = ([t for spec, parts in prompts for t in texts(backend, spec, parts[i])] for i in (0, 1))
-    c = costs(backend, prompts[0], depth, cost)
+    seen, unseen = ([t for spec, parts in prompts for t in texts(networks, spec, parts[i])] for i in (0, 1))
+    c = costs(networks, prompts[0], depth, cost)
 
     def score(kept: Kept) -> Scored:
         return Scored(kept, acceptance(network, kept, seen, law), c(len(kept)))
@@ -117,21 +119,21 @@ def searched(
     ]
 
 
-def texts(backend: Native, spec: RunSpec, prompts: Sequence[Prompt]) -> list[Text]:
+def texts(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt]) -> list[Text]:
     """What the target writes after some prompts, with its laws."""
-    decode = backend.prepare(spec, max(len(prompt.ids) for prompt in prompts))
-    network, law = backend.networks["target"], law_of(spec)
+    decode = networks.prepare(spec, max(len(prompt.ids) for prompt in prompts))
+    network, law = networks.network("target"), networks.law(spec)
     written = [decode([prompt.ids], [spec.seed % 2**63])[0].tokens for prompt in prompts]
-    return [text_of(network, p.ids, new, law, backend.width) for p, new in zip(prompts, written, strict=True)]
+    return [text_of(network, p.ids, new, law, networks.width) for p, new in zip(prompts, written, strict=True)]
 
 
-def costs(backend: Native, prompts: tuple[RunSpec, Halves], depth: int, cost: str) -> Callable[[int], float]:
+def costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int, cost: str) -> Callable[[int], float]:
     """c by the number of kept layers."""
     if cost == "share":
         return shares(depth)
     spec, (first, _) = prompts
-    source, clock = backend.source(spec, [spec.seed % 2**63]), clock_for(backend.device)
-    return measured(backend.networks["target"], first[0].ids, law_of(spec), backend.width, source, clock)
+    source, clock = networks.source(spec, [spec.seed % 2**63]), clock_for(networks.device)
+    return measured(networks.network("target"), first[0].ids, networks.law(spec), networks.width, source, clock)
 
 
 def show(trials: Sequence[Trial], style: Any) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.backends.native import Native
+from specbench.backends.base import networks_of
+from specbench.backends.choose import backend_for
 from specbench.jobs.run import say
 from specbench.measure import grid, tree_search
 from specbench.measure.tree_search import Found
@@ -30,19 +31,20 @@ def start(
     """Measure a pair, print what was found and write the tree where `out` says so."""
     specs = grid.cells(settings)
     err = Console(stderr=True, quiet=quiet)
-    backend = Native(*specs)
+    backend = backend_for(specs)
+    networks = networks_of(backend, "the search for a tree")
     tree_search.check_room(backend, nodes)
     work = [(spec, tree_search.prompts_of(backend, spec, children)) for spec in specs]
     backend.load()
     say(err, [f"note: {warning}" for warning in backend.warnings])
     counts = {spec: len(prompts) for spec, prompts in work}
     places = tree_search.measure(
-        backend, work, children, lambda spec: say(err, [f"{spec.dataset}: decoding {counts[spec]} prompts …"])
+        networks, work, children, lambda spec: say(err, [f"{spec.dataset}: decoding {counts[spec]} prompts …"])
     )
     lengths = [len(prompt.ids) for _, prompts in work for prompt in prompts]
     middle = sum(lengths) // len(lengths) + specs[0].max_new_tokens // 2
     say(err, [f"context {middle}: timing passes over up to {nodes + 1} tokens …"])
-    context, costs = tree_search.costs_at(backend, specs[0], middle, nodes, repeat)
+    context, costs = tree_search.costs_at(networks, specs[0], middle, nodes, repeat)
     found = tree_search.search(places, context, costs, nodes, depth, by)
     print_records(best_rows(found), tables(found), style)
     if out is not None:

@@ -2,24 +2,21 @@
 
 Everything goes through the calls that a decode makes, on random token ids as context: the cost of a dense model does
 not depend on what the tokens are. Every turn times every width once, in a random order, so that a change of the
-machine's speed meets all of them. Knows models, clocks and backends; must not know data sets or files.
+machine's speed meets all of them. Knows networks and clocks; must not know data sets or files.
 """
 
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from statistics import median
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 from specbench import metrics
-from specbench.backends.base import Decode
+from specbench.backends.base import Networks
 from specbench.decoding.decode import begin
-from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Model
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.results.calibration import AtContext, Calibration, points_of
@@ -38,24 +35,8 @@ Name = TypeVar("Name", bound=Hashable)
 Arm = tuple[str, int]  # (model, width)
 
 
-class Pair(Protocol):
-    """What is needed of a backend: `context` is the longest sequence, `width` the number of token ids."""
-
-    device: torch.device
-    context: int
-    width: int
-
-    def models(self, spec: RunSpec) -> Mapping[str, Model]: ...
-
-    def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source: ...
-
-    def gradless(self) -> AbstractContextManager[None]: ...
-
-    def prepare(self, spec: RunSpec, longest: int) -> Decode: ...
-
-
 def calibrate(
-    backend: Pair,
+    networks: Networks,
     contexts: Sequence[int],
     widths: Sequence[int],
     repeat: int,
@@ -69,54 +50,60 @@ def calibrate(
 
     UsageError if a length leaves no room in the models' context (see `fitting`).
     """
-    spec, clock = spec or RunSpec(), clock or clock_for(backend.device)
-    order, levels = random.Random(seed), []
+    spec, clock = spec or RunSpec(), clock or clock_for(networks.device)
+    order, found = random.Random(seed), []
     for context in contexts:
         watch(context)
-        with backend.gradless():
-            levels.append(level(backend, context, sorted({1, *widths}), repeat, order, spec, clock))
-    return Calibration(tuple(levels))
+        with networks.gradless():
+            found.append(at_context(networks, context, sorted({1, *widths}), repeat, order, spec, clock))
+    return Calibration(tuple(found))
 
 
-def fitting(contexts: Sequence[int], widest: int, backend: Pair) -> list[int]:
+def fitting(contexts: Sequence[int], widest: int, networks: Networks) -> list[int]:
     """The lengths, cut to what the models' context holds with the widest pass and a short decode behind it."""
-    most = backend.context - max(widest, TOKENS)
+    most = networks.context - max(widest, TOKENS)
     if most < 1:
         raise UsageError(
-            f"the models' context of {backend.context} tokens leaves no room for {max(widest, TOKENS)} tokens behind "
+            f"the models' context of {networks.context} tokens leaves no room for {max(widest, TOKENS)} tokens behind "
             "another: choose smaller --widths"
         )
     return sorted({min(context, most) for context in contexts})
 
 
-def quick_costs(backend: Pair, k: int, spec: RunSpec | None = None) -> Costs:
+def quick_costs(networks: Networks, k: int, spec: RunSpec | None = None) -> Costs:
     """Costs for lookaheads up to k, measured in a moment at one length of the context: before `--k auto`."""
     widths = [width for width in range(1, k + 1) if width <= 8 or width.bit_count() == 1]
-    (context,) = fitting([QUICK_CONTEXT], k + 1, backend)
-    return calibrate(backend, [context], [*widths, k + 1], QUICK_REPEAT, seed=0, spec=spec).costs(context)
+    (context,) = fitting([QUICK_CONTEXT], k + 1, networks)
+    return calibrate(networks, [context], [*widths, k + 1], QUICK_REPEAT, seed=0, spec=spec).costs(context)
 
 
-def level(
-    backend: Pair, length: int, widths: Sequence[int], repeat: int, order: random.Random, spec: RunSpec, clock: Clock
+def at_context(
+    networks: Networks,
+    context: int,
+    widths: Sequence[int],
+    repeat: int,
+    order: random.Random,
+    spec: RunSpec,
+    clock: Clock,
 ) -> AtContext:
-    """Everything at one length."""
-    prompt = [order.randrange(backend.width) for _ in range(length)]
-    passes = passes_of(backend, prompt, widths, spec, clock)
-    decodes = decodes_of(backend, prompt, spec)
+    """Everything at one length of the context."""
+    prompt = [order.randrange(networks.width) for _ in range(context)]
+    passes = passes_of(networks, prompt, widths, spec, clock)
+    decodes = decodes_of(networks, prompt, spec)
     seconds: dict[Arm, list[float]] = {arm: [] for arm in passes}
     rests: list[tuple[float, float]] = []
-    for turn in range(WARMUP + repeat):
+    for number in range(WARMUP + repeat):
         times, traces = shuffled(passes, order), shuffled(decodes, order)
-        if turn >= WARMUP:
+        if number >= WARMUP:
             rests.append(rest(traces["baseline"], traces["chain"]))
             for arm, value in times.items():
                 seconds[arm].append(value)
     share, overhead = (median(values) for values in zip(*rests, strict=True))
-    found = {m: points_of(m, length, {w: seconds[m, w] for n, w in passes if n == m}) for m in ("target", "draft")}
+    found = {m: points_of(m, context, {w: seconds[m, w] for n, w in passes if n == m}) for m in ("target", "draft")}
     # From the pass by its share, not from the decode's seconds: a median of short calls shrugs off what disturbs some
     # of them, a decode is as long as all of its disturbances, and the two would not fit together.
     step = found["target"][0].milliseconds / share
-    return AtContext(length, step, overhead, found["target"], found["draft"])
+    return AtContext(context, step, overhead, found["target"], found["draft"])
 
 
 def shuffled(arms: Mapping[Name, Callable[[], T]], order: random.Random) -> dict[Name, T]:
@@ -125,20 +112,20 @@ def shuffled(arms: Mapping[Name, Callable[[], T]], order: random.Random) -> dict
 
 
 def passes_of(
-    backend: Pair, prompt: Sequence[int], widths: Sequence[int], spec: RunSpec, clock: Clock
+    networks: Networks, prompt: Sequence[int], widths: Sequence[int], spec: RunSpec, clock: Clock
 ) -> dict[Arm, Callable[[], float]]:
     """The timed calls: a verify pass of the target for every width, and drafts of one and of five tokens.
 
     A pass over n tokens is that over the last committed token and a chain of n − 1 drafted ones. Nothing is committed,
     so every call finds the same context.
     """
-    models, source = backend.models(spec), backend.source(spec, [spec.seed % 2**63])
-    context = begin([prompt], max(*widths, LONG), max(*widths, LONG), [], backend.device)
+    models, source = networks.models(spec), networks.source(spec, [spec.seed % 2**63])
+    context = begin([prompt], max(*widths, LONG), max(*widths, LONG), [], networks.device)
     for model in models.values():
         model.start(context)
 
     def verify(width: int) -> Callable[[], float]:
-        tree = TokenTree.chain(context.seq[:, torch.arange(width - 1, device=backend.device) % len(prompt)])
+        tree = TokenTree.chain(context.seq[:, torch.arange(width - 1, device=networks.device) % len(prompt)])
         return lambda: timed(lambda: models["target"].probs(context, tree), clock)
 
     def draft(tokens: int) -> Callable[[], float]:
@@ -153,13 +140,13 @@ def timed(call: Callable[[], object], clock: Clock) -> float:
     return clock.stop()[0]
 
 
-def decodes_of(backend: Pair, prompt: Sequence[int], spec: RunSpec) -> dict[str, Callable[[], Trace]]:
+def decodes_of(networks: Networks, prompt: Sequence[int], spec: RunSpec) -> dict[str, Callable[[], Trace]]:
     """Two short decodes with their phases: the baseline, and a chain with a constant lookahead."""
-    tokens = min(TOKENS, backend.context - len(prompt))
+    tokens = min(TOKENS, networks.context - len(prompt))
     chain = spec.with_(method="chain", k=LOOKAHEAD, schedule="constant", max_new_tokens=tokens, ignore_eos=True)
 
     def arm(one: RunSpec) -> Callable[[], Trace]:
-        run = backend.prepare(one, len(prompt))
+        run = networks.prepare(one, len(prompt))
         return lambda: run([prompt], [spec.seed % 2**63])[0]
 
     return {"baseline": arm(chain.baseline), "chain": arm(chain)}

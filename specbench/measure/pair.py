@@ -7,12 +7,12 @@ import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from specbench.backends.native import Native
+from specbench.backends.base import Backend, networks_of
+from specbench.backends.choose import backend_for
 from specbench.data.prompts import PromptSet, load_prompts
 from specbench.data.sampling import digest
 from specbench.errors import UsageError
@@ -21,10 +21,8 @@ from specbench.measure.failures import Failure, attempt
 from specbench.measure.grid import AUTO
 from specbench.measure.group import Job, Observer, Past
 from specbench.measure.runner import measure
-from specbench.models.scale.growth import label
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
-from specbench.shipped import PACKAGE
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 from specbench.wording import grouped
@@ -42,7 +40,7 @@ class Prepared:
     """The cells of one pair that has been checked, and their prompts: bad data is found before any weight is read."""
 
     specs: Sequence[RunSpec]
-    backend: Native
+    backend: Backend
     prompts: Mapping[RunSpec, PromptSet]
 
     def left(self, past: Past) -> int:
@@ -56,7 +54,7 @@ class Prepared:
             jobs = attempt(lambda: self.load(past))
             if isinstance(jobs, Failure):
                 return jobs, None
-            note(f"tier {self.backend.tier.name}: {self.backend.why}")
+            note(self.backend.execution)
             done = measure(jobs, self.backend, observers, past)
             for warning in self.backend.warnings:
                 note(warning)
@@ -66,13 +64,20 @@ class Prepared:
 
     def load(self, past: Past) -> list[Job]:
         """Read the weights, and measure what `--k auto` must know beforehand, unless a continued run has it already."""
-        self.backend.load()
+        self.backend.load(max(len(prompt.ids) for found in self.prompts.values() for prompt in found.prompts))
+        costs = self.costs(past)
+        return [Job(spec, self.prompts[spec], self.resolved(spec, costs)) for spec in self.specs]
+
+    def costs(self, past: Past) -> Costs | None:
+        """What the schedules of `--k auto` reckon with; None where no cell has one."""
         adaptive = [spec for spec in self.specs if spec.schedule == AUTO]
-        if adaptive:
-            known = [cell.resolved[COSTS] for cell in past.values() if cell.spec in adaptive]
-            deepest = max(spec.k for spec in adaptive)
-            self.backend.costs = read_costs(known[0]) if known else quick_costs(self.backend, deepest, adaptive[0])
-        return [Job(spec, self.prompts[spec], self.resolved(spec)) for spec in self.specs]
+        if not adaptive:
+            return None
+        networks = networks_of(self.backend, "--k auto")
+        known = [cell.resolved[COSTS] for cell in past.values() if cell.spec in adaptive]
+        deepest = max(spec.k for spec in adaptive)
+        networks.costs = read_costs(known[0]) if known else quick_costs(networks, deepest, adaptive[0])
+        return networks.costs
 
     def unload(self) -> None:
         """Make room for the next pair."""
@@ -81,13 +86,13 @@ class Prepared:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
-    def resolved(self, spec: RunSpec) -> dict[str, Any]:
+    def resolved(self, spec: RunSpec, costs: Costs | None) -> dict[str, Any]:
         """What the names of a spec stood for, as columns of its row."""
         prompts = self.prompts[spec]
         left_out = ", ".join(f"{count} {reason}" for reason, count in prompts.rejected.items() if count)
         data = {"rejected": left_out, "prompts_sha256": prompts.sha256, "dataset_revision": prompts.revision}
-        costs = self.backend.costs if spec.schedule == AUTO else None
-        return {**data, **roles(self.backend), COSTS: json.dumps(asdict(costs)) if costs else None}
+        own = json.dumps(asdict(costs)) if costs and spec.schedule == AUTO else None
+        return {**data, **resolved_pair(self.backend), COSTS: own}
 
 
 @dataclass(frozen=True)
@@ -111,11 +116,12 @@ def prepared(specs: Sequence[RunSpec]) -> Pair:
 
 
 def checked(specs: Sequence[RunSpec]) -> Prepared:
-    backend = Native(*specs)
+    backend = backend_for(specs)
+    if any(spec.schedule == AUTO for spec in specs):
+        networks_of(backend, "--k auto")
     prompts: dict[RunSpec, PromptSet] = {}
     for group in grouped(specs, lambda spec: spec.baseline):
         prompts |= dict.fromkeys(group, prompts_of(group, backend))
-    backend.longest = max(len(prompt.ids) for found in prompts.values() for prompt in found.prompts)
     return Prepared(specs, backend, prompts)
 
 
@@ -124,7 +130,7 @@ def read_costs(text: str) -> Costs:
     return Costs(**{**found, "verify": tuple(found["verify"])})
 
 
-def prompts_of(group: Sequence[RunSpec], backend: Native) -> PromptSet:
+def prompts_of(group: Sequence[RunSpec], backend: Backend) -> PromptSet:
     """The prompts of cells with a common baseline: they leave room for the new tokens and the longest draft of any.
 
     Where `until_ci` decides how many are decoded, they come in an order of the seed, so that any first part is fair.
@@ -145,25 +151,10 @@ def prompts_of(group: Sequence[RunSpec], backend: Native) -> PromptSet:
     return found.in_order(sorted(range(len(found.prompts)), key=lambda row: digest(spec.seed, row)))
 
 
-def roles(backend: Native) -> dict[str, Any]:
-    """What the pair resolved to, as columns. `scale_model` names the roles that are scale models; empty if none is."""
-    scaled = [f"{name} {called}" for name, role in backend.roles.items() if (called := label(role.config))]
-    found: dict[str, Any] = {"tier_resolved": backend.tier.name, "scale_model": ", ".join(scaled)}
-    for name, role in backend.roles.items():
-        prefix = "" if name == "target" else f"{name}_"
-        found |= {
-            f"{name}_source": shipped_source(role.checkpoint.source),
-            f"{name}_commit": backend.commits.get(name) or role.checkpoint.revision,
-            f"{prefix}dtype_resolved": str(role.dtype).removeprefix("torch."),
-        }
+def resolved_pair(backend: Backend) -> dict[str, Any]:
+    """What the names of a loaded pair stood for and where it is measured, as columns."""
     machine = environment(backend.device)
-    return found | {name: machine[name] for name in MACHINE}
-
-
-def shipped_source(source: str) -> str:
-    """A checkpoint's place; of a shipped one the place inside the package, which is the same on every machine."""
-    path = Path(source)
-    return str(Path("specbench", path.relative_to(PACKAGE))) if path.is_relative_to(PACKAGE) else source
+    return backend.describe() | {name: machine[name] for name in MACHINE}
 
 
 def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) -> None:

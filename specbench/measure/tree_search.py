@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import yaml
 
-from specbench.backends.native import Native
+from specbench.backends.base import Backend, Networks
 from specbench.data.prompts import Prompt, load_prompts
 from specbench.decoding.decode import begin
 from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Top
@@ -74,7 +74,7 @@ def search(places: Places, context: int, costs: Costs, nodes: int, depth: int, a
     return Found(places, context, costs, sizes, best, chain, trees.tree(best.nodes, best.depth))
 
 
-def check_room(backend: Native, nodes: int) -> None:
+def check_room(backend: Backend, nodes: int) -> None:
     """UsageError if no pass over so many nodes fits behind a text."""
     if nodes + 1 >= backend.context:
         raise UsageError(
@@ -83,7 +83,7 @@ def check_room(backend: Native, nodes: int) -> None:
         )
 
 
-def prompts_of(backend: Native, spec: RunSpec, children: int) -> list[Prompt]:
+def prompts_of(backend: Backend, spec: RunSpec, children: int) -> list[Prompt]:
     """The prompts of a spec that leave room for the new tokens and the wide tree."""
     room = sum(children**level for level in range(1, LEVELS + 1))
     longest = backend.context - spec.max_new_tokens - room - 1
@@ -92,7 +92,7 @@ def prompts_of(backend: Native, spec: RunSpec, children: int) -> list[Prompt]:
 
 
 def measure(
-    backend: Native,
+    networks: Networks,
     work: Sequence[tuple[RunSpec, Sequence[Prompt]]],
     children: int,
     watch: Callable[[RunSpec], None] = lambda spec: None,
@@ -101,13 +101,13 @@ def measure(
     tested, accepted = 0, [0] * children
     for spec, prompts in work:
         watch(spec)
-        models = backend.models(spec)
+        models = networks.models(spec)
         drafter = Expand(models["draft"], LEVELS, [children] * LEVELS, branching_of(spec))
         method = Speculate(drafter, models["target"], Rejection())
         for prompt in prompts:
-            rng = backend.source(spec, [seed_of(spec, prompt.id, 0, "method")])
-            with backend.gradless():
-                for step in steps(method, prompt.ids, spec.max_new_tokens, backend.eos(spec), rng, backend.device):
+            rng = networks.source(spec, [seed_of(spec, prompt.id, 0, "method")])
+            with networks.gradless():
+                for step in steps(method, prompt.ids, spec.max_new_tokens, networks.eos(spec), rng, networks.device):
                     seen = places_of(step)
                     tested += seen.tested
                     accepted = [a + b for a, b in zip(accepted, seen.accepted, strict=False)]
@@ -136,11 +136,11 @@ def places_of(step: Step) -> Places:
     return Places(int(step.round.tested[0]), tuple(counts))
 
 
-def costs_at(backend: Native, spec: RunSpec, context: int, nodes: int, repeat: int) -> tuple[int, Costs]:
+def costs_at(networks: Networks, spec: RunSpec, context: int, nodes: int, repeat: int) -> tuple[int, Costs]:
     """What a round costs at this length of the context, or the nearest that the models hold; with that length."""
     widths = [width for width in range(1, nodes + 2) if width <= 9 or width % 4 == 1 or width == nodes + 1]
-    (length,) = fitting([context], nodes + 1, backend)
-    return length, calibrate(backend, [length], widths, repeat, spec.seed, spec=spec).costs(length)
+    (length,) = fitting([context], nodes + 1, networks)
+    return length, calibrate(networks, [length], widths, repeat, spec.seed, spec=spec).costs(length)
 
 
 def method_file(found: Found, spec: RunSpec, data: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import torch
 import yaml
 from transformers import LlamaForCausalLM
 
-from specbench.backends.native import Native
+from specbench.backends.native import open_pair
 from specbench.backends.roles import behind, kept_layers, trail
 from specbench.cli.parsing import with_models
 from specbench.errors import UsageError
@@ -274,14 +274,14 @@ def test_a_model_has_the_dtype_of_drafts_and_may_bound_the_context(pair: Pair, s
     file = method_file(tmp_path, merge_of("draft", "second"))
     pairs = {"target": str(pair.target), "draft": str(pair.draft), "model": {"second": str(second)}}
     spec = RunSpec(**pairs, method=str(file), dtype="float64")
-    assert {str(role.dtype) for role in Native(spec).roles.values()} == {"torch.float64"}
-    roles = Native(spec.with_(draft_dtype="bfloat16")).roles
+    assert {str(role.dtype) for role in open_pair([spec]).pair.roles.values()} == {"torch.float64"}
+    roles = open_pair([spec.with_(draft_dtype="bfloat16")]).pair.roles
     assert {name: str(role.dtype) for name, role in roles.items()} == {
         "target": "torch.float64", "draft": "torch.bfloat16", "second": "torch.bfloat16",
     }  # fmt: skip
     config = json.loads((second / "config.json").read_text())
     (second / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32}))
-    backend = Native(spec)
+    backend = open_pair([spec])
     (second / "config.json").write_text(json.dumps(config))
     assert backend.context == 32
     assert "the second reads 32 tokens only" in backend.warnings[0]

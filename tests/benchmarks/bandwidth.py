@@ -111,7 +111,7 @@ def measure(bench: Bench) -> list[Sheet]:
         machine[name] += values
     best = max(median(values) for values in machine.values())
     about = f"{args.pair}, {args.dtype}, {len(prompts)} prompts, {args.new} new tokens"
-    network = first.networks["target"]
+    network = first.network("target")
     rows = [row(tier, found, prompts, network, best) for tier, found in traces.items()]
     return [
         Sheet(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.backends.native import Native
+from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt
 from specbench.decoding.decode import decode
 from specbench.decoding.randomness import Source
@@ -53,7 +53,8 @@ def main() -> None:
     options.add_argument("--k", type=harness.numbers, default=[2, 4, 8], help="lookaheads (2,4,8)")
     options.set_defaults(dtype="float32")
     bench = harness.begin("block", "Block verification against token by token", options.parse_args())
-    native = Native(spec := spec_of(bench, temperature=1.0, k=max(bench.args.k)))
+    spec = spec_of(bench, temperature=1.0, k=max(bench.args.k))
+    native = open_pair([spec])
     native.load()
     prompts = prompts_for(native, spec)
     rows = [row(native, spec.with_(k=k), prompts) for k in bench.args.k]

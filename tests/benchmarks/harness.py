@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from specbench.backends.native import Native
+from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt, load_prompts
 from specbench.measure.order import order_of
 from specbench.models.checkpoints.loading import resolve_device
@@ -132,12 +132,12 @@ def natives(spec: RunSpec, tiers: Sequence[str]) -> dict[str, Native]:
     """The pair of a spec in several tiers, on the same weights."""
     found: dict[str, Native] = {}
     for tier in tiers:
-        found[tier] = native = Native(spec.with_(tier=tier))
+        found[tier] = native = open_pair([spec.with_(tier=tier)])
         first = found[tiers[0]]
         if native is first:
             say(f"loading {spec.target}, {spec.dtype}")
             native.load()
-        native.networks, native.commits = first.networks, first.commits
+        native.modules, native.commits = first.modules, first.commits
     return found
 
 

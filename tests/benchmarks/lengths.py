@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench.backends.native import Native
+from specbench.backends.native import Native, open_pair
 from specbench.decoding.decode import begin as context_of
 from specbench.decoding.decode import decode, places
 from specbench.decoding.randomness import seeded
@@ -141,7 +141,7 @@ def measure(bench: Bench, folder: Path) -> list[Sheet]:
     new = (WARM + ROUNDS) * (args.k + 1)
     spec = RunSpec(target=model, draft=model, k=args.k, tier=args.tier, dtype=args.dtype, device=str(bench.device),
                    ignore_eos=True, max_new_tokens=new)  # fmt: skip
-    native = Native(spec)
+    native = open_pair([spec])
     native.load()
     specs = {"baseline": spec.with_(method=BASELINE, k=0), f"chain K={args.k}": spec}
     sheets = []

@@ -199,7 +199,7 @@ def measure(bench: Bench, dtype: str) -> tuple[list[Sheet], list[dict[str, Any]]
             say(f"preparing: ours {tier} {form}")
             arms[f"ours {tier} {form}"] = ours(native, one.with_(tier=tier), longest)
     before = {name: arm(prompts[0]).tokens for name, arm in arms.items()}
-    peers = theirs(first.networks, spec, longest, listed(args.theirs))
+    peers = theirs(first.modules, spec, longest, listed(args.theirs))
     notes = [arm.check(prompts[0], args.k) for arm in peers.values() if isinstance(arm, Assisted)]
     results = harness.interleaved(arms | peers, prompts, args.warmup, args.seed)
     disturbed = [name for name, tokens in before.items() if results[name][0].tokens != tokens]

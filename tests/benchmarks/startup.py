@@ -40,11 +40,11 @@ import torch
 stage("import torch")
 torch.set_num_threads(int(threads) or torch.get_num_threads())
 import transformers
-from specbench.backends.native import Native
+from specbench.backends.native import open_pair
 from specbench.spec import RunSpec
 stage("import transformers and specbench")
 spec = RunSpec(target=target, tier=tier, dtype=dtype, device=device, max_new_tokens=8, ignore_eos=True)
-pair = Native(spec)
+pair = open_pair([spec])
 prompt = pair.encode("def add(a, b):")
 stage("check the pair, tokenizer")
 pair.load()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specbench.backends.base import Decode
-from specbench.backends.native import Native
+from specbench.backends.native import Native, open_pair
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import WallClock
 from specbench.errors import UsageError
@@ -202,7 +202,7 @@ def test_ranges_are_written_as_in_the_options() -> None:
 
 @pytest.fixture(scope="module")
 def backend(pair: Pair) -> Native:
-    found = Native(RunSpec(target=str(pair.target), draft=str(pair.draft)))
+    found = open_pair([RunSpec(target=str(pair.target), draft=str(pair.draft))])
     found.load()
     return found
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specbench.backends.base import Scores
-from specbench.backends.native import Native
+from specbench.backends.native import open_pair
 from specbench.measure.lossless import compare_outputs, divergence, shortfall
 from specbench.models.network.causal import Causal
 from specbench.results.losslessness import Losslessness
@@ -102,7 +102,7 @@ def test_scores_are_bit_for_bit_what_an_eager_decode_computed(k: int, monkeypatc
     """In bfloat16 attention over 100 places rounds otherwise than over 128: noise must know that, or a near-tie between
     the two is taken for a mismatch."""
     spec = RunSpec(method="baseline" if k == 0 else "chain", k=k, dtype="bfloat16", max_new_tokens=24, ignore_eos=True)
-    backend = Native(spec)
+    backend = open_pair([spec])
     backend.load()
     prompt = backend.encode("def area(radius):\n    return 3.14159 * radius ** 2\n\n\n" * 4)
     passes: list[Tensor] = []
@@ -110,7 +110,7 @@ def test_scores_are_bit_for_bit_what_an_eager_decode_computed(k: int, monkeypatc
 
     def spy(self: Causal, *args: Any, **kwargs: Any) -> Tensor:
         logits = seen(self, *args, **kwargs)
-        if self.network is backend.networks["target"] and not kwargs.get("keep"):
+        if self.network is backend.network("target") and not kwargs.get("keep"):
             passes.append(logits[0])
         return logits
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from specbench.backends.native import Native
+from specbench.backends.native import open_pair
 from specbench.decoding.batch import decode_stream
 from specbench.decoding.build import build
 from specbench.decoding.decode import decode
@@ -296,7 +296,7 @@ def test_the_shipped_method_is_built_of_both_parts() -> None:
 
 def test_a_loaded_pair_shares_where_the_method_says_so() -> None:
     shared, apart = RunSpec(method="early-exit-shared"), RunSpec(method="early-exit")
-    backend = Native(shared, apart)
+    backend = open_pair([shared, apart])
     backend.load()
     assert isinstance(backend.models(shared)["target"], Resumed)
     assert isinstance(backend.models(apart)["target"], Causal)

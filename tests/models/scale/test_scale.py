@@ -8,9 +8,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, MistralConfig
 
-from specbench.backends.native import Native
+from specbench.backends.native import open_pair
 from specbench.errors import UsageError
-from specbench.measure.pair import roles
 from specbench.models.checkpoints.loading import load_config, load_model, load_tokenizer
 from specbench.models.checkpoints.pairs import Checkpoint, default_draft, default_k, resolve
 from specbench.models.scale import growth
@@ -126,7 +125,7 @@ def test_a_scale_model_has_the_draft_of_its_original_in_the_shape_that_goes_with
 
 def test_the_default_drafts_of_the_shipped_target_fit_it() -> None:
     for name in set(shapes()) - {"llama-68m", "llama-160m"}:
-        backend = Native(RunSpec(target=f"demo@{name}"))
+        backend = open_pair([RunSpec(target=f"demo@{name}")])
         drafted = load_config(resolve(default_draft(f"demo@{name}") or ""))
         assert backend.context == min(find(name).max_position_embeddings, drafted.max_position_embeddings)
         assert backend.width == find(name).vocab_size
@@ -225,7 +224,7 @@ def test_a_damaged_mark_is_a_mark_all_the_same(told: object, called: str) -> Non
     ],
 )
 def test_a_column_names_the_roles_that_are_scale_models(target: str, draft: str, column: str) -> None:
-    assert roles(Native(RunSpec(target=target, draft=draft)))["scale_model"] == column
+    assert open_pair([RunSpec(target=target, draft=draft)]).describe()["scale_model"] == column
 
 
 LINE = f"scale model: {LABELLED}: the function of the small model at the cost of the shape"

@@ -1,0 +1,73 @@
+"""From the specs of a pair to its checkpoints, checked without weights: that they exist and fit together.
+
+Knows names, configurations and tokenizers; must not know weights or how anything is decoded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import torch
+
+from specbench.backends.roles import Role, checkpoint_of, depth, half, kept_layers, named_by
+from specbench.models.checkpoints import check, loading, pairs
+from specbench.models.execution import compiled
+from specbench.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class CheckedPair:
+    """The models of some specs that differ in nothing that concerns checkpoints.
+
+    kept: of every model that is a part of another one, the role that it is a part of and the layers that are kept.
+    """
+
+    device: torch.device
+    roles: dict[str, Role]
+    kept: dict[str, tuple[str, list[int]]]
+    context: int
+    warnings: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """The length of a row of the target's logits."""
+        return int(self.roles["target"].config.get_text_config(decoder=True).vocab_size)
+
+
+def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> CheckedPair:
+    """Read configurations and tokenizers. Raises UsageError or UnusableModelError for what does not fit."""
+    spec, named = specs[0], named_by(specs)
+    target = role_of(checkpoint_of("target", spec), spec.dtype, device, tier)
+    alone = CheckedPair(device, {"target": target}, {}, check.context_length(target.config), ())
+    names = sorted({names[-1] for names in named.values()} - {"target"})
+    pair = reduce(lambda found, name: joined(found, name, spec, tier), names, alone)
+    kept = {
+        name: (trail[-1], kept_layers(trail, depth(pair.roles[trail[-1]])))
+        for name, trail in named.items()
+        if name not in pair.roles
+    }
+    return replace(pair, kept=kept)
+
+
+def joined(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> CheckedPair:
+    """The pair with a model that drafts, by the name of its role; refused where it does not fit the target."""
+    target = pair.roles["target"]
+    role = role_of(checkpoint_of(name, spec), spec.draft_dtype or spec.dtype, pair.device, tier)
+    if spec.draft_dtype is None:
+        role = replace(role, dtype=target.dtype)  # two dtypes in one pair would inflate c
+    report = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
+    return replace(
+        pair,
+        roles={**pair.roles, name: role},
+        context=min(pair.context, report.context),
+        warnings=(*pair.warnings, *report.warnings),
+    )
+
+
+def role_of(checkpoint: pairs.Checkpoint, dtype: str, device: torch.device, tier: str) -> Role:
+    """A checkpoint as it resolves; in the tier compile a half-precision one computes in bfloat16 where that is fast."""
+    config = loading.load_config(checkpoint)
+    tokenizer = loading.load_tokenizer(checkpoint)
+    if dtype == "auto" and tier == "compile" and half(config) and compiled.fast_bfloat16(device):
+        dtype = "bfloat16"
+    return Role(checkpoint, config, tokenizer, loading.resolve_dtype(dtype, config, device))

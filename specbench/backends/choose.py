@@ -1,0 +1,14 @@
+"""Which engine measures a pair: the only place that knows all of them by name."""
+
+from collections.abc import Callable, Sequence
+
+from specbench.backends import native
+from specbench.backends.base import Backend
+from specbench.spec import RunSpec
+
+BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {native.NAME: native.open_pair}
+
+
+def backend_for(specs: Sequence[RunSpec]) -> Backend:
+    """The backend of one pair, checked without weights. Raises UsageError or UnusableModelError."""
+    return BACKENDS[native.NAME](specs)
