@@ -4,13 +4,12 @@ Knows rounds, and how functions are compiled or captured; must not know specs, p
 """
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms
 from specbench.decoding.replay import Replayed
@@ -91,8 +90,8 @@ class Tier:
         A pass of another shape runs as it is later on: compiling it would be part of somebody's time.
         """
         method = rounds.method
-        if isinstance(method.drafter, ModelDrafter):
-            self._widths(method, method.drafter, context, source)
+        if method.drafter.drawn and not method.drafter.branches:
+            self._widths(method, context, source)
         places = context.seq.shape[1] - method.drafter.room - 2
         for number in range(TEXTS + AGAIN):
             made, prompt = self._gate.made, made_up(number, places)
@@ -103,12 +102,12 @@ class Tier:
         self._gate.open = False
         return rounds
 
-    def _widths(self, method: Speculate, drafter: ModelDrafter, context: Context, source: FromUniforms) -> None:
-        """Verification of every width, which no text can be relied on to bring, and the two widths of a draft."""
+    def _widths(self, method: Speculate, context: Context, source: FromUniforms) -> None:
+        """Verification of every width, which no text can be relied on to bring, and the widths of a draft of two."""
         method.start(context)
-        for width in range(drafter.room + 1):
+        for width in range(method.drafter.depth + 1):
             method.model.probs(context, TokenTree.chain(context.seq.new_zeros((context.rows, width))))
-        drafter.model.sample(context, 2, source)
+        method.drafter.propose(replace(context, last=context.last + 2), 2, source)
 
 
 def made_up(number: int, places: int) -> list[int]:

@@ -4,6 +4,7 @@ Knows the protocols of `types`; must not know Hugging Face, prompts as text, or 
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,9 @@ class Speculate:
     verifier: Verifier
     length: int = 1
     clock: Laps = field(default_factory=NullClock, compare=False)
+    branches: ClassVar[bool] = False
+    drawn: ClassVar[bool] = True
+    adapts: ClassVar[str] = ""  # what drafts for it learns from every round inside
 
     @property
     def static(self) -> bool:
@@ -46,6 +50,10 @@ class Speculate:
     def room(self) -> int:
         # the inner sequence grows by `length` before the outer model sees it; an inner draft hangs over its end
         return self.length + self.drafter.room
+
+    @property
+    def depth(self) -> int:
+        return self.length
 
     def start(self, context: Context) -> None:
         self.model.start(context)

@@ -6,7 +6,7 @@ Notation, fixed here once: **p** is the law of the model that judges, **q** the 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -89,6 +89,11 @@ class Draft:
     valid: Tensor | None = None
     rounds: tuple[Round, ...] = ()
     drafted: Tensor | None = None
+
+    @staticmethod
+    def empty(context: Context) -> "Draft":
+        """A draft without a token."""
+        return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
 
     @property
     def levels(self) -> Tensor:
@@ -194,7 +199,8 @@ class Network(Model, Protocol):
 class Drafter(Protocol):
     """Proposes a token tree and says honestly what each token was drawn from.
 
-    It may stop before it draws or after keeping what it drew, but never drops a drawn token because of what it is.
+    It may stop before it draws or after keeping what it drew, but never drops a drawn token because of what it is. Its
+    properties declare what a method needs to know of it; they are read before any model is loaded.
     """
 
     @property
@@ -204,7 +210,28 @@ class Drafter(Protocol):
 
     @property
     def room(self) -> int:
-        """How many places behind the last committed token it may touch; at least the nodes of its trees."""
+        """How many places after the last committed token it may touch; at least the nodes of its trees."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """How many levels its trees have at most. Were it too few, caches would miss tokens: drafts would be worse,
+        and the distribution of what is emitted the same."""
+        ...
+
+    @property
+    def branches(self) -> bool:
+        """Whether a node of its trees may have several children."""
+        ...
+
+    @property
+    def drawn(self) -> bool:
+        """Whether any of its tokens are drawn, so that a draft comes with q; else all are point masses."""
+        ...
+
+    @property
+    def adapts(self) -> str:
+        """What decides by the verdicts on its own drafts how far it drafts, as an error names it; "" for nothing."""
         ...
 
     def start(self, context: Context) -> None:
@@ -231,8 +258,16 @@ class Drafter(Protocol):
         ...
 
 
+Judged = Literal["trees", "point trees", "chains"]
+
+
 class Verifier(Protocol):
     """Decides which path of a draft is accepted and what is emitted after it."""
+
+    @property
+    def judges(self) -> Judged:
+        """Which drafts it can judge: all trees; chains, and trees of point masses; or nothing but chains."""
+        ...
 
     @property
     def lossless(self) -> bool:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding import build
+from specbench.decoding import parts
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.rejection import TokenMatch
@@ -75,7 +75,7 @@ class Careless(TokenMatch):
 
 
 def test_a_method_that_changes_the_text_is_not_lossless(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(build.PARTS, "TokenMatch", Careless)
+    monkeypatch.setitem(parts.PARTS, "TokenMatch", Careless)
     found = run("-q", "--method", "token-match")
     assert (found.code, found.table()[0]["lossless"]) == (5, "MISMATCH")
     assert "differs from the baseline's beyond numerical noise" in found.line

@@ -24,8 +24,7 @@ ENUMERABLE = 50_000  # outcomes of one round
 
 def outcomes_of(drafter: Drafter, vocab: int) -> int:
     """In how many ways a round may go on: every node is drawn from the vocabulary or found, and accepted or not."""
-    way = getattr(drafter, "branching", None)
-    return ((2 * vocab) if way is None or way.drawn else 2) ** drafter.room
+    return ((2 * vocab) if drafter.drawn else 2) ** drafter.room
 
 
 @dataclass(frozen=True)

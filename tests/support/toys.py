@@ -156,6 +156,19 @@ class Tree:
     widths: tuple[int, ...]
     how: str = "iid"
     static: ClassVar[bool] = False  # the host's budget says how many levels there are
+    adapts: ClassVar[str] = ""
+
+    @property
+    def depth(self) -> int:
+        return len(self.widths)
+
+    @property
+    def branches(self) -> bool:
+        return any(width > 1 for width in self.widths)
+
+    @property
+    def drawn(self) -> bool:
+        return self.how != "top"
 
     @property
     def room(self) -> int:

@@ -4,16 +4,15 @@ Knows the drafters by what they share, and how much of a text one lacks that ano
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
-from specbench.decoding.drafters.lookup import PromptLookup
-from specbench.decoding.drafters.maxgram import Maxgram
-from specbench.decoding.drafters.merge import levels, merged_laws, merged_valid
-from specbench.decoding.drafters.schedule import Confidence, Constant
+from specbench.decoding.drafters.chain import ModelDrafter
+from specbench.decoding.drafters.lookup import Lookup
+from specbench.decoding.drafters.merge import merged_laws, merged_valid
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Laps, NullClock
@@ -34,17 +33,19 @@ class Relay:
 
     legs: Sequence[Drafter]
     clock: Laps = field(default_factory=NullClock, compare=False)
+    branches: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if not self.legs:
             raise ValueError("legs: expected one or more, found none")
         for leg in self.legs:
-            if getattr(leg, "branches", False):
+            if leg.branches:
                 raise ValueError(f"legs: {type(leg).__name__} drafts trees, which nothing can continue: take a chain")
-            if isinstance(leg, ModelDrafter) and not isinstance(leg.schedule, Constant | Confidence):
+            if leg.adapts:
                 raise ValueError(
-                    f"legs: the schedule {type(leg.schedule).__name__.lower()} learns from a verdict on its own draft, "
-                    "and these are judged as one: choose --schedule constant or confidence"
+                    f"legs: {leg.adapts} learns from a verdict on its own draft, and these are judged as one: "
+                    "choose --schedule constant or confidence"
                 )
 
     @property
@@ -53,12 +54,15 @@ class Relay:
 
     @property
     def room(self) -> int:
-        return max(sum(map(levels, self.legs[:i])) + leg.room for i, leg in enumerate(self.legs))
+        return max(depth(self.legs[:i]) + leg.room for i, leg in enumerate(self.legs))
 
     @property
-    def deepest(self) -> int:
-        """How many tokens its chains have at most."""
-        return sum(map(levels, self.legs))
+    def depth(self) -> int:
+        return depth(self.legs)
+
+    @property
+    def drawn(self) -> bool:
+        return any(leg.drawn for leg in self.legs)
 
     def start(self, context: Context) -> None:
         for leg in self.legs:
@@ -69,7 +73,7 @@ class Relay:
             leg.admit(context, row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        inner = context.fork(self.deepest + 1)  # a token of a round is never drafted: here it is one behind all legs
+        inner = context.fork(self.depth + 1)  # a token of a round is never drafted: here it is one behind all legs
         drafts: list[Draft] = []
         for place, leg in enumerate(self.legs):
             left = None if budget is None else budget - sum(draft.tree.size for draft in drafts)
@@ -80,7 +84,7 @@ class Relay:
             drafts.append(draft)
             # what the first token of the next leg takes is counted from here
             self.clock.lap("leg", draft.tree.ids if draft.tree.size else context.pos)
-        return packed(drafts) if drafts else NoDraft().propose(context, budget, rng)
+        return packed(drafts) if drafts else Draft.empty(context)
 
     def foreign(self, place: int, static: bool) -> int:
         """How many tokens before the last a leg's models may lack besides those that they would if it drafted alone.
@@ -90,7 +94,7 @@ class Relay:
         commit what was left at the first of them: at most one token more than the earlier legs draft, and that one is
         either the last of all or in the lag already, as after a round without a budget for any draft (`Speculate`).
         """
-        earlier, later = (sum(map(levels, legs)) for legs in (self.legs[:place], self.legs[place + 1 :]))
+        earlier, later = depth(self.legs[:place]), depth(self.legs[place + 1 :])
         return later + earlier * (1 if static else 2)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
@@ -99,6 +103,11 @@ class Relay:
     def select(self, rows: Tensor) -> None:
         for leg in self.legs:
             leg.select(rows)
+
+
+def depth(legs: Sequence[Drafter]) -> int:
+    """How many levels they draft together, one after the other."""
+    return sum(leg.depth for leg in legs)
 
 
 def append(context: Context, draft: Draft) -> None:
@@ -120,49 +129,44 @@ def packed(drafts: Sequence[Draft]) -> Draft:
     return Draft(TokenTree.chain(ids), q, valid, tuple(one for draft in drafts for one in draft.rounds), drafted)
 
 
-@dataclass(frozen=True)
-class Cascade:
-    """The composition that a k-matrix stands for (Chen et al. 2023, arXiv 2312.11462, Alg. 1); `models` from the best
-    to the cheapest, `statistical` a drafter without one, whose own k does not count.
+def cascade(
+    models: Sequence[Model], statistical: Lookup, k: Sequence[Sequence[int]], clock: Laps | None = None
+) -> Drafter:
+    """The drafter that a k-matrix stands for (Chen et al. 2023, arXiv 2312.11462, Alg. 1); `models` from the best to
+    the cheapest, `statistical` a drafter without one, whose own k does not count.
 
     k[0][j] tokens come from model j, in this order, and k[0][-1] from the statistical drafter; model j is itself sped
     up by the cascade of the models after it, with the matrix from row and column j + 1 on. 0 leaves a leg out; below
     the diagonal there are only zeros. Every level is exact, also when sampling: the published code decodes greedily
     only, lets inner levels accept what their model would not emit, and drafts on until there are at least as many.
+    ValueError for a matrix of another form.
     """
+    legs = len(models) + 1
+    if len(k) != legs or any(len(row) != legs for row in k):
+        raise ValueError(f"k: expected {legs} rows of {legs} numbers, one for each model and one more")
+    if any(number for place, row in enumerate(k) for number in row[:place]):
+        raise ValueError("k: expected zeros below the diagonal: no level is sped up by a dearer one")
+    if not any(k[0]):
+        raise ValueError("k: nothing drafts for the target: the first row has only zeros")
+    return _level(models, statistical, k, clock or NullClock())
 
-    models: Sequence[Model]
-    statistical: Drafter
-    k: Sequence[Sequence[int]]
-    clock: Laps = field(default_factory=NullClock, compare=False)
 
-    def __post_init__(self) -> None:
-        legs = len(self.models) + 1
-        if not isinstance(self.statistical, Maxgram | PromptLookup):
-            raise ValueError("statistical: expected Maxgram, PromptLookup or SuffixLookup")
-        if len(self.k) != legs or any(len(row) != legs for row in self.k):
-            raise ValueError(f"k: expected {legs} rows of {legs} numbers, one for each model and one more")
-        if any(number for place, row in enumerate(self.k) for number in row[:place]):
-            raise ValueError("k: expected zeros below the diagonal: no level is sped up by a dearer one")
-        if not any(self.k[0]):
-            raise ValueError("k: nothing drafts for the target: the first row has only zeros")
+def _level(models: Sequence[Model], statistical: Lookup, k: Sequence[Sequence[int]], clock: Laps) -> Drafter:
+    """What drafts for the model before `models`, by the first row of a matrix; its phases are on `clock`."""
+    legs: list[Drafter] = []
+    for place, (model, length) in enumerate(zip(models, k[0], strict=False)):
+        if length:
+            rest = [row[place + 1 :] for row in k[place + 1 :]]
+            legs.append(_leg(model, length, models[place + 1 :], statistical, rest, clock))
+    if k[0][-1]:
+        legs.append(statistical.of_length(k[0][-1]))
+    return legs[0] if len(legs) == 1 else Relay(legs, clock)
 
-    def composition(self) -> Drafter:
-        """The drafter that it stands for."""
-        return self._level(0, self.clock)
 
-    def _level(self, row: int, clock: Laps) -> Drafter:
-        """What drafts for the model above column `row`, whose phases are on `clock`."""
-        numbers = self.k[row]
-        legs = [self._leg(j, numbers[j], clock) for j in range(row, len(self.models)) if numbers[j]]
-        if numbers[-1]:
-            assert isinstance(self.statistical, Maxgram | PromptLookup)
-            legs.append(replace(self.statistical, k=numbers[-1]))
-        return legs[0] if len(legs) == 1 else Relay(legs, clock)
-
-    def _leg(self, column: int, length: int, clock: Laps) -> Drafter:
-        """`length` tokens of the model of a column, sped up by what the matrix has for it."""
-        if not any(self.k[column + 1]):
-            return ModelDrafter(self.models[column], length, clock=clock)
-        below = self._level(column + 1, clock.under("draft"))
-        return Speculate(below, self.models[column], Rejection(), length, clock)
+def _leg(
+    model: Model, length: int, cheaper: Sequence[Model], statistical: Lookup, k: Sequence[Sequence[int]], clock: Laps
+) -> Drafter:
+    """`length` tokens of a model, sped up by what the rest of the matrix has for it."""
+    if not any(k[0]):
+        return ModelDrafter(model, length, clock=clock)
+    return Speculate(_level(cheaper, statistical, k, clock.under("draft")), model, Rejection(), length, clock)

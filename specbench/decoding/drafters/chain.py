@@ -13,15 +13,8 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Model, Verdict
 
 
-@dataclass(frozen=True)
-class NoDraft:
-    """Proposes nothing: with it the loop is autoregressive decoding."""
-
-    static: ClassVar[bool] = True
-
-    @property
-    def room(self) -> int:
-        return 0
+class Memoryless:
+    """What a drafter does that keeps nothing from round to round: the text is all it knows."""
 
     def start(self, context: Context) -> None:
         return
@@ -29,14 +22,48 @@ class NoDraft:
     def admit(self, context: Context, row: int) -> None:
         return
 
-    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
-
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return
 
     def select(self, rows: Tensor) -> None:
         return
+
+
+class Guesses:
+    """What is declared of chains of at most `k` tokens that are looked up, not drawn: all are point masses."""
+
+    k: int
+    static: ClassVar[bool] = True
+    branches: ClassVar[bool] = False
+    drawn: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
+
+    @property
+    def room(self) -> int:
+        return self.k
+
+    @property
+    def depth(self) -> int:
+        return self.k
+
+    def width(self, budget: int | None) -> int:
+        """How many tokens the chains of a round have."""
+        return self.k if budget is None else min(self.k, budget)
+
+
+@dataclass(frozen=True)
+class NoDraft(Memoryless):
+    """Proposes nothing: with it the loop is autoregressive decoding."""
+
+    static: ClassVar[bool] = True
+    room: ClassVar[int] = 0
+    depth: ClassVar[int] = 0
+    branches: ClassVar[bool] = False
+    drawn: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        return Draft.empty(context)
 
 
 @dataclass(frozen=True)
@@ -51,14 +78,24 @@ class ModelDrafter:
     k: int
     schedule: Schedule = field(default_factory=Constant)
     clock: Laps = field(default_factory=NullClock, compare=False)
+    branches: ClassVar[bool] = False
+    drawn: ClassVar[bool] = True
 
     @property
     def static(self) -> bool:
-        return isinstance(self.schedule, Constant) and self.model.static
+        return self.schedule.static and self.model.static
 
     @property
     def room(self) -> int:
         return self.k
+
+    @property
+    def depth(self) -> int:
+        return self.k
+
+    @property
+    def adapts(self) -> str:
+        return f"the schedule {type(self.schedule).__name__.lower()}" if self.schedule.learns else ""
 
     def start(self, context: Context) -> None:
         self.model.start(context)
@@ -71,7 +108,7 @@ class ModelDrafter:
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         chain = Reach.of_round(self.schedule, context, self.k, budget)
         if chain.width < 1:
-            return NoDraft().propose(context, budget, rng)
+            return Draft.empty(context)
 
         def after(ids: Tensor, logits: Tensor) -> bool:
             if chain.drawn == 0:
@@ -131,6 +168,17 @@ class Reach:
         if self.reach is None:
             return None
         return torch.arange(self.drawn, device=self.reach.device) < self.reach.unsqueeze(1)
+
+
+def chain(ids: Tensor, context: Context, budget: int | None, there: Tensor | None = None) -> Draft:
+    """Point masses ids [B, n] as a chain, of which every row has what it can use: of those that are `there` [B, n]."""
+    tree = TokenTree.chain(ids)
+    if there is None and context.rows == 1 and budget is not None:
+        return Draft(tree)  # the only row has a budget of its own; of several one may have less left than the others
+    usable = torch.arange(tree.size, device=ids.device) < drawable(context, tree.size).unsqueeze(1)
+    if there is None:
+        return Draft(tree, None, usable)
+    return Draft(tree, None, there & usable, drafted=there.sum(1))
 
 
 def drawable(context: Context, most: int) -> Tensor:

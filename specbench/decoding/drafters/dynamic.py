@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import NoDraft, drawable
-from specbench.decoding.drafters.tree import Branching, Grown, Top, settle
+from specbench.decoding.drafters.chain import drawable
+from specbench.decoding.drafters.tree import Grown, settle
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree, constant
 from specbench.decoding.types import Context, Draft, Model, Verdict
@@ -32,7 +32,8 @@ class Dynamic:
     width: int
     nodes: int
     static: ClassVar[bool] = False
-    branching: ClassVar[Branching] = Top()
+    drawn: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if min(self.width, self.nodes) < 1:
@@ -44,8 +45,11 @@ class Dynamic:
         return self.width * (1 + max(self.k - 1, 0) * self.width) if self.k else 0
 
     @property
+    def depth(self) -> int:
+        return self.k
+
+    @property
     def branches(self) -> bool:
-        """Whether a node may have several children, so that no rule for chains can judge it."""
         return self.width > 1
 
     def start(self, context: Context) -> None:
@@ -56,7 +60,7 @@ class Dynamic:
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         if min(self.k, self.k if budget is None else budget) < 1:
-            return NoDraft().propose(context, budget, rng)
+            return Draft.empty(context)
         found = Candidates.of_root(context)
         for level in range(self.k):
             fed = found.fed.size and len(found.frontier)

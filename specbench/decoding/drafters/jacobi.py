@@ -4,19 +4,17 @@ Guesses are point masses: nothing is drawn. Knows the algebra; must not know mod
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import NoDraft, drawable
+from specbench.decoding.drafters.chain import Guesses, chain
 from specbench.decoding.randomness import Source
-from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
 
 
 @dataclass
-class Jacobi:
+class Jacobi(Guesses):
     """A chain of k guesses, each the target's most probable token after the guesses of the round before it (parallel
     fixed-point iteration; Santilli et al. 2023, arXiv 2305.10427; Fu et al. 2024, arXiv 2402.02057, §2).
 
@@ -26,12 +24,7 @@ class Jacobi:
     """
 
     k: int
-    static: ClassVar[bool] = True
     _guess: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, k]
-
-    @property
-    def room(self) -> int:
-        return self.k
 
     def start(self, context: Context) -> None:
         last = context.seq.gather(1, context.pos.unsqueeze(1))
@@ -42,12 +35,11 @@ class Jacobi:
         self._guess[row] = context.seq[row].index_select(0, context.pos[row : row + 1])
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        width = self.k if budget is None else min(self.k, budget)
+        width = self.width(budget)
         if width < 1:
-            return NoDraft().propose(context, budget, rng)
+            return Draft.empty(context)
         assert self._guess is not None, "start() comes before any other call"
-        usable = torch.arange(width, device=context.pos.device) < drawable(context, width).unsqueeze(1)
-        return Draft(TokenTree.chain(self._guess[:, :width].clone()), None, usable)
+        return chain(self._guess[:, :width].clone(), context, budget)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         assert self._guess is not None, "start() comes before any other call"

@@ -12,7 +12,7 @@ from torch import Tensor
 from specbench.decoding.drafters.chain import drawable
 from specbench.decoding.drafters.jacobi import kept
 from specbench.decoding.randomness import Source
-from specbench.decoding.tokens import ROOT, TokenTree, ancestors, constant
+from specbench.decoding.tokens import ROOT, TokenTree, ancestors, constant, topology
 from specbench.decoding.types import Context, Draft, Verdict
 
 NONE = -1  # no token
@@ -43,6 +43,7 @@ class Lookahead:
     static: ClassVar[bool] = True
     branches: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
     _window: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, n − 1, window]
     _keys: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots] first tokens
     _grams: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots, guesses, n − 1]
@@ -73,6 +74,10 @@ class Lookahead:
     @property
     def room(self) -> int:
         return len(self.parents)
+
+    @property
+    def depth(self) -> int:
+        return topology(self.parents).depth
 
     def start(self, context: Context) -> None:
         rows, length = context.seq.shape

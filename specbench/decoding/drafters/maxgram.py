@@ -3,21 +3,18 @@
 Knows token ids and one table of a model; must not know networks, or which level it drafts for.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
-from specbench.decoding.drafters.chain import NoDraft, drawable
+from specbench.decoding.drafters.chain import Guesses, Memoryless, chain
 from specbench.decoding.drafters.lookup import matched
 from specbench.decoding.randomness import Source
-from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft, Network, Verdict
+from specbench.decoding.types import Context, Draft, Network
 
 
 @dataclass(frozen=True)
-class Maxgram:
+class Maxgram(Guesses, Memoryless):
     """k tokens in every round: the continuation of the longest suffix that the text has in common with a place before
     its end, then bigrams ("max-gram", Chen et al. 2023, arXiv 2312.11462, §4.1, and its published `mag.py`).
 
@@ -34,42 +31,28 @@ class Maxgram:
     model: Network
     k: int = 10
     most: int = 32
-    static: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.most < 1:
             raise ValueError(f"most: expected 1 or more, found {self.most}")
 
-    @property
-    def room(self) -> int:
-        return self.k
+    def of_length(self, k: int) -> "Maxgram":
+        return replace(self, k=k)
 
     def start(self, context: Context) -> None:
         self.model.successors()  # here, so that no round takes the time for it
 
-    def admit(self, context: Context, row: int) -> None:
-        return
-
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        width = self.k if budget is None else min(self.k, budget)
+        width = self.width(budget)
         if width < 1:
-            return NoDraft().propose(context, budget, rng)
+            return Draft.empty(context)
         length, end = matched(context, self.most).max(1, keepdim=True)  # of equal ones the first
         period = (context.pos.unsqueeze(1) - end).clamp_min(1)  # tokens behind the match, up to the end of the text
         ahead = torch.arange(width, device=end.device)
         found = context.seq.gather(1, end + 1 + ahead % period)
         known = torch.where(length > 0, 2 * period, 0)
-        token = context.seq.gather(1, context.pos.unsqueeze(1))
-        guesses = [token]
+        guesses = [context.seq.gather(1, context.pos.unsqueeze(1))]
         for _ in range(width):
             guesses.append(self.model.successors()[guesses[-1]])
         guessed = torch.cat(guesses, 1).gather(1, (ahead - known + 1).clamp_min(0))
-        ids = torch.where(ahead < known, found, guessed)
-        alike = context.rows == 1 and budget is not None  # else a row may have less left than the others
-        return Draft(TokenTree.chain(ids), None, None if alike else ahead < drawable(context, width).unsqueeze(1))
-
-    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return
+        return chain(torch.where(ahead < known, found, guessed), context, budget)

@@ -10,12 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import ModelDrafter
-from specbench.decoding.drafters.schedule import Confidence, Constant
-from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Laps, NullClock
-from specbench.decoding.tokens import ROOT, TokenTree, topology
+from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context, Draft, Drafter, Verdict
 from specbench.decoding.verifiers.rejection import point_mass
 
@@ -32,15 +29,16 @@ class Merge:
     drafters: Sequence[Drafter]
     clock: Laps = field(default_factory=NullClock, compare=False)
     branches: ClassVar[bool] = True
+    adapts: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if not self.drafters:
             raise ValueError("drafters: expected one or more, found none")
         for part in self.drafters:
-            if isinstance(part, ModelDrafter) and not isinstance(part.schedule, Constant | Confidence):
+            if part.adapts:
                 raise ValueError(
-                    f"drafters: the schedule {type(part.schedule).__name__.lower()} learns from a verdict on its own "
-                    "draft, and these are judged together: choose --schedule constant or confidence"
+                    f"drafters: {part.adapts} learns from a verdict on its own draft, and these are judged together: "
+                    "choose --schedule constant or confidence"
                 )
 
     @property
@@ -52,9 +50,12 @@ class Merge:
         return sum(part.room for part in self.drafters)
 
     @property
-    def deepest(self) -> int:
-        """How many levels its trees have at most."""
-        return max(map(levels, self.drafters))
+    def depth(self) -> int:
+        return max(part.depth for part in self.drafters)
+
+    @property
+    def drawn(self) -> bool:
+        return any(part.drawn for part in self.drafters)
 
     def start(self, context: Context) -> None:
         for part in self.drafters:
@@ -67,7 +68,7 @@ class Merge:
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         # Alone, a drafter lacks one of the tokens that its own rounds committed, the last one drafted. Here all that
         # was accepted may have been a sibling's.
-        lag += max(self.deepest - 1, 0)
+        lag += max(self.depth - 1, 0)
         drafts = []
         for part in self.drafters:
             drafts.append(part.propose(context, budget, rng, lag))
@@ -81,19 +82,6 @@ class Merge:
     def select(self, rows: Tensor) -> None:
         for part in self.drafters:
             part.select(rows)
-
-
-def levels(drafter: Drafter) -> int:
-    """How many levels the drafts of a drafter may have. Were it too few, caches would miss tokens: drafts would be
-    worse, and the law of what is emitted the same."""
-    if isinstance(drafter, Speculate):
-        return drafter.length
-    if isinstance(drafter, Merge):
-        return drafter.deepest
-    if (parents := getattr(drafter, "parents", None)) is not None:  # a tree of a given shape
-        return topology(tuple(parents)).depth
-    k = getattr(drafter, "k", None)
-    return k if isinstance(k, int) else drafter.room  # no tree is deeper than it has nodes
 
 
 def side_by_side(drafts: Sequence[Draft]) -> Draft:

@@ -6,7 +6,7 @@ Knows counts, chances and costs as plain data; must not know models, clocks or t
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,9 @@ from specbench.theory.costs import Costs
 
 class Schedule(Protocol):
     """The rule of one drafter. Its state is one entry per row [B]; rows and sequences know nothing of each other."""
+
+    static: ClassVar[bool]  # every draft has k tokens, and the host reads nothing
+    learns: ClassVar[bool]  # needs the verdict on the drafter's own drafts, not on drafts that others share
 
     def start(self, context: Context, k: int) -> None:
         """Forget everything: new sequences begin. No draft is longer than k."""
@@ -51,6 +54,9 @@ class Schedule(Protocol):
 class Constant:
     """Always k tokens. The host reads nothing."""
 
+    static: ClassVar[bool] = True
+    learns: ClassVar[bool] = False
+
     def start(self, context: Context, k: int) -> None:
         return
 
@@ -81,6 +87,8 @@ class Confidence:
     """
 
     threshold: float = 0.4
+    static: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
 
     def start(self, context: Context, k: int) -> None:
         return
@@ -114,6 +122,8 @@ class Heuristic:
     """
 
     begin: int = 5
+    static: ClassVar[bool] = False
+    learns: ClassVar[bool] = True
     _k: int = field(default=0, init=False, repr=False, compare=False)
     _lookahead: Tensor = field(init=False, repr=False, compare=False)
 
@@ -161,6 +171,8 @@ class Marginal:
     """
 
     costs: Costs = UNMEASURED
+    static: ClassVar[bool] = False
+    learns: ClassVar[bool] = True
     _rounds: Tensor = field(init=False, repr=False, compare=False)  # [k] cost of a round by its lookahead
     _tests: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: the prior, then every position
     _hits: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: chances of acceptance summed over tests

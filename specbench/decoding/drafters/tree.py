@@ -13,9 +13,9 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import NoDraft, drawable
+from specbench.decoding.drafters.chain import drawable
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.tokens import ROOT, Level, Parent, TokenTree, constant, levels
+from specbench.decoding.tokens import ROOT, Level, Parent, TokenTree, constant, levels, topology
 from specbench.decoding.types import Context, Draft, Model, Verdict
 
 Children = tuple[Tensor, Tensor | None, Tensor]  # ids [B, m, w], what they were drawn from [B, m, w, V], which exist
@@ -99,6 +99,7 @@ class Planned:
     model: Model
     parents: Sequence[Parent]
     branching: Branching = field(default_factory=Distinct)
+    adapts: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if not self.parents:
@@ -114,9 +115,16 @@ class Planned:
         return len(self.parents)
 
     @property
+    def depth(self) -> int:
+        return topology(tuple(self.parents)).depth
+
+    @property
     def branches(self) -> bool:
-        """Whether a node may have several children, so that no rule for chains can judge it."""
         return len(set(self.parents)) < len(self.parents)
+
+    @property
+    def drawn(self) -> bool:
+        return self.branching.drawn
 
     def start(self, context: Context) -> None:
         self.model.start(context)
@@ -144,6 +152,7 @@ class Expand:
     k: int
     widths: Sequence[int]
     branching: Branching = field(default_factory=Independent)
+    adapts: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if min(self.widths, default=1) < 1:
@@ -158,9 +167,16 @@ class Expand:
         return sum(accumulate(self.each, mul))
 
     @property
+    def depth(self) -> int:
+        return self.k
+
+    @property
     def branches(self) -> bool:
-        """Whether a node may have several children, so that no rule for chains can judge it."""
         return any(width > 1 for width in self.each)
+
+    @property
+    def drawn(self) -> bool:
+        return self.branching.drawn
 
     @property
     def each(self) -> tuple[int, ...]:
@@ -198,7 +214,7 @@ def expansion(widths: tuple[int, ...]) -> tuple[int, ...]:
 def grow(model: Model, branching: Branching, plan: Sequence[Level], context: Context, rng: Source, lag: int) -> Draft:
     """A tree as planned, every level one pass; `lag` committed tokens before the last may be new to the model."""
     if not plan:
-        return NoDraft().propose(context, None, rng)
+        return Draft.empty(context)
     fed = TokenTree.chain(context.seq.new_zeros((context.rows, 0)))
     token, exists = context.seq, context.live.new_ones((context.rows, 1))  # of the level above; every row has the root
     ids: list[Tensor] = []

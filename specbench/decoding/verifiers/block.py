@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.types import Draft, Verdict
+from specbench.decoding.types import Draft, Judged, Verdict
 from specbench.decoding.verifiers.rejection import (  # fmt: skip
     acceptance,
     at,
@@ -34,7 +34,7 @@ class Block:
     """
 
     lossless: ClassVar[bool] = True
-    chains_only: ClassVar[bool] = True
+    judges: ClassVar[Judged] = "chains"
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         if not draft.tree.size:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree, ancestors, constant
-from specbench.decoding.types import Draft, Verdict
+from specbench.decoding.types import Draft, Judged, Verdict
 from specbench.decoding.verifiers.rejection import (
     acceptance,
     at,
@@ -39,7 +39,7 @@ class Lenient:
 
     lenience: float
     lossless: ClassVar[bool] = False
-    trees_of_points_only: ClassVar[bool] = True
+    judges: ClassVar[Judged] = "point trees"
 
     def __post_init__(self) -> None:
         if not 0 < self.lenience <= 1:
@@ -81,7 +81,7 @@ class Typical:
     epsilon: float = 0.09
     delta: float = 0.3
     lossless: ClassVar[bool] = False
-    trees_of_points_only: ClassVar[bool] = True
+    judges: ClassVar[Judged] = "point trees"
 
     def __post_init__(self) -> None:
         for name, value in (("epsilon", self.epsilon), ("delta", self.delta)):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import Rank, constant
-from specbench.decoding.types import Draft, Verdict
+from specbench.decoding.types import Draft, Judged, Verdict
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Rejection:
     """
 
     lossless: ClassVar[bool] = True
+    judges: ClassVar[Judged] = "trees"
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         ranks = draft.tree.topology.ranks
@@ -65,6 +66,7 @@ class TokenMatch:
     """
 
     lossless: ClassVar[bool] = True
+    judges: ClassVar[Judged] = "trees"
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         ranks = draft.tree.topology.ranks

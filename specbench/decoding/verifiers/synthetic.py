@@ -6,16 +6,16 @@ verifiers and draws; must not know models, clocks or where the rates come from.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import constant
-from specbench.decoding.types import Draft, Verdict, Verifier
+from specbench.decoding.types import Draft, Judged, Verdict, Verifier
 from specbench.decoding.verifiers.rejection import Rejection, overlap_along
 from specbench.errors import UsageError
 
@@ -31,7 +31,8 @@ class Synthetic:
 
     inner: Verifier
     rates: tuple[float, ...]
-    lossless = False
+    lossless: ClassVar[bool] = False
+    judges: ClassVar[Judged] = "chains"
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         chances = along(self.rates, draft)
@@ -68,7 +69,7 @@ def synthetic(method: Speculate, rates: tuple[float, ...] | None) -> Speculate:
             f"--acceptance takes the place of the chances with which Rejection accepts, and {verifier} has other ones: "
             "leave it out, or choose --method chain"
         )
-    if not isinstance(method.drafter, ModelDrafter | Speculate):
+    if method.drafter.branches or not method.drafter.drawn:
         raise UsageError(
             f"--acceptance is by position in a chain from a model, and {drafter} drafts none: "
             "leave it out, or choose --method chain"

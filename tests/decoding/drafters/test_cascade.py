@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.cascade import Cascade, Relay
+from specbench.decoding.drafters.cascade import Relay, cascade
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.lookup import PromptLookup
 from specbench.decoding.drafters.maxgram import Maxgram
@@ -185,12 +185,12 @@ def test_the_matrix_of_one_model_is_what_one_would_build_by_hand(matrix: list[li
     leg = fast(Maxgram(table, inner), model, first) if inner else ModelDrafter(model, first)
     legs = [*([leg] if first else []), *([Maxgram(table, second)] if second else [])]
     expected = legs[0] if len(legs) == 1 else Relay(legs)
-    assert Cascade([model], Maxgram(table), matrix).composition() == expected
+    assert cascade([model], Maxgram(table), matrix) == expected
 
 
 def test_the_matrix_of_the_paper_with_two_models() -> None:
     base, small, table = (Toy(random_pair(seed, 2, 3)[1]) for seed in range(3))
-    found = Cascade([base, small], Maxgram(table), [[5, 14, 10], [0, 1, 10], [0, 0, 10]]).composition()
+    found = cascade([base, small], Maxgram(table), [[5, 14, 10], [0, 1, 10], [0, 0, 10]])
     by_table = Maxgram(table, 10)
     inner = Relay([fast(by_table, small, 1), by_table])
     assert found == Relay([fast(inner, base, 5), fast(by_table, small, 14), by_table])
@@ -204,7 +204,7 @@ THREE = [[[2, 1, 3], [0, 1, 2], [0, 0, 2]], [[2, 0, 0], [0, 2, 0], [0, 0, 0]], [
 @pytest.mark.parametrize("matrix", [*MATRICES[::4], *THREE], ids=str)
 def test_greedy_text_is_the_baselines_for_every_matrix(matrix: list[list[int]]) -> None:
     def make(a: Causal, b: Causal) -> Drafter:
-        return Cascade([a, b][: len(matrix) - 1], Maxgram(b), matrix).composition()
+        return cascade([a, b][: len(matrix) - 1], Maxgram(b), matrix)
 
     expected, _ = decoded(lambda a, b: NoDraft(), Law(0), True)
     found, _ = decoded(make, Law(0), True)
@@ -214,7 +214,7 @@ def test_greedy_text_is_the_baselines_for_every_matrix(matrix: list[list[int]]) 
 @pytest.mark.parametrize("seed", range(len(KINDS)))
 def test_the_law_under_a_matrix_of_two_models_is_the_targets(seed: int) -> None:
     p, a, b = three(seed, 2, 6)
-    drafter = Cascade([Toy(a), Toy(b)], Maxgram(Toy(b)), [[1, 1, 1], [0, 1, 1], [0, 0, 1]]).composition()
+    drafter = cascade([Toy(a), Toy(b)], Maxgram(Toy(b)), [[1, 1, 1], [0, 1, 1], [0, 0, 1]])
     assert block_error(Speculate(drafter, Toy(p), Rejection()), p, 4) <= EXACT
 
 

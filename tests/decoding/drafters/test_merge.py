@@ -14,7 +14,7 @@ from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.lookup import PromptLookup
-from specbench.decoding.drafters.merge import Merge, levels, merged_laws, side_by_side
+from specbench.decoding.drafters.merge import Merge, merged_laws, side_by_side
 from specbench.decoding.drafters.schedule import Confidence, Heuristic, Marginal
 from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Top
 from specbench.decoding.loop import Speculate
@@ -138,7 +138,7 @@ def test_what_none_was_drawn_for_is_a_point_mass_and_has_no_rows() -> None:
 def test_how_deep_and_how_static_it_is() -> None:
     a = Toy(random_pair(0, 3, 3)[1])
     merge = Merge([ModelDrafter(a, 2), Expand(a, 3, (2, 2)), PromptLookup(4), nested(a, a, 2, 5)])
-    assert [levels(part) for part in (*merge.drafters, merge)] == [2, 3, 4, 5, 5]
+    assert [part.depth for part in (*merge.drafters, merge)] == [2, 3, 4, 5, 5]
     assert (merge.static, merge.branches) == (False, True)
     assert Merge([ModelDrafter(a, 2), PromptLookup(4)]).static
 
@@ -201,7 +201,7 @@ def test_every_row_is_that_of_a_network_without_a_cache(some: Parts) -> None:
     for names in ((("llama", 0), ("llama", 0), ("llama", 1)), (("llama", 0), ("gpt2", 1), ("mistral", 2))):
         traces = run(merged(some, Law(1.0), names, watched=True), PROMPTS[:2])
         rounds += sum(r.accepted > 1 for trace in traces for r in trace.rounds)
-    assert rounds or max(levels(part) for part in some(None, None)) == 1
+    assert rounds or max(part.depth for part in some(None, None)) == 1
 
 
 @pytest.mark.parametrize("length", [1, 3, 4])

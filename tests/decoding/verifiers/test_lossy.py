@@ -10,10 +10,13 @@ import torch
 import yaml
 from torch import Tensor
 
-from specbench.decoding.build import PARTS, build
+from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter
+from specbench.decoding.drafters.merge import Merge
+from specbench.decoding.drafters.tree import Expand, Top
 from specbench.decoding.loop import Speculate
+from specbench.decoding.parts import PARTS
 from specbench.decoding.randomness import FromUniforms, Stream, seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Draft, Drafter, Verdict, Verifier
@@ -76,6 +79,16 @@ def test_what_it_reports_is_how_far_the_law_of_every_token_is_off(
         outcomes = one_round(method(shape, widths, p, q, verifier), [PROMPT], len(PROMPT) + len(widths) + 1)
         found += check_every_level(outcomes, p)
     assert max(found) > 0.1
+
+
+@lossy
+def test_so_it_does_of_several_drafters_of_point_masses(verifier: Verifier) -> None:
+    """Their tree has siblings that are the same token."""
+    for seed in range(len(KINDS)):
+        p, q = random_pair(seed, 3, 3)
+        merge = Merge([Expand(Toy(q), 2, (2,), Top()), Expand(Toy(q.roll(1, 0)), 2, (1, 2), Top())])
+        assert not merge.drawn
+        check_every_level(one_round(Speculate(merge, Toy(p), verifier), [PROMPT], len(PROMPT) + 3), p)
 
 
 @lossy
