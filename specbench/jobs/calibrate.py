@@ -21,7 +21,7 @@ from specbench.results.calibration import Calibration
 from specbench.results.environment import command_line, environment, now
 from specbench.results.folder import make_folder
 from specbench.results.writing import replace_text, write_csv
-from specbench.show import run_table
+from specbench.show import run_output
 from specbench.show.records import print_numbers
 from specbench.spec import SCHEMA_VERSION, RunSpec
 
@@ -93,7 +93,7 @@ def end(made: Path, found: Calibration) -> None:
 def show(found: Calibration, style: str) -> None:
     """Print as `style`: points as csv or jsonl, everything as json, tables for readers."""
     if style in ("csv", "jsonl"):
-        sys.stdout.write(run_table.rendered(found.rows(), style))
+        sys.stdout.write(run_output.rendered(found.rows(), style))
     elif style == "json":
         sys.stdout.write(json.dumps(found.document(), indent=2) + "\n")
     elif style == "md":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
-from specbench.show import run_table
+from specbench.show import run_output
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Output:
     verbose: int = 0
 
     def __post_init__(self) -> None:
-        if self.style not in run_table.FORMATS:
-            raise UsageError(f"unknown --format {self.style!r}: choose one of {', '.join(run_table.FORMATS)}")
+        if self.style not in run_output.FORMATS:
+            raise UsageError(f"unknown --format {self.style!r}: choose one of {', '.join(run_output.FORMATS)}")
 
 
 def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:

@@ -24,7 +24,7 @@ from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import command_line, environment, now
 from specbench.results.folder import RunFolder, slug
 from specbench.results.reading import DESCRIPTION, read_run
-from specbench.show import run_table
+from specbench.show import run_output
 from specbench.show.fitting import screen
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import clean, text_in
@@ -129,7 +129,7 @@ def measure_pairs(
 
 def conclude(done: Record, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or what its exit code says."""
-    run_table.show([cell.row() for cell in done.cells], output.style, screen(), done.command)
+    run_output.print_run([cell.row() for cell in done.cells], output.style, screen(), done.command)
     say_where(done, output)
     judge(done.cells)
 

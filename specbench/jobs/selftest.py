@@ -10,7 +10,7 @@ from specbench.jobs import run
 from specbench.jobs.output import Output, output_of
 from specbench.measure import grid
 from specbench.results.cells import MEASURED
-from specbench.show import run_table
+from specbench.show import run_output
 from specbench.show import selftest as found
 from specbench.show.fitting import draw, screen
 from specbench.spec import BASELINE
@@ -44,6 +44,6 @@ def print_found(rows: list[dict[str, Any]], lines: Sequence[found.Line], notes: 
         else:
             sys.stdout.write(found.markdown(lined))
     else:
-        sys.stdout.write(run_table.rendered(rows, output.style))
+        sys.stdout.write(run_output.rendered(rows, output.style))
     if not output.quiet:
         run.say(Console(stderr=True), [f"note: {note}" for note in notes])

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
+from specbench.show.cell_text import lookahead
 from specbench.show.plots import INK, Picture, blank, errors, float_in, floats_in, legend, points, style
 from specbench.show.plots_sweep import Lines, looks
-from specbench.show.sweep_table import lookahead
 from specbench.wording import Row, grouped
 
 

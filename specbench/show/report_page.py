@@ -18,7 +18,9 @@ from specbench import __version__
 from specbench.errors import UsageError
 from specbench.results import folder, writing
 from specbench.results.cells import MEASURED
-from specbench.show import batch_table, levels_table, plots, report_parts, run_table, token_view, verdict_lines
+from specbench.show import batch_table, levels_table, plots, report_parts, token_view, verdict_lines
+from specbench.show.cell_text import cell_text
+from specbench.show.number_table import unbroken
 from specbench.show.plots import Picture
 from specbench.show.plots_why import steps_of
 from specbench.show.report_calibration import COLUMNS, CalibrationPart, calibration_part, is_calibration
@@ -100,7 +102,7 @@ def environment() -> Environment:
         "glossary": yaml.safe_load(source(found, "glossary.yaml")),
         "lines_of": lines_of,
         "steps_of": steps_of,
-        "level_labels": [label.replace("\n", " ") for label in levels_table.labels()],
+        "level_labels": list(map(unbroken, levels_table.HEADER)),
         "level_lines": level_lines,
         "measured": measured,
         "interval": interval,
@@ -109,7 +111,7 @@ def environment() -> Environment:
         "point_columns": COLUMNS,
         "verdict": verdict_lines,
         "columns": writing.column_names,
-        "batch_labels": [label.replace("\n", " ") for label, _ in batch_table.COLUMNS],
+        "batch_labels": [unbroken(label) for label, _ in batch_table.COLUMNS],
         "batch_line": batch_line,
         "label": report_parts.label,
         "token_view": token_view.fragment,
@@ -140,12 +142,12 @@ def shown(value: object) -> object:
 
 def measured(row: Row, column: str) -> Markup:
     """A column of a row as the tables show it."""
-    return number(row.get(column), run_table.cell_text(row, column), column, text_in(row, "cell"))
+    return number(row.get(column), cell_text(row, column), column, text_in(row, "cell"))
 
 
 def interval(row: Row, name: str) -> Markup:
     """The bounds of a number."""
-    if run_table.cell_text(row, f"{name}_interval") == "–":
+    if cell_text(row, f"{name}_interval") == "–":
         return Markup("–")
     return Markup("{} – {}").format(*(measured(row, f"{name}_{bound}") for bound in ("low", "high")))
 
@@ -153,7 +155,7 @@ def interval(row: Row, name: str) -> Markup:
 def exact(row: Row, column: str) -> Markup:
     """A column with more digits than the tables show, for the list of all columns."""
     value = row.get(column)
-    told = f"{value:.6g}" if isinstance(value, float) else run_table.cell_text(row, column)
+    told = f"{value:.6g}" if isinstance(value, float) else cell_text(row, column)
     return number(value, told, column, text_in(row, "cell"))
 
 
@@ -166,7 +168,7 @@ def point(row: Row, column: str) -> Markup:
 
 def batch_line(row: Row) -> list[str | Markup]:
     """A row of the table by batch; how it ended where it has no numbers."""
-    told = batch_table.line(row, run_table.cell_text)
+    told = batch_table.line(row)
     if text_in(row, "status") not in MEASURED:
         return [*told]
     names = [column for _, column in batch_table.COLUMNS]

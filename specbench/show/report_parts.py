@@ -18,10 +18,11 @@ from specbench.results.cells import MEASURED, Cell
 from specbench.results.reading import read_run
 from specbench.results.samples import speedup_of
 from specbench.results.trace_file import TokenView
-from specbench.show import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, run_table
-from specbench.show.batch_table import by_batch
+from specbench.show import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, run_notes
+from specbench.show.cell_text import lookahead, short_dataset
+from specbench.show.grouping import LOOKAHEAD, by_batch
+from specbench.show.headings import SETTINGS, caveats, heading, shared_settings
 from specbench.show.plots import Picture, float_in
-from specbench.show.sweep_table import LOOKAHEAD, caveats, heading, lookahead
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import Row, grouped, text_in
 
@@ -80,8 +81,10 @@ def run_part(path: Path) -> RunPart:
         facts=facts(run.description),
         rows=rows,
         questions=questions(run.cells, rows, text_in(run.description, "command")),
-        batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
-        notes=[*run_table.notes(rows), *unread],
+        batches=[
+            Batches(heading(b, str(b[0]["method"])), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)
+        ],
+        notes=[*run_notes.notes(rows), *unread],
         traces=views,
     )
 
@@ -125,7 +128,7 @@ def questions(cells: Sequence[Cell], rows: Sequence[Row], command: str) -> list[
     groups = grouped(zip(cells, rows, strict=True), lambda pair: key(pair[1]))
     asked = dict.fromkeys(key(r) for r in rows if text_in(r, "method") != BASELINE)
     verdicts = dict(zip(asked, recommend(with_command(rows, command)), strict=True))
-    apart = [name for name in QUESTION if name in run_table.SETTINGS and varies(rows, name)]  # besides the data set
+    apart = [name for name in QUESTION if name in SETTINGS and varies(rows, name)]  # besides the data set
     return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1])), apart) for g in groups]
 
 
@@ -137,11 +140,11 @@ def question(
     cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None, apart: Sequence[str]
 ) -> Question:
     """`apart`: the settings that tell this question from the others on the same data set."""
-    varying = [s for s in run_table.SETTINGS if varies(rows, s)]
+    varying = [s for s in SETTINGS if varies(rows, s)]
     best = best_of(cells, rows, found)
     return Question(
-        heading=" · ".join([run_table.title(rows[0]["dataset"]), *(setting(rows[0], name) for name in apart)]),
-        settings=" · ".join([run_table.constants(rows, varying), *caveats(rows)]),
+        heading=" · ".join([short_dataset(rows[0]["dataset"]), *(setting(rows[0], name) for name in apart)]),
+        settings=" · ".join([shared_settings(rows, varying), *caveats(rows)]),
         verdict=found,
         rows=rows,
         best=best[1] if best else None,
@@ -205,12 +208,12 @@ def side_by_side(parts: Sequence[RunPart]) -> Picture | None:
 def label(row: Row, rows: Sequence[Row]) -> str:
     """What tells the cell of a row from the others among `rows`: its lookahead, and the settings that vary."""
     names = {
-        "dataset": run_table.title(text_in(row, "dataset")),
+        "dataset": short_dataset(text_in(row, "dataset")),
         "method": text_in(row, "method"),
         "target": text_in(row, "target"),
     }
     first = [name for setting, name in names.items() if varies(rows, setting)]
-    others = [s for s in run_table.SETTINGS if s not in (*LOOKAHEAD, *names) and varies(rows, s)]
+    others = [s for s in SETTINGS if s not in (*LOOKAHEAD, *names) and varies(rows, s)]
     return " · ".join([*first, f"K {lookahead(row)}", *(setting(row, name) for name in others)])
 
 

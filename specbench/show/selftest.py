@@ -14,8 +14,8 @@ from scipy.special import ndtri
 from specbench.results import noise, statistics
 from specbench.results.cells import Cell
 from specbench.results.samples import by_prompt, speedup_of
+from specbench.show.cell_text import one_line, short_dataset
 from specbench.show.fitting import Fitted
-from specbench.show.run_table import shown, title
 from specbench.wording import Row
 
 LEVEL, POWER = 0.975, 0.8
@@ -109,7 +109,7 @@ def _number(value: float | None, form: str) -> str:
 
 def grid(rows: Sequence[Row], lines: Sequence[Line]) -> list[list[str]]:
     """A heading and one line per number, one column per row."""
-    heading = ["", *(shown(title(r["dataset"])) for r in rows)]
+    heading = ["", *(one_line(short_dataset(r["dataset"])) for r in rows)]
     return [heading, *([label, *(text(r) for r in rows)] for label, text in lines)]
 
 

@@ -1,18 +1,13 @@
-"""Why the measured speedup is not the predicted one, as a table: every term of the waterfall, from left to right.
+"""Why the measured speedup is not the predicted one: every term of the waterfall, from left to right.
 
-Knows rows of results.csv; the terms and what they mean stand in `specbench.theory.waterfall`.
+Knows rows of results.csv; what the terms mean is in `theory.waterfall`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from rich import box
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
-from specbench.show.fitting import Fitted
-from specbench.show.sweep_table import is_number
+from specbench.show.cell_text import is_number
+from specbench.show.number_table import NumberTable
+from specbench.wording import Row
 
 STAGES = (  # heading, column, whether it is a sum rather than a term
     ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
@@ -21,26 +16,26 @@ STAGES = (  # heading, column, whether it is a sum rather than a term
     ("host", "term_host", False), ("cali-\nbrated", "speedup_calibrated", True),
     ("cut\nrounds", "term_truncated", False), ("measured", "speedup", True),
 )  # fmt: skip
-OF_NESTS = "term_levels"  # zero of every other method, and then not shown
+OF_NESTS = "term_levels"  # zero for every other method, and then not shown
 
 
-def why_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Group | None:
+def why_table(rows: Sequence[Row], names: Sequence[str]) -> NumberTable | None:
     """One line per cell whose phases were timed; None where there is none. Terms add up to the sums beside them."""
     named = zip(rows, names, strict=True)
     timed = [(row, name) for row, name in named if all(is_number(row.get(column)) for _, column, _ in STAGES)]
     if not timed:
         return None
-    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("")
     nests = any(row[OF_NESTS] for row, _ in timed)
-    stages = [one for one in STAGES if nests or one[1] != OF_NESTS]
-    for heading, _, is_sum in stages:
-        table.add_column(heading, justify="right", style="bold" if is_sum else "")
-    for row, name in timed:
-        table.add_row(Text(name), *(stage(row[column], is_sum) for _, column, is_sum in stages))
-    return Group(Text("from the formula to the measurement, in units of speedup", style="bold"), Fitted(table))
+    stages = [stage for stage in STAGES if nests or stage[1] != OF_NESTS]
+    return NumberTable(
+        title="from the formula to the measurement, in units of speedup",
+        header=("", *(label for label, _, _ in stages)),
+        lines=[[name, *(amount(row[column], is_sum) for _, column, is_sum in stages)] for row, name in timed],
+        left=1,
+        bold_columns=frozenset(n for n, (_, _, is_sum) in enumerate(stages, start=1) if is_sum),
+    )
 
 
-def stage(value: float, is_sum: bool) -> str:
+def amount(value: float, is_sum: bool) -> str:
     """A sum as a speedup, a term with its sign."""
     return f"{value:.3f}" if is_sum else f"{value:+.3f}".replace("-", "−")

@@ -26,7 +26,7 @@ from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
 from specbench.results.trace_file import TokenView, TracedRound, TracedToken
 from specbench.results.writing import LONGEST, csv_cell
-from specbench.show import compare_export, compare_table, run_table, token_view
+from specbench.show import compare_export, compare_table, run_output, token_view
 from tests.support.hostile import FORMULA, PAYLOADS, bars, commands, elements, harmless
 from tests.support.measured import cell, sample
 from tests.support.sweeps import description
@@ -124,7 +124,7 @@ def test_the_rounds_have_every_prompt(cells: list[Cell], folder: Path) -> None:
 @pytest.mark.parametrize("colours", [False, True])
 def test_tables_and_remarks_steer_no_terminal(cells: list[Cell], colours: bool) -> None:
     rows = [c.row() for c in cells]
-    found = screen(run_table.tables(rows), colours) + "\n".join(run_table.remarks(rows))
+    found = screen(run_output.run_tables(rows), colours) + "\n".join(run_output.remarks(rows))
     assert commands(found) == []
     assert "[bold]x[/nope]" in found
     assert ":skull: :warning:" in found
@@ -132,7 +132,7 @@ def test_tables_and_remarks_steer_no_terminal(cells: list[Cell], colours: bool) 
 
 @pytest.mark.parametrize("style", ["json", "jsonl"])
 def test_json_has_the_texts_exactly(cells: list[Cell], style: str) -> None:
-    found = run_table.rendered([c.row() for c in cells], style)
+    found = run_output.rendered([c.row() for c in cells], style)
     strict = partial(json.loads, parse_constant=pytest.fail)
     rows = strict(found) if style == "json" else [strict(line) for line in found.splitlines()]
     assert found.isascii()
@@ -141,7 +141,7 @@ def test_json_has_the_texts_exactly(cells: list[Cell], style: str) -> None:
 
 def test_markdown_has_the_structure_that_harmless_text_has(cells: list[Cell]) -> None:
     render = MarkdownIt("commonmark", {"html": True}).enable("table").render
-    ours, theirs = (run_table.rendered([c.row() for c in some], "md") for some in (cells, cells_of(harmless())))
+    ours, theirs = (run_output.rendered([c.row() for c in some], "md") for some in (cells, cells_of(harmless())))
     assert commands(ours) == []
     assert bars(ours) == bars(theirs)
     assert elements(render(ours)) == elements(render(theirs))

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from specbench.show.run_table import FORMATS
+from specbench.show.run_output import FORMATS
 from tests.support.frontdoor import Command
 from tests.support.tinypair import CONTEXT, Pair, prompts
 

@@ -20,7 +20,7 @@ from specbench.results.folder import RunFolder
 from specbench.results.numbers import numbers
 from specbench.results.reading import read_run
 from specbench.results.samples import by_prompt, speedup_of
-from specbench.show import run_table
+from specbench.show import run_output
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas, optimum
 from tests.support.frontdoor import Command
@@ -233,15 +233,15 @@ def rows_of_batches() -> list[dict[str, object]]:
 def test_throughput_by_batch_is_a_table() -> None:
     rows = rows_of_batches()
     screen = io.StringIO()
-    Console(file=screen, width=110).print(run_table.tables(rows))
+    Console(file=screen, width=110).print(run_output.run_tables(rows))
     text = screen.getvalue()
     assert text.count("throughput by batch") == 1
     table = text[text.index("throughput by batch") :].splitlines()
     found = [line.split()[:2] for line in table if line.split()[:1] and line.split()[0].isdigit()]
     assert found == [["1", "2"], ["16", "2"], ["1", "4"], ["16", "4"], ["64", "4"]]
     assert "oom" in text
-    assert "throughput by batch" not in run_table.markdown(rows[:2])
-    assert run_table.markdown(rows).count("| 16 | 4 | ") == 1
+    assert "throughput by batch" not in run_output.markdown(rows[:2])
+    assert run_output.markdown(rows).count("| 16 | 4 | ") == 1
 
 
 @pytest.mark.processor

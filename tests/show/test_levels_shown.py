@@ -17,9 +17,10 @@ from specbench.measure.lossless import losslessness_of
 from specbench.metrics import Trace
 from specbench.results.losslessness import Losslessness
 from specbench.results.reading import read_run
-from specbench.show.levels_table import level_lines, levels_markdown
+from specbench.show.levels_table import level_lines, levels_table
 from specbench.show.report_page import write_report
-from specbench.show.run_table import cell_text, markdown, notes, show
+from specbench.show.run_notes import notes
+from specbench.show.run_output import markdown, print_run
 from specbench.show.verdict_lines import sentences
 from specbench.spec import RunSpec
 from tests.support.measured import baseline_trace, cell, one_round, prompt_set, sample
@@ -29,20 +30,20 @@ from tests.support.sweeps import write_run
 
 def printed(rows: list[dict[str, Any]], width: int = 110) -> str:
     file = io.StringIO()
-    show(rows, "table", Console(file=file, width=width))
+    print_run(rows, "table", Console(file=file, width=width))
     return file.getvalue()
 
 
 def test_the_tables_show_the_levels_of_nests_and_of_nothing_else() -> None:
     nested = cell(nested_sample("p1"), nested_sample("p2"), method="cascade").row()
     chain = cell(sample("p1"), sample("p2")).row()
-    assert level_lines([chain], ["a"], cell_text) == []
-    assert [line[:3] for line in level_lines([nested], ["a"], cell_text)] == [["a", "1", "0.500"], ["a", "2", "0.500"]]
+    assert level_lines([chain], ["a"]) == []
+    assert [line[:3] for line in level_lines([nested], ["a"])] == [["a", "1", "0.500"], ["a", "2", "0.500"]]
     assert "level by level" in printed([nested, chain])
     assert "inner" in printed([nested])
     assert "level by level" not in printed([chain])
     assert "inner" not in printed([chain])
-    assert levels_markdown([chain], ["a"], cell_text) == ""
+    assert levels_table([chain], ["a"]) is None
     assert "| level |" in markdown([nested])
 
 

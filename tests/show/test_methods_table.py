@@ -6,8 +6,11 @@ from typing import Any
 from rich.console import Console
 
 from specbench.results.losslessness import Losslessness
-from specbench.show.methods_table import COLUMNS, FEW, by_method, columns, line, methods_markdown
-from specbench.show.run_table import arranged, cell_text, markdown, show
+from specbench.show.cell_text import cell_text
+from specbench.show.grouping import FEW, arranged, by_method
+from specbench.show.methods_table import COLUMNS, columns, methods_table
+from specbench.show.methods_table import numbers as cells_of
+from specbench.show.run_output import markdown, print_run
 from tests.support.measured import cell, sample
 from tests.support.nests import nested_sample
 
@@ -20,7 +23,7 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
 
 def printed(found: list[dict[str, Any]]) -> str:
     file = io.StringIO()
-    show(found, "table", Console(file=file, width=150))
+    print_run(found, "table", Console(file=file, width=150))
     return file.getvalue()
 
 
@@ -40,7 +43,8 @@ def test_a_few_methods_stay_side_by_side() -> None:
 def test_every_row_is_shown_once_and_data_sets_and_temperatures_stay_apart() -> None:
     swept = [cell(sample("p1"), method="chain", k=k, dataset="swept").row() for k in (1, 2)]
     found = [*rows(), *rows(temperature=1.0), *swept, *rows(dataset="few")[:2]]
-    sweeps, methods, alone = arranged(found)
+    tables = arranged(found)
+    sweeps, methods, alone = tables.sweeps, tables.methods, tables.alone
     assert [len(group) for group in methods] == [5, 5]
     assert [len(group) for group in sweeps] == [2]
     assert len(alone) == 2
@@ -48,7 +52,7 @@ def test_every_row_is_shown_once_and_data_sets_and_temperatures_stay_apart() -> 
 
 
 def numbers(row: dict[str, Any]) -> list[str]:
-    return line(row, [name for _, name in columns([row])], cell_text)
+    return cells_of(row, [name for _, name in columns([row])])
 
 
 def test_a_nest_is_shown_level_by_level_and_a_failed_cell_with_how_it_ended() -> None:
@@ -57,20 +61,20 @@ def test_a_nest_is_shown_level_by_level_and_a_failed_cell_with_how_it_ended() ->
     assert "/" in numbers(nested)[2]
     failed = {**nested, "status": "oom"}
     assert numbers(failed)[0] == "oom"
-    assert "oom" in methods_markdown([nested, failed], cell_text)
-    assert "level inside" in methods_markdown([nested], cell_text)
+    assert "oom" in methods_table([nested, failed]).markdown()
+    assert "level inside" in methods_table([nested]).markdown()
 
 
 def test_a_lossy_method_says_by_how_much_and_the_others_nothing() -> None:
     lossy = {**cell(sample("p1"), lossless=Losslessness("lossy")).row(), "law_distance": 0.25}
     (exact, *_) = rows()
     assert numbers(lossy)[-1] == "0.250"
-    assert line(exact, [name for _, name in columns([lossy, exact])], cell_text)[-1] == ""
+    assert cells_of(exact, [name for _, name in columns([lossy, exact])])[-1] == ""
     assert len(columns([exact])) == len(COLUMNS) == len(columns([lossy])) - 1
 
 
 def test_no_number_is_cut_however_narrow_the_console_is() -> None:
     file = io.StringIO()
-    show(rows(), "table", Console(file=file, width=40))
+    print_run(rows(), "table", Console(file=file, width=40))
     (chain,) = [found for found in file.getvalue().splitlines() if found.strip().startswith("chain ")][:1]
     assert cell_text(rows()[0], "speedup_interval") in chain

@@ -11,7 +11,11 @@ from rich.console import Console
 
 from specbench.results.cells import Cell
 from specbench.results.losslessness import Losslessness
-from specbench.show.run_table import FORMATS, cell_text, constants, notes, rendered, run_table, show
+from specbench.show.cell_text import cell_text
+from specbench.show.headings import shared_settings
+from specbench.show.run_notes import notes
+from specbench.show.run_output import FORMATS, print_run, rendered
+from specbench.show.run_table import run_table
 from tests.support.measured import cell, sample
 
 TWO = (sample("p1", (4, 2)), sample("p2", (0, 2)))
@@ -33,7 +37,7 @@ def rows(*cells: Cell) -> list[dict[str, Any]]:
 
 def printed(*cells: Cell, style: str = "table") -> str:
     file = io.StringIO()
-    show(rows(*cells), style, Console(file=file, width=160))
+    print_run(rows(*cells), style, Console(file=file, width=160))
     return file.getvalue()
 
 
@@ -117,7 +121,7 @@ def test_numbers_have_the_digits_that_mean_something() -> None:
 
 
 def test_a_run_without_a_draft_says_so() -> None:
-    assert constants(rows(cell(*TWO, draft=None)), []).startswith("big ← no draft")
+    assert shared_settings(rows(cell(*TWO, draft=None)), []).startswith("big ← no draft")
 
 
 # --- formats ----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ import pytest
 from rich.console import Console
 
 from specbench.results.cells import Cell
-from specbench.show.run_table import cell_text, remarks, rendered, tables
-from specbench.show.sweep_table import best, conclusions, lookahead, series
+from specbench.show.cell_text import cell_text, lookahead
+from specbench.show.grouping import series
+from specbench.show.run_output import remarks, rendered, run_tables
+from specbench.show.sweep_table import best, conclusions
 from specbench.show.why_table import STAGES, why_table
 from tests.support.measured import baseline_trace, cell, sample
 
@@ -27,7 +29,7 @@ def printed(*cells: Cell, style: str = "table") -> str:
     if style != "table":
         return rendered(rows, style)
     console = Console(file=io.StringIO(), width=110)
-    console.print(tables(rows))
+    console.print(run_tables(rows))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

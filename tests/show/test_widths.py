@@ -14,7 +14,7 @@ from specbench.cli.predict import predict
 from specbench.judge.compare import Comparison
 from specbench.judge.compare import Finding as Compared
 from specbench.results.losslessness import Losslessness
-from specbench.show import compare_table, run_table
+from specbench.show import compare_table, run_output
 from specbench.show.fitting import Fitted, draw, screen
 from specbench.show.records import print_numbers, print_table
 from tests.support.measured import cell, sample
@@ -116,7 +116,7 @@ def picture(name: str, width: int) -> str:
     if name in COMMANDS:
         return on_terminal(width, specbench(*COMMANDS[name]))
     rows = rows_of(name) if name in ROWS else []
-    return on_terminal(width, OTHERS.get(name, lambda: run_table.show(rows, "table", screen())))
+    return on_terminal(width, OTHERS.get(name, lambda: run_output.print_run(rows, "table", screen())))
 
 
 # --- every table on every terminal ------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from specbench.models.checkpoints.pairs import Checkpoint, default_draft, defaul
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import Shape, find, read_shapes, shapes
 from specbench.shipped import ASSETS
+from specbench.show.headings import scale_model
 from specbench.show.report_parts import questions
-from specbench.show.run_table import rendered
-from specbench.show.sweep_table import scale_model
+from specbench.show.run_output import rendered
 from specbench.spec import RunSpec
 from tests.show.test_run_table import printed
 from tests.support.checkpoints import CPU, refusal_of, save_tiny

@@ -1,0 +1,67 @@
+"""What stands above a table: the settings that its cells share, names for those that differ, and caveats.
+
+Knows columns of results.csv; must not know the numbers below the heading.
+"""
+
+from collections.abc import Sequence
+
+from specbench.judge.verdict import SYNTHETIC
+from specbench.settings import part
+from specbench.show.cell_text import lookahead, short_dataset
+from specbench.spec import RunSpec
+from specbench.wording import Row, clean
+
+SETTINGS = tuple(setting.column for setting in part("heading", RunSpec))
+PREFIXES = {"method": "", "k": "K ", "dtype_resolved": "", "temperature": "temperature ", "max_new_tokens": "tokens "}
+
+
+def varying(rows: Sequence[Row]) -> list[str]:
+    """The settings in which rows differ."""
+    return [setting for setting in SETTINGS if len({str(row.get(setting)) for row in rows}) > 1]
+
+
+def name_among(row: Row, rows: Sequence[Row]) -> str:
+    """A cell among others: its data set, and the settings in which they differ."""
+    settings = (f"{setting} {row.get(setting)}" for setting in varying(rows))
+    return clean(" ".join([short_dataset(row["dataset"]), *settings]), 200)
+
+
+def shared_settings(rows: Sequence[Row], differing: Sequence[str]) -> str:
+    """One line on what all cells share; `differing` are the settings that they do not."""
+    first = rows[0]
+    values = {**first, "k": lookahead(first)}
+    parts = [f"{first['target']} ← {first['draft'] or 'no draft'}"] if "target" not in differing else []
+    shared = [name for name in PREFIXES if name not in differing and values.get(name) is not None]
+    parts += [f"{PREFIXES[name]}{values[name]}" for name in shared]
+    tier = first.get("tier_resolved") or first["tier"]
+    return " · ".join([*parts, str(tier), str(first.get("device_name") or first.get("device"))])
+
+
+def heading(rows: Sequence[Row], choice: str) -> str:
+    """The title of a table of one series: its data set, pair, `choice` (the method or the lookahead) and precision."""
+    first = rows[0]
+    parts = [str(first["dataset"]), f"{first['target']} ← {first['draft'] or 'no draft'}", choice]
+    parts += [f"temperature {first['temperature']}", f"{first.get('dtype_resolved') or first['dtype']}"]
+    prompts = sorted({row["prompts"] for row in rows if row.get("prompts")})
+    parts += [f"{'/'.join(map(str, prompts))} prompts"] if prompts else []
+    return clean(" · ".join(parts), 300)
+
+
+def caveats(rows: Sequence[Row]) -> list[str]:
+    """The lines that every table carries whose rows come from scale models or synthetic acceptance."""
+    return [line for line in (scale_model(rows), synthetic(rows)) if line]
+
+
+def scale_model(rows: Sequence[Row]) -> str | None:
+    """That models are scale models, by name; None where no model is one."""
+    named = list(dict.fromkeys(str(row["scale_model"]) for row in rows if row.get("scale_model")))
+    if not named:
+        return None
+    meaning = "the function of the small model at the cost of the shape; acceptance is the small pair's"
+    return clean(f"scale model: {'; '.join(named)}: {meaning}", 600)
+
+
+def synthetic(rows: Sequence[Row]) -> str | None:
+    """That acceptance is synthetic, with its rates; None where all acceptance is the pair's own."""
+    rates = list(dict.fromkeys(str(row["acceptance"]) for row in rows if row.get("acceptance")))
+    return clean(f"synthetic acceptance {'; '.join(rates)}: {SYNTHETIC}", 600) if rates else None
