@@ -8,7 +8,7 @@ from pydantic import Field
 from specbench.judge import matching, verdict
 from specbench.measure import grid
 from specbench.settings import MEANING, ORDER, Group, Part, Setting, declared, group, part
-from specbench.show import run_table, sweep_table
+from specbench.show import grouping, headings
 from specbench.show.settings_page import markdown
 from specbench.spec import RunSpec
 
@@ -40,14 +40,14 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     assert (
         *pair, *how, "dtype_resolved", "draft_dtype_resolved", *LAW, *LENGTH, "limit", "until_ci", "seed", "tier",
         "batch", "device",
-    ) == run_table.SETTINGS  # fmt: skip
+    ) == headings.SETTINGS  # fmt: skip
     assert ("target", "draft", *revisions, "model", "dtype", "draft_dtype", "device", "tier") == grid.PAIR
 
 
 def test_cells_of_one_sweep_differ_in_their_lookahead_alone() -> None:
-    assert sweep_table.LOOKAHEAD == ("k", "schedule", "confidence")
-    assert {*sweep_table.IDENTITY, *sweep_table.LOOKAHEAD} == set(RunSpec.model_fields)
-    assert not {*sweep_table.IDENTITY} & {*sweep_table.LOOKAHEAD}
+    assert grouping.LOOKAHEAD == ("k", "schedule", "confidence")
+    assert {*grouping.IDENTITY, *grouping.LOOKAHEAD} == set(RunSpec.model_fields)
+    assert not {*grouping.IDENTITY} & {*grouping.LOOKAHEAD}
 
 
 def test_runs_are_compared_by_every_setting_but_the_one_that_says_when_to_stop() -> None:

@@ -21,7 +21,7 @@ COLUMNS = (
 def batch_table(rows: Sequence[Row]) -> NumberTable:
     """One line per cell of a series over several batches."""
     return NumberTable(
-        title=f"throughput by batch · {heading(rows, str(rows[0]['method']))}",
+        title=f"throughput by batch · {heading(rows)}",
         header=[label for label, _ in COLUMNS],
         lines=list(map(line, rows)),
         keys=2,

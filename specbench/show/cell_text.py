@@ -7,7 +7,7 @@ hostile: no control character of theirs gets through.
 import math
 from typing import Any
 
-from specbench.wording import Row, clean
+from specbench.wording import Row, clean, text_in
 
 NOTHING = "–"
 LONGEST = 2000  # characters of one line
@@ -55,6 +55,10 @@ def lookahead(row: Row) -> str:
 def short_dataset(dataset: str) -> str:
     """A data set's name as the heading of a column: of a file only its name."""
     return dataset.rsplit("/", 1)[-1] if ":" in dataset else dataset
+
+
+def pair_name(row: Row) -> str:
+    return f"{text_in(row, 'target')} ← {text_in(row, 'draft') or 'no draft'}"
 
 
 def method_name(row: Row) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specbench.judge.verdict import SYNTHETIC
 from specbench.settings import part
-from specbench.show.cell_text import lookahead, short_dataset
+from specbench.show.cell_text import lookahead, pair_name, short_dataset
 from specbench.spec import RunSpec
 from specbench.wording import Row, clean
 
@@ -30,17 +30,17 @@ def shared_settings(rows: Sequence[Row], differing: Sequence[str]) -> str:
     """One line on what all cells share; `differing` are the settings that they do not."""
     first = rows[0]
     values = {**first, "k": lookahead(first)}
-    parts = [f"{first['target']} ← {first['draft'] or 'no draft'}"] if "target" not in differing else []
+    parts = [pair_name(first)] if "target" not in differing else []
     shared = [name for name in PREFIXES if name not in differing and values.get(name) is not None]
     parts += [f"{PREFIXES[name]}{values[name]}" for name in shared]
     tier = first.get("tier_resolved") or first["tier"]
     return " · ".join([*parts, str(tier), str(first.get("device_name") or first.get("device"))])
 
 
-def heading(rows: Sequence[Row], choice: str) -> str:
-    """The title of a table of one series: its data set, pair, `choice` (the method or the lookahead) and precision."""
+def heading(rows: Sequence[Row], choice: str = "") -> str:
+    """The title of a table of one series: its data set, pair, method (or `choice` instead), precision and prompts."""
     first = rows[0]
-    parts = [str(first["dataset"]), f"{first['target']} ← {first['draft'] or 'no draft'}", choice]
+    parts = [str(first["dataset"]), pair_name(first), choice or str(first["method"])]
     parts += [f"temperature {first['temperature']}", f"{first.get('dtype_resolved') or first['dtype']}"]
     prompts = sorted({row["prompts"] for row in rows if row.get("prompts")})
     parts += [f"{'/'.join(map(str, prompts))} prompts"] if prompts else []

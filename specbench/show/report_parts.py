@@ -81,9 +81,7 @@ def run_part(path: Path) -> RunPart:
         facts=facts(run.description),
         rows=rows,
         questions=questions(run.cells, rows, text_in(run.description, "command")),
-        batches=[
-            Batches(heading(b, str(b[0]["method"])), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)
-        ],
+        batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
         notes=[*run_notes.notes(rows), *unread],
         traces=views,
     )

@@ -55,7 +55,7 @@ def sweep_table(rows: Sequence[Row]) -> NumberTable:
     winner = best(rows, "speedup")
     names = [lookahead(row) for row in rows]
     return NumberTable(
-        title=heading(rows, str(rows[0]["method"])),
+        title=heading(rows),
         header=("K", *(label for label, _ in COLUMNS)),
         lines=[[name, *numbers(row)] for name, row in zip(names, rows, strict=True)],
         above=caveats(rows),
