@@ -12,17 +12,19 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 Panel = Literal["Pair", "Method", "Data", "Sampling", "Measuring"]
-Group = Literal["pair", "revisions", "precision", "device", "method", "execution", "data", "excerpt", "amount",
-                "length", "law", "draws"]  # fmt: skip
+Group = Literal["pair", "revisions", "precision", "device", "method", "lookahead", "acceptance", "execution", "data",
+                "excerpt", "limit", "stopping", "length", "law", "draws"]  # fmt: skip
 BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}  # pydantic's words for them, and ours
 Part = Literal["identity", "question", "asked", "further", "heading", "loading"]
 
 # A list of settings in which people read runs through these groups in turn; the others are in the order of declaration.
 ORDER: dict[Part, tuple[Group, ...]] = {
-    "question": ("pair", "method", "data", "law", "length", "execution", "precision"),
-    "asked": ("pair", "method", "data", "law", "length", "precision", "execution", "excerpt", "amount"),
-    "heading": ("pair", "method", "precision", "law", "length", "amount", "draws", "execution", "device"),
-}
+    "question": ("pair", "acceptance", "data", "law", "length", "execution", "precision"),
+    "asked": ("pair", "method", "lookahead", "acceptance", "data", "law", "length", "precision", "execution", "excerpt",
+              "limit"),
+    "heading": ("pair", "method", "lookahead", "acceptance", "precision", "law", "length", "limit", "stopping", "draws",
+                "execution", "device"),
+}  # fmt: skip
 MEANING: dict[Part, str] = {
     "identity": "cells that differ in it are never lines of one sweep over the lookahead",
     "question": "cells that differ in it are no answers to the same question of `specbench verdict`",
@@ -109,7 +111,7 @@ def part(name: Part, model: type[BaseModel]) -> tuple[Declared, ...]:
     return tuple(sorted(found, key=lambda one: place.get(one.setting.group, len(place))))
 
 
-def group(name: Group, model: type[BaseModel]) -> tuple[Declared, ...]:
+def group(name: str, model: type[BaseModel]) -> tuple[Declared, ...]:
     """The settings of a group, in the order of their declarations."""
     return tuple(one for one in declared(model).values() if one.setting.group == name)
 

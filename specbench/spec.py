@@ -59,16 +59,16 @@ class RunSpec(BaseModel):
         "Method", "method", "A method of configs/methods, or a YAML file.", of=ANSWER,
         flags=("--method", "-m"))] = "chain"
     k: Annotated[int, Field(ge=0, le=512), Setting(
-        "Method", "method", "Lookahead: drafted tokens per round, or auto (chosen round by round).", of=LOOKAHEAD,
+        "Method", "lookahead", "Lookahead: drafted tokens per round, or auto (chosen round by round).", of=LOOKAHEAD,
         usual="the pair's", flags=("--k", "-k"), typed=str)] = 4
     schedule: Annotated[Literal["constant", "auto", "heuristic", "confidence"], Setting(
-        "Method", "method", "How the lookahead is chosen: constant, auto, heuristic or confidence; --k is its ceiling.",
-        of=LOOKAHEAD)] = "constant"
+        "Method", "lookahead", "How the lookahead is chosen: constant, auto, heuristic or confidence; --k is its "
+        "ceiling.", of=LOOKAHEAD)] = "constant"
     confidence: Annotated[float, Field(ge=0, le=1), Setting(
-        "Method", "method", "--schedule confidence drafts on while a token's own probability is at least this.",
+        "Method", "lookahead", "--schedule confidence drafts on while a token's own probability is at least this.",
         of=LOOKAHEAD)] = 0.4
     acceptance: Annotated[Rates | None, Setting(
-        "Method", "method", "Synthetic acceptance at the same compute: a rate (0.8), or one per position "
+        "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), or one per position "
         "(0.8,0.7,0.6).", typed=str)] = None
     dataset: Annotated[str, Setting(
         "Data", "data", "code, articles (shipped), humaneval, xsum (hub), needle:, passkey:, longdoc:, pg19: and a "
@@ -79,7 +79,7 @@ class RunSpec(BaseModel):
     template: Annotated[str | None, Setting(
         "Data", "excerpt", "Prompt template with the column's name in braces.", of=CELL)] = None
     limit: Annotated[int | None, Field(ge=1), Setting(
-        "Data", "amount", "Prompts per data set: a seeded sample over its categories.", of=ANSWER)] = None
+        "Data", "limit", "Prompts per data set: a seeded sample over its categories.", of=ANSWER)] = None
     max_new_tokens: Annotated[int, Field(ge=1), Setting("Sampling", "length", "Tokens to decode per prompt.")] = 128
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting("Sampling", "law", "0 is greedy.")] = 0.0
     top_k: Annotated[int | None, Field(ge=1), Setting("Sampling", "law", "Draw from the k likeliest tokens.")] = None
@@ -108,8 +108,8 @@ class RunSpec(BaseModel):
     repeat: Annotated[int, Field(ge=1), Setting(
         "Measuring", "draws", "How often every prompt is decoded.", of=DETAIL)] = 1
     until_ci: Annotated[float | None, Field(gt=0, lt=1), Setting(
-        "Measuring", "amount", "Go on until the speedup's interval is this narrow (0.02: ± 2 %), looking after 20, 30, "
-        "45 … prompts only.", of=("identity", "heading"))] = None
+        "Measuring", "stopping", "Go on until the speedup's interval is this narrow (0.02: ± 2 %), looking after 20, "
+        "30, 45 … prompts only.", of=("identity", "heading"))] = None
     # fmt: on
 
     @field_validator("model", mode="before")

@@ -2,31 +2,57 @@
 
 import traceback
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
-from specbench.cli.options import settings_of
-from specbench.cli.parsing import parse_counts, parse_k_list
+from specbench.cli.options import OWN, Given, settings_in
+from specbench.cli.parsing import parse_counts, parse_k_list, with_models
 from specbench.errors import SpecbenchError, UsageError
 
+IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
 
-def launch(given: Mapping[str, Any], axes: Collection[str] | None, **defaults: Any) -> None:
+
+def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
     """Measure what the options of a command ask for, or go on with the run that they name.
 
     `axes` are the settings that may be lists; None stands for all of them.
     """
     try:
-        settings = settings_of(given, given["config"])
-        if given["resume"] is None:
-            begin({**defaults, **settings}, given, axes)
-        else:
+        settings = settings_of(given)
+        if "resume" in given:
             go_on(settings, given)
+        else:
+            begin({**defaults, **settings}, given, axes)
     except SpecbenchError:
         if given["verbose"] > 1:
             traceback.print_exc()
         raise
 
 
-def begin(settings: dict[str, Any], given: Mapping[str, Any], axes: Collection[str] | None) -> None:
+def settings_of(given: Given) -> dict[str, Any]:
+    """What a configuration file says, overridden by the options that were given."""
+    besides = {name: given[name] for name in IN_FILES if name in given}
+    return with_models({**read_config(given.get("config")), **settings_in(given), **besides})
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """The keys of a configuration file, with underscores; raises UsageError with one line."""
+    import yaml
+
+    if path is None:
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: expected keys and values, the same as the options of `specbench run`")
+    return {str(key).replace("-", "_"): value for key, value in content.items()}
+
+
+def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:
     """Measure into a new folder."""
     chosen = with_batches(with_ks(settings))
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
@@ -38,10 +64,10 @@ def begin(settings: dict[str, Any], given: Mapping[str, Any], axes: Collection[s
     from specbench.measure import grid
 
     output = output_of(chosen, given)
-    run.start(grid.cells(chosen), output)
+    run.start(grid.cells(chosen, IN_FILES), output)
 
 
-def go_on(settings: dict[str, Any], given: Mapping[str, Any]) -> None:
+def go_on(settings: dict[str, Any], given: Given) -> None:
     """Continue a run; its own settings hold."""
     from specbench.jobs import run
     from specbench.jobs.output import output_of

@@ -4,35 +4,27 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import options as o
+from specbench.cli.launch import settings_of
+from specbench.cli.options import RESULTS, Given, options, setting
+
+CHECKED = ("target", "draft", "revisions", setting("dtype", usual="float32; auto with --noise"), "device", "dataset",
+           setting("limit", usual="4; 20 with --noise"), setting("max_new_tokens", usual="48; 128 with --noise"),
+           "seed", "repeat")  # fmt: skip
+Noise = Annotated[
+    bool,
+    typer.Option("--noise", help="Measure the baseline against itself: the smallest effect this machine can show."),
+]
 
 
-def selftest(
-    noise: Annotated[
-        bool,
-        typer.Option("--noise", help="Measure the baseline against itself: the smallest effect this machine can show."),
-    ] = False,
-    target: o.Target = None,
-    draft: o.Draft = None,
-    target_revision: o.TargetRevision = None,
-    draft_revision: o.DraftRevision = None,
-    dtype: o.Dtype = None,
-    device: o.Device = None,
-    dataset: o.Dataset = None,
-    limit: o.Limit = None,
-    max_new_tokens: o.MaxNewTokens = None,
-    seed: o.Seed = None,
-    repeat: o.Repeat = None,
-    output_dir: o.OutputDir = None,
-    format: o.Format = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = 0,
-) -> None:
+@options(..., *CHECKED, *RESULTS)
+def selftest(given: Given, noise: Noise = False) -> None:
     """Check quickly that greedy output is lossless here; with --noise, measure how much the machine itself varies.
 
     Without --noise: method chain at K 1, 2 and 4 on 4 shipped prompts in float32, exit 5 if an output differs.
     """
-    given = {name: value for name, value in locals().items() if value is not None}
+    settings = settings_of(given)
     from specbench.jobs import selftest
+    from specbench.jobs.output import output_of
 
-    selftest.selftest(given)
+    output = output_of(settings, given)
+    selftest.start(settings, noise, output)

@@ -28,4 +28,4 @@ def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
     style, parent = settings.pop("format", "table"), settings.pop("output_dir", "results")
     if not isinstance(parent, str | Path):
         raise UsageError(f"--output-dir {parent!r} is no folder's name")
-    return Output(style, Path(parent), given["quiet"], given["verbose"])
+    return Output(style, Path(parent), given["quiet"], given.get("verbose", 0))

@@ -1,13 +1,13 @@
 """The body of `specbench selftest`: cells through the runner of every other command, and a table of what they say."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from specbench.jobs import run
-from specbench.jobs.output import Output, output_of
+from specbench.jobs.output import Output
 from specbench.measure import grid
 from specbench.results.cells import MEASURED
 from specbench.show import run_output
@@ -20,12 +20,9 @@ CHECK = {"method": "chain", "k": [1, 2, 4], "dataset": ["code"], "limit": 4, "ma
 NOISE = {"method": BASELINE, "dataset": ["code"], "limit": 20}
 
 
-def selftest(given: dict[str, Any]) -> None:
+def start(settings: Mapping[str, Any], noise: bool, output: Output) -> None:
     """Measure and print; raises what the exit code says: 5 where greedy output differs, 6 where a cell failed."""
-    noise = given.pop("noise")
-    settings = {k: v for k, v in given.items() if k not in {"quiet", "verbose"}}
-    output = output_of(settings, given)
-    done = run.record(grid.cells((NOISE if noise else CHECK) | settings), output)
+    done = run.record(grid.cells({**(NOISE if noise else CHECK), **settings}), output)
     run.say_where(done, output)
     if noise:
         rows = [found.noise_row(cell) for cell in done.cells if cell.status in MEASURED]

@@ -1,11 +1,10 @@
 """The body of `specbench skip-layers`: from settings to a search, a table of its steps and a method file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import yaml
 from rich.console import Console
 
 from specbench.backends.base import Networks, networks_of
@@ -13,19 +12,17 @@ from specbench.backends.choose import backend_for
 from specbench.data.prompts import Prompt
 from specbench.decoding.timing import clock_for
 from specbench.errors import UsageError
+from specbench.jobs.method_file import write_method
 from specbench.jobs.run import say
 from specbench.measure import grid
 from specbench.measure.pair import prompts_of
 from specbench.measure.skip_scores import Text, acceptance, measured, shares, text_of
 from specbench.measure.skip_search import Found, Kept, Scored, Step, name, search
 from specbench.models.network.layers import chosen
-from specbench.results.writing import replace_text
-from specbench.show.records import print_records
+from specbench.show.records import Format, print_records
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory import formulas
 
-DEFAULTS = {"limit": 16, "max_new_tokens": 64, "method": BASELINE}
-OWN = ("evaluations", "cost", "out", "output", "quiet")
 KNOWN = {"early exit 25 %": "[:25%]", "early exit 50 %": "[:50%]", "early exit 75 %": "[:75%]",
          "layer-skip": "[:25%,75%:]"}  # fmt: skip
 PAPER = "Draft & Verify, Zhang et al. 2023 (arXiv 2309.08168), with a set of layers found by search"
@@ -58,32 +55,40 @@ class Trial:
         }
 
 
-def skip_layers(given: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class LayerSearch:
+    """How many sets of layers are scored at most, and what c of a set is."""
+
+    evaluations: int
+    cost: Literal["measured", "share"]
+
+
+def start(settings: Mapping[str, Any], search: LayerSearch, output: Path | None, style: Format, quiet: bool) -> None:
     """Search, print the steps, write the file, and say what it is worth."""
-    specs = grid.cells({**DEFAULTS, **{key: value for key, value in given.items() if key not in OWN}})
-    err = Console(stderr=True, quiet=given["quiet"])
-    out: Path | None = given.get("out")
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise UsageError(f"--out {out}: name a file in a folder that exists, such as skip.yaml")
+    specs = grid.cells({"method": BASELINE, **settings})
+    err = Console(stderr=True, quiet=quiet)
     backend = backend_for(specs)
     networks = networks_of(backend, "the search for layers")
     depth = networks.depth
-    if given["evaluations"] <= depth:
-        raise UsageError(
-            f"--evaluations {given['evaluations']}: of {depth} layers it takes {depth + 1} to leave one out"
-        )
-    if depth < 2:
-        raise UsageError(f"{specs[0].target} has one layer: none can be left out")
+    check_depth(depth, search, specs[0].target)
     prompts = [(spec, halves(prompts_of([spec], backend).prompts, spec)) for spec in specs]
     backend.load()
     say(err, [f"note: {warning}" for warning in backend.warnings])
     with networks.gradless():
-        found, trials = searched(networks, prompts, depth, given["evaluations"], given["cost"], err)
-    show(trials, given["output"])
+        found, trials = searched(networks, prompts, depth, search, err)
+    show(trials, style)
     best = next(trial for trial in trials if trial.set == found.best)
-    if out is not None:
-        replace_text(out, method_file(best, specs[0], depth))
-    say(err, verdict(best, found, out))
+    say(err, verdict(best, found))
+    if output is not None:
+        say(err, [f"{write_method(output, method_file(best, specs[0], depth))} --k {best.set.k}"])
+
+
+def check_depth(depth: int, search: LayerSearch, target: str) -> None:
+    """UsageError where no layer can be left out."""
+    if search.evaluations <= depth:
+        raise UsageError(f"--evaluations {search.evaluations}: of {depth} layers it takes {depth + 1} to leave one out")
+    if depth < 2:
+        raise UsageError(f"{target} has one layer: none can be left out")
 
 
 def halves(prompts: Sequence[Prompt], spec: RunSpec) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
@@ -97,22 +102,22 @@ Halves = tuple[Sequence[Prompt], Sequence[Prompt]]
 
 
 def searched(
-    networks: Networks, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, most: int, cost: str, err: Console
+    networks: Networks, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, asked: LayerSearch, err: Console
 ) -> tuple[Found, list[Trial]]:
     """The search, and its steps with the known sets on both halves."""
     network, law = networks.network("target"), networks.law(prompts[0][0])
     say(err, [f"writing {sum(len(a) + len(b) for _, (a, b) in prompts)} texts with the target …"])
     seen, unseen = ([t for spec, parts in prompts for t in texts(networks, spec, parts[i])] for i in (0, 1))
-    c = costs(networks, prompts[0], depth, cost)
+    c = costs(networks, prompts[0], depth, asked.cost)
 
     def score(kept: Kept) -> Scored:
         return Scored(kept, acceptance(network, kept, seen, law), c(len(kept)))
 
     def watch(number: int, one: Scored) -> None:
         if number % 25 == 0:
-            say(err, [f"{number} sets scored (at most {most}), {len(one.kept)} of {depth} layers kept …"])
+            say(err, [f"{number} sets scored (at most {asked.evaluations}), {len(one.kept)} of {depth} layers kept …"])
 
-    found = search(depth, score, most, watch)
+    found = search(depth, score, asked.evaluations, watch)
     known = [Step(what, score(tuple(chosen(f"target{text}", depth)))) for what, text in KNOWN.items()]
     return found, [
         Trial(step.done, step.set, acceptance(network, step.set.kept, unseen, law)) for step in (*known, *found.steps)
@@ -136,7 +141,7 @@ def costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int, cost:
     return measured(networks.network("target"), first[0].ids, networks.law(spec), networks.width, source, clock)
 
 
-def show(trials: Sequence[Trial], style: Any) -> None:
+def show(trials: Sequence[Trial], style: Format) -> None:
     """The known sets and the steps of the search on stdout."""
     rows = [trial.row() for trial in trials]
     short = [{key: f"{v:.3f}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
@@ -149,7 +154,7 @@ def show(trials: Sequence[Trial], style: Any) -> None:
     print_records(rows, tables, style)
 
 
-def method_file(best: Trial, spec: RunSpec, depth: int) -> str:
+def method_file(best: Trial, spec: RunSpec, depth: int) -> dict[str, Any]:
     """The set as a method that `specbench run --method` takes."""
     drafter = {"ModelDrafter": {"model": name(best.set.kept), "k": "k"}}
     summary = (
@@ -157,16 +162,12 @@ def method_file(best: Trial, spec: RunSpec, depth: int) -> str:
         f"skip-layers (predicted {best.checked:.2f}× at K {best.set.k})"
     )
     method = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
-    content = {"summary": summary, "paper": PAPER, "lossless": True, "method": method}
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+    return {"summary": summary, "paper": PAPER, "lossless": True, "method": method}
 
 
-def verdict(best: Trial, found: Found, out: Path | None) -> list[str]:
+def verdict(best: Trial, found: Found) -> list[str]:
     """What the search is worth, in plain lines."""
     predicted = f"{name(best.set.kept)} is predicted to give {best.checked:.2f}× at K {best.set.k} on held-out prompts"
     lines = [f"{found.evaluations} sets scored" + (": --evaluations ended the search" if found.cut else "")]
     pays = best.checked > 1
-    lines.append(predicted if pays else f"no set of layers is predicted to pay: the best, {predicted}")
-    if out is not None:
-        lines.append(f"method file: {out}; measure it with: specbench run --method {out} --k {best.set.k}")
-    return lines
+    return [*lines, predicted if pays else f"no set of layers is predicted to pay: the best, {predicted}"]

@@ -1,6 +1,7 @@
 """The body of `specbench tree`: from settings to printed tables and a method file. May import torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,54 +9,53 @@ from rich.console import Console
 
 from specbench.backends.base import networks_of
 from specbench.backends.choose import backend_for
+from specbench.jobs.method_file import write_method
 from specbench.jobs.run import say
 from specbench.measure import grid, tree_search
 from specbench.measure.tree_search import Found
-from specbench.results import folder
-from specbench.results.writing import replace_text
 from specbench.show.records import Format, print_records
+from specbench.spec import RunSpec
 from specbench.theory.sequoia import Aim, Size
 
 
-def start(
-    settings: Mapping[str, Any],
-    children: int,
-    nodes: int,
-    depth: int,
-    by: Aim,
-    repeat: int,
-    out: Path | None,
-    style: Format,
-    quiet: bool,
-) -> None:
-    """Measure a pair, print what was found and write the tree where `out` says so."""
+@dataclass(frozen=True)
+class TreeSearch:
+    """What the tree may look like, what makes it the best, and how often every pass is timed."""
+
+    children: int
+    nodes: int
+    depth: int
+    by: Aim
+    repeat: int
+
+
+def start(settings: Mapping[str, Any], search: TreeSearch, output: Path | None, style: Format, quiet: bool) -> None:
+    """Measure a pair, print what was found and write the tree where `output` says so."""
     specs = grid.cells(settings)
     err = Console(stderr=True, quiet=quiet)
+    found = searched(specs, search, err)
+    print_records(best_rows(found), tables(found), style)
+    if output is not None:
+        say(err, [write_method(output, tree_search.method_file(found, specs[0], [spec.dataset for spec in specs]))])
+
+
+def searched(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> Found:
+    """The best tree for the pair of the cells, by acceptance on their prompts and costs on this machine."""
     backend = backend_for(specs)
     networks = networks_of(backend, "the search for a tree")
-    tree_search.check_room(backend, nodes)
-    work = [(spec, tree_search.prompts_of(backend, spec, children)) for spec in specs]
+    tree_search.check_room(backend, search.nodes)
+    work = [(spec, tree_search.prompts_of(backend, spec, search.children)) for spec in specs]
     backend.load()
     say(err, [f"note: {warning}" for warning in backend.warnings])
     counts = {spec: len(prompts) for spec, prompts in work}
     places = tree_search.measure(
-        networks, work, children, lambda spec: say(err, [f"{spec.dataset}: decoding {counts[spec]} prompts …"])
+        networks, work, search.children, lambda spec: say(err, [f"{spec.dataset}: decoding {counts[spec]} prompts …"])
     )
     lengths = [len(prompt.ids) for _, prompts in work for prompt in prompts]
     middle = sum(lengths) // len(lengths) + specs[0].max_new_tokens // 2
-    say(err, [f"context {middle}: timing passes over up to {nodes + 1} tokens …"])
-    context, costs = tree_search.costs_at(networks, specs[0], middle, nodes, repeat)
-    found = tree_search.search(places, context, costs, nodes, depth, by)
-    print_records(best_rows(found), tables(found), style)
-    if out is not None:
-        write(out, tree_search.method_file(found, specs[0], [spec.dataset for spec in specs]), err)
-
-
-def write(out: Path, text: str, err: Console) -> None:
-    replaced = out.exists()
-    with folder.writing_to(out.absolute().parent):
-        replace_text(out, text)
-    say(err, [f"{'replaced' if replaced else 'wrote'} {out}: specbench run --method {out}"])
+    say(err, [f"context {middle}: timing passes over up to {search.nodes + 1} tokens …"])
+    context, costs = tree_search.costs_at(networks, specs[0], middle, search.nodes, search.repeat)
+    return tree_search.search(places, context, costs, search.nodes, search.depth, search.by)
 
 
 def tables(found: Found) -> dict[str, list[dict[str, Any]]]:

@@ -3,7 +3,7 @@
 Knows the fields of RunSpec and the pairs; must not know files, models' weights or how anything is measured.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, TypeVar
 
@@ -23,13 +23,13 @@ DEFAULT_LIMIT = 20
 AUTO = "auto"
 AUTO_CEILING = 12  # tokens an adaptive lookahead may draft unless --k gives another ceiling
 PAIR = tuple(setting.name for setting in part("loading", RunSpec))
-BESIDES = ("pair", "format", "output_dir")  # settings that are no field of a cell
 
 
-def cells(settings: Mapping[str, Any]) -> list[RunSpec]:
+def cells(settings: Mapping[str, Any], besides: Collection[str] = ()) -> list[RunSpec]:
     """Every combination of the settings, each once; the pair's own K and the shipped data sets where nothing is asked.
 
-    `pair` is a list of targets, or of mappings with target, draft and what else differs between pairs.
+    `pair` is a list of targets, or of mappings with target, draft and what else differs between pairs. `besides` are
+    settings that a file may have with these; whoever read it took them out. UsageError for a setting that is unknown.
     """
     settings, usual = dict(settings), dict[str, int]()
     if not settings.get("dataset"):
@@ -39,7 +39,7 @@ def cells(settings: Mapping[str, Any]) -> list[RunSpec]:
         chosen = ({**({} if one.get("until_ci") else usual), **one} for one in combinations(settings))
         return list(dict.fromkeys(map(cell, chosen)))
     except ValidationError as error:
-        raise UsageError(one_line(error)) from None
+        raise UsageError(one_line(error, besides)) from None
 
 
 def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -113,12 +113,12 @@ def rates(given: Any) -> tuple[float, ...] | None:
     return found
 
 
-def one_line(error: ValidationError) -> str:
+def one_line(error: ValidationError, besides: Collection[str]) -> str:
     """The first thing pydantic found wrong, in the words of the command line."""
     first = error.errors()[0]
     name = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
     if first["type"] == "extra_forbidden":
-        return f"unknown setting {name[2:]}; known are {', '.join(sorted([*RunSpec.model_fields, *BESIDES]))}"
+        return f"unknown setting {name[2:]}; known are {', '.join(sorted([*RunSpec.model_fields, 'pair', *besides]))}"
     said = first["msg"].removeprefix("Value error, ")
     return f"{name} {first.get('input')!r}: {said}" if first["loc"] else said
 

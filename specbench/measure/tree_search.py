@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-import yaml
 
 from specbench.backends.base import Backend, Networks
 from specbench.data.prompts import Prompt, load_prompts
@@ -143,16 +142,15 @@ def costs_at(networks: Networks, spec: RunSpec, context: int, nodes: int, repeat
     return length, calibrate(networks, [length], widths, repeat, spec.seed, spec=spec).costs(length)
 
 
-def method_file(found: Found, spec: RunSpec, data: Sequence[str]) -> str:
-    """The tree as a method file."""
+def method_file(found: Found, spec: RunSpec, data: Sequence[str]) -> dict[str, Any]:
+    """The tree as the content of a method file."""
     law = f"temperature {spec.temperature:g}" if spec.temperature else "greedy"
     size, branching = found.tree, type(branching_of(spec)).__name__
     drafter = {"Planned": {"model": "draft", "parents": list(found.parents), "branching": branching}}
-    content = {
+    return {
         "summary": f"Sequoia's best tree for {spec.target} and {spec.draft} ({law}, on {', '.join(data)}): "
         f"{size.nodes} nodes in {size.depth} levels",
         "paper": "Sequoia, Chen et al. 2024 (arXiv 2402.12374), tree search from measured acceptance and costs",
         "lossless": True,
         "method": {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}},
     }
-    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)

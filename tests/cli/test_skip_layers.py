@@ -38,7 +38,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_planted_set_becomes_a_method_that_runs(command: Command, target: Path, tmp_path: Path) -> None:
     data = prompts(tmp_path / "words.jsonl", 4, 6, 5, 7)
     found = command(
-        "skip-layers", "--target", target, "--dataset", data, *FEW, "--out", "mine.yaml", "--format", "json"
+        "skip-layers", "--target", target, "--dataset", data, *FEW, "--output", "mine.yaml", "--format", "json"
     )
     assert found.code == 0, found.err
     rows = {row["step"]: row for row in json.loads(found.out)}
@@ -79,8 +79,8 @@ def test_where_nothing_pays_it_says_so(command: Command, pair: Pair, tmp_path: P
     [
         (("--limit", 1), "raise --limit"),
         (("--evaluations", 4), "takes 5 to leave one out"),
-        (("--out", "nowhere/mine.yaml"), "name a file in a folder that exists"),
-        (("--out", "."), "name a file in a folder that exists"),
+        (("--output", "nowhere/mine.yaml"), "there is no folder nowhere"),
+        (("--output", "."), "it is a folder"),
     ],
     ids=str,
 )

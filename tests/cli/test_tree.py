@@ -14,6 +14,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
+from specbench.jobs.method_file import write_method
 from specbench.measure.tree_search import Places, method_file, places_of, search, steps
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
@@ -65,7 +66,7 @@ def test_the_best_tree_is_better_than_the_best_chain_where_passes_are_cheap() ->
 def test_the_file_is_a_method(temperature: float, branching: str, tmp_path: Path) -> None:
     found = search(Places(100, (50, 20, 10)), 64, COSTS, 8, 4, "speedup")
     file = tmp_path / "tree.yaml"
-    file.write_text(method_file(found, RunSpec(draft="demo-draft", temperature=temperature), ["code"]))
+    write_method(file, method_file(found, RunSpec(draft="demo-draft", temperature=temperature), ["code"]))
     method: Any = build(str(file), dict.fromkeys(("target", "draft"), Toy(torch.ones(1, 1))), 4)
     assert isinstance(method.drafter, Planned)
     assert tuple(method.drafter.parents) == found.parents
@@ -87,7 +88,7 @@ def tree(command: Command, pair: Pair, tmp_path: Path) -> Command:
 
 @pytest.mark.parametrize("temperature", ["0", "1"])
 def test_a_tree_that_was_found_runs(tree: Command, run: Command, temperature: str) -> None:
-    found = tree("--temperature", temperature, "--by", "tokens", "--out", "mine.yaml")
+    found = tree("--temperature", temperature, "--by", "tokens", "--output", "mine.yaml")
     assert found.code == 0, found.err
     assert "Which child of a node is" in found.out
     assert found.err.splitlines()[-1] == "wrote mine.yaml: specbench run --method mine.yaml"
@@ -109,10 +110,10 @@ def test_programs_get_numbers_and_nothing_else(tree: Command) -> None:
 def test_a_file_that_is_there_is_replaced_only_when_asked(tree: Command, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("precious")
-    found = tree("--out", file)
-    assert (found.code, "is there already: choose another --out, or add --overwrite" in found.line) == (2, True)
+    found = tree("--output", file)
+    assert (found.code, "is there already: choose another --output, or add --overwrite" in found.line) == (2, True)
     assert file.read_text() == "precious"
-    found = tree("--out", file, "--overwrite")
+    found = tree("--output", file, "--overwrite")
     assert (found.code, f"replaced {file}" in found.err) == (0, True)
     assert file.read_text() != "precious"
 
@@ -120,8 +121,8 @@ def test_a_file_that_is_there_is_replaced_only_when_asked(tree: Command, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--out", "nowhere/tree.yaml"), "there is no folder nowhere"),
-        (("--out", "."), "it is a folder"),
+        (("--output", "nowhere/tree.yaml"), "there is no folder nowhere"),
+        (("--output", "."), "it is a folder"),
         (("--target", "nowhere"), "unknown model"),
         (("--dataset", "nowhere"), "nowhere"),
         (("--nodes", "0"), "--nodes"),

@@ -1,0 +1,137 @@
+"""The body of `specbench trace`: from a prompt and settings to the token view of one decode. May import torch."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from specbench.backends.base import Backend, Networks, networks_of
+from specbench.backends.choose import backend_for
+from specbench.errors import UsageError
+from specbench.jobs.run import say
+from specbench.measure import grid
+from specbench.measure.calibrate import quick_costs
+from specbench.measure.order import seed_of
+from specbench.measure.tracing import trace as follow
+from specbench.results.trace_file import Setting, TokenView, TracedRound, to_json
+from specbench.settings import group
+from specbench.show import token_view
+from specbench.spec import RunSpec
+
+Style = Literal["terminal", "json", "html"]
+SUFFIXES: dict[str, Style] = {".json": "json", ".html": "html", ".htm": "html"}
+EXAMPLE = 'def mean(values):\n    """Return the arithmetic mean of the values."""\n'
+SAMPLING = (*(setting.name for setting in group("law", RunSpec)), "seed")  # named where they are set
+PROMPT_ID = "row-1"  # what `specbench run` calls the prompt of a text: file of one line, so that both draw the same
+
+
+def start(settings: Mapping[str, Any], text: str, output: Path | None, style: Style | None, rounds: bool) -> None:
+    """Decode a prompt and show what came of every draft, or write it."""
+    view = decoded(text, settings)
+    if output is None:
+        show(view, style or "terminal", rounds)
+    else:
+        write(output, rendered(view, style or SUFFIXES.get(output.suffix.lower(), "terminal"), rounds))
+
+
+def prompt_of(prompt: str | None, file: Path | None) -> str:
+    """The prompt as text; UsageError if there are two, or it cannot be read or is empty."""
+    if prompt is not None and file is not None:
+        raise UsageError("--prompt and --prompt-file are two prompts: give one of them")
+    try:
+        text = file.read_bytes().decode() if file else prompt
+        (text or "").encode()
+    except OSError as error:
+        raise UsageError(f"cannot read the prompt {file}: {error.strerror}") from None
+    except UnicodeError:
+        raise UsageError(f"the prompt{f' in {file}' if file else ''} is not UTF-8 text") from None
+    text = EXAMPLE if text is None else text.removesuffix("\n").removesuffix("\r") if file else text
+    if not text:
+        raise UsageError("the prompt is empty: give at least one character")
+    return text
+
+
+def decoded(prompt: str, settings: Mapping[str, Any]) -> TokenView:
+    """Load the pair and decode the prompt."""
+    spec = spec_of(settings)
+    backend = backend_for([spec])
+    networks = networks_of(backend, "a trace")
+    ids = fitting_ids(prompt, spec, backend)
+    backend.load()
+    say(Console(stderr=True), [f"note: {warning}" for warning in backend.warnings])
+    return TokenView(prompt, shown_settings(spec, backend), rounds_of(spec, networks, ids))
+
+
+def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
+    """The tokens of the prompt; UsageError if there are none, or more than fit into the context."""
+    ids = backend.encode(prompt)
+    if not ids:
+        raise UsageError("the prompt has no tokens: give a longer one")
+    room = backend.context - spec.max_new_tokens - spec.k - 1
+    if len(ids) > room:
+        raise UsageError(
+            f"the prompt has {len(ids)} tokens, {max(room, 0)} fit into the context of {backend.context} beside the "
+            "new tokens and a draft: give a shorter one, or fewer --max-new-tokens"
+        )
+    return ids
+
+
+def spec_of(settings: Mapping[str, Any]) -> RunSpec:
+    """The one cell whose method is to decode; which data set it names does not matter here."""
+    specs = grid.cells({**settings, "dataset": "code"})
+    if len(specs) > 1:
+        raise UsageError("--k takes one value here: a trace shows one decode")
+    return specs[0]
+
+
+def rounds_of(spec: RunSpec, networks: Networks, ids: list[int]) -> tuple[TracedRound, ...]:
+    """Decode with the models, the method and the draws of `specbench run`."""
+    if spec.schedule == "auto":
+        networks.costs = quick_costs(networks, spec.k, spec)
+    method = networks.method(spec)
+    rng = networks.source(spec, [seed_of(spec, PROMPT_ID, 0, "method")])
+    to: Any = {"eos": networks.eos(spec), "device": networks.device, "tokenizer": networks.tokenizer}
+    return follow(method, ids, new=spec.max_new_tokens, rng=rng, **to)
+
+
+def shown_settings(spec: RunSpec, backend: Backend) -> dict[str, Setting]:
+    """What a reader of a trace must know."""
+    resolved = backend.describe()
+    names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft_source" in resolved else {}
+    names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
+    names |= {"schedule": spec.schedule} if spec.schedule != "constant" else {}
+    names |= {name.replace("_", "-"): value for name in SAMPLING if (value := getattr(spec, name)) is not None}
+    return names | {"dtype": resolved["dtype_resolved"]}
+
+
+def rendered(view: TokenView, style: Style, rounds: bool) -> str:
+    """The view as the text of a file."""
+    if style == "json":
+        return to_json(view)
+    if style == "html":
+        return token_view.page(view)
+    return token_view.terminal(view, marks=True, rounds=rounds).plain + "\n"
+
+
+def show(view: TokenView, style: Style, rounds: bool) -> None:
+    """Print on stdout, in colours where they can be seen."""
+    out = Console()
+    if style == "terminal" and out.color_system is not None and not out.no_color:
+        out.print(token_view.terminal(view, rounds=rounds), soft_wrap=True)
+    else:
+        sys.stdout.write(rendered(view, style, rounds))
+
+
+def write(path: Path, text: str) -> None:
+    """Replace the file by the text."""
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another --output") from None
