@@ -1,12 +1,15 @@
 """Where the results of a measuring command go, and in which form. Nothing of it changes a number."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from specbench.errors import UsageError
 from specbench.show import run_output
+from specbench.wording import clean
 
 
 @dataclass(frozen=True)
@@ -29,3 +32,9 @@ def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
     if not isinstance(parent, str | Path):
         raise UsageError(f"--output-dir {parent!r} is no folder's name")
     return Output(style, Path(parent), given["quiet"], given.get("verbose", 0))
+
+
+def say(console: Console, lines: Iterable[str]) -> None:
+    """Plain lines, neither wrapped nor coloured, without control characters."""
+    for line in lines:
+        console.print(clean(line, 2000), markup=False, highlight=False, emoji=False, soft_wrap=True)

@@ -38,15 +38,7 @@ class Display:
         self._prepared = 0.0  # seconds in which arms were made ready
         self._since: float | None = None  # when the making of the arm began that is being made ready
         self._live_cells: set[RunSpec] = set()
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
-            BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            speed_estimate_period=HOUR,
-            get_time=self._working,
-        )
+        self._progress = bar(console, self._working)
         self._task = self._progress.add_task("loading", total=prompts)
         self._draws = console.is_terminal and not quiet
         # Without auto_refresh there is no thread: it would draw beside the loop that is being timed.
@@ -72,7 +64,7 @@ class Display:
         self._draw()
 
     def preparing(self, spec: RunSpec | None) -> None:
-        """Time in which nothing is decoded yet says nothing about the turns to come."""
+        """Time in which nothing is decoded yet is no measure of the time that is left."""
         now = self._now()
         self._prepared += 0.0 if self._since is None else now - self._since
         self._since = None if spec is None else now
@@ -128,3 +120,16 @@ class Display:
         spec, best = max(known, key=lambda item: item[1].speedup.value)
         fastest = f"{panel.name_of(spec)}: {panel.live_line(best)}"
         return f"{self._done} of {self._total} prompts, about {max(left, 0):.0f} min left; {fastest}"
+
+
+def bar(console: Console, seconds: Callable[[], float]) -> Progress:
+    """What is being done, how many prompts are done, and the time that is left by a clock."""
+    return Progress(
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        speed_estimate_period=HOUR,
+        get_time=seconds,
+    )

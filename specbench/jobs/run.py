@@ -4,7 +4,7 @@ specs → pairs → jobs → cells → tables → exit code. May import torch.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,20 +14,20 @@ import torch
 from rich.console import Console
 
 from specbench.errors import CellsFailedError, NotLosslessError, UsageError
-from specbench.jobs.output import Output
+from specbench.jobs.description import described, folder_name
+from specbench.jobs.output import Output, say
 from specbench.jobs.progress import Display
 from specbench.measure import grid
 from specbench.measure.failures import Failure
 from specbench.measure.group import INTERRUPTED, Observer, Past, give_up
 from specbench.measure.pair import Note, Pair, Prepared, Unusable, prepared, same_ground
 from specbench.results.cells import UNFINISHED, Cell
-from specbench.results.environment import command_line, environment, now
-from specbench.results.folder import RunFolder, slug
+from specbench.results.folder import RunFolder
 from specbench.results.reading import DESCRIPTION, read_run
 from specbench.show import run_output
 from specbench.show.fitting import screen
-from specbench.spec import SCHEMA_VERSION, RunSpec
-from specbench.wording import clean, text_in
+from specbench.spec import RunSpec
+from specbench.wording import text_in
 
 ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
 
@@ -56,8 +56,10 @@ def record(specs: Sequence[RunSpec], output: Output) -> Record:
     """Measure cells into a new folder. There is none where the only pair is unusable."""
     pairs = [prepared(group) for group in grid.by_pair(specs)]
     refuse_unusable(pairs)
-    description = describe(specs, usable(pairs))
-    with closing(RunFolder.create(output.parent, folder_name(specs), description)) as folder:
+    devices = [pair.backend.device for pair in usable(pairs)]
+    description = described(specs, devices[0] if devices else torch.device("cpu"))
+    name = folder_name(specs[0], key=specs[0].key[:8])
+    with closing(RunFolder.create(output.parent, name, description)) as folder:
         return carry_out(pairs, folder, description, output)
 
 
@@ -131,7 +133,7 @@ def conclude(done: Record, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or what its exit code says."""
     run_output.print_run([cell.row() for cell in done.cells], output.style, screen(), done.command)
     say_where(done, output)
-    judge(done.cells)
+    raise_for_status(done.cells)
 
 
 def say_where(done: Record, output: Output) -> None:
@@ -142,31 +144,8 @@ def say_where(done: Record, output: Output) -> None:
         raise done.stop
 
 
-def folder_name(specs: Sequence[RunSpec]) -> str:
-    first = specs[0]
-    return f"{now()}_{slug(first.target)}_{slug(first.draft or 'none')}_{first.key[:8]}"
-
-
-def describe(specs: Sequence[RunSpec], pairs: Sequence[Prepared]) -> dict[str, Any]:
-    """run.json: written before anything is measured."""
-    device = pairs[0].backend.device if pairs else torch.device("cpu")
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "started": now(),
-        "command": command_line(),
-        "specs": [spec.model_dump(mode="json") for spec in specs],
-        "environment": environment(device),
-    }
-
-
-def say(console: Console, lines: Iterable[str]) -> None:
-    """Plain lines, neither wrapped nor coloured, without control characters."""
-    for line in lines:
-        console.print(clean(line, 2000), markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-
-def judge(cells: Sequence[Cell]) -> None:
-    """The exit code of a run that was not interrupted."""
+def raise_for_status(cells: Sequence[Cell]) -> None:
+    """Raise what the exit code of a run that was not interrupted says; return where every cell is ok."""
     broken = [c for c in cells if c.lossless.verdict == "MISMATCH"]
     if broken:
         names = ", ".join(dict.fromkeys(f"{c.spec.dataset} (K {c.spec.k})" for c in broken))

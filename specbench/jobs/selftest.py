@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from specbench.jobs import run
-from specbench.jobs.output import Output
+from specbench.jobs.output import Output, say
 from specbench.measure import grid
 from specbench.results.cells import MEASURED
 from specbench.show import run_output
@@ -29,7 +29,7 @@ def start(settings: Mapping[str, Any], noise: bool, output: Output) -> None:
         print_found(rows, found.NOISE_LINES, found.noise_notes(rows), output)
     else:
         print_found([found.check_row(cell) for cell in done.cells], found.CHECK_LINES, [], output)
-    run.judge(done.cells)
+    run.raise_for_status(done.cells)
 
 
 def print_found(rows: list[dict[str, Any]], lines: Sequence[found.Line], notes: Sequence[str], output: Output) -> None:
@@ -43,4 +43,4 @@ def print_found(rows: list[dict[str, Any]], lines: Sequence[found.Line], notes: 
     else:
         sys.stdout.write(run_output.rendered(rows, output.style))
     if not output.quiet:
-        run.say(Console(stderr=True), [f"note: {note}" for note in notes])
+        say(Console(stderr=True), [f"note: {note}" for note in notes])

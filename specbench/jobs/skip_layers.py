@@ -13,7 +13,7 @@ from specbench.data.prompts import Prompt
 from specbench.decoding.timing import clock_for
 from specbench.errors import UsageError
 from specbench.jobs.method_file import write_method
-from specbench.jobs.run import say
+from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.pair import prompts_of
 from specbench.measure.skip_scores import Text, acceptance, measured, shares, text_of

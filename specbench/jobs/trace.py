@@ -11,7 +11,7 @@ from rich.console import Console
 from specbench.backends.base import Backend, Networks, networks_of
 from specbench.backends.choose import backend_for
 from specbench.errors import UsageError
-from specbench.jobs.run import say
+from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.order import seed_of

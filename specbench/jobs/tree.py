@@ -10,7 +10,7 @@ from rich.console import Console
 from specbench.backends.base import networks_of
 from specbench.backends.choose import backend_for
 from specbench.jobs.method_file import write_method
-from specbench.jobs.run import say
+from specbench.jobs.output import say
 from specbench.measure import grid, tree_search
 from specbench.measure.tree_search import Found
 from specbench.show.records import Format, print_records
