@@ -83,7 +83,7 @@ def _from_intervals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
 
 
 def noiseless(base: float, new: float) -> Estimate:
-    """The relative change of a number that has no noise to be told from; measured against |base|."""
+    """The relative change of a number without noise, measured against the absolute value of `base`."""
     change = (new - base) / abs(base) if base else math.copysign(math.inf, new) if new else 0.0
     return Estimate(base, new, math.log1p(change) if change > -1 else -math.inf, 0.0, math.inf)
 

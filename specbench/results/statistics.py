@@ -5,7 +5,7 @@ the error of the logarithm of the ratio, times the quantile of Student's t with 
 are prompts (Miller, "The jackknife - a review", Biometrika 61, 1974). It needs no random numbers.
 
 Why not a bootstrap: it covers less than it says where prompts are few, and twenty prompts are few. How often the 95 %
-intervals held the truth (`python -m tests.benchmarks.coverage`; standard errors 0.005, of a bootstrap 0.01):
+intervals held the truth (`python -m tests.benchmarks.coverage`; standard errors 0.005, of a bootstrap 0.01)::
 
                                   jackknife with t        percentile bootstrap    BCa bootstrap
     prompts                       10    20    40    164   10    20    40    164   10    20    40    164
