@@ -25,7 +25,7 @@ html_css_files = ["specbench.css"]
 html_show_sourcelink = html_copy_source = False
 html_math_renderer = "mathml"
 default_role = "code"  # `name` in a docstring
-nitpicky = False
+smartquotes = False  # `--` stays an option
 pygments_style, pygments_dark_style = "friendly", "monokai"
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3

@@ -47,11 +47,11 @@ def commands() -> str:
 
 
 def settings() -> str:
-    """Every setting of a cell with its default."""
-    from specbench.spec import RunSpec
+    """Every setting with its default and bounds, from where it is declared."""
+    from specbench.show.settings_page import markdown
 
-    rows = ((f"`{name}`", f"`{field.default}`") for name, field in RunSpec.model_fields.items())
-    return page("Settings", table(("setting", "default"), rows))
+    intro = "What every setting means, and its key in configuration and grid files: the option, with underscores."
+    return page("Settings", intro, markdown())
 
 
 def columns() -> str:

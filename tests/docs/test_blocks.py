@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.options import read_config
+from specbench.cli.launch import read_config, with_ks
 from specbench.decoding.method_files import needs, read_method
 from tests.docs.blocks import FILES, PAGES, ROOT, Block, blocks, of
 
@@ -39,7 +39,6 @@ def read(kind: str, file: Path) -> object:
 
 
 def cells(settings: dict[str, object]) -> object:
-    from specbench.cli.launch import with_ks
     from specbench.measure import grid
 
     return grid.cells(with_ks(settings))

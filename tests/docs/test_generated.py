@@ -26,7 +26,8 @@ def made(name: str) -> str:
 
 
 def test_every_setting_has_a_line() -> None:
-    assert [name for name in RunSpec.model_fields if f"`{name}`" not in made("settings")] == []
+    options = {name: f"--{name.replace('_', '-')}" for name in RunSpec.model_fields}
+    assert [name for name, option in options.items() if option not in made("settings")] == []
 
 
 def test_every_method_file_is_shown_as_it_is() -> None:
