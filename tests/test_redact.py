@@ -13,7 +13,6 @@ from specbench.cli import app, verdict
 from specbench.cli.streams import Discreet
 from specbench.errors import UsageError
 from specbench.measure.failures import failure_of
-from specbench.models.checkpoints.hub import one_line
 from specbench.redact import redact
 from specbench.results.folder import slug
 from specbench.wording import clean, first_line
@@ -106,7 +105,6 @@ def test_whoever_shows_or_keeps_an_error_gets_none() -> None:
         clean(text),
         clean(text, 10_000),
         first_line(OSError(text)),
-        one_line(OSError(text)),
     ):
         assert SECRET[:3] not in said, said
     assert slug(f"https://user:{SECRET}@h") == "h"

@@ -153,7 +153,7 @@ def test_what_is_there_already_is_replaced_only_by_force_and_only_if_it_is_a_sca
     assert {path.name for path in folder.iterdir()} == FILES
     other = grow("--force", out="tiny")
     assert other.code == 2
-    assert "tiny is no scale model: --force replaces nothing else" in other.err
+    assert "tiny is not a scale model: --force replaces nothing else" in other.err
     assert load_model(resolve(str(folder.parent / "tiny")), None, CPU)
 
 

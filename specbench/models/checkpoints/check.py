@@ -32,7 +32,7 @@ NO_LIMIT = sys.maxsize
 class PairReport:
     """What a run must know about a pair.
 
-    `vocabulary` is that of the target's tokenizer, which encodes prompts and decodes output; ids behind it are padding.
+    `vocabulary` is that of the target's tokenizer, which encodes prompts and decodes output; higher ids are padding.
     `context` is what both models can read, NO_LIMIT where neither says.
     """
 
@@ -132,6 +132,6 @@ def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int, d
         verb = "padded with zeros" if draft_width < target_width else "cut"
         warnings.append(
             f"same tokenizer, other head widths: {target_width} rows in the target, {draft_width} in the {draft}; the "
-            f"{draft}'s law is {verb}, the target's stays as it is"
+            f"{draft}'s distribution is {verb}, the target's stays as it is"
         )
     return warnings

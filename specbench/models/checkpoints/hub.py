@@ -21,7 +21,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from specbench.errors import UnusableModelError
 from specbench.models.checkpoints.pairs import HUB_ID, Checkpoint
-from specbench.redact import redact
+from specbench.wording import first_line
 
 DESCRIPTION = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")  # configuration and tokenizer: everything small
 SAFETENSORS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors-*-of-*.safetensors")
@@ -77,7 +77,7 @@ def _reason(checkpoint: Checkpoint, error: Exception) -> str:
     if isinstance(error, RevisionNotFoundError):
         return f"{repo} has no revision {checkpoint.revision}: see {url}/commits/main"
     if isinstance(error, HfHubHTTPError):
-        return f"the hub refused {repo} with status {error.response.status_code}: {one_line(error)}"
+        return f"the hub refused {repo} with status {error.response.status_code}: {first_line(error)}"
     if isinstance(error, OSError) and error.errno:
         return f"{repo} could not be fetched into {constants.HF_HUB_CACHE}: {error.strerror}"
     return _unreachable(checkpoint, error)
@@ -102,15 +102,9 @@ def _cause(error: Exception) -> str:
         return "HF_HUB_OFFLINE is set"
     if isinstance(error, LocalEntryNotFoundError):
         return f"no answer from {constants.ENDPOINT}"
-    return f"{type(error).__name__}: {one_line(error)}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def download_command(checkpoint: Checkpoint) -> str:
     revision = f" --revision {checkpoint.revision}" if checkpoint.revision else ""
     return f"hf download {checkpoint.source}{revision}"
-
-
-def one_line(error: Exception, limit: int = 200) -> str:
-    """The first line of what an error says, or its type if it says nothing."""
-    text = next((line.strip() for line in redact(str(error)).splitlines() if line.strip()), type(error).__name__)
-    return text if len(text) <= limit else f"{text[:limit]}…"

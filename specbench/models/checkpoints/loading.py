@@ -15,9 +15,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import hub, weights
 from specbench.models.checkpoints.architectures import attention, obstacle
-from specbench.models.checkpoints.hub import one_line
 from specbench.models.checkpoints.pairs import GROWN, Checkpoint
 from specbench.models.scale import grow, growth
+from specbench.wording import first_line
 
 # transformers may convert pickled checkpoints in a thread of its own: nothing is to run beside a timed loop.
 os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
@@ -93,7 +93,7 @@ def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
 
 
 def origin(checkpoint: Checkpoint) -> str:
-    """What a scale model calls its original: an alias, a hub id, or the name of a folder without its place."""
+    """What a scale model calls its original: an alias, a hub id, or the name of a folder without its path."""
     small = checkpoint.name.rpartition(GROWN)[0]
     return Path(checkpoint.source).name if Path(small).is_dir() else small
 
@@ -101,7 +101,7 @@ def origin(checkpoint: Checkpoint) -> str:
 def _config_reason(folder: Path, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return "it needs code of its own (auto_map), and specbench runs no code that comes with a checkpoint"
-    return f"unusable {folder / 'config.json'}: {one_line(error)}"
+    return f"unusable {folder / 'config.json'}: {first_line(error)}"
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -116,7 +116,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         )
     except Exception as error:  # the tokenizers library raises bare Exceptions
         hint = "" if (folder / "tokenizer.json").exists() else " (without a tokenizer.json it needs sentencepiece)"
-        reason = f"unusable tokenizer in {folder}: {one_line(error)}{hint}"
+        reason = f"unusable tokenizer in {folder}: {first_line(error)}{hint}"
         raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
     return tokenizer
 
@@ -147,7 +147,7 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.
     except torch.OutOfMemoryError:
         raise  # not the checkpoint's fault: the caller knows what else lies in memory
     except Exception as error:  # a missing quantisation library, a pickle with code in it, a damaged archive
-        raise UnusableModelError(f"{checkpoint.name}: cannot load {files[0]}: {one_line(error)}") from error
+        raise UnusableModelError(f"{checkpoint.name}: cannot load {files[0]}: {first_line(error)}") from error
     _refuse_incomplete(checkpoint, info)
     return Loaded(model, dtype, hub.commit(folder), _warnings(checkpoint, config, info, pickled))
 

@@ -7,8 +7,8 @@ from safetensors import SafetensorError, safe_open
 
 from specbench.errors import UnusableModelError
 from specbench.models.checkpoints import hub
-from specbench.models.checkpoints.hub import one_line
 from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.wording import first_line
 
 
 def find(checkpoint: Checkpoint) -> tuple[Path, list[Path]]:
@@ -43,7 +43,7 @@ def _whole(checkpoint: Checkpoint, file: Path) -> Path:
             with safe_open(file, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
-            reason = f"{file} is damaged: {one_line(error)}{_again(checkpoint)}"
+            reason = f"{file} is damaged: {first_line(error)}{_again(checkpoint)}"
             raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
     return file
 

@@ -41,7 +41,7 @@ model whose shape it has: acceptance is the small pair's.
 | vocabulary | {vocabulary:,} rows, of which the first {known:,} are tokens; the others are never drawn |
 
 {notes}
-The licence is that of `{small}`. Zeros and noise fill what the original does not: see `specbench/models/grow.py`.
+The licence is that of `{small}`. Zeros and noise fill what the original does not: see `specbench/models/scale/grow.py`.
 """
 
 
@@ -97,18 +97,18 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
 
 def card(config: PreTrainedConfig, sizes: growth.Growth, tensors: dict[str, torch.Tensor]) -> str:
     """The model card."""
-    told = getattr(config, growth.KEY)
+    origin = getattr(config, growth.KEY)
     return CARD.format(
         label=growth.label(config),
-        small=told["from"],
-        like=told["like"],
+        small=origin["from"],
+        like=origin["like"],
         parameters=sum(t.numel() for t in tensors.values()),
         dtype=str(config.dtype).removeprefix("torch."),
         layers=sizes.large.num_hidden_layers,
         width=sizes.large.hidden_size,
         vocabulary=sizes.large.vocab_size,
         known=sizes.small.vocab_size,
-        notes="".join(f"* unlike `{told['like']}`: {note}\n" for note in told["notes"]),
+        notes="".join(f"* unlike `{origin['like']}`: {note}\n" for note in origin["notes"]),
     )
 
 
@@ -119,7 +119,7 @@ def check_place(out: Path, force: bool) -> None:
     if not force:
         raise UsageError(f"{out} is there already: choose another --out, or replace it with --force")
     if not out.is_dir() or out.is_symlink() or not (is_scale_model(out) or not any(out.iterdir())):
-        raise UsageError(f"{out} is no scale model: --force replaces nothing else; choose another --out")
+        raise UsageError(f"{out} is not a scale model: --force replaces nothing else; choose another --out")
 
 
 def is_scale_model(folder: Path) -> bool:
@@ -131,10 +131,10 @@ def is_scale_model(folder: Path) -> bool:
 
 def check_disk(out: Path, size: int) -> None:
     """Whether `size` bytes fit where `out` is to be."""
-    place = next(folder for folder in out.absolute().parents if folder.exists())
-    free = shutil.disk_usage(place).free
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
+    free = shutil.disk_usage(parent).free
     if free < size + 2**26:  # and the tokenizer
-        raise UsageError(f"{out} needs {size / 1e9:.1f} GB, and {place} has {free / 1e9:.1f} GB left")
+        raise UsageError(f"{out} needs {size / 1e9:.1f} GB, and {parent} has {free / 1e9:.1f} GB left")
 
 
 @contextmanager

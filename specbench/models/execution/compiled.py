@@ -1,4 +1,4 @@
-"""Tiers: how a function of tensors in fixed places is executed, as Python, as one compiled graph, or as a CUDA graph.
+"""Tiers: how a function of tensors at fixed addresses runs, as Python, as one compiled graph, or as a CUDA graph.
 
 A tier knows how calls are made cheap; it must not know what is computed. The same function, called with the same
 tensors, gives the same result in every tier; what it changes in place it changes in every tier.
@@ -67,13 +67,13 @@ def fast_bfloat16(device: torch.device) -> bool:
 
 
 def capabilities() -> dict[str, Any]:
-    """What the processor can do, as torch has it; empty where it does not tell."""
+    """What the processor can do, as torch has it; empty where it does not say."""
     found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return found
 
 
 def reaches(length: int, device: torch.device) -> tuple[int, ...]:
-    """The numbers of places that passes read, up to `length`: what is read is nearly what is used.
+    """The numbers of slots that passes read, up to `length`: what is read is nearly what is used.
 
     Every one is compiled or captured by itself. Compiling takes half a minute, so there are few of them on a CPU.
     """
@@ -91,9 +91,9 @@ def missing_compiler() -> str:
 class Compiled(Generic[P, R]):
     """A function as one compiled graph with the shapes of its first call, which compiles it.
 
-    Guards are left out: they cost 0.5 ms per call on a network of 16 layers, as much as the network itself. So whoever
-    has one of these calls it with tensors of the same shapes, and with objects that have not changed, or gets nonsense;
-    the owner of every shape has a `Compiled` of its own, and nothing is ever compiled twice.
+    Guards are left out: they cost 0.5 ms per call on a network of 16 layers, as much as the network itself. So it must
+    be called with tensors of the same shapes, and with objects that have not changed; else the result is undefined.
+    The owner of every shape has a `Compiled` of its own, and nothing is ever compiled twice.
     """
 
     function: Callable[P, R]
@@ -184,7 +184,7 @@ class Passes:
 
 def unshared(function: Callable[P, R]) -> Callable[P, R]:
     """The same function with a code object of its own: dynamo keeps what it compiled by code object, so that closures
-    of one `def` would share eight places, and without guards would be taken for each other."""
+    of one `def` would share eight entries, and without guards would be taken for each other."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs)

@@ -1,6 +1,7 @@
 """CUDA graphs: a round captured once and replayed, with the events that time its phases inside.
 
-Knows streams, events and memory pools; must not know what a round does. Nothing here was run without a GPU.
+Knows streams, events and memory pools; must not know what a round does. Needs a GPU; CPU tests do not
+cover this file: they replay rounds in their order (`decoding.replay`) through a stand-in for `Captured`.
 """
 
 from collections.abc import Callable
@@ -74,8 +75,8 @@ class Repeated:
     def __call__(self, *inputs: Tensor) -> Tensor:
         if not self._inputs:
             self._capture(inputs)
-        for place, given in zip(self._inputs, inputs, strict=True):
-            place.copy_(given)
+        for input_, given in zip(self._inputs, inputs, strict=True):
+            input_.copy_(given)
         self._graph.replay()
         return self._result
 

@@ -1,7 +1,7 @@
 """How many threads a CPU should compute with: one for every physical core that this process may use.
 
 torch asks neither how much time a container is given nor, in every build, which processors share a core; two threads on
-one core, or more threads than there is time for, make each pass wait for the slowest of them (performance.md, CPU).
+one core, or more threads than there is time for, make each pass wait for the slowest of them.
 """
 
 import math
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # whoever sets one of them knows what he wants
+CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # set by the user: then nothing is changed
 UNLIMITED = 2**31
 
 
@@ -30,10 +30,10 @@ def processors() -> set[int]:
 def cores(allowed: set[int], root: Path = Path("/")) -> int:
     """How many physical cores the allowed processors have, and no more than the process is given the time of.
 
-    Where the system does not tell (it is no Linux), every processor is taken for a core.
+    Where the system does not say (it is not Linux), every processor counts as a core.
     """
-    places = [root / f"sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list" for n in allowed]
-    siblings = {read(place) or str(place) for place in places}
+    files = [root / f"sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list" for n in allowed]
+    siblings = {read(file) or str(file) for file in files}
     return max(1, min(len(siblings), quota(root)))
 
 
@@ -49,7 +49,7 @@ def quota(root: Path) -> int:
 
 
 def read(path: Path) -> str:
-    """The text of a file of the system; empty where it cannot be had."""
+    """The contents of a file of the system; empty where it cannot be read."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

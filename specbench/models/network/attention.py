@@ -42,7 +42,7 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """Attention of query [B, H, q, D] over key and value [B, H', L, D], H a multiple of H'; result [B, q, H, D].
 
-    A mask of no places hides nothing but, from several queries, what lies behind each. Anything but a mask shared by
+    A mask without slots hides nothing but, from several queries, what comes after each. Anything but a mask shared by
     the heads and plain scaled dot products is left to transformers' own function.
     """
     if _seen is not None:

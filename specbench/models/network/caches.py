@@ -1,7 +1,7 @@
 """The row-static cache: keys and values in fixed buffers, every row with write positions of its own.
 
 Knows slots; must not know which tokens lie in them. Rolling back is writing again at a smaller position: nothing is
-copied or cropped, because a slot is read only by queries at or behind it, and those come after it was written anew.
+copied or cropped, because a slot is read only by queries at or after it, and those come when it has been written anew.
 """
 
 from dataclasses import dataclass, field

@@ -20,13 +20,13 @@ from specbench.models.network.law import Law
 from specbench.models.network.passes import Composer, Layout, Pass, windows_of
 from specbench.models.network.retrieved import Retrieved, unreadable
 
-TEXTS = 512  # one-token texts in a pass, which has as many rows of logits
+TEXTS = 512  # one-token sequences in a pass, which has as many rows of logits
 
 
 class Causal:
     """A causal language model with a row-static cache. `width` is V, the width of the target's head.
 
-    `fixed`: the cache stays where it is from one text to the next, which must have as many rows and slots. `passes`
+    `fixed`: the cache stays where it is from one batch to the next, which must have as many rows and slots. `passes`
     runs the short passes where each is made ready by itself instead of whole rounds.
     """
 
@@ -112,7 +112,7 @@ class Causal:
 
     @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
-        """[tokens, V'] logits along the text that already lies in context.seq [1, L], fed `block` tokens at a time.
+        """[tokens, V'] logits along the sequence that already lies in context.seq [1, L], fed `block` tokens at a time.
 
         Passes read the slots that those of eager rounds read: else the difference between two ways of feeding would
         lack that between the two lengths of attention.
@@ -136,7 +136,7 @@ class Causal:
         return self.bigrams
 
     def _after_one(self, ids: Tensor) -> Tensor:
-        """[B] the most probable token after each of the texts [B, 1], whatever lies in the cache."""
+        """[B] the most probable token after each of the sequences [B, 1], whatever the cache holds."""
         alone, start = Causal(self.network, self.law, self.width), torch.zeros_like(ids[:, 0])
         all_of_them = torch.ones_like(start, dtype=torch.bool)
         context = Context(ids, start, all_of_them, start, start[:0], all_of_them.clone(), reach=1)

@@ -14,15 +14,15 @@ from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import After, Context, Model, Verdict
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.checkpoints.hub import one_line
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.layers import base_of, shares
 from specbench.models.network.probe import LOOSE, TOLERANCE, context_of
 from specbench.models.network.split import Split
+from specbench.wording import first_line
 
-TEXT, DRAFTED = (2, 3, 4, 5, 6), 3  # of the check: what is committed, and how many tokens are drafted behind it
+TEXT, DRAFTED = (2, 3, 4, 5, 6), 3  # of the check: what is committed, and how many tokens are drafted after it
 REFUSED = "this network cannot be run in two parts: use --method early-exit, whose draft has a cache of its own"
 
 
@@ -56,7 +56,7 @@ def pair(whole: Causal, depth: int) -> tuple["Resumed", "Early"]:
 
 @torch.no_grad()
 def check(name: str, whole: Causal, depth: int) -> None:
-    """Raise UnusableModelError unless a draft, judged in two parts, gets the laws of one plain pass."""
+    """Raise UnusableModelError unless a draft, judged in two parts, gets the rows of one plain pass."""
     network, width = whole.network, whole.width
     device = next(network.parameters()).device
     judge, early = pair(Causal(network, Law(), width), depth)
@@ -66,12 +66,12 @@ def check(name: str, whole: Causal, depth: int) -> None:
         ids, _ = early.sample(context, DRAFTED, seeded([0], device))
         found = judge.probs(context, TokenTree.chain(ids))
     except Exception as error:  # whatever the code of a network raises that does not expect to be two
-        raise UnusableModelError(f"{name}: {REFUSED} ({one_line(error)})") from error
+        raise UnusableModelError(f"{name}: {REFUSED} ({first_line(error)})") from error
     text = torch.cat([context.seq[:, : len(TEXT)], ids], 1)
     plain = Law()(network(input_ids=text).logits[:, len(TEXT) - 1 :], width)
     distance = float(((found - plain).abs().sum(-1) / 2).max())
     if plain.isfinite().all() and not distance <= TOLERANCE.get(whole.dtype, LOOSE):
-        raise UnusableModelError(f"{name}: {REFUSED} (its laws change by {distance:.2g}, total variation)")
+        raise UnusableModelError(f"{name}: {REFUSED} (its distributions change by {distance:.2g}, total variation)")
 
 
 class Resumed:

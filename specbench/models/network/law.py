@@ -1,4 +1,4 @@
-"""The law of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta.
+"""The distribution of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta.
 
 The warpers are transformers' own, in transformers' order, applied once and to target and draft alike. Knows nothing of
 models or caches.
@@ -37,7 +37,9 @@ class Eta(EtaLogitsWarper):
 
 @dataclass(frozen=True)
 class Law:
-    """How logits become the law that tokens are drawn from. Temperature 0 is greedy: a one-hot row, lowest id at ties.
+    """How logits become the distribution that tokens are drawn from.
+
+    Temperature 0 is greedy: a one-hot row, lowest id at ties.
 
     Raises ValueError with one line for values outside their range (the ranges are those of transformers).
     """
@@ -80,13 +82,13 @@ class Law:
     def __call__(self, logits: Tensor, width: int) -> Tensor:
         """[..., width] probabilities in float32 (float64 stays) from logits [..., V'].
 
-        A head wider than `width` is cut before the softmax, a narrower one padded with zeros: only a draft's law may
-        be changed so, the output stays distributed as the target's.
+        A head wider than `width` is cut before the softmax, a narrower one padded with zeros: only a draft's
+        distribution may be changed so, the output stays distributed as the target's.
         """
         return self.checked(logits, width)[0]
 
     def checked(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """The probabilities, and [...] which rows are a law: logits that are NaN or infinite give none."""
+        """The probabilities, and [...] which rows are a distribution: logits that are NaN or infinite give none."""
         scores = logits[..., :width]
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if self.certain:
@@ -99,7 +101,7 @@ class Law:
             scores = scores.double() - scores.amax(-1, keepdim=True)
         flat = scores.reshape(-1, scores.shape[-1])
         if self._warpers:
-            nothing = torch.empty((flat.shape[0], 0), dtype=torch.long, device=flat.device)  # no warper reads the text
+            nothing = torch.empty((flat.shape[0], 0), dtype=torch.long, device=flat.device)  # no warper reads it
             flat = self._warpers(nothing, flat)  # type: ignore[arg-type]
         probs = flat.softmax(-1).view(scores.shape)
         return F.pad(probs, (0, width - probs.shape[-1])) if probs.shape[-1] < width else probs

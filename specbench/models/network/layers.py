@@ -34,7 +34,7 @@ def shares(name: str) -> bool:
 def chosen(name: str, layers: int) -> list[int]:
     """Which of so many layers a name keeps: ranges and numbers in rising order, or shares of the depth, rounded up.
 
-    UsageError where it is no such text, keeps nothing, or speaks of a layer that does not exist.
+    UsageError where the name has another form, keeps nothing, or names a layer that does not exist.
     """
     found = NAME.fullmatch(name)
     parts = [PART.fullmatch(part.strip()) for part in (found["layers"] if found else "").split(",")]
@@ -42,8 +42,8 @@ def chosen(name: str, layers: int) -> list[int]:
     for part in parts:
         if part is None or not part[0]:
             raise UsageError(f"{name}: expected layers like [:4], [0:4,12:] or [:25%]")
-        first = place(part["first"], layers, 0)
-        kept += range(first, place(part["last"], layers, layers) if part["range"] else first + 1)
+        first = bound(part["first"], layers, 0)
+        kept += range(first, bound(part["last"], layers, layers) if part["range"] else first + 1)
     if not kept or kept != sorted(set(kept)) or kept[-1] >= layers:
         raise UsageError(
             f"{name}: of {layers} layers, numbered from 0, it must keep some, in rising order and none twice"
@@ -55,7 +55,7 @@ def chosen(name: str, layers: int) -> list[int]:
     return kept
 
 
-def place(text: str | None, layers: int, otherwise: int) -> int:
+def bound(text: str | None, layers: int, otherwise: int) -> int:
     """A bound of a range: a number of layers, or a share of them."""
     if text is None:
         return otherwise
@@ -65,8 +65,8 @@ def place(text: str | None, layers: int, otherwise: int) -> int:
 def with_layers(network: Any, kept: Sequence[int], cached_from: int = 0) -> Any:
     """A network of the kept layers [list of indices] of `network`, its embedding, last norm and head, on its weights.
 
-    `cached_from` is the place of its first layer in a cache, the others follow. Every module is its own, so that caches
-    and configurations are; every tensor is the original's.
+    `cached_from` is the number of its first layer in a cache, the others follow. Every module is its own, so
+    that caches and configurations are; every tensor is the original's.
     """
     tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
     small = copy.deepcopy(network, tensors)

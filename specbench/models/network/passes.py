@@ -22,7 +22,7 @@ class Pass:
     """Tokens ids [B, q] at positions [B, q], written to slots [B, q] of the cache.
 
     mask: what each of them sees of the first `reach` slots, one mask for each type of layer where there are several.
-    A mask without places hides nothing but, from several tokens, what comes after each of them.
+    A mask without slots hides nothing but, from several tokens, what comes after each of them.
     """
 
     ids: Tensor

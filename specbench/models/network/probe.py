@@ -1,6 +1,6 @@
 """A probe of a loaded network: does it answer by position alone, as the engine needs?
 
-Configurations are judged in `architectures`; this catches what no configuration tells (a mask that is ignored or read
+Configurations are judged in `architectures`; this catches what no configuration says (a mask that is ignored or read
 in another sense, state outside the cache). It costs four short passes, once per network, before anything is timed.
 """
 
@@ -19,7 +19,7 @@ LOOSE = 0.1
 
 @torch.no_grad()
 def probe(model: Causal, name: str, device: torch.device) -> None:
-    """Raise UnusableModelError unless laws after a rollback equal those of one plain pass over the whole text."""
+    """Raise UnusableModelError unless rows after a rollback equal those of one plain pass over the whole sequence."""
     text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=device).unsqueeze(0) % model.config.vocab_size
     context = context_of(text[:, :COMMITTED], DRAFTED)
     model.start(context)
@@ -31,13 +31,13 @@ def probe(model: Causal, name: str, device: torch.device) -> None:
     distance = float(((again - plain).abs().sum(-1) / 2).max())
     if not distance <= TOLERANCE.get(model.network.dtype, LOOSE):
         raise UnusableModelError(
-            f"{name}: its laws change by {distance:.2g} (total variation) when drafted tokens are taken back: it keeps "
-            "state that positions do not describe; specbench cannot measure it"
+            f"{name}: its distributions change by {distance:.2g} (total variation) when drafted tokens are taken "
+            "back: it keeps state that positions do not describe; specbench cannot measure it"
         )
 
 
 def context_of(ids: Tensor, drafted: int) -> Context:
-    """The text ids [1, n] with space for `drafted` tokens after it."""
+    """The sequence ids [1, n] with space for `drafted` tokens after it."""
     pos = torch.tensor([ids.shape[1] - 1], device=ids.device)
     alive = torch.ones(1, dtype=torch.bool, device=ids.device)
     seq = torch.cat([ids, ids.new_zeros((1, drafted + 2))], 1)

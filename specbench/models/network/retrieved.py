@@ -19,7 +19,7 @@ from specbench.models.network.attention import NAME
 from specbench.models.network.caches import RowStaticCache, RowStaticLayer
 from specbench.models.network.passes import Layout
 
-AHEAD = 64  # slots for what is drafted behind a full tail; where more is drafted there will be more
+AHEAD = 64  # slots for what is drafted after a full tail; more are added where more is drafted
 
 
 class Keeper(Model, Protocol):
@@ -35,11 +35,11 @@ class Keeper(Model, Protocol):
 
 
 class Retrieved:
-    """The law of `target` where `reader`, its twin, sees `budget` retrieved tokens and those in the tail behind them.
+    """The distribution of `target` where `reader`, its twin, sees `budget` retrieved tokens and the tail after them.
 
-    In every layer and key head the first chunk of the text is kept and those with the highest scores: the inner product
-    of their mean key and the last query, summed over the queries that share the head. Keys keep their positions. The
-    tail begins with what fills no chunk; after `tail` new tokens everything is chosen again, for a row by itself.
+    In every layer and key head the first chunk of the sequence is kept and those with the highest scores: the inner
+    product of their mean key and the last query, summed over the queries that share the head. Positions of keys stay.
+    The tail begins with what fills no chunk; after `tail` new tokens everything is chosen again, for a row by itself.
     """
 
     static: ClassVar[bool] = False
@@ -100,9 +100,9 @@ class Retrieved:
             stores = [store[:, :, :reach] for store in (full.keys, full.values)]
             stores = stores if every else [store.index_select(0, rows) for store in stores]
             chosen = best_chunks(query.index_select(0, rows), stores[0], whole, self.chunk, self.chunks)
-            behind = whole[:, None, None].expand(-1, chosen.shape[1], 1)  # what fills no chunk; rubbish follows it
-            place = (torch.cat([chosen, behind], 2).unsqueeze(-1) * self.chunk + within).flatten(2).clamp_max(reach - 1)
-            fill(own, rows, *(s.gather(2, place.unsqueeze(-1).expand(-1, -1, -1, s.shape[3])) for s in stores))
+            rest = whole[:, None, None].expand(-1, chosen.shape[1], 1)  # what fills no chunk, and stale slots after it
+            slots = (torch.cat([chosen, rest], 2).unsqueeze(-1) * self.chunk + within).flatten(2).clamp_max(reach - 1)
+            fill(own, rows, *(s.gather(2, slots.unsqueeze(-1).expand(-1, -1, -1, s.shape[3])) for s in stores))
         self._note(rows, pos, whole)
 
     def _note(self, rows: Tensor, pos: Tensor, whole: Tensor) -> None:
@@ -110,32 +110,32 @@ class Retrieved:
         old = self._layout
         shift = whole * self.chunk - old.retrieved
         filled = whole.clamp_max(self.chunks) * self.chunk
-        new = (place.index_copy(0, rows, here) for place, here in
+        new = (every.index_copy(0, rows, here) for every, here in
                ((old.shift, shift), (old.filled, filled), (old.floor, pos - shift)))  # fmt: skip
         self.reader.layout = Layout(old.retrieved, *new)
 
     def _short(self, context: Context, drafted: int, refeed: int) -> Context:
-        """The text as the reader's slots have it; the host reads how full they are.
+        """The sequence as the reader's slots hold it; the host reads how full they are.
 
         Only a caller that says that others may have committed tokens (`refeed`) calls after the target has been fed:
         within a draft of several rounds its cache lacks their tokens, and nothing is chosen anew.
         """
-        place = context.pos - self._layout.shift
-        since = place - self._layout.floor
+        slot = context.pos - self._layout.shift
+        since = slot - self._layout.floor
         stale = (since >= self.tail) | (since < 0)
-        some, longest = torch.stack([stale.any().long(), place.max()]).tolist()
+        some, longest = torch.stack([stale.any().long(), slot.max()]).tolist()
         if some and refeed:
             self._choose(context, stale.nonzero()[:, 0])
         self._enlarge(longest + 1 + drafted)
         layout = self._layout
-        slot = torch.arange(self.slots, device=place.device)
-        source = (slot + layout.shift.unsqueeze(1)).clamp(0, context.seq.shape[1] - 1)
+        slots = torch.arange(self.slots, device=slot.device)
+        source = (slots + layout.shift.unsqueeze(1)).clamp(0, context.seq.shape[1] - 1)
         last = (context.last - layout.shift).clamp_max(self.slots - 1)
         seq, pos = context.seq.gather(1, source), context.pos - layout.shift
         return replace(context, seq=seq, pos=pos, last=last, reach=self.slots, tight=False)
 
     def _enlarge(self, needed: int) -> None:
-        """More slots behind the others where `needed` are more than there are."""
+        """More slots after the others where more are `needed`."""
         if needed <= self.slots:
             return
         self.slots = needed + AHEAD
@@ -150,7 +150,7 @@ class Retrieved:
 def best_chunks(query: Tensor, keys: Tensor, whole: Tensor, chunk: int, most: int) -> Tensor:
     """[B, H', most] numbers of the chunks of keys [B, H', L, D] that fit query [B, H, D] best, best first.
 
-    Row b has `whole[b]` chunks; its first one always comes first, and numbers behind the whole[b]-th mean nothing.
+    Row b has `whole[b]` chunks; its first one always comes first, and numbers after the whole[b]-th are undefined.
     """
     chunks = keys.shape[2] // chunk
     rows, heads, _, size = keys.shape

@@ -41,7 +41,7 @@ class Given(nn.Module):
 class First:
     """The first `depth` layers with the last norm and the head, as a network that leaves its states in the cache.
 
-    The cache has one layer more than the whole network: number `depth` holds the states [B, 1, places, H].
+    The cache has one layer more than the whole network: number `depth` holds the states [B, 1, slots, H].
     """
 
     def __init__(self, network: Any, depth: int) -> None:

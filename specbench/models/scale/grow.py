@@ -45,7 +45,7 @@ def network(
 
 
 def skeleton(config: PreTrainedConfig, attention: str | None = None) -> Any:
-    """A network without memory behind its weights."""
+    """A network whose weights have no memory."""
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=config.dtype, attn_implementation=attention
@@ -118,7 +118,7 @@ def layer_norm(out: Tensor, old: Tensor, growth: Growth) -> None:
     out[:] = 1
     out[: old.shape[0]] = (old.flatten() * growth.scale).to(out)
     if growth.constant:
-        out[growth.small.hidden_size] = 0  # what reads the constant behind it may be noise
+        out[growth.small.hidden_size] = 0  # the weights that read it may be noise
 
 
 def last_norm(out: Tensor, old: Tensor, growth: Growth) -> None:

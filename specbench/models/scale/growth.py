@@ -132,10 +132,10 @@ def grown_config(config: PreTrainedConfig, shape: Shape, origin: str) -> LlamaCo
     """
     small, added = sizes_of(config), spare_constant(sizes_of(config), shape.vocab_size) ** 2
     kept = ("hidden_act", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "dtype")
-    told = {"from": origin, "like": shape.name, "vocabulary": small.vocab_size, "notes": notes(config, shape)}
+    stated = {"from": origin, "like": shape.name, "vocabulary": small.vocab_size, "notes": notes(config, shape)}
     settings: dict[str, Any] = {name: getattr(shape, name) for name in SIZES}
     settings |= {name: getattr(config, name) for name in kept}
-    settings |= {"architectures": ["LlamaForCausalLM"], "rope_parameters": rope_of(config), KEY: told}
+    settings |= {"architectures": ["LlamaForCausalLM"], "rope_parameters": rope_of(config), KEY: stated}
     return LlamaConfig(
         **settings,
         rms_norm_eps=(small.rms_norm_eps * small.hidden_size - added) / shape.hidden_size,
@@ -154,21 +154,21 @@ def notes(config: PreTrainedConfig, shape: Shape) -> list[str]:
 
 
 def label(config: PreTrainedConfig) -> str | None:
-    """What a scale model is called, such as demo@llama-7b; None for a model that is none."""
-    told = getattr(config, KEY, None)
-    if told is None:
+    """What a scale model is called, such as demo@llama-7b; None for an ordinary model."""
+    stated = getattr(config, KEY, None)
+    if stated is None:
         return None
-    origin, like = (told.get("from"), told.get("like")) if isinstance(told, dict) else (None, None)
+    origin, like = (stated.get("from"), stated.get("like")) if isinstance(stated, dict) else (None, None)
     return " ".join(f"{origin or '?'}@{like or '?'}".split())[:100]
 
 
 def vocabulary(config: PreTrainedConfig) -> int | None:
     """How many rows of a scale model's head are the original's, None for any other model.
 
-    The logits behind them are sunk so deep that their rounding errors alone exceed all differences between real ones.
+    The logits after them are sunk so deep that their rounding errors alone exceed all differences between real ones.
     """
-    told = getattr(config, KEY, None)
-    known = told.get("vocabulary") if isinstance(told, dict) else None
+    stated = getattr(config, KEY, None)
+    known = stated.get("vocabulary") if isinstance(stated, dict) else None
     return known if isinstance(known, int) and known > 0 else None
 
 
@@ -177,8 +177,8 @@ def warnings(name: str, config: PreTrainedConfig) -> list[str]:
     called = label(config)
     if called is None:
         return []
-    told = getattr(config, KEY)
-    unlike = told.get("notes") if isinstance(told, dict) else None
+    stated = getattr(config, KEY)
+    unlike = stated.get("notes") if isinstance(stated, dict) else None
     small, _, like = called.rpartition("@")
     line = f"{name}: scale model: the function of {small} at the cost of {like}; acceptance is the small pair's"
     return ["; ".join([line, *map(str, unlike if isinstance(unlike, list) else [])])]

@@ -66,7 +66,7 @@ def test_equal_tokenizers_with_padded_heads_fit_with_a_warning(draft_width: int,
     assert (report.vocabulary, report.target_width, report.draft_width) == (260, 272, draft_width)
     assert len(report.warnings) == 1
     assert f"272 rows in the target, {draft_width} in the draft" in report.warnings[0]
-    assert f"the draft's law is {verb}" in report.warnings[0]
+    assert f"the draft's distribution is {verb}" in report.warnings[0]
 
 
 def test_the_width_of_a_composite_model_is_that_of_its_text_part() -> None:
