@@ -6,6 +6,7 @@ Knows the columns and their types; must not know what is compared. Every cell is
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,7 @@ class Record:
         """A number of results.csv; NaN where the cell is blank."""
         return float(as_numbers(pd.Series([self[column]]), column, self.file).iloc[0])
 
+    @cached_property
     def totals(self) -> pd.DataFrame:
         """One row per prompt: seconds and counts summed over its repetitions; NaN where a sample lacks one."""
         if self.samples is None:

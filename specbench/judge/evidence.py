@@ -41,7 +41,7 @@ def evidence_of(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str | No
 
 def _from_totals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
     paired = all(base["prompts_sha256"] == new["prompts_sha256"] != "" for base, new in pairs)
-    totals = [(base.totals(), new.totals()) for base, new in pairs]
+    totals = [(base.totals, new.totals) for base, new in pairs]
     if paired:
         totals = [_common(*pair) for pair in totals]
     if min(len(run) for pair in totals for run in pair) < 2:

@@ -4,6 +4,7 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from specbench.metrics import Trace, acceptance
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.decoding.test_replay import Late
+from tests.support.cases import quick_or_slow
 from tests.support.histories import SCHEDULES
 from tests.support.laws import EXACT, autoregressive
 from tests.support.sources import replay_outcomes
@@ -89,8 +91,9 @@ laws = pytest.mark.parametrize("law", [Law(0), Law(0.9, top_p=0.95)], ids=["gree
 
 
 @laws
-@pytest.mark.parametrize("kind", METHODS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "kind"), quick_or_slow(product(NETWORKS, METHODS), lambda name, kind: name == "llama" or kind == "chain")
+)
 def test_every_prompt_gets_what_it_gets_alone(name: str, kind: str, law: Law) -> None:
     expected = alone(method_of(kind, law, name))
     assert len({len(trace.tokens) for trace in expected}) > 2, "no end token was met"
@@ -178,6 +181,7 @@ class Forgetful(Causal):
         return
 
 
+@pytest.mark.mutant(test=test_every_prompt_gets_what_it_gets_alone)
 @pytest.mark.parametrize("part", ["target", "draft"])
 def test_a_cache_that_is_not_refilled_is_caught(part: str) -> None:
     expected = alone(method_of("chain", Law(0)))
@@ -248,6 +252,7 @@ def test_texts_are_independent_and_have_the_law_that_they_have_alone(kind: str, 
     assert error_of(made[kind], p) <= EXACT
 
 
+@pytest.mark.mutant(test=test_texts_are_independent_and_have_the_law_that_they_have_alone)
 def test_a_text_that_went_on_with_the_law_of_the_one_before_it_would_be_caught() -> None:
     p, _ = random_pair(0, 2, 4)
 

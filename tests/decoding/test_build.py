@@ -14,6 +14,7 @@ from specbench.decoding.method_files import HEADER, methods, needs, read_method,
 from specbench.decoding.timing import Under, WallClock
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.errors import UsageError
+from tests.support.cases import quick_or_slow
 from tests.support.histories import SCHEDULES, history_error
 from tests.support.laws import ENUMERABLE, EXACT, block_error, outcomes_of, sequence_error
 from tests.support.toys import KINDS, Toy, random_pair
@@ -33,11 +34,12 @@ def affordable(name: str, vocab: int, k: int) -> bool:
 
 
 SIZES = [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2)]
+SHIPPED = [(name, *size) for name in methods() for size in SIZES if affordable(name, *size)]
 
 
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
 @pytest.mark.parametrize(
-    ("name", "vocab", "k"), [(name, *size) for name in methods() for size in SIZES if affordable(name, *size)]
+    ("name", "vocab", "k"), quick_or_slow(SHIPPED, lambda name, vocab, k: (vocab, k) in ((2, 2), (3, 1)))
 )
 def test_a_shipped_method_is_lossless_if_it_says_so(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> None:
     """Whole sequences over several rounds; of a tree, whose outcomes are too many for that, all tokens of one round."""

@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from specbench.models.checkpoints.pairs import resolve
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.shipped import ASSETS
+from tests.support.cases import quick_or_slow
 from tests.support.rounding import same_texts
 from tests.support.tiny import CPU, network
 
@@ -112,7 +114,7 @@ def test_the_baseline_is_generate(dtype: torch.dtype) -> None:
 
 @pytest.mark.processor
 @verifiers
-@pytest.mark.parametrize("k", [k if k in (1, 4) else pytest.param(k, marks=pytest.mark.slow) for k in KS])
+@pytest.mark.parametrize("k", quick_or_slow(KS, lambda k: k == 4))
 @dtypes
 def test_every_method_is_generate_whatever_was_accepted(dtype: torch.dtype, k: int, verifier: Verifier) -> None:
     traces = run(target_of(dtype), draft_of(dtype), k, verifier, random_prompts())
@@ -124,9 +126,9 @@ def test_every_method_is_generate_whatever_was_accepted(dtype: torch.dtype, k: i
 
 @verifiers
 def test_rows_do_not_see_each_other(verifier: Verifier) -> None:
-    target, draft = target_of(torch.float64), draft_of(torch.float64)
-    together = run(target, draft, 3, verifier, random_prompts())
-    alone = [run(target, draft, 3, verifier, [prompt])[0] for prompt in random_prompts()]
+    target, draft, prompts = target_of(torch.float64), draft_of(torch.float64), random_prompts(6)
+    together = run(target, draft, 3, verifier, prompts, 24)
+    alone = [run(target, draft, 3, verifier, [prompt], 24)[0] for prompt in prompts]
     assert tokens_of(together) == tokens_of(alone)
 
 
@@ -185,9 +187,13 @@ def test_a_draft_equal_to_the_target_is_always_accepted(k: int, law: Law, verifi
     assert found.tokens_per_round == k + 1
 
 
-@pytest.mark.parametrize("law", [GREEDY, Law(1.0), Law(1.0, top_k=5, top_p=0.9)], ids=str)
+SPOILT = {GREEDY: torch.nan, Law(1.0): torch.inf, Law(1.0, top_k=5, top_p=0.9): -torch.inf}
+
+
+@pytest.mark.parametrize(
+    ("law", "value"), quick_or_slow(product(SPOILT, SPOILT.values()), lambda law, value: SPOILT[law] is value)
+)
 @pytest.mark.parametrize("verifier", [None, Rejection(), TokenMatch()], ids=["baseline", "chain", "token-match"])
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("broken", ["target", "draft"])
 @pytest.mark.parametrize("where", ["everywhere", "after one token"])
 def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
@@ -211,8 +217,7 @@ def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
 
 LONG = 64
 EVERY = [(torch.float32, k) for k in (1, 2, 3, 5, 8)] + [(torch.float64, k) for k in (4, 8)]
-QUICK = ((torch.float32, 3),)
-SHIPPED = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in EVERY]
+SHIPPED = quick_or_slow(EVERY, lambda dtype, k: k == 3)
 
 
 @lru_cache
@@ -246,8 +251,8 @@ def shipped_baseline(dtype: torch.dtype) -> list[tuple[int, ...]]:
 def test_the_baseline_of_the_shipped_pair_is_generate(dtype: torch.dtype) -> None:
     plain = hf.AutoModelForCausalLM.from_pretrained(PAIR / "target", dtype=dtype, attn_implementation="sdpa").eval()
     end = plain.config.eos_token_id
-    some = shipped_prompts()[::2]  # of both data sets
-    same_texts(some, [generated(plain, prompt, LONG, [end]) for prompt in some], shipped_baseline(dtype)[::2], plain)
+    some = shipped_prompts()[::4]  # of both data sets
+    same_texts(some, [generated(plain, prompt, LONG, [end]) for prompt in some], shipped_baseline(dtype)[::4], plain)
 
 
 @pytest.mark.processor

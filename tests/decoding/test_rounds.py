@@ -23,13 +23,13 @@ from tests.support.sources import Audit
 from tests.support.tiers import (
     NAMES,
     NEEDS_COMPILER,
+    STATIC,
     Ready,
     as_it_is,
     bigrams,
     compiled,
     graphs,
     pair,
-    quick_or_slow,
     seen,
     smallest_pair,
     static_methods,
@@ -84,7 +84,7 @@ def check(name: str, dtype: torch.dtype, law: Law, prompts: Sequence[Sequence[in
 
 @pytest.mark.processor
 @pytest.mark.parametrize(("dtype", "law", "prompts"), CASES)
-@pytest.mark.parametrize("name", quick_or_slow(NAMES))
+@pytest.mark.parametrize("name", STATIC)
 def test_whole_rounds_give_the_tokens_of_rows_alone(
     name: str, dtype: torch.dtype, law: Law, prompts: tuple[list[int], ...]
 ) -> None:
@@ -253,7 +253,7 @@ class Listening(WallClock):
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
-        ("baseline", "aot_eager"),
+        pytest.param("baseline", "aot_eager", marks=pytest.mark.slow),
         ("chain", "aot_eager"),
         pytest.param("chain", "inductor", marks=[NEEDS_COMPILER, pytest.mark.slow]),
     ],

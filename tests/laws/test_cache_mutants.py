@@ -15,6 +15,7 @@ from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.models.network import caches, masks, passes
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import Composer, Pass
+from tests.laws import test_models_exact as exact
 from tests.laws.test_models_exact import RAGGED, chain_error, law_error, tree_error
 from tests.support.tiny import TOLERANCE, network
 
@@ -188,16 +189,29 @@ MUTANTS: list[tuple[str, Mutate, Check, str]] = [
 ]
 
 
+# check: the test that it is the check of
+TESTS: dict[Check, Callable[..., None]] = {
+    check_chain: exact.test_rows_along_chains_do_not_depend_on_what_was_rolled_back,
+    check_tree: exact.test_rows_of_trees_are_those_of_every_path_alone_before_and_after_settling,
+    check_law: exact.test_every_architecture_emits_its_own_law,
+}
+
+
+def plain(check: Check) -> Check:
+    return check.func if isinstance(check, partial) else check
+
+
 def label(check: Check) -> str:
-    inner = check.func if isinstance(check, partial) else check
-    return inner.__name__.removeprefix("check_")
+    return plain(check).__name__.removeprefix("check_")
+
+
+def case(what: str, mutate: Mutate, check: Check, name: str) -> Any:
+    catches = pytest.mark.mutant(test=TESTS[plain(check)])
+    return pytest.param(mutate, check, name, id=f"{what}, {label(check)}, {name}", marks=catches)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mutate", "check", "name"),
-    [pytest.param(*mutant, id=f"{what}, {label(mutant[1])}, {mutant[2]}") for what, *mutant in MUTANTS],
-)
+@pytest.mark.parametrize(("mutate", "check", "name"), [case(*mutant) for mutant in MUTANTS])
 def test_a_mutant_is_caught_and_the_original_is_not(
     mutate: Mutate, check: Check, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

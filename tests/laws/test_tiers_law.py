@@ -18,12 +18,12 @@ from tests.support.laws import ENUMERABLE, EXACT, autoregressive, carried_on, er
 from tests.support.tiers import (
     NAMES,
     NEEDS_COMPILER,
+    STATIC,
     Given,
     Shapes,
     Tables,
     compiled,
     pair,
-    quick_or_slow,
     static_methods,
 )
 from tests.support.tiny import context_of, network, plain_rows
@@ -86,7 +86,7 @@ def feasible(sizes: list[tuple[int, int]], most: int = ENUMERABLE) -> list[tuple
     ]
 
 
-@pytest.mark.parametrize("name", quick_or_slow(NAMES))
+@pytest.mark.parametrize("name", STATIC)
 def test_a_compiled_round_emits_the_law_of_its_target_if_it_says_so(name: str) -> None:
     assert (max(toy_laws(name, 3, 2, "aot_eager")) <= EXACT) == read_method(name)["lossless"]
 
@@ -103,6 +103,7 @@ def test_with_another_lookahead_and_vocabulary_too(name: str, vocab: int, k: int
     assert (max(toy_laws(name, vocab, k, "aot_eager")) <= EXACT) == read_method(name)["lossless"]
 
 
+@pytest.mark.mutant(test=test_a_compiled_round_emits_the_law_of_its_target_if_it_says_so)
 def test_a_wrong_rule_is_seen_through_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejection, "left_over", lambda p, draft, last: rejection.at(p, last))
     assert max(toy_laws("chain", 3, 2, "aot_eager")) > 1e-3

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import Any
 
 import pytest
 import torch
@@ -29,6 +28,7 @@ from specbench.models.execution.compiled import Compiled, missing_compiler
 from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from tests.support.cases import quick_or_slow
 from tests.support.tiny import network
 from tests.support.toys import CPU, Toy
 
@@ -57,12 +57,7 @@ def static_methods(models: dict[str, Model], k: int, clock: Clock | None = None)
 
 
 NAMES = list(static_methods(dict.fromkeys(("target", "draft"), Toy(torch.ones(1, 1))), 1))
-QUICK = ("chain",)  # to compile all takes minutes
-
-
-def quick_or_slow(names: Sequence[str]) -> list[Any]:
-    """A case for every method; those that are not quick are slow."""
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+STATIC = quick_or_slow(NAMES, lambda name: name == "chain")  # to compile all takes minutes
 
 
 def pair(name: str, law: Law, dtype: torch.dtype, vocab: int = 32, fixed: bool = True) -> dict[str, Model]:

@@ -212,7 +212,7 @@ def test_inside_a_speculation_no_cache_misses_what_the_outer_one_committed(lengt
     assert all(len(trace.tokens) == NEW for trace in traces)
 
 
-@pytest.mark.parametrize("eos", [(), (0,)])
+@pytest.mark.parametrize("eos", [pytest.param((), marks=pytest.mark.slow), (0,)])
 @real
 def test_greedy_output_is_the_baselines_in_a_ragged_batch_and_alone(some: Parts, eos: tuple[int, ...]) -> None:
     names = (("llama", 0), ("mistral", 1), ("llama", 0))

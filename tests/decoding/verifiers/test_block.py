@@ -14,6 +14,7 @@ from specbench.decoding.verifiers import block
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.rejection import Rejection, subtract
 from specbench.models.network.law import Law
+from tests.laws import test_exact_law as exact
 from tests.support.laws import EXACT, block_error, one_round
 from tests.support.toys import KINDS, PROMPT, Stopping, Toy, chain, random_pair
 
@@ -106,6 +107,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.mutant(test=exact.test_a_chain_emits_the_law_of_its_target)
 @pytest.mark.parametrize(("name", "wrong"), MUTANTS.values(), ids=MUTANTS)
 def test_a_wrong_rule_is_found_out(name: str, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert subtract is block.subtract

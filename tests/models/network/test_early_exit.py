@@ -27,6 +27,7 @@ from specbench.models.network.layers import chosen, shares, with_layers
 from specbench.models.network.split import Split
 from specbench.spec import RunSpec
 from tests.laws.test_models_exact import HISTORIES, RAGGED, Chance, accept, append
+from tests.support.cases import quick_or_slow
 from tests.support.frontdoor import Command
 from tests.support.tiers import as_it_is, compiled, seen, whole
 from tests.support.tiny import (
@@ -46,7 +47,7 @@ K, V, NEW = 3, 5, 23
 PLAIN, GREEDY, SAMPLED = Law(), Law(0), Law(1.0, top_p=0.9)
 NAME = "target[:1] shared"
 architectures = pytest.mark.parametrize("name", ARCHITECTURES)
-refeeds = pytest.mark.parametrize("refeed", [0, 1, 2])
+refeeds = pytest.mark.parametrize("refeed", quick_or_slow([0, 1, 2], lambda refeed: refeed < 2))
 
 
 def models(name: str, law: Law = PLAIN, vocab: int = V, fixed: bool = False) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from specbench.models.network.law import Law
 from specbench.models.scale import grow
 from specbench.models.scale.growth import Growth, grown_config, obstacle
 from specbench.models.scale.shapes import Shape, shapes
+from tests.support.cases import quick_or_slow
 from tests.support.rounding import in_float64, same_texts
 from tests.support.tiny import CPU, in_double
 
@@ -172,6 +173,7 @@ SPOILT = {"num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 16, "
           "intermediate_size": 60}  # fmt: skip
 
 
+@pytest.mark.mutant(test=test_growing_changes_no_law)
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 def test_a_growth_that_forgets_something_is_found_out(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -182,6 +184,7 @@ def test_a_growth_that_forgets_something_is_found_out(
     assert max(errors(small, grown(small, shape))) > 1e-5
 
 
+@pytest.mark.mutant(test=test_growing_changes_no_law)
 @pytest.mark.parametrize("eps", [1e-2, 1e-2 * D / 72])
 def test_an_eps_that_does_not_pay_for_the_constant_is_found_out(eps: float) -> None:
     small = original()
@@ -201,7 +204,13 @@ def decoded(target: Any, draft: Any, law: Law, k: int = 3) -> list[Trace]:
     return [trace for run in runs for trace in run]
 
 
-@pytest.mark.parametrize("law", [Law(0), Law(1.0), Law(0.7, top_p=0.9), Law(1.3, top_k=50)], ids=str)
+@pytest.mark.parametrize(
+    "law",
+    quick_or_slow(
+        [Law(0), Law(1.0), Law(0.7, top_p=0.9), Law(1.3, top_k=50)], lambda law: law.top_p or not law.temperature
+    ),
+    ids=str,
+)
 def test_a_grown_pair_decodes_the_same_tokens_from_the_same_draws(law: Law) -> None:
     target, draft = original(), original(num_hidden_layers=1)
     before = decoded(target, draft, law)
@@ -265,6 +274,7 @@ def greedy(net: Any, ids: list[int], new: int = 20) -> list[int]:
     return out[len(ids) :]
 
 
+@pytest.mark.slow
 @pytest.mark.processor
 @pytest.mark.parametrize("changes", [{}, {"hidden_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4,
                                           "head_dim": 128, "tie_word_embeddings": True}], ids=str)  # fmt: skip
