@@ -1,15 +1,12 @@
-"""How every figure of a report is drawn: palette, type, size, and its two forms, SVG to be inlined and PNG.
+"""How every figure of a report is drawn: palette, type, size, lines and markers.
 
 Knows matplotlib, never its pyplot (no global state), and numbers as rows have them. Must not know what a figure shows.
 The palette is Okabe and Ito's ("Color Universal Design", 2008), and whatever has a colour also has a marker, a dash or
 a hatch, so that a figure can be read without colours.
 """
 
-import io
 import math
-import re
 import warnings
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from specbench.wording import clean
+from specbench.wording import Row, clean
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222",
@@ -33,6 +30,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 MUTED = "#6f6f6f"
 WIDTH, HEIGHT = 4.7, 3.2  # inches: as wide as a phone shows without shrinking the type
 DPI = 160
+DASHED: dict[str, Any] = {"color": INK, "linestyle": "--", "linewidth": 1.2}  # the baseline
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, searchable, read aloud
     "svg.hashsalt": "specbench",  # the same numbers give the same bytes
@@ -53,9 +51,6 @@ STYLE: Any = {
     "lines.linewidth": 1.6,
     "lines.markersize": 5.5,
 }
-_SVG = "{http://www.w3.org/2000/svg}"
-_HREF = "{http://www.w3.org/1999/xlink}href"
-_USED = re.compile(r"url\(#([^)]+)\)")
 
 
 @dataclass(frozen=True)
@@ -83,16 +78,33 @@ def style() -> Iterator[None]:
         yield
 
 
-def blank(
-    name: str, title: str, caption: str, x: str, y: str, height: float = HEIGHT, width: float = WIDTH
-) -> tuple[Picture, Axes]:
-    """An empty figure of one panel with its title and the names of its axes."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    figure.suptitle(title, x=0.01, horizontalalignment="left")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    return Picture(name, title, caption, figure), axes
+@dataclass(frozen=True)
+class Sheet:
+    """A figure of one panel before anything is drawn on it: its name, title, caption and the names of its axes."""
+
+    name: str
+    title: str
+    caption: str
+    x: str
+    y: str
+    height: float = HEIGHT
+    width: float = WIDTH
+
+    @contextmanager
+    def drawing(self) -> Iterator[tuple[Picture, Axes]]:
+        """The picture and its axes, to be drawn on in the style of the report."""
+        with style():
+            figure = Figure(figsize=(self.width, self.height), layout="constrained")
+            axes = figure.subplots()
+            figure.suptitle(self.title, x=0.01, horizontalalignment="left")
+            axes.set_xlabel(self.x)
+            axes.set_ylabel(self.y)
+            yield Picture(self.name, self.title, self.caption, figure), axes
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour and marker of the line at a place."""
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
 
 
 def whole_numbers(axes: Axes, values: Sequence[float]) -> None:
@@ -117,7 +129,36 @@ def points(
             picture.tip(axes.add_line(Line2D([a], [b], linestyle="none", **look)), text)
 
 
-def float_in(row: Mapping[str, Any], column: str) -> float:
+def line(
+    drawing: tuple[Picture, Axes], x: Sequence[float], y: Sequence[float], tips: Sequence[str], label: str, **look: Any
+) -> None:
+    """A line of markers, each with a text of its own."""
+    picture, axes = drawing
+    axes.plot(x, y, label=label, **look)
+    points(picture, axes, x, y, tips, **look)
+
+
+def line_with_errors(
+    drawing: tuple[Picture, Axes],
+    rows: Sequence[Row],
+    x: str,
+    y: str,
+    tips: Sequence[str],
+    label: str,
+    look: Mapping[str, Any],
+    bounds: tuple[str, str] | None = None,
+    **bars: Any,
+) -> None:
+    """A column of rows over another as a line of markers with its interval, `bounds` or `<y>_low` and `<y>_high`."""
+    picture, axes = drawing
+    low, high = bounds or (f"{y}_low", f"{y}_high")
+    across, up = floats_in(rows, x), floats_in(rows, y)
+    spans = errors(up, floats_in(rows, low), floats_in(rows, high))
+    axes.errorbar(across, up, yerr=spans, label=label, **look, **bars)
+    points(picture, axes, across, up, tips, **look)
+
+
+def float_in(row: Row, column: str) -> float:
     """A column as a number; NaN where there is none."""
     value = row.get(column)
     try:
@@ -126,7 +167,7 @@ def float_in(row: Mapping[str, Any], column: str) -> float:
         return math.nan
 
 
-def floats_in(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+def floats_in(rows: Sequence[Row], name: str) -> list[float]:
     return [float_in(row, name) for row in rows]
 
 
@@ -147,48 +188,3 @@ def write_png(picture: Picture, path: Path) -> None:
     """The figure as a PNG, without the time at which it was written."""
     with style():
         picture.figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
-
-
-def svg(picture: Picture, prefix: str) -> str:
-    """The figure as an <svg> element for an HTML page.
-
-    Without namespaces, metadata and document type, which HTML does not need; the ids that are referred to begin with
-    `prefix`, so that many figures fit on one page, the others are dropped.
-    """
-    buffer = io.StringIO()
-    with style():
-        picture.figure.savefig(buffer, format="svg", metadata={"Date": None})
-    root = ET.fromstring(buffer.getvalue())
-    _prune(root)
-    for element in root.iter():
-        if text := picture.tips.get(element.get("id", "")):
-            title = ET.Element("title")
-            title.text = text
-            element.insert(0, title)
-    _rename(root, prefix)
-    root.attrib = {"viewBox": root.get("viewBox", ""), "role": "img"}
-    root.set("aria-label", clean(f"{picture.title}. {picture.caption}", 1000))
-    return ET.tostring(root, encoding="unicode")
-
-
-def _prune(root: ET.Element) -> None:
-    """Take out what a page has already: metadata, and a style that would hold for the whole page."""
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in {f"{_SVG}metadata", f"{_SVG}style"}:
-                parent.remove(child)
-
-
-def _rename(root: ET.Element, prefix: str) -> None:
-    used = {i for e in root.iter() for v in e.attrib.values() for i in _USED.findall(v)}
-    used |= {e.attrib[_HREF].removeprefix("#") for e in root.iter() if _HREF in e.attrib}
-    for element in root.iter():
-        element.tag = element.tag.removeprefix(_SVG)
-        found = {k: _USED.sub(rf"url(#{prefix}\1)", v) for k, v in element.attrib.items()}
-        if (own := found.pop("id", None)) in used:
-            found["id"] = f"{prefix}{own}"
-        if link := found.pop(_HREF, None):
-            found["href"] = f"#{prefix}{link.removeprefix('#')}"
-        if "font-family" in found.get("style", ""):
-            found["style"] = re.sub(r"\s*font-family:[^;]*;", "", found["style"])  # the page's own type
-        element.attrib = found

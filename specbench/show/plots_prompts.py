@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -9,27 +10,49 @@ from matplotlib.ticker import MaxNLocator
 from specbench.results.statistics import Interval
 from specbench.show.plots import (  # fmt: skip
     BLUE,
-    COLOURS,
     INK,
-    MARKERS,
     MUTED,
     ORANGE,
     WIDTH,
     YELLOW,
     Picture,
-    blank,
+    Sheet,
     errors,
     float_in,
     floats_in,
     legend,
+    look,
     points,
     spread,
-    style,
 )
 from specbench.wording import Row, clean
 
 MOST = 60  # lines of one figure
 FLAGS = (("", BLUE, "o", "usual"), ("mild", YELLOW, "^", "mild outlier"), ("severe", ORANGE, "X", "severe outlier"))
+BY_CATEGORY = Sheet(
+    "by-category",
+    "Speedup by category",
+    "Ratio of totals over the prompts of a category, with its 95 % interval where it has several prompts.",
+    "speedup over the baseline",
+    "",
+)
+OVER_TIME = Sheet(
+    "over-time",
+    "Speedup of every prompt, in time",
+    "Baseline ÷ method seconds per token, one point per decoded prompt. A trend, steps or a rising load "
+    "average say that the machine was not steady. Outliers are marked, never dropped.",
+    "turn (prompts in the order in which they were decoded)",
+    "speedup",
+)
+INTERVALS = Sheet(
+    "intervals",
+    "All cells side by side",
+    "Measured speedup of every cell with its 95 % interval over prompts. Two intervals that overlap may still "
+    "differ: `specbench compare` tests the difference.",
+    "speedup over the baseline",
+    "",
+    width=WIDTH * 1.25,
+)
 
 
 def by_category(parts: Sequence[tuple[str, Interval, int]]) -> Picture | None:
@@ -37,15 +60,7 @@ def by_category(parts: Sequence[tuple[str, Interval, int]]) -> Picture | None:
     parts = [part for part in parts if math.isfinite(part[1].value)][:MOST]
     if len(parts) < 2:
         return None
-    with style():
-        picture, axes = blank(
-            "by-category",
-            "Speedup by category",
-            "Ratio of totals over the prompts of a category, with its 95 % interval where it has several prompts.",
-            "speedup over the baseline",
-            "",
-            height=1.2 + 0.36 * len(parts),
-        )
+    with replace(BY_CATEGORY, height=1.2 + 0.36 * len(parts)).drawing() as (picture, axes):
         value = [interval.value for _, interval, _ in parts]
         bars = errors(value, [p[1].low for p in parts], [p[1].high for p in parts])
         drawn = axes.barh(range(len(parts)), value, 0.66, xerr=bars, color="#9cc3dd", ecolor=INK, capsize=3)
@@ -75,22 +90,11 @@ def over_time(samples: Sequence[Row]) -> Picture | None:
     shown = sorted((s for s in samples if math.isfinite(float_in(s, "speedup"))), key=lambda s: float_in(s, "turn"))
     if len(shown) < 2:
         return None
-    with style():
-        picture, axes = blank(
-            "over-time",
-            "Speedup of every prompt, in time",
-            "Baseline ÷ method seconds per token, one point per decoded prompt. A trend, steps or a rising load "
-            "average say that the machine was not steady. Outliers are marked, never dropped.",
-            "turn (prompts in the order in which they were decoded)",
-            "speedup",
-        )
+    with OVER_TIME.drawing() as (picture, axes):
         for flag, colour, marker, label in FLAGS:
             own = [s for s in shown if (s.get("outlier") or "") == flag]
-            tips = [
-                f"turn {s.get('turn')}, {short(s.get('prompt'), 60)}: {float_in(s, 'speedup'):.3f}×, {label}"
-                for s in own
-            ]
-            points(picture, axes, floats_in(own, "turn"), floats_in(own, "speedup"), tips, color=colour, marker=marker)
+            x, y, tips = floats_in(own, "turn"), floats_in(own, "speedup"), [prompt_tip(s, label) for s in own]
+            points(picture, axes, x, y, tips, color=colour, marker=marker)
             if own:
                 axes.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
         axes.axhline(1, color=INK, linewidth=1)
@@ -98,6 +102,10 @@ def over_time(samples: Sequence[Row]) -> Picture | None:
         load(axes, shown)
         legend(axes, 3)
     return picture
+
+
+def prompt_tip(sample: Row, flag: str) -> str:
+    return f"turn {sample.get('turn')}, {short(sample.get('prompt'), 60)}: {float_in(sample, 'speedup'):.3f}×, {flag}"
 
 
 def load(axes: Axes, samples: Sequence[Row]) -> None:
@@ -118,37 +126,32 @@ def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
     shown = [cell for cell in cells if math.isfinite(float_in(cell[2], "speedup"))][:MOST]
     if len(shown) < 2:
         return None
-    with style():
-        picture, axes = blank(
-            "intervals",
-            "All cells side by side",
-            "Measured speedup of every cell with its 95 % interval over prompts. Two intervals that overlap may still "
-            "differ: `specbench compare` tests the difference.",
-            "speedup over the baseline",
-            "",
-            height=1.3 + 0.26 * len(shown),
-            width=WIDTH * 1.25,
-        )
+    with replace(INTERVALS, height=1.3 + 0.26 * len(shown)).drawing() as (picture, axes):
         runs = list(dict.fromkeys(run for run, _, _ in shown))
-        for i, run in enumerate(runs):
-            one_run(picture, axes, [(y, *cell[1:]) for y, cell in enumerate(shown) if cell[0] == run], run, i)
+        for place, run in enumerate(runs):
+            own = [(y, *cell[1:]) for y, cell in enumerate(shown) if cell[0] == run]
+            one_run(picture, axes, own, run, place)
         axes.set_yticks(range(len(shown)), [short(label) for _, label, _ in shown])
         axes.axvline(1, color=INK, linewidth=1)
-        axes.set_xlim(spread([float_in(r, f"speedup{x}") for *_, r in shown for x in ("_low", "", "_high")], 1.0))
+        axes.set_xlim(spread([bound for *_, row in shown for bound in bounds(row)], 1.0))
         axes.invert_yaxis()
         if len(runs) > 1:
             legend(axes, 1)
     return picture
 
 
+def bounds(row: Row) -> list[float]:
+    """A speedup with its interval: low, value, high."""
+    return [float_in(row, f"speedup{end}") for end in ("_low", "", "_high")]
+
+
 def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]], run: str, place: int) -> None:
-    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-    rows = [row for *_, row in cells]
+    """The cells of one run, given as (y, label, row), in its own colour."""
+    rows, own = [row for *_, row in cells], look(place)
     x, y = floats_in(rows, "speedup"), [float(at) for at, *_ in cells]
     bars = errors(x, floats_in(rows, "speedup_low"), floats_in(rows, "speedup_high"))
-    axes.errorbar(x, y, xerr=bars, color=colour, linestyle="none", elinewidth=1.4, capsize=3, label=short(run, 60))
-    tips = [
-        f"{label}: {interval_tip(Interval(*(float_in(row, f'speedup{b}') for b in ('', '_low', '_high'))))}"
-        for _, label, row in cells
-    ]
-    points(picture, axes, x, y, tips, color=colour, marker=marker)
+    name = short(run, 60)
+    axes.errorbar(x, y, xerr=bars, color=own["color"], linestyle="none", elinewidth=1.4, capsize=3, label=name)
+    found = [Interval(value, low, high) for low, value, high in map(bounds, rows)]
+    tips = [f"{label}: {interval_tip(one)}" for (_, label, _), one in zip(cells, found, strict=True)]
+    points(picture, axes, x, y, tips, **own)

@@ -5,25 +5,25 @@ Knows rows of results.csv; a function returns None where the rows do not hold wh
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 
 from specbench.show.plots import (  # fmt: skip
     BLUE,
-    INK,
+    DASHED,
     MARKERS,
     SKY,
     YELLOW,
     Picture,
-    blank,
+    Sheet,
     float_in,
     floats_in,
     legend,
-    points,
-    style,
+    line,
 )
-from specbench.show.plots_sweep import Lines, is_sweep, looks, method, over_k
+from specbench.show.plots_sweep import K, Lines, is_sweep, looks, mean_of_all, method, over_k
 from specbench.wording import Row
 
 PHASES = (
@@ -32,31 +32,45 @@ PHASES = (
     ("accept", "round_accept_ms", YELLOW, "xx"),
     ("host", "round_host_ms", "#bdbdbd", "--"),
 )
+MEAN_ROUND = Sheet(
+    "round-against-k",
+    "Mean time of a round",
+    "One round = draft K tokens, verify them in one pass of the target, accept, and what the host adds. "
+    "The dashed line is one baseline step.",
+    K,
+    "milliseconds",
+)
+BY_PHASE = Sheet(
+    "phases",
+    "Where the time of a round goes",
+    "Phases of the mean round of each cell; they add up to its time. The dashed line is one baseline step.",
+    "milliseconds",
+    "",
+)
+BY_POSITION = Sheet(
+    "acceptance-by-position",
+    "Acceptance by position",
+    "Share of tokens accepted at a position of the draft, given that all before it were; the formula assumes "
+    "that it is the same everywhere. n = how often the position was tested, all cells together.",
+    "position in the draft",
+    "accepted ÷ tested",
+)
+MOST = 24  # cells of which the phases are shown
 
 
 def round_against_k(found: Lines) -> Picture | None:
     """Milliseconds of a mean round against K: its phases where there is one method, its total where there are more."""
     if not is_sweep(found):
         return None
-    with style():
-        picture, axes = over_k(
-            "round-against-k",
-            "Mean time of a round",
-            "One round = draft K tokens, verify them in one pass of the target, accept, and what the host adds. "
-            "The dashed line is one baseline step.",
-            "milliseconds",
-            found,
-        )
-        for name, rows, colour, marker in looks(found):
+    with over_k(MEAN_ROUND, found) as (picture, axes):
+        for name, rows, look in looks(found):
+            x, y = floats_in(rows, "k"), floats_in(rows, "round_ms")
             if len(found) == 1:
-                stacked(picture, axes, rows, floats_in(rows, "k"))
+                stacked(picture, axes, rows, x)
             else:
-                x, y = floats_in(rows, "k"), floats_in(rows, "round_ms")
-                axes.plot(x, y, color=colour, marker=marker, label=name)
                 tips = [f"{name}, K = {a:g}: {b:.3f} ms" for a, b in zip(x, y, strict=True)]
-                points(picture, axes, x, y, tips, color=colour, marker=marker)
-        step = floats_in([row for rows in found.values() for row in rows], "baseline_step_ms")
-        axes.axhline(sum(step) / len(step), color=INK, linestyle="--", linewidth=1.2, label="baseline step")
+                line((picture, axes), x, y, tips, name, **look)
+        axes.axhline(mean_of_all(found, "baseline_step_ms"), label="baseline step", **DASHED)
         axes.set_ylim(bottom=0)
         axes.grid(visible=False, axis="x")
         legend(axes, 3)
@@ -79,21 +93,12 @@ def stacked(picture: Picture, axes: Axes, rows: Sequence[Row], x: Sequence[float
 def phases(found: Lines) -> Picture | None:
     """The phases of the mean round of every cell, where the figure over K does not show them."""
     rows = [row for rows in found.values() for row in rows]
-    if not any(math.isfinite(v) for v in floats_in(rows, "round_draft_ms")) or (is_sweep(found) and len(found) == 1):
+    if not any(map(math.isfinite, floats_in(rows, "round_draft_ms"))) or (is_sweep(found) and len(found) == 1):
         return None
-    rows = rows[:24]
-    with style():
-        picture, axes = blank(
-            "phases",
-            "Where the time of a round goes",
-            "Phases of the mean round of each cell; they add up to its time. The dashed line is one baseline step.",
-            "milliseconds",
-            "",
-            height=1.7 + 0.28 * len(rows),
-        )
+    rows = rows[:MOST]
+    with replace(BY_PHASE, height=1.7 + 0.28 * len(rows)).drawing() as (picture, axes):
         stacked(picture, axes, rows, range(len(rows)), flat=True)
-        step = floats_in(rows, "baseline_step_ms")
-        axes.axvline(sum(step) / len(step), color=INK, linestyle="--", linewidth=1.2, label="baseline step")
+        axes.axvline(mean_of_all({"": rows}, "baseline_step_ms"), label="baseline step", **DASHED)
         axes.set_yticks(range(len(rows)), [f"{method(row)}, K = {row.get('k')}" for row in rows])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
@@ -109,32 +114,30 @@ def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | Non
     rows = [row for rows in found.values() for row in rows if math.isfinite(float_in(row, "acceptance_at_1"))]
     if not rows:
         return None
-    with style():
-        picture, axes = blank(
-            "acceptance-by-position",
-            "Acceptance by position",
-            "Share of tokens accepted at a position of the draft, given that all before it were; the formula assumes "
-            "that it is the same everywhere. n = how often the position was tested, all cells together.",
-            "position in the draft",
-            "accepted ÷ tested",
-        )
-        shades = colormaps["cividis"]
-        longest = 1
-        for i, row in enumerate(rows):
-            shade = shades(0.9 * i / max(len(rows) - 1, 1))
-            y = positions(row)
-            x = range(1, len(y) + 1)
-            longest = max(longest, len(y))
+    with BY_POSITION.drawing() as (picture, axes):
+        for place, row in enumerate(rows):
             name = f"K = {row.get('k')}" if len(found) == 1 else f"{method(row)}, K = {row.get('k')}"
-            axes.plot(x, y, color=shade, marker=MARKERS[i % len(MARKERS)], markersize=4, linewidth=1.1, label=name)
-            tips = [f"{name}, position {a}: {b:.3f}" for a, b in zip(x, y, strict=True)]
-            points(picture, axes, x, y, tips, color=shade, marker=MARKERS[i % len(MARKERS)], markersize=4)
-        ticks = range(1, longest + 1) if longest <= 12 else range(1, longest + 1, -(-longest // 10))
-        axes.set_xticks(ticks, [f"{t}\nn {tested[t - 1]:,}" if t <= len(tested) else str(t) for t in ticks], fontsize=8)
+            cell_by_position((picture, axes), row, name, place, len(rows))
+        position_ticks(axes, max(len(positions(row)) for row in rows), tested)
         axes.set_ylim(0, 1.02)
         if len(rows) <= 12:
             legend(axes, 4 if len(found) == 1 else 2)
     return picture
+
+
+def cell_by_position(drawing: tuple[Picture, Axes], row: Row, name: str, place: int, cells: int) -> None:
+    """The line of one of so many cells; the shades of all of them go from dark to light."""
+    shade, marker = colormaps["cividis"](0.9 * place / max(cells - 1, 1)), MARKERS[place % len(MARKERS)]
+    y = positions(row)
+    x = range(1, len(y) + 1)
+    tips = [f"{name}, position {a}: {b:.3f}" for a, b in zip(x, y, strict=True)]
+    line(drawing, x, y, tips, name, color=shade, marker=marker, markersize=4, linewidth=1.1)
+
+
+def position_ticks(axes: Axes, longest: int, tested: Sequence[int]) -> None:
+    """Ticks at the positions, or at some of many, each with how often it was tested."""
+    ticks = range(1, longest + 1, 1 if longest <= 12 else -(-longest // 10))
+    axes.set_xticks(ticks, [f"{t}\nn {tested[t - 1]:,}" if t <= len(tested) else str(t) for t in ticks], fontsize=8)
 
 
 def positions(row: Row) -> list[float]:

@@ -5,29 +5,54 @@ Figure 1. Knows rows of results.csv; a function returns None where the rows do n
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from matplotlib.axes import Axes
 
 from specbench.show.plots import (  # fmt: skip
-    COLOURS,
+    DASHED,
     INK,
-    MARKERS,
     ORANGE,
     Picture,
-    blank,
-    errors,
+    Sheet,
     float_in,
     floats_in,
     legend,
-    points,
-    style,
+    line,
+    line_with_errors,
+    look,
     whole_numbers,
 )
 from specbench.wording import Row, clean
 
 Lines = Mapping[str, Sequence[Row]]  # the rows of one method in the order of K, by its name
 TOKENS = 128  # new tokens whose time Chen et al. show
+K = "lookahead K (drafted tokens per round)"
+TIME = Sheet(
+    "time-against-k",
+    f"Time for {TOKENS} tokens",
+    f"{TOKENS} ÷ tokens per second, decode only; lower is faster. The dashed line is the baseline.",
+    K,
+    "seconds",
+)
+ACCEPTANCE = Sheet(
+    "acceptance-against-k",
+    "Acceptance against K",
+    "α (solid, with its 95 % interval) is the chance that a tested token is accepted. Accepted ÷ drafted "
+    "(dotted), which many tools call the acceptance rate, falls with K by definition.",
+    K,
+    "share",
+)
+SPEEDUP = Sheet(
+    "speedup-against-k",
+    "Speedup, measured and predicted",
+    "Measured: total baseline ÷ total method decode time, with its 95 % interval. Formula (dashed): "
+    "(1−α^(K+1)) / ((1−α)(Kc+1)). Calibrated (dotted): Σ Π αᵢ / (Kc + v + overhead). Above 1 it pays.",
+    K,
+    "speedup over the baseline",
+)
 
 
 def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -55,40 +80,41 @@ def ks(found: Lines) -> list[float]:
     return sorted({float_in(row, "k") for rows in found.values() for row in rows})
 
 
-def looks(found: Lines) -> list[tuple[str, Sequence[Row], str, str]]:
+def looks(found: Lines) -> list[tuple[str, Sequence[Row], dict[str, Any]]]:
     """Every line with its colour and marker."""
-    return [
-        (name, rows, COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)])
-        for i, (name, rows) in enumerate(found.items())
-    ]
+    return [(name, rows, look(place)) for place, (name, rows) in enumerate(found.items())]
 
 
-def over_k(name: str, title: str, caption: str, y: str, found: Lines) -> tuple[Picture, Axes]:
-    picture, axes = blank(name, title, caption, "lookahead K (drafted tokens per round)", y)
-    whole_numbers(axes, ks(found))
-    return picture, axes
+def prefix(name: str, found: Lines) -> str:
+    """What the label of a line begins with where there are lines of several methods."""
+    return "" if len(found) == 1 else f"{name}: "
+
+
+@contextmanager
+def over_k(sheet: Sheet, found: Lines) -> Iterator[tuple[Picture, Axes]]:
+    with sheet.drawing() as (picture, axes):
+        whole_numbers(axes, ks(found))
+        yield picture, axes
+
+
+def mean_of_all(found: Lines, column: str) -> float:
+    """The mean of a column over all rows."""
+    values = floats_in([row for rows in found.values() for row in rows], column)
+    return sum(values) / len(values)
 
 
 def time_against_k(found: Lines) -> Picture | None:
     """Seconds for 128 new tokens, of both arms."""
     if not is_sweep(found):
         return None
-    with style():
-        picture, axes = over_k(
-            "time-against-k",
-            f"Time for {TOKENS} tokens",
-            f"{TOKENS} ÷ tokens per second, decode only; lower is faster. The dashed line is the baseline.",
-            "seconds",
-            found,
-        )
-        for name, rows, colour, marker in looks(found):
+    with over_k(TIME, found) as (picture, axes):
+        for name, rows, look in looks(found):
             x, y = floats_in(rows, "k"), [TOKENS / v for v in floats_in(rows, "tokens_per_second")]
-            axes.plot(x, y, color=colour, marker=marker, label=name)
             tips = [f"{name}, K = {a:g}: {b:.3f} s" for a, b in zip(x, y, strict=True)]
-            points(picture, axes, x, y, tips, color=colour, marker=marker)
+            line((picture, axes), x, y, tips, name, **look)
         every = [row for rows in found.values() for row in rows]
-        level = [TOKENS / v for v in floats_in(every, "baseline_tokens_per_second")]
-        axes.axhline(sum(level) / len(level), color=INK, linestyle="--", linewidth=1.2, label="baseline")
+        seconds = [TOKENS / v for v in floats_in(every, "baseline_tokens_per_second")]
+        axes.axhline(sum(seconds) / len(seconds), label="baseline", **DASHED)
         axes.set_ylim(bottom=0)
         legend(axes)
     return picture
@@ -98,25 +124,13 @@ def acceptance_against_k(found: Lines) -> Picture | None:
     """α, which should not depend on K, beside accepted ÷ drafted, which must."""
     if not is_sweep(found):
         return None
-    with style():
-        picture, axes = over_k(
-            "acceptance-against-k",
-            "Acceptance against K",
-            "α (solid, with its 95 % interval) is the chance that a tested token is accepted. Accepted ÷ drafted "
-            "(dotted), which many tools call the acceptance rate, falls with K by definition.",
-            "share",
-            found,
-        )
-        for name, rows, colour, marker in looks(found):
-            title = "" if len(found) == 1 else f"{name}: "
-            x, alpha = floats_in(rows, "k"), floats_in(rows, "alpha")
-            bars = errors(alpha, floats_in(rows, "alpha_low"), floats_in(rows, "alpha_high"))
-            axes.errorbar(x, alpha, yerr=bars, color=colour, capsize=2, elinewidth=1, marker=marker, label=f"{title}α")
-            points(picture, axes, x, alpha, [f"{name}, K = {a:g}: α = {b:.3f}" for a, b in zip(x, alpha, strict=True)],
-                   color=colour, marker=marker)  # fmt: skip
-            share = floats_in(rows, "accepted_per_drafted")
-            axes.plot(x, share, color=colour, linestyle=":", marker=marker, fillstyle="none",
-                      label=f"{title}accepted ÷ drafted")  # fmt: skip
+    with over_k(ACCEPTANCE, found) as (picture, axes):
+        for name, rows, look in looks(found):
+            tips = [f"{name}, K = {float_in(r, 'k'):g}: α = {float_in(r, 'alpha'):.3f}" for r in rows]
+            label = f"{prefix(name, found)}α"
+            line_with_errors((picture, axes), rows, "k", "alpha", tips, label, look, capsize=2, elinewidth=1)
+            share, label = floats_in(rows, "accepted_per_drafted"), f"{prefix(name, found)}accepted ÷ drafted"
+            axes.plot(floats_in(rows, "k"), share, linestyle=":", fillstyle="none", label=label, **look)
         axes.set_ylim(0, 1.02)
         legend(axes)
     return picture
@@ -126,29 +140,19 @@ def speedup_against_k(found: Lines) -> Picture | None:
     """The measured speedup with its interval, and what both formulas say."""
     if not is_sweep(found):
         return None
-    with style():
-        picture, axes = over_k(
-            "speedup-against-k",
-            "Speedup, measured and predicted",
-            "Measured: total baseline ÷ total method decode time, with its 95 % interval. Formula (dashed): "
-            "(1−α^(K+1)) / ((1−α)(Kc+1)). Calibrated (dotted): Σ Π αᵢ / (Kc + v + overhead). Above 1 it pays.",
-            "speedup over the baseline",
-            found,
-        )
+    with over_k(SPEEDUP, found) as (picture, axes):
         axes.axhline(1, color=INK, linewidth=1)
-        for name, rows, colour, marker in looks(found):
-            title = "" if len(found) == 1 else f"{name}: "
-            x, y = floats_in(rows, "k"), floats_in(rows, "speedup")
-            bars = errors(y, floats_in(rows, "speedup_low"), floats_in(rows, "speedup_high"))
-            axes.errorbar(x, y, yerr=bars, color=colour, marker=marker, capsize=3, label=f"{title}measured")
-            points(picture, axes, x, y, [speedup_tip(row) for row in rows], color=colour, marker=marker)
-            predictions(axes, x, rows, title, (colour, colour) if title else (ORANGE, INK))
+        for name, rows, look in looks(found):
+            title, tips = prefix(name, found), list(map(speedup_tip, rows))
+            line_with_errors((picture, axes), rows, "k", "speedup", tips, f"{title}measured", look, capsize=3)
+            predictions(axes, rows, title, (look["color"], look["color"]) if title else (ORANGE, INK))
         legend(axes, 3 if len(found) == 1 else 2)
     return picture
 
 
-def predictions(axes: Axes, x: Sequence[float], rows: Sequence[Row], title: str, colours: tuple[str, str]) -> None:
-    """Both predictions as lines over K; the calibrated one in front, for it often hides behind the measured one."""
+def predictions(axes: Axes, rows: Sequence[Row], title: str, colours: tuple[str, str]) -> None:
+    """Both predictions as lines over K; the calibrated one in front, since the measured one often covers it."""
+    x = floats_in(rows, "k")
     formula, calibrated = floats_in(rows, "speedup_predicted"), floats_in(rows, "speedup_calibrated")
     axes.plot(x, formula, color=colours[0], linestyle="--", linewidth=1.3, label=f"{title}formula")
     axes.plot(x, calibrated, color=colours[1], linestyle=":", marker="s", markersize=9, fillstyle="none",

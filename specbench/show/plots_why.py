@@ -1,7 +1,9 @@
 """Figures of the reasons: the waterfall from the formula to the measurement, and what a pass costs by its width."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -10,17 +12,15 @@ from specbench.show.plots import (  # fmt: skip
     BLUE,
     COLOURS,
     INK,
-    MARKERS,
     ORANGE,
     Picture,
-    blank,
-    errors,
+    Sheet,
     float_in,
-    floats_in,
     legend,
+    line_with_errors,
+    look,
     points,
     spread,
-    style,
     whole_numbers,
 )
 from specbench.show.plots_sweep import method
@@ -41,10 +41,29 @@ STEPS = (  # label, column, whether it is a speedup (else a difference of two)
     ("measured", "speedup", True),
 )
 DRAFT = "draft"  # the model whose width is a number of tokens drafted one after the other
-DRAFTED = "Median time to draft so many tokens, with quartiles, at each length of the context."
-PASSED = (
+WATERFALL = Sheet(
+    "waterfall",
+    "",
+    "Diamonds are speedups; a bar is what one measured quantity takes away or adds when it replaces an "
+    "assumption of the formula. The bars add up exactly.",
+    "speedup over the baseline",
+    "",
+    height=4.0,
+)
+DRAFTING = Sheet(
+    "cost-of-drafting",
+    "Cost of drafting",
+    "Median time to draft so many tokens, with quartiles, at each length of the context.",
+    "tokens drafted one after the other",
+    "milliseconds",
+)
+PASSING = Sheet(
+    "cost-of-a-pass",
+    "Cost of a pass",
     f"Median time of one forward pass over so many tokens, with quartiles, at each length of the context. As far as a "
-    f"line stays below its dashed one ({FREE:g} × one token), more tokens are nearly free to verify."
+    f"line stays below its dashed one ({FREE:g} × one token), more tokens are nearly free to verify.",
+    "tokens in the pass",
+    "milliseconds",
 )
 
 
@@ -54,16 +73,8 @@ def waterfall(row: Row) -> Picture | None:
     values = [float_in(row, name) for _, name, _ in steps]
     if not all(map(math.isfinite, values)):
         return None
-    with style():
-        picture, axes = blank(
-            "waterfall",
-            f"From predicted to measured: {method(row)}, K = {row.get('k')}",
-            "Diamonds are speedups; a bar is what one measured quantity takes away or adds when it replaces an "
-            "assumption of the formula. The bars add up exactly.",
-            "speedup over the baseline",
-            "",
-            height=4.0,
-        )
+    sheet = replace(WATERFALL, title=f"From predicted to measured: {method(row)}, K = {row.get('k')}")
+    with sheet.drawing() as (picture, axes):
         level = values[0]
         for place, ((label, _, whole), value) in enumerate(zip(steps, values, strict=True)):
             level = step(picture, axes, place, label, value, level, whole=whole)
@@ -79,13 +90,13 @@ def waterfall(row: Row) -> Picture | None:
 
 
 def step(picture: Picture, axes: Axes, place: int, label: str, value: float, level: float, *, whole: bool) -> float:
-    """Draw one line of the waterfall that has reached `level`; the level behind it."""
+    """Draw one line of the waterfall, which has reached `level`; the level after it."""
     after = value if whole else level + value
     if whole:
         points(picture, axes, [after], [place], [f"{label}: {value:.4f}×"], color=BLUE, marker="D", markersize=7)
     else:
-        look = {"color": ORANGE, "hatch": "///"} if value < 0 else {"color": COLOURS[2]}
-        (bar,) = axes.barh(place, value, 0.6, level, edgecolor="white", **look)  # type: ignore[arg-type]
+        bar_look = {"color": ORANGE, "hatch": "///"} if value < 0 else {"color": COLOURS[2]}
+        (bar,) = axes.barh(place, value, 0.6, level, edgecolor="white", **bar_look)  # type: ignore[arg-type]
         picture.tip(bar, f"{label}: {value:+.4f}")
     text = f"{value:.3f}×" if whole else f"{value:+.3f}".replace("-", "−")
     axes.annotate(text, (max(level, after), place), (7, 0), textcoords="offset points", va="center", fontsize=9)
@@ -93,7 +104,7 @@ def step(picture: Picture, axes: Axes, place: int, label: str, value: float, lev
 
 
 def steps_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
-    """The steps of the waterfalls of some cells: what nests alone have only where there is one."""
+    """The steps of the waterfalls of some cells: the step of nests only where there is one."""
     nests = any(float_in(row, OF_NESTS) not in (0, None) for row in rows)
     return [one for one in STEPS if nests or one[1] != OF_NESTS]
 
@@ -111,32 +122,26 @@ def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
     own = [r for r in rows if r.get("model") == model and math.isfinite(float_in(r, "milliseconds"))]
     if not own:
         return None
-    with style():
-        picture, axes = blank(
-            "cost-of-drafting" if model == DRAFT else "cost-of-a-pass",
-            f"Cost of drafting: {model}" if model == DRAFT else f"Cost of a pass: {model}",
-            DRAFTED if model == DRAFT else PASSED,
-            "tokens drafted one after the other" if model == DRAFT else "tokens in the pass",
-            "milliseconds",
-        )
-        contexts = sorted({float_in(r, "context") for r in own})
-        for i, context in enumerate(contexts):
+    kind = DRAFTING if model == DRAFT else PASSING
+    with replace(kind, title=f"{kind.title}: {model}").drawing() as (picture, axes):
+        for place, context in enumerate(sorted({float_in(r, "context") for r in own})):
             at = sorted((r for r in own if float_in(r, "context") == context), key=lambda r: float_in(r, "width"))
-            curve(picture, axes, at, f"context {context:g}", i)
+            curve((picture, axes), at, f"context {context:g}", look(place))
         whole_numbers(axes, sorted({float_in(r, "width") for r in own}))
         axes.set_ylim(bottom=0)
         legend(axes, 3)
     return picture
 
 
-def curve(picture: Picture, axes: Axes, rows: Sequence[Row], label: str, place: int) -> None:
-    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-    x, y = floats_in(rows, "width"), floats_in(rows, "milliseconds")
-    bars = errors(y, floats_in(rows, "low"), floats_in(rows, "high"))
-    axes.errorbar(x, y, yerr=bars, color=colour, marker=marker, capsize=2, elinewidth=1, label=label)
-    tips = [
-        f"{label}, {a:g} tokens: {b:.3f} ms, v = {float_in(r, 'v'):.3f}" for a, b, r in zip(x, y, rows, strict=True)
-    ]
-    points(picture, axes, x, y, tips, color=colour, marker=marker)
-    if x and x[0] == 1 and rows[0].get("model") != DRAFT:
-        axes.axhline(FREE * y[0], color=colour, linestyle="--", linewidth=0.9)
+def curve(drawing: tuple[Picture, Axes], rows: Sequence[Row], label: str, own: Mapping[str, Any]) -> None:
+    """The costs at one length of the context; dashed, up to where a pass of the target counts as free."""
+    _, axes = drawing
+    tips = [f"{label}, {float_in(r, 'width'):g} tokens: {cost_tip(r)}" for r in rows]
+    line_with_errors(drawing, rows, "width", "milliseconds", tips, label, own, ("low", "high"), capsize=2, elinewidth=1)
+    if float_in(rows[0], "width") == 1 and rows[0].get("model") != DRAFT:
+        alone = float_in(rows[0], "milliseconds")
+        axes.axhline(FREE * alone, color=own["color"], linestyle="--", linewidth=0.9)
+
+
+def cost_tip(row: Row) -> str:
+    return f"{float_in(row, 'milliseconds'):.3f} ms, v = {float_in(row, 'v'):.3f}"

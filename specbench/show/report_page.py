@@ -18,7 +18,7 @@ from specbench import __version__
 from specbench.errors import UsageError
 from specbench.results import folder, writing
 from specbench.results.cells import MEASURED
-from specbench.show import batch_table, levels_table, plots, report_parts, token_view, verdict_lines
+from specbench.show import batch_table, levels_table, plots, plots_svg, report_parts, token_view, verdict_lines
 from specbench.show.cell_text import cell_text
 from specbench.show.number_table import unbroken
 from specbench.show.plots import Picture
@@ -66,7 +66,7 @@ class Album:
         names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, 10_000))
         name = next(name for name in names if name not in self.pictures)
         self.pictures[name] = picture
-        return Markup(plots.svg(picture, f"f{len(self.pictures)}-"))
+        return Markup(plots_svg.svg(picture, f"f{len(self.pictures)}-"))
 
 
 def rendered(parts: Sequence[RunPart | CalibrationPart], album: Album) -> str:

@@ -186,9 +186,9 @@ def compared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> compare.
 @pytest.mark.parametrize("colours", [False, True])
 def test_a_comparison_steers_no_terminal(compared: compare.Comparison, colours: bool) -> None:
     assert compared.missing
-    assert {"REGRESSION", "ok"} <= {row.outcome for row in compared.rows}
+    assert {"REGRESSION", "ok"} <= {row.outcome for row in compared.findings}
     assert commands(screen(compare_table.table(compared, 0.99), colours)) == []
-    assert commands("\n".join(map(compare_table.sentence_of, compared.rows))) == []
+    assert commands("\n".join(map(compare_table.sentence_of, compared.findings))) == []
 
 
 def test_the_summary_of_a_job_is_one_table_without_links_or_html(compared: compare.Comparison) -> None:
@@ -203,8 +203,9 @@ def test_the_summary_of_a_job_is_one_table_without_links_or_html(compared: compa
 
 def test_other_formats_parse_and_hold_no_command(compared: compare.Comparison, folder: Path) -> None:
     suite = ElementTree.fromstring(compare_export.junit(compared).split("\n", 1)[1])[0]
-    assert len(suite) == len(compared.rows)
-    assert len(json.loads(compare_table.as_json(compared), parse_constant=pytest.fail)["rows"]) == len(compared.rows)
+    assert len(suite) == len(compared.findings)
+    rows = json.loads(compare_table.as_json(compared), parse_constant=pytest.fail)["rows"]
+    assert len(rows) == len(compared.findings)
     points = json.loads(compare_export.history(read_records(folder)), parse_constant=pytest.fail)
     assert not [p for p in points if set("<>[]()`|@\\\"'") & set(p["name"]) or not p["name"].isprintable()]
     assert not [p for p in points if any(link in p["name"] for link in ("https://", "www."))]

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from specbench.results.statistics import Interval
-from specbench.show import plots, plots_prompts, plots_round, plots_sweep, plots_why
+from specbench.show import plots, plots_prompts, plots_round, plots_svg, plots_sweep, plots_why
 from specbench.show.plots import Picture
 from tests.support.sweeps import sweep
 
@@ -147,13 +147,13 @@ def test_rows_without_numbers_give_no_figures(missing: dict[str, Any]) -> None:
 
 def test_svg_is_the_same_for_the_same_rows_and_leaves_matplotlib_as_it_was() -> None:
     before = dict(matplotlib.rcParams)
-    one, two = (plots.svg(drawn(plots_sweep.speedup_against_k(LINES)), "f1-") for _ in range(2))
+    one, two = (plots_svg.svg(drawn(plots_sweep.speedup_against_k(LINES)), "f1-") for _ in range(2))
     assert one == two
     assert dict(matplotlib.rcParams) == before
 
 
 def test_svg_has_no_addresses_no_styles_of_its_own_and_ids_of_its_figure_alone() -> None:
-    text = plots.svg(drawn(plots_round.round_against_k(LINES)), "f7-")
+    text = plots_svg.svg(drawn(plots_round.round_against_k(LINES)), "f7-")
     root = ET.fromstring(text)
     assert "://" not in text
     shapes = {"svg", "g", "defs", "path", "use", "text", "title", "clipPath", "rect", "pattern"}
@@ -166,7 +166,7 @@ def test_svg_has_no_addresses_no_styles_of_its_own_and_ids_of_its_figure_alone()
 
 
 def test_svg_says_what_it_shows_and_every_point_its_number() -> None:
-    root = ET.fromstring(plots.svg(drawn(plots_sweep.speedup_against_k(LINES)), "f1-"))
+    root = ET.fromstring(plots_svg.svg(drawn(plots_sweep.speedup_against_k(LINES)), "f1-"))
     assert root.get("role") == "img"
     assert root.get("aria-label", "").startswith("Speedup, measured and predicted. Measured: ")
     titles = [e.text or "" for e in root.iter("title")]
@@ -185,7 +185,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
         plots_why.waterfall(rows[0]),
     ]
     for picture in found:
-        text = plots.svg(drawn(picture), "f1-")
+        text = plots_svg.svg(drawn(picture), "f1-")
         root = ET.fromstring(text)
         assert not [e for e in root.iter() if e.tag in {"script", "a", "image", "foreignObject"}]
         assert all(c.isprintable() or c == "\n" for c in text)
