@@ -1,4 +1,4 @@
-"""The models that methods speak of: which of them have a checkpoint of their own, and which are layers of another one.
+"""The models that methods name: which of them have a checkpoint of their own, and which are layers of another one.
 
 Knows names, specs and configurations; must not know weights or how anything is decoded.
 """
@@ -51,7 +51,7 @@ def named_by(specs: Iterable[RunSpec]) -> dict[str, list[str]]:
 def trail(name: str, given: Mapping[str, str], method: str) -> list[str]:
     """A name and what it leads to: `skip` → `target[:3,7:]` → `target`. The last one has a checkpoint of its own."""
     names = [name]
-    while (after := behind(names[-1], given)) is not None:
+    while (after := stands_for(names[-1], given)) is not None:
         if after in names:
             raise UsageError(f"--model {name}={given.get(name, after)}: these layers are layers of themselves")
         names.append(after)
@@ -64,8 +64,8 @@ def trail(name: str, given: Mapping[str, str], method: str) -> list[str]:
     return names
 
 
-def behind(name: str, given: Mapping[str, str]) -> str | None:
-    """What a name speaks of: layers of their network, a given name of the layers it stands for; None for a role."""
+def stands_for(name: str, given: Mapping[str, str]) -> str | None:
+    """What a name stands for: `target[:3]` for layers of `target`, a given name for its layers; None for a role."""
     if (base := base_of(name)) != name:
         return base
     text = given.get(name, "")
@@ -73,12 +73,12 @@ def behind(name: str, given: Mapping[str, str]) -> str | None:
 
 
 def is_layers(text: str, known: Collection[str]) -> bool:
-    """Whether a text speaks of layers of a known model, and not of a checkpoint."""
+    """Whether a text names layers of a known model, and not a checkpoint."""
     return base_of(text) != text and base_of(text) in known
 
 
 def kept_layers(names: list[str], depth: int) -> list[int]:
-    """Which layers, of so many that its role has, the network of a trail keeps."""
+    """The layers that the network of a trail keeps, of the `depth` layers of its role."""
     kept = list(range(depth))
     for text in reversed(names):
         if base_of(text) != text:
@@ -96,7 +96,7 @@ def checkpoint_of(role: str, spec: RunSpec) -> pairs.Checkpoint:
 
 
 def draft_name(spec: RunSpec) -> str:
-    """The draft that is asked for, or the one that goes with the target."""
+    """The draft that a spec names, or the usual one of its target."""
     name = spec.draft or pairs.default_draft(spec.target)
     if name is None:
         raise UsageError(

@@ -87,7 +87,7 @@ class Tier:
     def _stepwise(self, rounds: Stepwise, context: Context, source: FromUniforms) -> Stepwise:
         """Rounds step by step whose passes are ready, as far as their shapes were met in decodes of made-up texts.
 
-        A pass of another shape runs as it is later on: compiling it would be part of somebody's time.
+        A pass of another shape runs as it is later on: compiling it would be part of a measured time.
         """
         method = rounds.method
         if method.drafter.drawn and not method.drafter.branches:

@@ -76,7 +76,7 @@ def data_of(spec: RunSpec) -> str:
 
 
 def arm_of(spec: RunSpec) -> str:
-    """What tells the cells of a group apart."""
+    """The method and lookahead of a cell, by which those of a group differ."""
     rule = f"K={spec.k}" if spec.schedule == "constant" else f"K≤{spec.k} {spec.schedule}"
     rates = "" if spec.acceptance is None else f" at {','.join(map(str, spec.acceptance))}"
     return f"{clean(spec.method, LABEL)} {rule}{clean(rates, LABEL)}"

@@ -16,8 +16,8 @@ from specbench.jobs.method_file import write_method
 from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.pair import prompts_of
-from specbench.measure.skip_scores import Text, acceptance, measured, shares, text_of
-from specbench.measure.skip_search import Found, Kept, Scored, Step, name, search
+from specbench.measure.skip_scores import Written, acceptance, layer_shares, timed_costs, written_by
+from specbench.measure.skip_search import Kept, Move, Scored, SearchPath, name, search
 from specbench.models.network.layers import chosen
 from specbench.show.records import Format, print_records
 from specbench.spec import BASELINE, RunSpec
@@ -26,6 +26,9 @@ from specbench.theory import formulas
 KNOWN = {"early exit 25 %": "[:25%]", "early exit 50 %": "[:50%]", "early exit 75 %": "[:75%]",
          "layer-skip": "[:25%,75%:]"}  # fmt: skip
 PAPER = "Draft & Verify, Zhang et al. 2023 (arXiv 2309.08168), with a set of layers found by search"
+
+
+Halves = tuple[Sequence[Prompt], Sequence[Prompt]]  # searched on, and held out
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,9 @@ def start(settings: Mapping[str, Any], search: LayerSearch, output: Path | None,
     say(err, [f"note: {warning}" for warning in backend.warnings])
     with networks.gradless():
         found, trials = searched(networks, prompts, depth, search, err)
-    show(trials, style)
+    print_trials(trials, style)
     best = next(trial for trial in trials if trial.set == found.best)
-    say(err, verdict(best, found))
+    say(err, conclusion(best, found))
     if output is not None:
         say(err, [f"{write_method(output, method_file(best, specs[0], depth))} --k {best.set.k}"])
 
@@ -91,23 +94,20 @@ def check_depth(depth: int, search: LayerSearch, target: str) -> None:
         raise UsageError(f"{target} has one layer: none can be left out")
 
 
-def halves(prompts: Sequence[Prompt], spec: RunSpec) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
-    """Every other prompt: what is searched on, and what is held out."""
+def halves(prompts: Sequence[Prompt], spec: RunSpec) -> Halves:
+    """Every other prompt is searched on, the others are held out."""
     if len(prompts) < 2:
         raise UsageError(f"data set {spec.dataset}: one prompt cannot be searched on and held out: raise --limit to 2")
     return prompts[::2], prompts[1::2]
 
 
-Halves = tuple[Sequence[Prompt], Sequence[Prompt]]
-
-
 def searched(
     networks: Networks, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, asked: LayerSearch, err: Console
-) -> tuple[Found, list[Trial]]:
+) -> tuple[SearchPath, list[Trial]]:
     """The search, and its steps with the known sets on both halves."""
     network, law = networks.network("target"), networks.law(prompts[0][0])
-    say(err, [f"writing {sum(len(a) + len(b) for _, (a, b) in prompts)} texts with the target …"])
-    seen, unseen = ([t for spec, parts in prompts for t in texts(networks, spec, parts[i])] for i in (0, 1))
+    say(err, [f"decoding {sum(len(a) + len(b) for _, (a, b) in prompts)} prompts with the target …"])
+    seen, unseen = ([one for spec, parts in prompts for one in outputs(networks, spec, parts[i])] for i in (0, 1))
     c = costs(networks, prompts[0], depth, asked.cost)
 
     def score(kept: Kept) -> Scored:
@@ -118,30 +118,30 @@ def searched(
             say(err, [f"{number} sets scored (at most {asked.evaluations}), {len(one.kept)} of {depth} layers kept …"])
 
     found = search(depth, score, asked.evaluations, watch)
-    known = [Step(what, score(tuple(chosen(f"target{text}", depth)))) for what, text in KNOWN.items()]
+    known = [Move(what, score(tuple(chosen(f"target{text}", depth)))) for what, text in KNOWN.items()]
     return found, [
         Trial(step.done, step.set, acceptance(network, step.set.kept, unseen, law)) for step in (*known, *found.steps)
     ]
 
 
-def texts(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt]) -> list[Text]:
-    """What the target writes after some prompts, with its laws."""
+def outputs(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt]) -> list[Written]:
+    """What the target writes after some prompts, with its distributions."""
     decode = networks.prepare(spec, max(len(prompt.ids) for prompt in prompts))
     network, law = networks.network("target"), networks.law(spec)
-    written = [decode([prompt.ids], [spec.seed % 2**63])[0].tokens for prompt in prompts]
-    return [text_of(network, p.ids, new, law, networks.width) for p, new in zip(prompts, written, strict=True)]
+    tokens = [decode([prompt.ids], [spec.seed % 2**63])[0].tokens for prompt in prompts]
+    return [written_by(network, p.ids, new, law, networks.width) for p, new in zip(prompts, tokens, strict=True)]
 
 
 def costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int, cost: str) -> Callable[[int], float]:
     """c by the number of kept layers."""
     if cost == "share":
-        return shares(depth)
+        return layer_shares(depth)
     spec, (first, _) = prompts
     source, clock = networks.source(spec, [spec.seed % 2**63]), clock_for(networks.device)
-    return measured(networks.network("target"), first[0].ids, networks.law(spec), networks.width, source, clock)
+    return timed_costs(networks.network("target"), first[0].ids, networks.law(spec), networks.width, source, clock)
 
 
-def show(trials: Sequence[Trial], style: Format) -> None:
+def print_trials(trials: Sequence[Trial], style: Format) -> None:
     """The known sets and the steps of the search on stdout."""
     rows = [trial.row() for trial in trials]
     short = [{key: f"{v:.3f}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
@@ -165,7 +165,7 @@ def method_file(best: Trial, spec: RunSpec, depth: int) -> dict[str, Any]:
     return {"summary": summary, "paper": PAPER, "lossless": True, "method": method}
 
 
-def verdict(best: Trial, found: Found) -> list[str]:
+def conclusion(best: Trial, found: SearchPath) -> list[str]:
     """What the search is worth, in plain lines."""
     predicted = f"{name(best.set.kept)} is predicted to give {best.checked:.2f}× at K {best.set.k} on held-out prompts"
     lines = [f"{found.evaluations} sets scored" + (": --evaluations ended the search" if found.cut else "")]

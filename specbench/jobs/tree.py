@@ -12,7 +12,7 @@ from specbench.backends.choose import backend_for
 from specbench.jobs.method_file import write_method
 from specbench.jobs.output import say
 from specbench.measure import grid, tree_search
-from specbench.measure.tree_search import Found
+from specbench.measure.tree_search import BestTree
 from specbench.show.records import Format, print_records
 from specbench.spec import RunSpec
 from specbench.theory.sequoia import Aim, Size
@@ -39,7 +39,7 @@ def start(settings: Mapping[str, Any], search: TreeSearch, output: Path | None, 
         say(err, [write_method(output, tree_search.method_file(found, specs[0], [spec.dataset for spec in specs]))])
 
 
-def searched(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> Found:
+def searched(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> BestTree:
     """The best tree for the pair of the cells, by acceptance on their prompts and costs on this machine."""
     backend = backend_for(specs)
     networks = networks_of(backend, "the search for a tree")
@@ -48,23 +48,23 @@ def searched(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> Foun
     backend.load()
     say(err, [f"note: {warning}" for warning in backend.warnings])
     counts = {spec: len(prompts) for spec, prompts in work}
-    places = tree_search.measure(
+    children = tree_search.count_children(
         networks, work, search.children, lambda spec: say(err, [f"{spec.dataset}: decoding {counts[spec]} prompts …"])
     )
     lengths = [len(prompt.ids) for _, prompts in work for prompt in prompts]
     middle = sum(lengths) // len(lengths) + specs[0].max_new_tokens // 2
     say(err, [f"context {middle}: timing passes over up to {search.nodes + 1} tokens …"])
     context, costs = tree_search.costs_at(networks, specs[0], middle, search.nodes, search.repeat)
-    return tree_search.search(places, context, costs, search.nodes, search.depth, search.by)
+    return tree_search.best_tree(children, context, costs, search.nodes, search.depth, search.by)
 
 
-def tables(found: Found) -> dict[str, list[dict[str, Any]]]:
+def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:
     """For readers."""
     costs = found.costs
     return {
-        f"Which child of a node is accepted (judged at {found.places.tested} nodes)": [
-            {"child": number, "accepted": hits, "chance": round(hits / max(found.places.tested, 1), 3)}
-            for number, hits in enumerate(found.places.accepted, 1)
+        f"Which child of a node is accepted (judged at {found.counts.tested} nodes)": [
+            {"child": number, "accepted": hits, "chance": round(hits / max(found.counts.tested, 1), 3)}
+            for number, hits in enumerate(found.counts.accepted, 1)
         ],
         f"The best tree by its nodes, with costs in baseline steps at a context of {found.context} tokens "
         f"(first level {costs.first:.3f}, later {costs.later:.3f}, overhead {costs.overhead:.3f})": [
@@ -74,12 +74,12 @@ def tables(found: Found) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def shown(found: Found) -> list[Size]:
+def shown(found: BestTree) -> list[Size]:
     """Small trees, every fourth of the others, and the best."""
     return [size for size in found.trees if size.nodes <= 8 or size.nodes % 4 == 0 or size == found.tree]
 
 
-def best_rows(found: Found) -> list[dict[str, Any]]:
+def best_rows(found: BestTree) -> list[dict[str, Any]]:
     """The best tree and the best chain."""
     both = (("tree", found.tree), ("chain", found.chain))
     return [row(name, size, found.costs.verify[size.nodes]) for name, size in both]

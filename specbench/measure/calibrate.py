@@ -27,7 +27,7 @@ from specbench.theory.costs import Costs
 
 WARMUP = 2  # turns that do not count
 LONG = 5  # a draft of one token and one of five say what the first and what a later token costs
-LOOKAHEAD, TOKENS = 4, 16  # of the short decodes that tell a baseline step and the rest of a round
+LOOKAHEAD, TOKENS = 4, 16  # of the short decodes that give a baseline step and the rest of a round
 QUICK_CONTEXT, QUICK_REPEAT = 256, 5
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def calibrate(
     clock: Clock | None = None,
     watch: Callable[[int], None] = lambda context: None,
 ) -> Calibration:
-    """Measure at every length of the context; `spec` gives the law of the rows, `watch` hears what comes next.
+    """Measure at every length of the context; `spec` says how models sample; `watch` is called with each length.
 
     UsageError if a length leaves no room in the models' context (see `fitting`).
     """
@@ -60,11 +60,11 @@ def calibrate(
 
 
 def fitting(contexts: Sequence[int], widest: int, networks: Networks) -> list[int]:
-    """The lengths, cut to what the models' context holds with the widest pass and a short decode behind it."""
+    """The lengths, cut to what the models' context holds with the widest pass and a short decode after it."""
     most = networks.context - max(widest, TOKENS)
     if most < 1:
         raise UsageError(
-            f"the models' context of {networks.context} tokens leaves no room for {max(widest, TOKENS)} tokens behind "
+            f"the models' context of {networks.context} tokens leaves no room for {max(widest, TOKENS)} tokens after "
             "another: choose smaller --widths"
         )
     return sorted({min(context, most) for context in contexts})

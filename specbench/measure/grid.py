@@ -89,7 +89,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
 
 
 def check_secrets(spec: RunSpec) -> None:
-    """UsageError where a setting holds a credential: a run is told by its settings, in every file that it leaves."""
+    """UsageError where a setting holds a credential: every file of a run holds its settings."""
     for name, value in spec.model_dump(mode="json").items():
         if isinstance(value, str) and redact(value) != value:
             raise UsageError(

@@ -31,7 +31,7 @@ MACHINE = ("device_name", "threads", "torch", "transformers", "specbench", "fing
 VERSIONS = ("specbench", "torch", "transformers")
 COSTS = "schedule_costs"
 
-Note = Callable[[str], None]  # hears what a user should know about a pair
+Note = Callable[[str], None]  # called with what a user should know about a pair
 Measured = tuple[list[Cell] | Failure, KeyboardInterrupt | None]
 
 
@@ -160,7 +160,7 @@ def resolved_pair(backend: Backend) -> dict[str, Any]:
 def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) -> None:
     """UsageError where a continued run would mix numbers of two machines, versions or sets of prompts."""
     before, today = description["environment"], environment(prepared.backend.device)
-    # A grid may have a second device; run.json tells the fingerprint of the first.
+    # A grid may have a second device; run.json holds the fingerprint of the first.
     names = VERSIONS if before.get("device") != today["device"] else (*VERSIONS, "fingerprint")
     if any(before.get(name) != today[name] for name in names):
         raise UsageError(

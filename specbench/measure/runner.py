@@ -96,7 +96,7 @@ def warm_up(arm: str, spec: RunSpec, prompts: Sequence[Prompt], backend: Backend
 
 
 def measured_turns(group: Group, arms: Arms) -> Iterator[Samples]:
-    """What every turn gives, one after the other: whoever iterates has saved it before the next one begins."""
+    """What every turn gives, one after the other: the caller saves it before the next one begins."""
     for turn in turns_of(group.baseline, group.prompts.prompts):
         if not group.live or narrow(group, turn.number):
             return

@@ -1,6 +1,6 @@
-"""What a set of layers is worth as a draft of its own network: acceptance along known texts, and what a token costs.
+"""What a set of layers is worth as a draft of its own network: acceptance along known output, and what a token costs.
 
-Knows networks, texts and clocks; must not know how sets are searched, or where the texts come from.
+Knows networks, tokens and clocks; must not know how sets are searched, or where prompts come from.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,33 +22,33 @@ DRAWN, REPEAT, WARMUP = 8, 11, 2  # tokens of a timed draft, how often it is tim
 
 
 @dataclass(frozen=True)
-class Text:
-    """What a network wrote: ids [1, L] of prompt and new tokens without the last of them, and its laws p [n, V] of the
-    n new tokens."""
+class Written:
+    """What a network wrote: ids [1, L] of prompt and new tokens without the last of them, and its distributions p
+    [n, V] of the n new tokens."""
 
     ids: Tensor
     p: Tensor
 
 
 @torch.no_grad()
-def text_of(network: Any, prompt: Sequence[int], new: Sequence[int], law: Law, width: int) -> Text:
-    """The text of a prompt and the tokens that the network wrote after it, at least one."""
+def written_by(network: Any, prompt: Sequence[int], new: Sequence[int], law: Law, width: int) -> Written:
+    """A prompt and the tokens that the network wrote after it, at least one."""
     device = next(network.parameters()).device
     ids = torch.tensor([[*prompt, *new][:-1]], device=device)
-    return Text(ids, rows(network, ids, len(new), law, width))
+    return Written(ids, rows(network, ids, len(new), law, width))
 
 
 def rows(network: Any, ids: Tensor, last: int, law: Law, width: int) -> Tensor:
-    """[last, V] the laws after the last tokens of a text, by one pass over it."""
+    """[last, V] distributions of the tokens after the last ones of a sequence, by one pass over it."""
     logits = network(input_ids=ids, use_cache=False, logits_to_keep=last).logits
     return law(logits[0, -last:], width)
 
 
 @torch.no_grad()
-def acceptance(network: Any, kept: Sequence[int], texts: Sequence[Text], law: Law) -> float:
+def acceptance(network: Any, kept: Sequence[int], texts: Sequence[Written], law: Law) -> float:
     """α of the kept layers: the mean of Σ min(p, q) over all new tokens, along what the whole network wrote.
 
-    Greedy laws are points: then it is the share of tokens in which both agree.
+    Greedy distributions are points: then it is the share of tokens in which both agree.
     """
     draft = with_layers(network, kept)
     shared = [
@@ -58,17 +58,17 @@ def acceptance(network: Any, kept: Sequence[int], texts: Sequence[Text], law: La
     return float(torch.cat(shared).mean().clamp(0, 1))
 
 
-def shares(depth: int) -> Callable[[int], float]:
+def layer_shares(depth: int) -> Callable[[int], float]:
     """c by the number of kept layers, as if nothing but layers took time."""
     return lambda kept: kept / depth
 
 
-def measured(
+def timed_costs(
     network: Any, prompt: Sequence[int], law: Law, width: int, source: Source, clock: Clock
 ) -> Callable[[int], float]:
     """c by the number of kept layers: the line through a drafted token of one layer and one of all layers.
 
-    All layers are taken to cost alike. Both are timed in turns on the same text; medians count.
+    All layers are taken to cost alike. Both are timed alternately after the same prompt; medians count.
     """
     depth = network.config.get_text_config(decoder=True).num_hidden_layers
     device = next(network.parameters()).device

@@ -33,18 +33,18 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of a search: what was done, and the set that came of it."""
+class Move:
+    """One step of a search: what was done, and the set that it led to."""
 
     done: str
     set: Scored
 
 
 @dataclass(frozen=True)
-class Found:
-    """The steps in their order, the first of which keeps all layers; `cut`: evaluations ran out before its end."""
+class SearchPath:
+    """The moves in their order, the first of which keeps all layers; `cut`: evaluations ran out before its end."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[Move, ...]
     evaluations: int
     cut: bool
 
@@ -55,8 +55,8 @@ class Found:
 
 
 @dataclass
-class Scores:
-    """The scores of all sets so far, at most `most` of them; `watch` hears of every new one."""
+class Scoring:
+    """The scores of all sets so far, at most `most` of them; `watch` is called with every new one."""
 
     score: Callable[[Kept], Scored]
     most: int
@@ -70,13 +70,13 @@ class Scores:
             self.watch(len(self.known), self.known[kept])
         return self.known[kept]
 
-    def best(self, moves: dict[Kept, str]) -> Step | None:
-        """The best of the sets that some moves lead to; None where there are none, or too many to look at them all."""
+    def best(self, moves: dict[Kept, str]) -> Move | None:
+        """The best of the sets that some moves lead to; None without moves, or with too many to score them all."""
         if len(self.known) + len(moves.keys() - self.known.keys()) > self.most:
             self.cut = True
             return None
         found = max(map(self.of, moves), key=lambda one: (one.speedup, one.alpha), default=None)
-        return None if found is None else Step(moves[found.kept], found)
+        return None if found is None else Move(moves[found.kept], found)
 
 
 def search(
@@ -84,21 +84,21 @@ def search(
     score: Callable[[Kept], Scored],
     most: int,
     watch: Callable[[int, Scored], None] = lambda number, scored: None,
-) -> Found:
+) -> SearchPath:
     """Leave out the layer that costs least until one is left; then swap layers of the best set until nothing improves.
 
     Every move looks at all sets that it can lead to, or is not made: at most `most` sets are scored. Deterministic as
     far as `score` is. `depth` is 2 or more, and `most` depth + 1 or more, so that one layer can be left out.
     """
-    scores = Scores(score, most, watch)
-    steps = [Step("all layers", scores.of(tuple(range(depth))))]
+    scores = Scoring(score, most, watch)
+    steps = [Move("all layers", scores.of(tuple(range(depth))))]
     while step := scores.best(removals(steps[-1].set.kept)):
         steps.append(step)
-    at = Found(tuple(steps), 0, False).best
+    at = SearchPath(tuple(steps), 0, False).best
     while (step := scores.best(swaps(at.kept, depth))) and step.set.speedup > at.speedup:
         steps.append(step)
         at = step.set
-    return Found(tuple(steps), len(scores.known), scores.cut)
+    return SearchPath(tuple(steps), len(scores.known), scores.cut)
 
 
 def removals(kept: Kept) -> dict[Kept, str]:

@@ -30,25 +30,28 @@ LEVELS = 2  # of the wide tree: what follows a correction and what follows an ac
 
 
 @dataclass(frozen=True)
-class Places:
-    """At how many nodes the children were judged, and at how many of these each place among them was accepted."""
+class ChildCounts:
+    """At how many nodes the children were judged, and at how many of these the first, second … child was accepted."""
 
     tested: int
     accepted: tuple[int, ...]
 
     @property
     def acceptance(self) -> tuple[float, ...]:
-        """The chance of each place; ends with the last that was ever accepted, but for the first."""
-        last = max((place for place, hits in enumerate(self.accepted) if hits), default=0)
+        """The chance of each child, up to the last one that was ever accepted; at least that of the first."""
+        last = max((child for child, hits in enumerate(self.accepted) if hits), default=0)
         return tuple(hits / max(self.tested, 1) for hits in self.accepted[: last + 1])
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was measured at a length of the context, and what follows: the best trees by number of nodes, and of
-    all of them, and of all chains, the best."""
+class BestTree:
+    """The best of all trees and the best of all chains, with what they follow from.
 
-    places: Places
+    counts: measured acceptance; costs: of a round at a context of so many tokens; trees: the best one of each size;
+    parents: the best tree itself, the parent of every node.
+    """
+
+    counts: ChildCounts
     context: int
     costs: Costs
     trees: tuple[Size, ...]
@@ -62,22 +65,22 @@ def branching_of(spec: RunSpec) -> Branching:
     return Distinct() if spec.temperature else Top()
 
 
-def search(places: Places, context: int, costs: Costs, nodes: int, depth: int, aim: Aim) -> Found:
+def best_tree(counts: ChildCounts, context: int, costs: Costs, nodes: int, depth: int, aim: Aim) -> BestTree:
     """The best tree of at most so many nodes and levels. UsageError where no first child was ever accepted."""
-    if not places.acceptance[0]:
+    if not counts.acceptance[0]:
         raise UsageError("no first child was accepted anywhere: with this draft no tree pays; choose another draft")
     rest = (costs.first, costs.later, costs.verify, costs.overhead)
-    trees, chains = (Search.over(chances, nodes, depth) for chances in (places.acceptance, places.acceptance[:1]))
+    trees, chains = (Search.over(chances, nodes, depth) for chances in (counts.acceptance, counts.acceptance[:1]))
     sizes = best_sizes(trees, *rest, aim)
     best, chain = (max(some, key=attrgetter(aim)) for some in (sizes, best_sizes(chains, *rest, aim)))
-    return Found(places, context, costs, sizes, best, chain, trees.tree(best.nodes, best.depth))
+    return BestTree(counts, context, costs, sizes, best, chain, trees.tree(best.nodes, best.depth))
 
 
 def check_room(backend: Backend, nodes: int) -> None:
-    """UsageError if no pass over so many nodes fits behind a text."""
+    """UsageError if no pass over so many nodes fits after a prompt."""
     if nodes + 1 >= backend.context:
         raise UsageError(
-            f"--nodes {nodes}: the models' context of {backend.context} tokens holds no such tree behind a text; "
+            f"--nodes {nodes}: the models' context of {backend.context} tokens holds no such tree after a prompt; "
             "choose fewer"
         )
 
@@ -90,12 +93,12 @@ def prompts_of(backend: Backend, spec: RunSpec, children: int) -> list[Prompt]:
     return list(load_prompts(spec.dataset, backend.encode, longest=longest, **given).prompts)
 
 
-def measure(
+def count_children(
     networks: Networks,
     work: Sequence[tuple[RunSpec, Sequence[Prompt]]],
     children: int,
     watch: Callable[[RunSpec], None] = lambda spec: None,
-) -> Places:
+) -> ChildCounts:
     """Decode the prompts of every spec with a tree of so many children at every node, and count."""
     tested, accepted = 0, [0] * children
     for spec, prompts in work:
@@ -107,10 +110,10 @@ def measure(
             rng = networks.source(spec, [seed_of(spec, prompt.id, 0, "method")])
             with networks.gradless():
                 for step in steps(method, prompt.ids, spec.max_new_tokens, networks.eos(spec), rng, networks.device):
-                    seen = places_of(step)
+                    seen = child_counts(step)
                     tested += seen.tested
                     accepted = [a + b for a, b in zip(accepted, seen.accepted, strict=False)]
-    return Places(tested, tuple(accepted))
+    return ChildCounts(tested, tuple(accepted))
 
 
 def steps(
@@ -125,14 +128,14 @@ def steps(
         left = levels_left(context)
 
 
-def places_of(step: Step) -> Places:
-    """The levels of the only row that were judged up to the end of its emitted tokens, by the place accepted there."""
-    place = {node: number for number, rank in enumerate(step.draft.tree.topology.ranks) for node in rank.nodes}
+def child_counts(step: Step) -> ChildCounts:
+    """The levels of a batch of one that were judged up to the last emitted token, by the child accepted there."""
+    child = {node: number for number, rank in enumerate(step.draft.tree.topology.ranks) for node in rank.nodes}
     path = step.verdict.path[0, : int(step.round.accepted[0])].tolist()
     counts = [0] * len(step.draft.tree.topology.ranks)
     for node in path:
-        counts[place[node]] += 1
-    return Places(int(step.round.tested[0]), tuple(counts))
+        counts[child[node]] += 1
+    return ChildCounts(int(step.round.tested[0]), tuple(counts))
 
 
 def costs_at(networks: Networks, spec: RunSpec, context: int, nodes: int, repeat: int) -> tuple[int, Costs]:
@@ -142,13 +145,13 @@ def costs_at(networks: Networks, spec: RunSpec, context: int, nodes: int, repeat
     return length, calibrate(networks, [length], widths, repeat, spec.seed, spec=spec).costs(length)
 
 
-def method_file(found: Found, spec: RunSpec, data: Sequence[str]) -> dict[str, Any]:
+def method_file(found: BestTree, spec: RunSpec, data: Sequence[str]) -> dict[str, Any]:
     """The tree as the content of a method file."""
-    law = f"temperature {spec.temperature:g}" if spec.temperature else "greedy"
+    sampling = f"temperature {spec.temperature:g}" if spec.temperature else "greedy"
     size, branching = found.tree, type(branching_of(spec)).__name__
     drafter = {"Planned": {"model": "draft", "parents": list(found.parents), "branching": branching}}
     return {
-        "summary": f"Sequoia's best tree for {spec.target} and {spec.draft} ({law}, on {', '.join(data)}): "
+        "summary": f"Sequoia's best tree for {spec.target} and {spec.draft} ({sampling}, on {', '.join(data)}): "
         f"{size.nodes} nodes in {size.depth} levels",
         "paper": "Sequoia, Chen et al. 2024 (arXiv 2402.12374), tree search from measured acceptance and costs",
         "lossless": True,

@@ -11,7 +11,7 @@ import yaml
 from transformers import LlamaForCausalLM
 
 from specbench.backends.native import open_pair
-from specbench.backends.roles import behind, kept_layers, trail
+from specbench.backends.roles import kept_layers, stands_for, trail
 from specbench.cli.parsing import with_models
 from specbench.errors import UsageError
 from specbench.measure.grid import cells
@@ -149,7 +149,7 @@ def test_a_name_leads_to_a_checkpoint_and_says_which_layers_are_kept(
 ) -> None:
     assert trail(name, GIVEN, "mine") == names
     assert kept_layers(names, 5) == layers
-    assert behind(names[-1], GIVEN) is None
+    assert stands_for(names[-1], GIVEN) is None
 
 
 def test_layers_of_themselves_are_refused() -> None:

@@ -15,7 +15,7 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.jobs.method_file import write_method
-from specbench.measure.tree_search import Places, method_file, places_of, search, steps
+from specbench.measure.tree_search import ChildCounts, best_tree, child_counts, method_file, steps
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 from tests.support.frontdoor import Command, Outcome
@@ -34,7 +34,7 @@ def test_every_judged_level_counts_once_by_the_child_that_was_accepted() -> None
     p, q = random_pair(KINDS.index("flat"), 3, 5)
     method = Speculate(Expand(Toy(q), 2, (2, 2), Distinct()), Toy(p), Rejection())
     found = [step for seed in range(8) for step in steps(method, (0,), 40, (), seeded([seed], CPU), CPU)]
-    seen = [places_of(step) for step in found]
+    seen = [child_counts(step) for step in found]
     assert sum(int(step.round.emitted) for step in found) == 320
     tested, hits = sum(s.tested for s in seen), [sum(s.accepted[b] for s in seen) for b in (0, 1)]
     assert tested == sum(int(step.round.tested) for step in found)
@@ -45,26 +45,26 @@ def test_every_judged_level_counts_once_by_the_child_that_was_accepted() -> None
 
 
 def test_chances_end_with_the_last_place_that_was_ever_accepted() -> None:
-    assert Places(10, (5, 2, 0, 0)).acceptance == (0.5, 0.2)
-    assert Places(10, (5, 0, 1, 0)).acceptance == (0.5, 0.0, 0.1)
-    assert Places(0, (0, 0)).acceptance == (0.0,)
+    assert ChildCounts(10, (5, 2, 0, 0)).acceptance == (0.5, 0.2)
+    assert ChildCounts(10, (5, 0, 1, 0)).acceptance == (0.5, 0.0, 0.1)
+    assert ChildCounts(0, (0, 0)).acceptance == (0.0,)
     with pytest.raises(UsageError, match="no tree pays"):
-        search(Places(10, (0, 0)), 8, COSTS, 4, 2, "speedup")
+        best_tree(ChildCounts(10, (0, 0)), 8, COSTS, 4, 2, "speedup")
 
 
 def test_the_best_tree_is_better_than_the_best_chain_where_passes_are_cheap() -> None:
-    found = search(Places(100, (50, 20, 10)), 64, COSTS, 8, 4, "speedup")
+    found = best_tree(ChildCounts(100, (50, 20, 10)), 64, COSTS, 8, 4, "speedup")
     assert found.tree.speedup == max(size.speedup for size in found.trees) > found.chain.speedup
     assert expected_tokens(found.parents, (0.5, 0.2, 0.1)) == pytest.approx(found.tree.tokens)
     assert len(found.parents) == found.tree.nodes
-    most = search(Places(100, (50, 20, 10)), 64, COSTS, 8, 4, "tokens")
+    most = best_tree(ChildCounts(100, (50, 20, 10)), 64, COSTS, 8, 4, "tokens")
     assert most.tree.tokens >= found.tree.tokens
     assert (most.tree.nodes, most.chain.nodes) == (8, 4)
 
 
 @pytest.mark.parametrize(("temperature", "branching"), [(0.0, "Top"), (0.7, "Distinct")])
 def test_the_file_is_a_method(temperature: float, branching: str, tmp_path: Path) -> None:
-    found = search(Places(100, (50, 20, 10)), 64, COSTS, 8, 4, "speedup")
+    found = best_tree(ChildCounts(100, (50, 20, 10)), 64, COSTS, 8, 4, "speedup")
     file = tmp_path / "tree.yaml"
     write_method(file, method_file(found, RunSpec(draft="demo-draft", temperature=temperature), ["code"]))
     method: Any = build(str(file), dict.fromkeys(("target", "draft"), Toy(torch.ones(1, 1))), 4)

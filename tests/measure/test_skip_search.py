@@ -10,7 +10,7 @@ import transformers as hf
 
 from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
-from specbench.measure.skip_scores import acceptance, measured, shares, text_of
+from specbench.measure.skip_scores import acceptance, layer_shares, timed_costs, written_by
 from specbench.measure.skip_search import Kept, Scored, name, removals, search, swaps
 from specbench.models.network.attention import NAME
 from specbench.models.network.law import Law
@@ -128,8 +128,8 @@ def planted(idle: tuple[int, ...] = IDLE) -> Any:
 @pytest.mark.parametrize("law", [Law(0), Law(1.0)], ids=["greedy", "sampled"])
 def test_the_layers_of_a_network_that_do_nothing_are_found(law: Law) -> None:
     net = planted()
-    texts = [text_of(net, [1 + n, 2, 3], [(5 * n + i) % V for i in range(12)], law, V) for n in range(3)]
-    c = shares(DEPTH)
+    texts = [written_by(net, [1 + n, 2, 3], [(5 * n + i) % V for i in range(12)], law, V) for n in range(3)]
+    c = layer_shares(DEPTH)
     found = search(DEPTH, lambda kept: Scored(kept, acceptance(net, kept, texts, law), c(len(kept))), 200)
     assert found.best.kept == (0, 3, 5)
     assert found.best.alpha == pytest.approx(1)
@@ -144,7 +144,7 @@ def test_acceptance_is_the_overlap_of_the_laws_of_every_new_token(law: Law) -> N
 
         ids = torch.tensor([[*prompt, *new]])
         p, q = (law(one(input_ids=ids).logits, V)[0, 2:6] for one in (net, with_layers(net, [1])))
-    text = text_of(net, prompt, new, law, V)
+    text = written_by(net, prompt, new, law, V)
     assert text.p.shape == (4, V)
     assert acceptance(net, [1], [text], law) == pytest.approx(float(torch.minimum(p, q).sum(1).mean()), abs=1e-12)
     assert acceptance(net, [0, 1], [text], law) == pytest.approx(1)
@@ -156,6 +156,6 @@ def test_what_a_set_costs_lies_on_the_line_between_one_layer_and_all(monkeypatch
         "specbench.measure.skip_scores.Causal.sample",
         lambda self, *a, **b: now.__setitem__(0, now[0] + 0.5 + 0.25 * self.config.num_hidden_layers),
     )
-    c = measured(planted(), [1, 2, 3], Law(0), V, seeded([0], CPU), WallClock(now=lambda: now[0]))
+    c = timed_costs(planted(), [1, 2, 3], Law(0), V, seeded([0], CPU), WallClock(now=lambda: now[0]))
     assert [c(n) for n in (1, 2, 6)] == pytest.approx([0.375, 0.5, 1])
-    assert [shares(8)(n) for n in (2, 8)] == [0.25, 1]
+    assert [layer_shares(8)(n) for n in (2, 8)] == [0.25, 1]
