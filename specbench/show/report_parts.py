@@ -1,49 +1,28 @@
-"""What a report says, as data: runs, the questions they answer, their figures and notes. No HTML here.
+"""What a report says of a run, as data: where it comes from, its questions, batches, notes and traces.
 
-A question is one pair on one data set under one law; its cells differ in method, schedule and K.
+Knows folders of runs; must not know HTML.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
-from specbench.judge.settling import with_command
-from specbench.judge.verdict import QUESTION, Recommendation, recommend
 from specbench.results import trace_file
-from specbench.results.cells import MEASURED, Cell
 from specbench.results.reading import read_run
-from specbench.results.samples import speedup_of
 from specbench.results.trace_file import TokenView
-from specbench.show import plots_batch, plots_prompts, plots_round, plots_sweep, plots_why, run_notes
-from specbench.show.cell_text import lookahead, short_dataset
-from specbench.show.grouping import LOOKAHEAD, by_batch
-from specbench.show.headings import SETTINGS, caveats, heading, shared_settings
-from specbench.show.plots import Picture, float_in
-from specbench.spec import BASELINE, RunSpec
-from specbench.wording import Row, grouped, text_in
+from specbench.show import plots_batch, plots_prompts, run_notes
+from specbench.show.grouping import by_batch
+from specbench.show.headings import caveats, heading
+from specbench.show.plots import Picture
+from specbench.show.report_questions import Question, label, questions
+from specbench.wording import Row, text_in
 
 MACHINE = ("device_name", "cores", "threads", "platform", "fingerprint", "load_average")
 VERSIONS = ("specbench", "torch", "transformers", "python", "cuda")
 TRACES = 5  # traces of one run that are shown
-
-
-@dataclass(frozen=True)
-class Question:
-    """The cells that answer one question, what they say, and their figures.
-
-    The waterfall and the figures of prompts are of `best`, the cell that the verdict names.
-    """
-
-    heading: str
-    settings: str
-    verdict: Recommendation | None
-    rows: Sequence[Row]
-    best: Row | None
-    pictures: Sequence[Picture]
 
 
 @dataclass(frozen=True)
@@ -58,7 +37,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One run: where it comes from, its questions, its batches, and what a reader must know besides."""
+    """One run: where it comes from, its questions, its batches, and notes on them."""
 
     name: str
     facts: Mapping[str, str]
@@ -70,7 +49,7 @@ class RunPart:
 
 
 def run_part(path: Path) -> RunPart:
-    """A run's folder as a part of a report; UsageError if it is none."""
+    """A run's folder as a part of a report; UsageError if it is not one."""
     run = read_run(path)
     if not run.cells:
         raise UsageError(f"no cell of {path} has begun: `specbench sweep --resume {path}` begins with them")
@@ -92,18 +71,18 @@ def facts(description: Mapping[str, Any]) -> dict[str, str]:
     found = description.get("environment")
     known: Mapping[str, Any] = found if isinstance(found, dict) else {}
 
-    def told(names: Sequence[str]) -> str:
+    def listed(names: Sequence[str]) -> str:
         values = {name: f"{v:.2f}" if isinstance(v, float) else v for name, v in known.items() if v is not None}
         return " · ".join(f"{name.replace('_', ' ')} {values[name]}" for name in names if name in values)
 
     names = MACHINE if known.get("cpu") == known.get("device_name") else ("cpu", *MACHINE)
     lines = {"started": when(text_in(description, "started")), "command": text_in(description, "command")}
-    lines |= {"machine": told(names), "versions": told(VERSIONS)}
+    lines |= {"machine": listed(names), "versions": listed(VERSIONS)}
     return {name: value for name, value in lines.items() if value}
 
 
 def when(stamp: str) -> str:
-    """The time of a run as people write it; as it stands where it is no such time."""
+    """The time of a run as people write it; anything else as it stands."""
     try:
         return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").strftime("%Y-%m-%d %H:%M:%S UTC")
     except ValueError:
@@ -111,7 +90,7 @@ def when(stamp: str) -> str:
 
 
 def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
-    """The decodes token by token that lie in the folder, and a note for each file that holds none."""
+    """The traces in the folder, and a note for each file that cannot be read as one."""
     views, notes = [], []
     for file in sorted(path.glob("trace*.json"))[:TRACES]:
         try:
@@ -121,106 +100,9 @@ def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
     return views, notes
 
 
-def questions(cells: Sequence[Cell], rows: Sequence[Row], command: str) -> list[Question]:
-    """The cells by question, each with its verdict; `command` made the run."""
-    groups = grouped(zip(cells, rows, strict=True), lambda pair: key(pair[1]))
-    asked = dict.fromkeys(key(r) for r in rows if text_in(r, "method") != BASELINE)
-    verdicts = dict(zip(asked, recommend(with_command(rows, command)), strict=True))
-    apart = [name for name in QUESTION if name in SETTINGS and varies(rows, name)]  # besides the data set
-    return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1])), apart) for g in groups]
-
-
-def key(row: Row) -> tuple[str, ...]:
-    return tuple(text_in(row, name) for name in QUESTION)
-
-
-def question(
-    cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None, apart: Sequence[str]
-) -> Question:
-    """`apart`: the settings that tell this question from the others on the same data set."""
-    varying = [s for s in SETTINGS if varies(rows, s)]
-    best = best_of(cells, rows, found)
-    return Question(
-        heading=" · ".join([short_dataset(rows[0]["dataset"]), *(setting(rows[0], name) for name in apart)]),
-        settings=" · ".join([shared_settings(rows, varying), *caveats(rows)]),
-        verdict=found,
-        rows=rows,
-        best=best[1] if best else None,
-        pictures=list(pictures(cells, rows, best)),
-    )
-
-
-def best_of(cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None) -> tuple[Cell, Row] | None:
-    """The cell that the verdict names; where there is none, the fastest."""
-    pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(float_in(r, "speedup"))]
-    chosen = [p for p in pairs if found and named(p[0].spec) == named(found)]
-    return max(chosen or pairs, key=lambda p: p[1]["speedup"], default=None)
-
-
-def named(found: Recommendation | RunSpec) -> tuple[str, str, float | None, int | None]:
-    """What tells the cells of a question apart."""
-    return found.method, found.schedule, found.confidence, found.k
-
-
-def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] | None) -> Iterator[Picture]:
-    """The figures of a question, those that its cells have the numbers for."""
-    lines = plots_sweep.by_method(rows)
-    found = [
-        plots_sweep.speedup_against_k(lines),
-        plots_sweep.time_against_k(lines),
-        plots_sweep.acceptance_against_k(lines),
-        plots_round.round_against_k(lines),
-        plots_round.phases(lines),
-        plots_round.acceptance_by_position(lines, tested(cells)),
-    ]
-    if best is not None:
-        cell, row = best
-        found += [
-            plots_why.waterfall(row),
-            plots_prompts.by_category(categories(cell)),
-            plots_prompts.over_time(cell.sample_rows()),
-        ]
-    yield from (picture for picture in found if picture is not None)
-
-
-def tested(cells: Sequence[Cell]) -> list[int]:
-    """How often each position of a draft was tested, over all cells."""
-    counts = [r.tested for c in cells if c.status in MEASURED for s in c.samples for r in s.method.rounds]
-    return [sum(count >= i for count in counts) for i in range(1, max(counts, default=0) + 1)]
-
-
-def categories(cell: Cell) -> list[tuple[str, Any, int]]:
-    """(category, speedup, prompts) of each category of a cell."""
-    groups = grouped(cell.samples, lambda sample: sample.category)
-    return [(group[0].category, speedup_of(group), len({sample.prompt for sample in group})) for group in groups]
-
-
 def side_by_side(parts: Sequence[RunPart]) -> Picture | None:
     """All cells of all runs with their intervals; None where one question's own figures show them already."""
     if sum(len(part.questions) for part in parts) < 2:
         return None
     rows = [row for part in parts for row in part.rows]
     return plots_prompts.intervals([(part.name, label(row, rows), row) for part in parts for row in part.rows])
-
-
-def label(row: Row, rows: Sequence[Row]) -> str:
-    """What tells the cell of a row from the others among `rows`: its lookahead, and the settings that vary."""
-    names = {
-        "dataset": short_dataset(text_in(row, "dataset")),
-        "method": text_in(row, "method"),
-        "target": text_in(row, "target"),
-    }
-    first = [name for setting, name in names.items() if varies(rows, setting)]
-    others = [s for s in SETTINGS if s not in (*LOOKAHEAD, *names) and varies(rows, s)]
-    return " · ".join([*first, f"K {lookahead(row)}", *(setting(row, name) for name in others)])
-
-
-def setting(row: Row, name: str) -> str:
-    """A setting with its value."""
-    return f"{'T' if name == 'temperature' else name.replace('_', ' ')} {text_in(row, name) or '–'}"
-
-
-def varies(rows: Sequence[Row], setting: str) -> bool:
-    """Whether a setting tells rows apart; a cell that failed early has nothing resolved, which is no difference."""
-    found = {text_in(row, setting) for row in rows}
-    return len(found - {""} if setting.endswith("_resolved") else found) > 1

@@ -1,0 +1,79 @@
+"""The cells of the tables on a report page: every number with its column, its cell and its exact value.
+
+Knows rows and markup; must not know the page. Whatever is put on a page is stripped of control characters here, and
+escaped, as text from models, data and settings is hostile.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import Undefined
+from markupsafe import Markup
+
+from specbench.results import writing
+from specbench.results.cells import MEASURED
+from specbench.show import batch_table, levels_table
+from specbench.show.cell_text import NOTHING, cell_text
+from specbench.show.plots import float_in
+from specbench.show.report_calibration import COLUMNS
+from specbench.wording import Row, clean, text_in
+
+LONGEST = 2000  # characters of one text on the page
+NUMBER = Markup('<data value="{0}" title="{0}" data-column="{1}" data-cell="{2}">{3}</data>')
+
+
+def printable(value: object) -> object:
+    """What a template prints: markup as it is, everything else as one line of printable characters."""
+    if isinstance(value, Markup | Undefined):
+        return value
+    whole = str(value)
+    return clean(whole, LONGEST) + ("…" if len(whole) > LONGEST else "")
+
+
+def measured(row: Row, column: str) -> Markup:
+    """A column of a row as the tables show it."""
+    return number(row.get(column), cell_text(row, column), column, text_in(row, "cell"))
+
+
+def interval(row: Row, name: str) -> Markup:
+    """The bounds of a number."""
+    if cell_text(row, f"{name}_interval") == NOTHING:
+        return Markup(NOTHING)
+    return Markup("{} – {}").format(*(measured(row, f"{name}_{bound}") for bound in ("low", "high")))
+
+
+def exact(row: Row, column: str) -> Markup:
+    """A column with more digits than the tables show, for the list of all columns."""
+    value = row.get(column)
+    text = f"{value:.6g}" if isinstance(value, float) else cell_text(row, column)
+    return number(value, text, column, text_in(row, "cell"))
+
+
+def point(row: Row, column: str) -> Markup:
+    """A value of calibration.csv, whose rows are text."""
+    value, place = float_in(row, column), "/".join(text_in(row, name) for name in COLUMNS[:3])
+    text = text_in(row, column) if column in COLUMNS[:3] else f"{value:.3f}"
+    return number(text_in(row, column) if math.isfinite(value) else None, text, column, place)
+
+
+def batch_line(row: Row) -> list[str | Markup]:
+    """A row of the table by batch; how it ended where it has no numbers."""
+    texts = batch_table.line(row)
+    if text_in(row, "status") not in MEASURED:
+        return [*texts]
+    names = [column for _, column in batch_table.COLUMNS[2:]]
+    return [*texts[:2], *(interval(row, "speedup") if n == "speedup_interval" else measured(row, n) for n in names)]
+
+
+def level_lines(rows: Sequence[Row], names: Sequence[str]) -> list[list[str | Markup]]:
+    """The table of levels of the nests among some cells, whose names are given."""
+    return levels_table.level_lines(rows, names, measured)
+
+
+def number(value: Any, text: str, column: str, cell: str) -> Markup:
+    """A number written as `text`, with its column, its cell and its exact value; anything else as text alone."""
+    exact = writing.csv_cell(value)
+    if exact == "" or isinstance(value, bool) or (isinstance(value, str) and column not in COLUMNS):
+        return Markup("{}").format(printable(text))
+    return NUMBER.format(*map(printable, (exact, column, cell, text)))
