@@ -10,26 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
-from specbench.errors import CellsFailedError, NotLosslessError, UsageError
+from specbench.errors import CellsFailedError, NotLosslessError
 from specbench.jobs.description import described, folder_name
 from specbench.jobs.output import Output, say
+from specbench.jobs.pairs import device_of, measure_pairs, pairs_left, pairs_of, prompts_left
 from specbench.jobs.progress import Display
-from specbench.measure import grid
-from specbench.measure.failures import Failure
-from specbench.measure.group import INTERRUPTED, Observer, Past, give_up
-from specbench.measure.pair import Note, Pair, Prepared, Unusable, prepared, same_ground
-from specbench.results.cells import UNFINISHED, Cell
+from specbench.measure.pair import Pair
+from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
-from specbench.results.reading import DESCRIPTION, read_run
+from specbench.results.reading import read_run
 from specbench.show import run_output
 from specbench.show.fitting import screen
 from specbench.spec import RunSpec
 from specbench.wording import text_in
-
-ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
 
 
 @dataclass(frozen=True)
@@ -54,10 +49,8 @@ def resume(path: Path, output: Output) -> None:
 
 def record(specs: Sequence[RunSpec], output: Output) -> Record:
     """Measure cells into a new folder. There is none where the only pair is unusable."""
-    pairs = [prepared(group) for group in grid.by_pair(specs)]
-    refuse_unusable(pairs)
-    devices = [pair.backend.device for pair in usable(pairs)]
-    description = described(specs, devices[0] if devices else torch.device("cpu"))
+    pairs = pairs_of(specs)
+    description = described(specs, device_of(pairs))
     name = folder_name(specs[0], key=specs[0].key[:8])
     with closing(RunFolder.create(output.parent, name, description)) as folder:
         return carry_out(pairs, folder, description, output)
@@ -67,35 +60,8 @@ def record_rest(path: Path, output: Output) -> Record:
     """Measure what a folder lacks into it."""
     with closing(RunFolder.resume(path)) as folder:
         run = read_run(path)
-        if not isinstance(run.description.get("environment"), dict):
-            raise UsageError(f"{path / DESCRIPTION} is damaged (it has no environment): start a new run")
-        pairs = [continued(group, folder.past) for group in grid.by_pair(run.specs)]
-        refuse_unusable(pairs)
-        for pair in usable(pairs):
-            same_ground(run.description, pair, folder.past)
+        pairs = pairs_left(run, folder.past)
         return carry_out(pairs, folder, run.description, output)
-
-
-def continued(specs: Sequence[RunSpec], past: Past) -> Pair:
-    """A pair of a continued run; one whose cells have all ended is neither checked nor loaded."""
-    left = [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
-    return prepared(specs) if left else Unusable(specs, ENDED)
-
-
-def usable(pairs: Sequence[Pair]) -> list[Prepared]:
-    return [pair for pair in pairs if isinstance(pair, Prepared)]
-
-
-def refuse_unusable(pairs: Sequence[Pair]) -> None:
-    for pair in pairs:
-        if isinstance(pair, Unusable):
-            refuse(pair.failure, pairs)
-
-
-def refuse(failure: Failure, pairs: Sequence[Pair]) -> None:
-    """Raise the error of the only pair of a job, with nothing recorded; one of several ends its own cells only."""
-    if len(pairs) == 1 and failure.cause is not None:
-        raise failure.cause
 
 
 def carry_out(pairs: Sequence[Pair], folder: RunFolder, description: dict[str, Any], output: Output) -> Record:
@@ -108,25 +74,9 @@ def carry_out(pairs: Sequence[Pair], folder: RunFolder, description: dict[str, A
 
     if output.verbose and not output.quiet:
         say(console, json.dumps(description, indent=2).splitlines())
-    prompts = sum(pair.left(folder.past) for pair in usable(pairs))
-    with Display(console, output.quiet, prompts) as display:
+    with Display(console, output.quiet, prompts_left(pairs, folder.past)) as display:
         cells, stop = measure_pairs(pairs, [folder, display], folder.past, note)
     return Record(folder.path, text_in(description, "command"), cells, stop)
-
-
-def measure_pairs(
-    pairs: Sequence[Pair], observers: Sequence[Observer], past: Past, note: Note
-) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """The cells of all pairs; after an interrupt, those of the pairs that are left are given up."""
-    cells: list[Cell] = []
-    stop: KeyboardInterrupt | None = None
-    for pair in pairs:
-        found, stop = (INTERRUPTED, stop) if stop else pair.measure(observers, past, note)
-        if isinstance(found, Failure):
-            refuse(found, pairs)
-            found = give_up(pair.specs, found, observers, past)
-        cells += found
-    return cells, stop
 
 
 def conclude(done: Record, output: Output) -> None:

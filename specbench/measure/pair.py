@@ -15,7 +15,6 @@ from specbench.backends.base import Backend, networks_of
 from specbench.backends.choose import backend_for
 from specbench.data.prompts import PromptSet, load_prompts
 from specbench.data.sampling import digest
-from specbench.errors import UsageError
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.grid import AUTO
@@ -28,7 +27,6 @@ from specbench.theory.costs import Costs
 from specbench.wording import grouped
 
 MACHINE = ("device_name", "threads", "torch", "transformers", "specbench", "fingerprint")
-VERSIONS = ("specbench", "torch", "transformers")
 COSTS = "schedule_costs"
 
 Note = Callable[[str], None]  # called with what a user should know about a pair
@@ -155,23 +153,3 @@ def resolved_pair(backend: Backend) -> dict[str, Any]:
     """What the names of a loaded pair stood for and where it is measured, as columns."""
     machine = environment(backend.device)
     return backend.describe() | {name: machine[name] for name in MACHINE}
-
-
-def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) -> None:
-    """UsageError where a continued run would mix numbers of two machines, versions or sets of prompts."""
-    before, today = description["environment"], environment(prepared.backend.device)
-    # A grid may have a second device; run.json holds the fingerprint of the first.
-    names = VERSIONS if before.get("device") != today["device"] else (*VERSIONS, "fingerprint")
-    if any(before.get(name) != today[name] for name in names):
-        raise UsageError(
-            f"this run was begun on another machine or with other versions ({describe(before)}; here "
-            f"{describe(today)}): its numbers would mix; start a new run"
-        )
-    for spec in prepared.specs:
-        if spec in past and past[spec].resolved["prompts_sha256"] != prepared.prompts[spec].sha256:
-            raise UsageError(f"the prompts of {spec.dataset} have changed since this run was begun: start a new run")
-
-
-def describe(machine: Mapping[str, Any]) -> str:
-    names = ("device_name", "threads", "torch", "transformers", "specbench")
-    return ", ".join(f"{name} {machine.get(name)}" for name in names)

@@ -1,0 +1,110 @@
+"""The pairs of a job: prepared, measured one after the other, and given up where they cannot be measured.
+
+Knows pairs, failures and continued runs; must not know where anything is stored or drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from specbench.errors import UsageError
+from specbench.measure import grid
+from specbench.measure.failures import Failure
+from specbench.measure.group import INTERRUPTED, Observer, Past, give_up
+from specbench.measure.pair import Note, Pair, Prepared, Unusable, prepared
+from specbench.results.cells import UNFINISHED, Cell
+from specbench.results.environment import environment
+from specbench.results.reading import DESCRIPTION, Run
+from specbench.spec import RunSpec
+
+ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
+VERSIONS = ("specbench", "torch", "transformers")
+
+
+def pairs_of(specs: Sequence[RunSpec]) -> list[Pair]:
+    """The pairs of a new run. Raises the error of the only one."""
+    pairs = [prepared(group) for group in grid.by_pair(specs)]
+    refuse_unusable(pairs)
+    return pairs
+
+
+def pairs_left(run: Run, past: Past) -> list[Pair]:
+    """The pairs of a continued run. Raises the error of the only one, and UsageError where numbers would mix."""
+    if not isinstance(run.description.get("environment"), dict):
+        raise UsageError(f"{run.path / DESCRIPTION} is damaged (it has no environment): start a new run")
+    pairs = [continued(group, past) for group in grid.by_pair(run.specs)]
+    refuse_unusable(pairs)
+    for pair in usable(pairs):
+        same_ground(run.description, pair, past)
+    return pairs
+
+
+def continued(specs: Sequence[RunSpec], past: Past) -> Pair:
+    """A pair of a continued run; one whose cells have all ended is neither checked nor loaded."""
+    left = [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
+    return prepared(specs) if left else Unusable(specs, ENDED)
+
+
+def usable(pairs: Sequence[Pair]) -> list[Prepared]:
+    """The pairs that can be loaded, as far as that is known yet."""
+    return [pair for pair in pairs if isinstance(pair, Prepared)]
+
+
+def refuse_unusable(pairs: Sequence[Pair]) -> None:
+    """Raise the error of the only pair of a job where it is unusable already."""
+    for pair in pairs:
+        if isinstance(pair, Unusable):
+            refuse(pair.failure, pairs)
+
+
+def refuse(failure: Failure, pairs: Sequence[Pair]) -> None:
+    """Raise the error of the only pair of a job, with nothing recorded; one of several ends its own cells only."""
+    if len(pairs) == 1 and failure.cause is not None:
+        raise failure.cause
+
+
+def device_of(pairs: Sequence[Pair]) -> torch.device:
+    """Where the first usable pair is measured."""
+    return next((pair.backend.device for pair in usable(pairs)), torch.device("cpu"))
+
+
+def prompts_left(pairs: Sequence[Pair], past: Past) -> int:
+    """How many prompts are decoded at most, repetitions counted."""
+    return sum(pair.left(past) for pair in usable(pairs))
+
+
+def measure_pairs(
+    pairs: Sequence[Pair], observers: Sequence[Observer], past: Past, note: Note
+) -> tuple[list[Cell], KeyboardInterrupt | None]:
+    """The cells of all pairs; after an interrupt, those of the pairs that are left are given up."""
+    cells: list[Cell] = []
+    stop: KeyboardInterrupt | None = None
+    for pair in pairs:
+        found, stop = (INTERRUPTED, stop) if stop else pair.measure(observers, past, note)
+        if isinstance(found, Failure):
+            refuse(found, pairs)
+            found = give_up(pair.specs, found, observers, past)
+        cells += found
+    return cells, stop
+
+
+def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) -> None:
+    """UsageError where a continued run would mix numbers of two machines, versions or sets of prompts."""
+    before, today = description["environment"], environment(prepared.backend.device)
+    # A grid may have a second device; run.json holds the fingerprint of the first.
+    names = VERSIONS if before.get("device") != today["device"] else (*VERSIONS, "fingerprint")
+    if any(before.get(name) != today[name] for name in names):
+        raise UsageError(
+            f"this run was begun on another machine or with other versions ({in_words(before)}; here "
+            f"{in_words(today)}): its numbers would mix; start a new run"
+        )
+    for spec in prepared.specs:
+        if spec in past and past[spec].resolved["prompts_sha256"] != prepared.prompts[spec].sha256:
+            raise UsageError(f"the prompts of {spec.dataset} have changed since this run was begun: start a new run")
+
+
+def in_words(machine: Mapping[str, Any]) -> str:
+    """Machine and versions as a message has them."""
+    names = ("device_name", "threads", "torch", "transformers", "specbench")
+    return ", ".join(f"{name} {machine.get(name)}" for name in names)
