@@ -16,7 +16,8 @@ from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import NullClock, WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict, Verifier
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import RoundCounts, Trace, acceptance, speedup_of_totals
 from specbench.theory import formulas
 from specbench.theory.costs import Phases, Timing, measured_costs, phases

@@ -22,7 +22,8 @@ from specbench.decoding.tokens import ROOT, Parent
 from specbench.decoding.types import Drafter, Model, Network, Verifier
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.lossy import Lenient, Typical
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.decoding.views.retrieval import Retrieval
 from specbench.decoding.views.streaming import Streaming
 from specbench.errors import UsageError

@@ -19,9 +19,11 @@ from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt
 from specbench.decoding.decode import decode
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Draft, Verdict
+from specbench.decoding.rows import acceptance
+from specbench.decoding.types import Draft, Judged, Verdict
 from specbench.decoding.verifiers.block import chances, weights
-from specbench.decoding.verifiers.rejection import Rejection, acceptance, drawn_from, exists
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.walk import drawn_from, exists
 from specbench.results.statistics import ratio_of_totals
 from specbench.spec import RunSpec
 from tests.benchmarks import harness
@@ -33,6 +35,7 @@ class Watched:
     """Rejection, and what both rules would accept of every draft in the mean."""
 
     lossless: bool = True
+    judges: Judged = "trees"
     by_token: list[float] = field(default_factory=list)
     as_block: list[float] = field(default_factory=list)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.decoding import parts
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers.rejection import TokenMatch
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.checkpoints import loading
 from tests.support.frontdoor import SHORT, Command, Outcome
 from tests.support.tinypair import CONTEXT, Pair, change_weights, prompts, save_tokenizer

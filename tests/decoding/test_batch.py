@@ -21,7 +21,8 @@ from specbench.decoding.replay import Replayed
 from specbench.decoding.rounds import Rounds, Whole
 from specbench.decoding.timing import WallClock
 from specbench.decoding.types import Context, Drafter
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import Trace, acceptance
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

@@ -12,7 +12,8 @@ from specbench.decoding.drafters.schedule import Constant, Heuristic, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import HEADER, methods, needs, read_method, words
 from specbench.decoding.timing import Under, WallClock
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.errors import UsageError
 from tests.support.cases import quick_or_slow
 from tests.support.histories import SCHEDULES, history_error

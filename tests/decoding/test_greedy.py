@@ -17,7 +17,8 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.rounds import NonFiniteError
 from specbench.decoding.types import Drafter, Verifier
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import Trace, acceptance
 from specbench.models.checkpoints.loading import load_model, load_tokenizer
 from specbench.models.checkpoints.pairs import resolve

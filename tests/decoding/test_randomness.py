@@ -24,10 +24,11 @@ from specbench.decoding.randomness import (
     seeded,
 )
 from specbench.decoding.rounds import NonFiniteError, budget, levels_left
+from specbench.decoding.rows import at
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers import rejection
-from specbench.decoding.verifiers.rejection import TokenMatch, at
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import Trace
 from tests.support.laws import autoregressive
 from tests.support.sources import Audit, Tape
@@ -214,7 +215,7 @@ def test_the_production_sampler_has_the_joint_law_of_the_target(verifier: TokenM
 @pytest.mark.mutant(test=test_the_production_sampler_has_the_joint_law_of_the_target)
 def test_the_joint_law_of_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     p, q = random_pair(0, 3, 3)
-    monkeypatch.setattr(rejection, "left_over", lambda p, draft, last: at(p, last))
+    monkeypatch.setattr(rejection, "left_over", lambda walked: at(walked.tested[-1].left, walked.last))
     assert agreement(joint_counts(chain(p, q, 2), 3, 200_000), p) < 1e-6
 
 

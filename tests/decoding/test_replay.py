@@ -16,7 +16,8 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.replay import FLIGHT, Replayed
 from specbench.decoding.rounds import Play
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.tiny import CPU, network

@@ -24,7 +24,8 @@ from specbench.decoding.rounds import Play, Whole, levels_left
 from specbench.decoding.timing import NullClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Drafter, Verdict, Verifier
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.tiny import CPU, network

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network import caches, masks, passes
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import Composer, Pass

@@ -14,7 +14,8 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Verifier
 from specbench.decoding.verifiers.block import Block
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.law import Law
 from tests.support.laws import (
     EXACT,

@@ -15,7 +15,8 @@ from specbench.decoding.loop import Speculate, commit
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import After, Context, Draft, Verdict, Verifier
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.cases import quick_or_slow

@@ -3,7 +3,7 @@
 A mutant is a name, the setting it is run in and what it replaces in the production code or in a drafter of `toys`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,12 @@ from torch import Tensor
 from specbench.decoding import loop
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.rows import at
 from specbench.decoding.types import Context, Draft, Round, Verdict
-from specbench.decoding.verifiers import rejection
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch, at
+from specbench.decoding.verifiers import rejection, walk
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.walk import Siblings, Walk
 from tests.laws import test_exact_law as exact
 from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.toys import KINDS, PROMPT, Stopping, Toy, Tree, chain, nested, random_pair, three
@@ -89,7 +92,7 @@ def worst(setting: str) -> float:
 
 
 # The production code, as the mutants call it.
-ACCEPTANCE, SUBTRACT, LEFT_OVER = rejection.acceptance, rejection.subtract, rejection.left_over
+ACCEPTANCE, SUBTRACT, LEFT_OVER, SIBLINGS = rejection.acceptance, walk.subtract, rejection.left_over, walk.siblings
 JUDGE, MATCH, COMMIT, KEEP_ROWS = Rejection.judge, TokenMatch.judge, loop.commit, loop.keep_rows
 SAMPLE, GROW = Toy.sample, Tree.propose
 
@@ -102,20 +105,36 @@ def judged_by(change: Callable[[Tensor], Tensor]) -> Callable[..., Verdict]:
     return lambda self, p, draft, rng: JUDGE(self, change(p), draft, rng)
 
 
-def without_the_rejected_only(p: Tensor, draft: Draft, last: Tensor) -> Tensor:
-    ids = torch.cat([draft.tree.ids, draft.tree.ids[:, -1:]], 1)
-    rejected = F.one_hot(ids.gather(1, last.unsqueeze(1)).squeeze(1), p.shape[-1]) * (last < draft.tree.size).unsqueeze(
-        1
-    )
-    return at(p, last) * (1 - rejected)
+def from_p(walked: Walk) -> Tensor:
+    (x,) = walked.tested  # of a chain
+    return at(x.left, walked.last)
 
 
-def bonus_from(rows: Callable[[Tensor, Draft], Tensor]) -> Callable[..., Tensor]:
-    def left_over(p: Tensor, draft: Draft, last: Tensor) -> Tensor:
-        full = (last == draft.tree.size).unsqueeze(1)
-        return torch.where(full, rows(p, draft), LEFT_OVER(p, draft, last))
+def without_the_rejected_only(walked: Walk) -> Tensor:
+    (x,) = walked.tested
+    ids = torch.cat([x.ids, x.ids[:, -1:]], 1)
+    here = (walked.last < x.ids.shape[1]).unsqueeze(1)
+    rejected = F.one_hot(ids.gather(1, walked.last.unsqueeze(1)).squeeze(1), x.p.shape[-1]) * here
+    return from_p(walked) * (1 - rejected)
+
+
+def bonus_from(rows: Callable[[Siblings], Tensor]) -> Callable[..., Tensor]:
+    def left_over(walked: Walk) -> Tensor:
+        (x,) = walked.tested
+        full = (walked.last == x.ids.shape[1]).unsqueeze(1)
+        return torch.where(full, rows(x), LEFT_OVER(walked))
 
     return left_over
+
+
+def without_holes(walked: Walk) -> Tensor:
+    """The residual also of drafts that a row does not have."""
+    return LEFT_OVER(replace(walked, tested=tuple(replace(x, valid=x.valid | True) for x in walked.tested)))
+
+
+def against_the_whole_row(p: Tensor, draft: Draft, *rest: Any) -> Iterator[Siblings]:
+    """Siblings that are tested as if there were none before them."""
+    return (replace(x, p=p[:, x.parents]) for x in SIBLINGS(p, draft, *rest))
 
 
 def argmax_draft(self: Toy, context: Context, k: int, rng: Source, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -224,12 +243,12 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "accepts with p": ("chain", rejection, "acceptance", lambda p, q, ids: ACCEPTANCE(p, torch.ones_like(q), ids)),
     "accepts with lenience 1/2": ("chain", rejection, "acceptance", lambda p, q, ids: 2 * ACCEPTANCE(p, q, ids)),
     "accepts half as often": ("chain", rejection, "acceptance", lambda p, q, ids: ACCEPTANCE(p, q, ids) / 2),
-    "emits from p after a rejection": ("chain", rejection, "left_over", lambda p, draft, last: at(p, last)),
-    "residual q − p": ("chain", rejection, "subtract", lambda p, q: SUBTRACT(q, p)),
-    "residual |p − q|": ("chain", rejection, "subtract", lambda p, q: (p - q).abs()),
+    "emits from p after a rejection": ("chain", rejection, "left_over", from_p),
+    "residual q − p": ("chain", walk, "subtract", lambda p, q: SUBTRACT(q, p)),
+    "residual |p − q|": ("chain", walk, "subtract", lambda p, q: (p - q).abs()),
     "residual p less the rejected token": ("chain", rejection, "left_over", without_the_rejected_only),
-    "bonus from the draft's row": ("chain", rejection, "left_over", bonus_from(lambda p, draft: draft.q[:, -1])),
-    "bonus from the row before": ("chain", rejection, "left_over", bonus_from(lambda p, draft: p[:, -2])),
+    "bonus from the draft's row": ("chain", rejection, "left_over", bonus_from(lambda x: x.q[:, -1])),
+    "bonus from the row before": ("chain", rejection, "left_over", bonus_from(lambda x: x.left[:, -2])),
     "judged by the next row": ("chain", Rejection, "judge", judged_by(lambda p: torch.cat([p[:, 1:], p[:, -1:]], 1))),
     "judged by the row before": ("chain", Rejection, "judge", judged_by(lambda p: torch.cat([p[:, :1], p[:, :-1]], 1))),
     "judged by another sequence's rows": ("chain", Rejection, "judge", judged_by(lambda p: p[:1].expand_as(p))),
@@ -240,13 +259,8 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "rolls back one too far": ("chain", loop, "commit", one_accepted_less),
     "match draws again": ("match", TokenMatch, "judge", redrawn(MATCH)),
     "match with the argmax": ("match", TokenMatch, "judge", match_of_argmax),
-    "no residual between siblings": (
-        "tree, iid",
-        rejection,
-        "subtract",
-        lambda p, q: p if p.ndim == 3 else SUBTRACT(p, q),
-    ),
-    "residual not normalised": ("tree, iid", rejection, "subtract", lambda p, q: (p - q).clamp_min(0)),
+    "no residual between siblings": ("tree, iid", walk, "siblings", against_the_whole_row),
+    "residual not normalised": ("tree, iid", walk, "subtract", lambda p, q: (p - q).clamp_min(0)),
     "duplicate siblings merged": ("tree, iid", Tree, "propose", grown(merged)),
     "duplicates from two models merged": ("tree, two models", Tree, "propose", grown(merged)),
     "siblings in order of their tokens": ("tree, iid", Tree, "propose", grown(in_order_of_tokens)),
@@ -258,12 +272,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
         "propose",
         grown(lambda tree, context, draft: replace(draft, valid=draft.tree.ids != 0)),
     ),
-    "residual of a draft that is not there": (
-        "ragged",
-        rejection,
-        "left_over",
-        lambda p, draft, last: LEFT_OVER(p, replace(draft, valid=None), last),
-    ),
+    "residual of a draft that is not there": ("ragged", rejection, "left_over", without_holes),
     "inner level emits from p, reports p": ("nested", Inner, "judge", redrawn(JUDGE)),
     "inner level reports its draft's rows": ("nested", loop, "keep_rows", rows_of_the_draft),
     "inner level reports one place early": ("nested", loop, "keep_rows", one_place_early),

@@ -9,7 +9,8 @@ from specbench.decoding.decode import decode
 from specbench.decoding.drafters.schedule import Schedule
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Verifier
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from tests.support.histories import SCHEDULES, histories, history_error
 from tests.support.laws import EXACT, autoregressive, block_error, error
 from tests.support.sources import replay_outcomes

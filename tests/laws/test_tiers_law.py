@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import read_method
+from specbench.decoding.rows import at
 from specbench.decoding.verifiers import rejection
 from specbench.models.network.law import Law
 from tests.support.laws import ENUMERABLE, EXACT, autoregressive, carried_on, error, outcomes_of
@@ -105,7 +106,7 @@ def test_with_another_lookahead_and_vocabulary_too(name: str, vocab: int, k: int
 
 @pytest.mark.mutant(test=test_a_compiled_round_emits_the_law_of_its_target_if_it_says_so)
 def test_a_wrong_rule_is_seen_through_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejection, "left_over", lambda p, draft, last: rejection.at(p, last))
+    monkeypatch.setattr(rejection, "left_over", lambda walked: at(walked.tested[-1].left, walked.last))
     assert max(toy_laws("chain", 3, 2, "aot_eager")) > 1e-3
 
 

@@ -17,7 +17,8 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import After, Context, Draft, Verdict, Verifier
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 
 CPU = torch.device("cpu")
 PROMPT = (0,)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.randomness import Source
+from specbench.decoding.rows import point_mass
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context, Draft, Drafter, Verdict
-from specbench.decoding.verifiers.rejection import point_mass
 
 
 @dataclass(frozen=True)

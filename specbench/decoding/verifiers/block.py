@@ -1,6 +1,6 @@
 """Block verification: a chain is judged as a whole, and accepted at least as far as token by token.
 
-Knows laws and draws, as `verify`; a draft that is no chain is refused where a method is built.
+Knows rows and draws; must not know models. A draft that is no chain is refused where a method is built.
 """
 
 from dataclasses import dataclass
@@ -11,16 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.rows import acceptance, at, subtract
 from specbench.decoding.types import Draft, Judged, Verdict
-from specbench.decoding.verifiers.rejection import (  # fmt: skip
-    acceptance,
-    at,
-    drawn_from,
-    exists,
-    nothing_to_judge,
-    overlap_along,
-    subtract,
-)
+from specbench.decoding.verifiers.walk import at_levels, drawn_from, exists, nothing_to_judge
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ class Block:
         path = torch.where(levels <= accepted.unsqueeze(1), levels - 1, -1)
         token = rng.categorical(residual(p, q, weight, valid, accepted), Stream.EMIT)
         shared = torch.minimum(p[:, :-1], q).sum(-1) * valid
-        return Verdict(path, accepted, token, overlap_along(F.pad(shared, (0, 1)), path))
+        return Verdict(path, accepted, token, at_levels(F.pad(shared, (0, 1)), path))
 
 
 def weights(ratio: Tensor) -> Tensor:

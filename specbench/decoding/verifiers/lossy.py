@@ -1,7 +1,7 @@
-"""Lossy verifiers: rules that accept more than is right, and say exactly how far their tokens are from the model's law.
+"""Lossy verifiers: rules that accept too much, and say exactly how far their tokens' distribution is from the model's.
 
-They know laws and draws, as `verify`. A tree of drawn tokens is refused where a method is built: how far its tokens are
-from the law depends on what its other children might have been, which no verdict sees.
+They know rows and draws; they must not know models. A tree of drawn tokens is refused where a method is built: how far
+its tokens are off depends on what its other children might have been, which no verdict sees.
 """
 
 from dataclasses import dataclass, replace
@@ -11,19 +11,17 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.rows import acceptance, at
 from specbench.decoding.tokens import TokenTree, ancestors, constant
 from specbench.decoding.types import Draft, Judged, Verdict
-from specbench.decoding.verifiers.rejection import (
-    acceptance,
-    at,
-    drawn_from,
-    exists,
+from specbench.decoding.verifiers.walk import (
+    Siblings,
+    Walk,
+    at_levels,
+    every_node,
     left_over,
     nothing_to_judge,
-    overlap_along,
-    places,
-    point_mass,
-    subtract,
+    residual,
     walk,
 )
 
@@ -48,25 +46,29 @@ class Lenient:
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         if not draft.tree.size:
             return exact_token(p, rng)
-        residual = p
-        child = p.new_full(p.shape[:2], -1, dtype=torch.long)  # the accepted child of every node
-        missed = p.new_ones(p.shape[:2])  # the chance that none of the children so far is accepted
-        law = torch.zeros_like(p)  # of the token emitted after every node
-        for rank in draft.tree.topology.ranks:
-            nodes, parents = places(rank, p)
-            r, q, valid = residual[:, parents], drawn_from(draft, rank, p), exists(draft, rank, p)
-            ratio = acceptance(r, q, draft.tree.ids[:, nodes]) / self.lenience * valid
-            accept = rng.bernoulli(ratio, Stream.ACCEPT) & (child[:, parents] < 0)
-            child[:, parents] = torch.where(accept, nodes, child[:, parents])
-            taken = torch.minimum(r / self.lenience, q) * valid.unsqueeze(-1)
-            law[:, parents] += missed[:, parents].unsqueeze(-1) * taken
-            missed[:, parents] *= 1 - taken.sum(-1)
-            residual = residual.clone()
-            residual[:, parents] = torch.where(valid.unsqueeze(-1), subtract(r, q), r)
-        path, accepted, last = walk(child, draft)
-        token = rng.categorical(left_over(p, draft, last), Stream.EMIT)
-        distance = (law + missed.unsqueeze(-1) * residual - p).abs().sum(-1) / 2
-        return Verdict(path, accepted, token, overlap_along(1 - missed, path), distance_along(distance, path))
+
+        def accepts(x: Siblings) -> Tensor:
+            return rng.bernoulli(acceptance(x.p, x.q, x.ids) / self.lenience * x.valid, Stream.ACCEPT)
+
+        walked = walk(p, draft, accepts)
+        token = rng.categorical(left_over(walked), Stream.EMIT)
+        emitted, missed = self.emitted(walked)
+        distance = (emitted - p).abs().sum(-1) / 2
+        return Verdict(
+            walked.path, walked.accepted, token, walked.levels(1 - missed), distance_along(distance, walked.path)
+        )
+
+    def emitted(self, walked: Walk) -> tuple[Tensor, Tensor]:
+        """[B, n + 1, V] the distribution of the token emitted after every node, over the draws of its children, and
+        [B, n + 1] the chance that none of them is accepted."""
+        first, last = walked.tested[0], walked.tested[-1]
+        missed = first.left.new_ones(first.left.shape[:2])
+        emitted = torch.zeros_like(first.left)
+        for x in walked.tested:
+            taken = torch.minimum(x.p / self.lenience, x.q) * x.valid.unsqueeze(-1)
+            emitted[:, x.parents] += missed[:, x.parents].unsqueeze(-1) * taken
+            missed[:, x.parents] *= 1 - taken.sum(-1)
+        return emitted + missed.unsqueeze(-1) * residual(last), missed
 
 
 @dataclass(frozen=True)
@@ -89,25 +91,21 @@ class Typical:
                 raise ValueError(f"{name}: must lie in [0, 1], found {value}")
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
-        tree = draft.tree
-        if not tree.size:
+        if not draft.tree.size:
             return exact_token(p, rng)
-        parents = constant(tuple(parent + 1 for parent in tree.parents), p.device)
-        rows = p[:, parents]
-        q = draft.q if draft.q is not None else point_mass(tree.ids, p.shape[-1], p.dtype)
-        valid = draft.valid if draft.valid is not None else torch.ones_like(tree.ids, dtype=torch.bool)
-        typical = self.typical(p)[:, parents]
-        passed = typical.gather(-1, tree.ids.unsqueeze(-1)).squeeze(-1) & valid
-        path, on, last = longest(tree, passed, rows.gather(-1, tree.ids.unsqueeze(-1)).squeeze(-1))
+        x = every_node(p, draft)
+        typical = self.typical(p)[:, x.parents]
+        passed = typical.gather(-1, x.ids.unsqueeze(-1)).squeeze(-1) & x.valid
+        path, on, last = longest(draft.tree, passed, x.p.gather(-1, x.ids.unsqueeze(-1)).squeeze(-1))
         token = rng.categorical(at(p, last), Stream.EMIT)
 
-        kept = q * typical
+        kept = x.q * typical
         share = kept.sum(-1)  # of the draws, how many pass
-        distance = (kept - share.unsqueeze(-1) * rows).abs().sum(-1) / 2  # of q on what passes + (1 − share) p, from p
+        distance = (kept - share.unsqueeze(-1) * x.p).abs().sum(-1) / 2  # of q on what passes + (1 − share) p, from p
         # a child that passes and lies on another path decides nothing; of point masses those that fail are at 0
-        decides = valid & (on | ~passed)
-        share, distance = (p.new_zeros(p.shape[:2]).index_add(1, parents, x * decides) for x in (share, distance))
-        return Verdict(path, on.sum(1), token, overlap_along(share, path), distance_along(distance, path))
+        decides = x.valid & (on | ~passed)
+        share, distance = (p.new_zeros(p.shape[:2]).index_add(1, x.parents, one * decides) for one in (share, distance))
+        return Verdict(path, on.sum(1), token, at_levels(share, path), distance_along(distance, path))
 
     def typical(self, p: Tensor) -> Tensor:
         """[..., V] bool: which tokens pass under the laws p [..., V]."""
@@ -123,7 +121,7 @@ def exact_token(p: Tensor, rng: Source) -> Verdict:
 def longest(tree: TokenTree, passed: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The longest path of nodes that passed [B, n], of several the one with the highest product of chance [B, n].
 
-    → path [B, depth], -1 behind its end; on [B, n] whether a node lies on it; last [B] the row of its last node.
+    → path [B, depth], -1 after its end; on [B, n] whether a node lies on it; last [B] the row of its last node.
     """
     above = ancestors(tree.parents, passed.device)
     depths = constant(tree.topology.depths, passed.device)
@@ -140,7 +138,7 @@ def longest(tree: TokenTree, passed: Tensor, chance: Tensor) -> tuple[Tensor, Te
 
 
 def distance_along(distance: Tensor, path: Tensor) -> Tensor:
-    """[B, depth + 1] distance [B, n + 1] at the root and at the nodes of a path [B, depth]; 0 behind its end."""
+    """[B, depth + 1] distance [B, n + 1] at the root and at the nodes of a path [B, depth]; 0 after its end."""
     rows = torch.cat([path.new_zeros((path.shape[0], 1)), path + 1], 1)
     reached = torch.cat([path.new_ones((path.shape[0], 1), dtype=torch.bool), path >= 0], 1)
     return distance.gather(1, rows) * reached

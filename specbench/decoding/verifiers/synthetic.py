@@ -16,7 +16,8 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import constant
 from specbench.decoding.types import Draft, Judged, Verdict, Verifier
-from specbench.decoding.verifiers.rejection import Rejection, overlap_along
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.walk import at_levels
 from specbench.errors import UsageError
 
 
@@ -37,7 +38,7 @@ class Synthetic:
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         chances = along(self.rates, draft)
         verdict = self.inner.judge(p, draft, AtRates(rng, chances))
-        rated = overlap_along(F.pad(chances, (0, 1)), verdict.path)
+        rated = at_levels(F.pad(chances, (0, 1)), verdict.path)
         return replace(verdict, overlap=instead_of(verdict.overlap, rated))
 
 

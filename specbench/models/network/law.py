@@ -20,7 +20,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from specbench.decoding.verifiers.rejection import point_mass
+from specbench.decoding.rows import point_mass
 
 COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves float32
 

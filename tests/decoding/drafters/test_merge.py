@@ -23,7 +23,8 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Draft, Drafter, Model
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal

@@ -16,7 +16,8 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.types import Context, Draft
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import RoundCounts, Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

@@ -13,7 +13,8 @@ from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Indepe
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree, topology
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
+from specbench.decoding.rows import subtract
 from specbench.decoding.types import Draft, Verdict, Verifier
 from specbench.decoding.verifiers import block
 from specbench.decoding.verifiers.block import Block
-from specbench.decoding.verifiers.rejection import Rejection, subtract
+from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network.law import Law
 from tests.laws import test_exact_law as exact
 from tests.support.laws import EXACT, block_error, one_round

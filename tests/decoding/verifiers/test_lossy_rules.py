@@ -12,10 +12,12 @@ from torch import Tensor
 
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.rows import acceptance, subtract
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.lossy import Lenient
-from specbench.decoding.verifiers.rejection import Rejection, TokenMatch, acceptance, subtract
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.law import Law
 from tests.laws.test_mutants import MUTANTS
 from tests.support.laws import EXACT, one_round

@@ -17,9 +17,10 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source, seeded
 from specbench.decoding.rounds import Stepwise
+from specbench.decoding.rows import at
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
-from specbench.decoding.verifiers.rejection import Rejection, at
+from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.views.retrieval import Retrieval
 from specbench.decoding.views.streaming import Streaming
 from specbench.errors import UsageError
@@ -63,7 +64,7 @@ class FromTheLaw(Rejection):
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         from specbench.decoding.verifiers import rejection
 
-        kept, rejection.left_over = rejection.left_over, lambda p, draft, last: at(p, last)
+        kept, rejection.left_over = rejection.left_over, lambda walked: at(walked.tested[-1].left, walked.last)
         try:
             return super().judge(p, draft, rng)
         finally:
