@@ -85,6 +85,11 @@ def clean_path(path: Path) -> str:
     return clean(path, 300)
 
 
+def unverified(tables: str) -> str:
+    """What to know of numbers from tables without a journal."""
+    return f"unverified: bare CSV, no journal to check it against: {tables}"
+
+
 def first_line(error: BaseException) -> str:
     return clean((str(error).strip().splitlines() or [type(error).__name__])[0], 200)
 

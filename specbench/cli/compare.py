@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from specbench.cli.verify import tell, verified
+from specbench.cli.verify import verified
 from specbench.errors import NotComparableError, RegressionError, UsageError
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ def compare(
     policy = policy_of(fail_on or [], tier or [], margin, confidence)
     if len(base_rerun or []) >= len(new):
         raise UsageError("a --base-rerun belongs to a second NEW: give no more runs of BASE than of NEW")
-    bare, notes = verified([base, *(base_rerun or []), *new], samples=True)
+    checked = verified([base, *(base_rerun or []), *new], samples=True)
     bases, news = [[read_records(path) for path in paths] for paths in ([base, *(base_rerun or [])], new)]
     check_gates(policy.gates, bases[0])
-    result = replace(compared(bases, news, policy), unverified=tuple(bare))
+    result = replace(compared(bases, news, policy), unverified=tuple(checked.bare))
     leave(result, policy.confidence, news[0], junit, gha)
     if not quiet:
-        tell(bare, notes)
+        checked.tell()
         show(result, output, policy.confidence, news[0])
     conclude(result)
 

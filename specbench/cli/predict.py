@@ -1,4 +1,4 @@
-"""`specbench predict`: the formulas of theory.py as tables, for given alpha and c or beside what a run measured.
+"""`specbench predict`: the formulas of `theory` as tables, for given alpha and c or beside what a run measured.
 
 Must not know torch, transformers, datasets or pandas: the command answers at once.
 """
@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.parsing import number, parse_k_list, read_results
+from specbench.cli.verify import verified
 from specbench.errors import UsageError
 from specbench.show.records import Format, print_data, print_numbers
 from specbench.theory import formulas, optimum
@@ -91,7 +92,9 @@ def predict(
     if from_run is not None:
         if any(option is not None for option in (alpha, c, c_hat, k)):
             raise UsageError("--from-run takes alpha, c and K from the run: leave out --alpha, --c, --c-hat and --k")
+        checked = verified([from_run], samples=False)
         cells = [read_cell(row, where) for where, row in read_results(from_run, NEEDED)]
+        checked.tell()
         _print(cells, [_cell_table(cells)], output)
         return
     if not alpha or not c:
@@ -159,7 +162,7 @@ def _calibrated(row: dict[str, str], k: int, c: float, v: float | None, overhead
     measured = [number(row, f"acceptance_at_{position}") for position in range(1, k + 1)]
     tested = takewhile(lambda acceptance: acceptance is not None, measured)
     known = [_as_share(acceptance) for acceptance in tested if acceptance is not None]
-    # No round gets past a position that never accepts: what lies behind it was not tested and counts for nothing.
+    # No round gets past a position that never accepts: later ones were not tested and count for nothing.
     complete = len(known) == k or 0.0 in known
     if v is None or overhead is None or not complete:
         return None

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from specbench.cli.parsing import read_results
-from specbench.cli.verify import tell, unverified, verified
+from specbench.cli.verify import verified
+from specbench.wording import literal, unverified
 
 Format = Literal["table", "json", "md"]
 NEEDED = ("status", "target", "dataset", "method", "k")
@@ -19,23 +20,22 @@ def verdict(
     output: Annotated[Format, typer.Option("--format", help="table (sentences), json or md on stdout.")] = "table",
 ) -> None:
     """Say whether speculative decoding pays: YES, NO, PROVISIONAL or UNCLEAR, the best K, and what would settle it."""
-    bare, notes = verified(runs, samples=False)
+    checked = verified(runs, samples=False)
     from specbench.judge.settling import with_command
-    from specbench.judge.verdict import recommend as judge
+    from specbench.judge.verdict import recommend
     from specbench.show.verdict_lines import markdown_sentences, sentences
-    from specbench.wording import literal
 
-    results = [(run, [row for _, row in read_results(run, NEEDED)]) for run in runs]
-    tell(bare, notes)
-    found = judge([row for run, rows in results for row in with_command(rows, command_of(run))])
+    results = [(checked.commands[run], [row for _, row in read_results(run, NEEDED)]) for run in runs]
+    checked.tell()
+    found = recommend([row for command, rows in results for row in with_command(rows, command)])
     if output == "json":
-        typer.echo(json.dumps([{**asdict(one), "unverified": bare} for one in found], indent=2))
+        typer.echo(json.dumps([{**asdict(one), "unverified": checked.bare} for one in found], indent=2))
         return
     for number, one in enumerate(found):
         first, *rest = markdown_sentences(one) if output == "md" else sentences(one)
         typer.echo("\n" * (number > 0) + "\n".join([first, *rest_of(rest, output)]))
-    if bare and output == "md":
-        typer.echo(f"- {literal(unverified(bare))}")
+    if checked.bare and output == "md":
+        typer.echo(f"- {literal(unverified(', '.join(checked.bare)))}")
     if not found:
         typer.echo("nothing to judge: no cell with a draft was measured", err=True)
 
@@ -43,12 +43,3 @@ def verdict(
 def rest_of(lines: list[str], output: Format) -> list[str]:
     """What stands below a headline: indented, or as a list."""
     return ["", *(f"- {line}" for line in lines)] if output == "md" else [f"  {line}" for line in lines]
-
-
-def command_of(run: Path) -> str:
-    """The command line that made a run; empty where no run.json beside its results tells it."""
-    try:
-        found = json.loads(((run if run.is_dir() else run.parent) / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return ""
-    return str(found.get("command", "")) if isinstance(found, dict) else ""

@@ -1,29 +1,56 @@
 """Runs that a command is given, checked before their tables are believed; a bare table has nothing to be checked with.
 
-Knows what lies in a folder; must not know what is in the files.
+Knows what lies in a folder; must not know what is in its tables.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from specbench.wording import clean_path
+from specbench.wording import clean_path, unverified
 
-OF_A_RUN = ("run.json", "journal.jsonl")
+DESCRIPTION = "run.json"
+OF_A_RUN = (DESCRIPTION, "journal.jsonl")
 
 
-def verified(paths: Sequence[Path], *, samples: bool) -> tuple[list[str], list[str]]:
-    """(the bare tables among `paths`, notes on the runs); UsageError where a run's tables are not its journal's."""
-    bare, notes = [], list[str]()
+@dataclass(frozen=True)
+class Checked:
+    """What is known of the given runs besides their tables.
+
+    bare: the tables without a journal, as printable paths; notes: on the others; commands: the command lines that made
+    them, "" where that is not known.
+    """
+
+    bare: list[str]
+    notes: list[str]
+    commands: dict[Path, str]
+
+    def tell(self) -> None:
+        """One line on stderr for all bare tables, and one for each note."""
+        lines = [unverified(", ".join(self.bare))] if self.bare else []
+        for line in [*lines, *(f"note: {note}" for note in self.notes)]:
+            typer.echo(line, err=True)
+
+
+def verified(paths: Sequence[Path], *, samples: bool) -> Checked:
+    """The given runs; UsageError where the tables of one are not those of its journal."""
+    found = Checked([], [], {})
     for path in dict.fromkeys(paths):
         if is_bare(path):
-            bare.append(clean_path(path))
+            found.bare.append(clean_path(path))
+            description = beside(path)
         else:
-            from specbench.results.audit import audit  # it needs torch, which bare tables need not
+            from specbench.results.audit import audited, unfinished  # it takes a moment, which bare tables need not
 
-            notes += audit(path, samples=samples)
-    return bare, notes
+            run = audited(path, samples=samples)
+            found.notes.extend(unfinished(run))
+            description = run.description
+        found.commands[path] = str(description.get("command", ""))
+    return found
 
 
 def is_bare(path: Path) -> bool:
@@ -31,12 +58,10 @@ def is_bare(path: Path) -> bool:
     return not any((path / name).exists() for name in OF_A_RUN)
 
 
-def unverified(bare: Sequence[str]) -> str:
-    """What is to be known of numbers that came without a journal."""
-    return f"unverified: bare CSV, no journal tells whether it was edited: {', '.join(bare)}"
-
-
-def tell(bare: Sequence[str], notes: Sequence[str]) -> None:
-    """One line on stderr for all bare tables, and one for each note."""
-    for line in [*([unverified(bare)] if bare else []), *(f"note: {note}" for note in notes)]:
-        typer.echo(line, err=True)
+def beside(table: Path) -> Mapping[str, Any]:
+    """The run.json beside a bare table; empty where there is none that can be read."""
+    try:
+        found = json.loads(((table if table.is_dir() else table.parent) / DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -19,8 +19,8 @@ from specbench.wording import Row, clean, clean_path, first_line, grouped
 CLOSE = 1e-9  # other versions of numpy and scipy, and other processors, differ in the last digits of what they compute
 
 
-def audit(path: Path, *, samples: bool) -> list[str]:
-    """Notes on a run's folder; UsageError where results.csv, or samples.csv, is not what the journal renders."""
+def audited(path: Path, *, samples: bool) -> Run:
+    """A run from its folder; UsageError where results.csv, or samples.csv, is not what the journal renders."""
     check_journal(path)
     run = read_run(path)
     results = read_table(run, RESULTS)
@@ -31,7 +31,7 @@ def audit(path: Path, *, samples: bool) -> list[str]:
     if samples:
         rows = [row for cell in cells for row in cell.sample_rows()]
         check_table(run, SAMPLES, read_table(run, SAMPLES), rows, behind)
-    return unfinished(run)
+    return run
 
 
 def check_journal(path: Path) -> None:

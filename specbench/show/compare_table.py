@@ -16,7 +16,7 @@ from rich.text import Text
 
 from specbench.judge.compare import Comparison, Finding
 from specbench.show.fitting import Fitted
-from specbench.wording import clean
+from specbench.wording import clean, unverified
 
 HEADER = ("cell", "metric", "base", "new", "change", "bounds", "visible", "outcome")
 STYLES = {"REGRESSION": "bold red", "better": "green", "inconclusive": "yellow", "ok": ""}
@@ -85,7 +85,7 @@ def markdown(result: Comparison, confidence: float) -> str:
         outcome = f"**{row.outcome}**" if row.outcome == "REGRESSION" else row.outcome
         outcome += f": {code(row.detail)}" if row.detail else ""
         lines.append("| " + " | ".join([code(cell), *middle, outcome]) + " |")
-    remarks = [*result.missing, *(f"unverified: bare CSV, no journal: {name}" for name in result.unverified)]
+    remarks = [*result.missing, *map(unverified, result.unverified)]
     lines += ["", *(f"- {code(line)}" for line in remarks), "", LEGEND.format(confidence=100 * confidence)]
     return "\n".join(lines) + "\n"
 

@@ -23,8 +23,8 @@ from tests.support.measured import baseline_trace, method_trace, one_round
 from tests.support.sweeps import description, sweep, write_run
 
 Change = Callable[[Path], None]
-COMMANDS = ("verdict", "compare", "report", "--resume")
-JUDGES = ("verdict", "compare")
+COMMANDS = ("verdict", "compare", "predict", "report", "--resume")
+JUDGES = ("verdict", "compare", "predict")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,7 @@ def read(command: Command, clean: Path, run: Path) -> Callable[[str], Outcome]:
     options: dict[str, tuple[Any, ...]] = {
         "verdict": ("verdict", run),
         "compare": ("compare", "--tier", "deterministic", clean, run),
+        "predict": ("predict", "--from-run", run, "--format", "csv"),
         "report": ("report", run, "--no-png"),
         "--resume": ("sweep", "--resume", run, "-q"),
     }
@@ -338,8 +339,12 @@ def bare(clean: Path, tmp_path: Path) -> Path:
 
 def test_bare_tables_are_read_and_called_unverified(command: Command, clean: Path, bare: Path) -> None:
     for path in (bare, bare / "results.csv", clean / "results.csv"):
-        for found in (command("verdict", path), command("compare", clean, path, "--tier", "deterministic")):
-            said = f"unverified: bare CSV, no journal tells whether it was edited: {path}\n"
+        for found in (
+            command("verdict", path),
+            command("compare", clean, path, "--tier", "deterministic"),
+            command("predict", "--from-run", path, "--format", "csv"),
+        ):
+            said = f"unverified: bare CSV, no journal to check it against: {path}\n"
             assert (found.code, found.err) == (0, said)
 
 
@@ -350,7 +355,7 @@ def test_what_programs_read_says_so_too(command: Command, clean: Path, bare: Pat
     assert found["unverified"] == []
     options = ("compare", clean, bare, "--tier", "deterministic", "--format")
     assert json.loads(command(*options, "json").out)["unverified"] == [str(bare)]
-    assert "`unverified: bare CSV, no journal: " in command(*options, "md").out
+    assert "`unverified: bare CSV, no journal to check it against: " in command(*options, "md").out
     assert command("verdict", bare, "--format", "md").out.splitlines()[-1].startswith("- unverified: bare CSV")
 
 
