@@ -9,7 +9,7 @@ from functools import reduce
 
 import torch
 
-from specbench.backends.roles import Role, checkpoint_of, depth, half, kept_layers, named_by
+from specbench.backends.roles import Role, checkpoint_of, depth_of, half, kept_layers, named_by
 from specbench.models.checkpoints import check, loading, pairs
 from specbench.models.execution import compiled
 from specbench.spec import RunSpec
@@ -40,16 +40,16 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
     target = role_of(checkpoint_of("target", spec), spec.dtype, device, tier)
     alone = CheckedPair(device, {"target": target}, {}, check.context_length(target.config), ())
     names = sorted({names[-1] for names in named.values()} - {"target"})
-    pair = reduce(lambda found, name: joined(found, name, spec, tier), names, alone)
+    pair = reduce(lambda found, name: with_drafter(found, name, spec, tier), names, alone)
     kept = {
-        name: (trail[-1], kept_layers(trail, depth(pair.roles[trail[-1]])))
+        name: (trail[-1], kept_layers(trail, depth_of(pair.roles[trail[-1]])))
         for name, trail in named.items()
         if name not in pair.roles
     }
     return replace(pair, kept=kept)
 
 
-def joined(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> CheckedPair:
+def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> CheckedPair:
     """The pair with a model that drafts, by the name of its role; refused where it does not fit the target."""
     target = pair.roles["target"]
     role = role_of(checkpoint_of(name, spec), spec.draft_dtype or spec.dtype, pair.device, tier)

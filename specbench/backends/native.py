@@ -12,7 +12,7 @@ import torch
 
 from specbench.backends.base import Decode
 from specbench.backends.checked import CheckedPair, check_models
-from specbench.backends.roles import Role, depth, shipped_source
+from specbench.backends.roles import Role, depth_of, shipped_source
 from specbench.backends.tiers import Tier
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
@@ -98,7 +98,7 @@ class Native:
 
     @property
     def depth(self) -> int:
-        return depth(self.pair.roles["target"])
+        return depth_of(self.pair.roles["target"])
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer(text).input_ids
@@ -121,7 +121,7 @@ class Native:
         """Read the weights of every role."""
         self._longest = longest
         for name, role in self.pair.roles.items():
-            loaded = read(role, self.device)
+            loaded = read_weights(role, self.device)
             probe(Causal(loaded.model, Law(), self.width), role.checkpoint.name, self.device)
             self.modules[name] = loaded.model
             self.commits[name] = loaded.commit
@@ -215,7 +215,7 @@ def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
     return scheduled(spec.schedule, spec.confidence, costs)
 
 
-def read(role: Role, device: torch.device) -> loading.Loaded:
+def read_weights(role: Role, device: torch.device) -> loading.Loaded:
     try:
         return loading.load_model(role.checkpoint, role.dtype, device)
     except torch.OutOfMemoryError as error:

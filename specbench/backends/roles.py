@@ -111,7 +111,7 @@ def half(config: Any) -> bool:
     return isinstance(own, torch.dtype) and own.itemsize == 2
 
 
-def depth(role: Role) -> int:
+def depth_of(role: Role) -> int:
     """How many layers the network of a role has."""
     return int(role.config.get_text_config(decoder=True).num_hidden_layers)
 

@@ -85,16 +85,16 @@ def arm_of(spec: RunSpec) -> str:
 def live_line(rolling: Rolling) -> str:
     """α, tokens per second of both arms and the speedup with its interval."""
     slow, fast = rolling.tokens_per_second
-    return f"α {number(rolling.alpha)}  {rate(slow)} → {rate(fast)} tokens/s  {speedup(rolling)}"
+    return f"α {two_decimals(rolling.alpha)}  {rate(slow)} → {rate(fast)} tokens/s  {speedup_text(rolling)}"
 
 
-def speedup(rolling: Rolling) -> str:
+def speedup_text(rolling: Rolling) -> str:
     found = rolling.speedup
     bounds = "" if math.isnan(found.low) else f" [{found.low:.2f}, {found.high:.2f}]"
     return ABSENT if math.isnan(found.value) else f"{found.value:.2f}×{bounds}"
 
 
-def number(value: float) -> str:
+def two_decimals(value: float) -> str:
     return ABSENT if math.isnan(value) else f"{value:.2f}"
 
 
@@ -111,7 +111,7 @@ def table(group: Mapping[RunSpec, Rolling]) -> Table:
     for spec, rolling in group.items():
         if rolling.samples:
             slow, fast = rolling.tokens_per_second
-            shown = (number(rolling.alpha), f"{rate(slow)} → {rate(fast)}", speedup(rolling))
+            shown = (two_decimals(rolling.alpha), f"{rate(slow)} → {rate(fast)}", speedup_text(rolling))
         else:
             shown = (ABSENT, ABSENT, "warming up")
         made.add_row(Text(arm_of(spec)), str(rolling.samples), *shown)

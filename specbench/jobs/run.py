@@ -28,7 +28,7 @@ from specbench.wording import text_in
 
 
 @dataclass(frozen=True)
-class Record:
+class Outcome:
     """What a job left behind: its folder, the command that began it, its cells, and the interrupt that ended it."""
 
     path: Path
@@ -47,25 +47,25 @@ def resume(path: Path, output: Output) -> None:
     conclude(record_rest(path, output), output)
 
 
-def record(specs: Sequence[RunSpec], output: Output) -> Record:
+def record(specs: Sequence[RunSpec], output: Output) -> Outcome:
     """Measure cells into a new folder. There is none where the only pair is unusable."""
     pairs = pairs_of(specs)
     description = described(specs, device_of(pairs))
     name = folder_name(specs[0], key=specs[0].key[:8])
     with closing(RunFolder.create(output.parent, name, description)) as folder:
-        return carry_out(pairs, folder, description, output)
+        return measure_into(folder, pairs, description, output)
 
 
-def record_rest(path: Path, output: Output) -> Record:
+def record_rest(path: Path, output: Output) -> Outcome:
     """Measure what a folder lacks into it."""
     with closing(RunFolder.resume(path)) as folder:
         run = read_run(path)
         pairs = pairs_left(run, folder.past)
-        return carry_out(pairs, folder, run.description, output)
+        return measure_into(folder, pairs, run.description, output)
 
 
-def carry_out(pairs: Sequence[Pair], folder: RunFolder, description: dict[str, Any], output: Output) -> Record:
-    """Measure all pairs one after the other. Everything is in the folder before it is displayed."""
+def measure_into(folder: RunFolder, pairs: Sequence[Pair], description: dict[str, Any], output: Output) -> Outcome:
+    """Measure all pairs one after the other; everything is in the folder before it is displayed."""
     console = Console(stderr=True)
 
     def note(line: str) -> None:
@@ -76,17 +76,17 @@ def carry_out(pairs: Sequence[Pair], folder: RunFolder, description: dict[str, A
         say(console, json.dumps(description, indent=2).splitlines())
     with Display(console, output.quiet, prompts_left(pairs, folder.past)) as display:
         cells, stop = measure_pairs(pairs, [folder, display], folder.past, note)
-    return Record(folder.path, text_in(description, "command"), cells, stop)
+    return Outcome(folder.path, text_in(description, "command"), cells, stop)
 
 
-def conclude(done: Record, output: Output) -> None:
+def conclude(done: Outcome, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or what its exit code says."""
     run_output.print_run([cell.row() for cell in done.cells], output.style, screen(), done.command)
     say_where(done, output)
     raise_for_status(done.cells)
 
 
-def say_where(done: Record, output: Output) -> None:
+def say_where(done: Outcome, output: Output) -> None:
     """Name the folder of a run; raises the interrupt that ended it."""
     if not output.quiet:
         say(Console(stderr=True), [f"results: {done.path}"])

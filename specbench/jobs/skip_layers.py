@@ -16,7 +16,7 @@ from specbench.jobs.method_file import write_method
 from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.pair import prompts_of
-from specbench.measure.skip_scores import Written, acceptance, layer_shares, timed_costs, written_by
+from specbench.measure.skip_scores import Written, alpha_of_layers, layer_shares, timed_costs, written_by
 from specbench.measure.skip_search import Kept, Move, Scored, SearchPath, name, search
 from specbench.models.network.layers import chosen
 from specbench.show.records import Format, print_records
@@ -32,7 +32,7 @@ Halves = tuple[Sequence[Prompt], Sequence[Prompt]]  # searched on, and held out
 
 
 @dataclass(frozen=True)
-class Trial:
+class CheckedSet:
     """A set on both halves of the prompts; its lookahead is the one that the searched half chose."""
 
     done: str
@@ -78,12 +78,12 @@ def start(settings: Mapping[str, Any], search: LayerSearch, output: Path | None,
     backend.load()
     say(err, [f"note: {warning}" for warning in backend.warnings])
     with networks.gradless():
-        found, trials = searched(networks, prompts, depth, search, err)
+        found, trials = search_layers(networks, prompts, depth, search, err)
     print_trials(trials, style)
     best = next(trial for trial in trials if trial.set == found.best)
     say(err, conclusion(best, found))
     if output is not None:
-        say(err, [f"{write_method(output, method_file(best, specs[0], depth))} --k {best.set.k}"])
+        say(err, [f"{write_method(output, layers_method(best, specs[0], depth))} --k {best.set.k}"])
 
 
 def check_depth(depth: int, search: LayerSearch, target: str) -> None:
@@ -101,17 +101,17 @@ def halves(prompts: Sequence[Prompt], spec: RunSpec) -> Halves:
     return prompts[::2], prompts[1::2]
 
 
-def searched(
+def search_layers(
     networks: Networks, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, asked: LayerSearch, err: Console
-) -> tuple[SearchPath, list[Trial]]:
+) -> tuple[SearchPath, list[CheckedSet]]:
     """The search, and its steps with the known sets on both halves."""
     network, law = networks.network("target"), networks.law(prompts[0][0])
     say(err, [f"decoding {sum(len(a) + len(b) for _, (a, b) in prompts)} prompts with the target …"])
     seen, unseen = ([one for spec, parts in prompts for one in outputs(networks, spec, parts[i])] for i in (0, 1))
-    c = costs(networks, prompts[0], depth, asked.cost)
+    c = layer_costs(networks, prompts[0], depth, asked.cost)
 
     def score(kept: Kept) -> Scored:
-        return Scored(kept, acceptance(network, kept, seen, law), c(len(kept)))
+        return Scored(kept, alpha_of_layers(network, kept, seen, law), c(len(kept)))
 
     def watch(number: int, one: Scored) -> None:
         if number % 25 == 0:
@@ -119,9 +119,11 @@ def searched(
 
     found = search(depth, score, asked.evaluations, watch)
     known = [Move(what, score(tuple(chosen(f"target{text}", depth)))) for what, text in KNOWN.items()]
-    return found, [
-        Trial(step.done, step.set, acceptance(network, step.set.kept, unseen, law)) for step in (*known, *found.steps)
-    ]
+
+    def checked(move: Move) -> CheckedSet:
+        return CheckedSet(move.done, move.set, alpha_of_layers(network, move.set.kept, unseen, law))
+
+    return found, [checked(move) for move in (*known, *found.steps)]
 
 
 def outputs(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt]) -> list[Written]:
@@ -132,7 +134,7 @@ def outputs(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt]) -> lis
     return [written_by(network, p.ids, new, law, networks.width) for p, new in zip(prompts, tokens, strict=True)]
 
 
-def costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int, cost: str) -> Callable[[int], float]:
+def layer_costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int, cost: str) -> Callable[[int], float]:
     """c by the number of kept layers."""
     if cost == "share":
         return layer_shares(depth)
@@ -141,7 +143,7 @@ def costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int, cost:
     return timed_costs(networks.network("target"), first[0].ids, networks.law(spec), networks.width, source, clock)
 
 
-def print_trials(trials: Sequence[Trial], style: Format) -> None:
+def print_trials(trials: Sequence[CheckedSet], style: Format) -> None:
     """The known sets and the steps of the search on stdout."""
     rows = [trial.row() for trial in trials]
     short = [{key: f"{v:.3f}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
@@ -154,7 +156,7 @@ def print_trials(trials: Sequence[Trial], style: Format) -> None:
     print_records(rows, tables, style)
 
 
-def method_file(best: Trial, spec: RunSpec, depth: int) -> dict[str, Any]:
+def layers_method(best: CheckedSet, spec: RunSpec, depth: int) -> dict[str, Any]:
     """The set as a method that `specbench run --method` takes."""
     drafter = {"ModelDrafter": {"model": name(best.set.kept), "k": "k"}}
     summary = (
@@ -165,7 +167,7 @@ def method_file(best: Trial, spec: RunSpec, depth: int) -> dict[str, Any]:
     return {"summary": summary, "paper": PAPER, "lossless": True, "method": method}
 
 
-def conclusion(best: Trial, found: SearchPath) -> list[str]:
+def conclusion(best: CheckedSet, found: SearchPath) -> list[str]:
     """What the search is worth, in plain lines."""
     predicted = f"{name(best.set.kept)} is predicted to give {best.checked:.2f}× at K {best.set.k} on held-out prompts"
     lines = [f"{found.evaluations} sets scored" + (": --evaluations ended the search" if found.cut else "")]

@@ -29,12 +29,12 @@ PROMPT_ID = "row-1"  # what `specbench run` calls the prompt of a text: file of 
 
 
 def start(settings: Mapping[str, Any], text: str, output: Path | None, style: Style | None, rounds: bool) -> None:
-    """Decode a prompt and show what came of every draft, or write it."""
+    """Decode a prompt and show which drafts were accepted, or write it."""
     view = decoded(text, settings)
     if output is None:
-        show(view, style or "terminal", rounds)
+        print_view(view, style or "terminal", rounds)
     else:
-        write(output, rendered(view, style or SUFFIXES.get(output.suffix.lower(), "terminal"), rounds))
+        write_view(output, view_text(view, style or SUFFIXES.get(output.suffix.lower(), "terminal"), rounds))
 
 
 def prompt_of(prompt: str | None, file: Path | None) -> str:
@@ -107,7 +107,7 @@ def shown_settings(spec: RunSpec, backend: Backend) -> dict[str, Setting]:
     return names | {"dtype": resolved["dtype_resolved"]}
 
 
-def rendered(view: TokenView, style: Style, rounds: bool) -> str:
+def view_text(view: TokenView, style: Style, rounds: bool) -> str:
     """The view as the text of a file."""
     if style == "json":
         return to_json(view)
@@ -116,16 +116,16 @@ def rendered(view: TokenView, style: Style, rounds: bool) -> str:
     return token_view.terminal(view, marks=True, rounds=rounds).plain + "\n"
 
 
-def show(view: TokenView, style: Style, rounds: bool) -> None:
+def print_view(view: TokenView, style: Style, rounds: bool) -> None:
     """Print on stdout, in colours where they can be seen."""
     out = Console()
     if style == "terminal" and out.color_system is not None and not out.no_color:
         out.print(token_view.terminal(view, rounds=rounds), soft_wrap=True)
     else:
-        sys.stdout.write(rendered(view, style, rounds))
+        sys.stdout.write(view_text(view, style, rounds))
 
 
-def write(path: Path, text: str) -> None:
+def write_view(path: Path, text: str) -> None:
     """Replace the file by the text."""
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder; name a file in it")

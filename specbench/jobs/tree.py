@@ -33,18 +33,18 @@ def start(settings: Mapping[str, Any], search: TreeSearch, output: Path | None, 
     """Measure a pair, print what was found and write the tree where `output` says so."""
     specs = grid.cells(settings)
     err = Console(stderr=True, quiet=quiet)
-    found = searched(specs, search, err)
+    found = search_tree(specs, search, err)
     print_records(best_rows(found), tables(found), style)
     if output is not None:
-        say(err, [write_method(output, tree_search.method_file(found, specs[0], [spec.dataset for spec in specs]))])
+        say(err, [write_method(output, tree_search.tree_method(found, specs[0], [spec.dataset for spec in specs]))])
 
 
-def searched(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> BestTree:
+def search_tree(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> BestTree:
     """The best tree for the pair of the cells, by acceptance on their prompts and costs on this machine."""
     backend = backend_for(specs)
     networks = networks_of(backend, "the search for a tree")
     tree_search.check_room(backend, search.nodes)
-    work = [(spec, tree_search.prompts_of(backend, spec, search.children)) for spec in specs]
+    work = [(spec, tree_search.prompts_with_room(backend, spec, search.children)) for spec in specs]
     backend.load()
     say(err, [f"note: {warning}" for warning in backend.warnings])
     counts = {spec: len(prompts) for spec, prompts in work}
@@ -68,13 +68,13 @@ def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:
         ],
         f"The best tree by its nodes, with costs in baseline steps at a context of {found.context} tokens "
         f"(first level {costs.first:.3f}, later {costs.later:.3f}, overhead {costs.overhead:.3f})": [
-            row("", size, costs.verify[size.nodes]) for size in shown(found)
+            row("", size, costs.verify[size.nodes]) for size in listed(found)
         ],
         f"The best; parents: {', '.join(map(str, found.parents))}": best_rows(found),
     }
 
 
-def shown(found: BestTree) -> list[Size]:
+def listed(found: BestTree) -> list[Size]:
     """Small trees, every fourth of the others, and the best."""
     return [size for size in found.trees if size.nodes <= 8 or size.nodes % 4 == 0 or size == found.tree]
 

@@ -93,7 +93,7 @@ def at_context(
     seconds: dict[Arm, list[float]] = {arm: [] for arm in passes}
     rests: list[tuple[float, float]] = []
     for number in range(WARMUP + repeat):
-        times, traces = shuffled(passes, order), shuffled(decodes, order)
+        times, traces = in_random_order(passes, order), in_random_order(decodes, order)
         if number >= WARMUP:
             rests.append(rest(traces["baseline"], traces["chain"]))
             for arm, value in times.items():
@@ -106,7 +106,7 @@ def at_context(
     return AtContext(context, step, overhead, found["target"], found["draft"])
 
 
-def shuffled(arms: Mapping[Name, Callable[[], T]], order: random.Random) -> dict[Name, T]:
+def in_random_order(arms: Mapping[Name, Callable[[], T]], order: random.Random) -> dict[Name, T]:
     """What every arm returns, called in a random order."""
     return {name: arms[name]() for name in order.sample(list(arms), len(arms))}
 

@@ -38,14 +38,14 @@ def measure(
     for some in grouped(jobs, lambda job: job.spec.baseline):
         group = Group(some, observers, past)
         if stop is None:
-            stop = carry_out(group, backend)
+            stop = measure_group(group, backend)
         else:
             group.fail(list(group.live), INTERRUPTED)
         cells += group.cells.values()
     return cells, stop
 
 
-def carry_out(group: Group, backend: Backend) -> KeyboardInterrupt | None:
+def measure_group(group: Group, backend: Backend) -> KeyboardInterrupt | None:
     """Measure what is left of a group; an interrupt is returned, with what was measured kept."""
     if not group.live:
         return None
@@ -100,15 +100,15 @@ def measured_turns(group: Group, arms: Arms) -> Iterator[Samples]:
     for turn in turns_of(group.baseline, group.prompts.prompts):
         if not group.live or narrow(group, turn.number):
             return
-        if not group.has(turn) and (samples := samples_of(group, arms, turn)):
+        if not group.has(turn) and (samples := turn_samples(group, arms, turn)):
             yield samples
 
 
-def samples_of(group: Group, arms: Arms, turn: Turn) -> Samples:
+def turn_samples(group: Group, arms: Arms, turn: Turn) -> Samples:
     """The samples of a turn, for every cell whose arms could decode it."""
     load = load_average()
     order = order_of(list(group.arms), group.baseline.seed, turn.repeat, turn.chunk)
-    traces = decoded(group, arms, turn, order)
+    traces = traces_of(group, arms, turn, order)
     cluster = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
 
     def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
@@ -122,7 +122,7 @@ def samples_of(group: Group, arms: Arms, turn: Turn) -> Samples:
     }
 
 
-def decoded(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dict[str, list[Trace]]:
+def traces_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dict[str, list[Trace]]:
     """What every arm makes of the prompts of a turn; an arm that fails ends its cells."""
     traces: dict[str, list[Trace]] = {}
     for arm in order:

@@ -45,7 +45,7 @@ def rows(network: Any, ids: Tensor, last: int, law: Law, width: int) -> Tensor:
 
 
 @torch.no_grad()
-def acceptance(network: Any, kept: Sequence[int], texts: Sequence[Written], law: Law) -> float:
+def alpha_of_layers(network: Any, kept: Sequence[int], texts: Sequence[Written], law: Law) -> float:
     """α of the kept layers: the mean of Σ min(p, q) over all new tokens, along what the whole network wrote.
 
     Greedy distributions are points: then it is the share of tokens in which both agree.

@@ -113,7 +113,7 @@ def swaps(kept: Kept, depth: int) -> dict[Kept, str]:
     return {tuple(sorted({*kept, new} - {old})): f"{new} for {old}" for old in kept for new in out}
 
 
-def ranges(kept: Kept) -> Iterator[str]:
+def slices(kept: Kept) -> Iterator[str]:
     """Layers as a name has them: 0, 1, 2, 5 → 0:3 and 5."""
     first = 0
     for place, layer in enumerate(kept):
@@ -125,4 +125,4 @@ def ranges(kept: Kept) -> Iterator[str]:
 
 def name(kept: Kept) -> str:
     """The name of the network with these layers of the target, as method files have it."""
-    return f"target[{','.join(ranges(kept))}]"
+    return f"target[{','.join(slices(kept))}]"

@@ -85,7 +85,7 @@ def check_room(backend: Backend, nodes: int) -> None:
         )
 
 
-def prompts_of(backend: Backend, spec: RunSpec, children: int) -> list[Prompt]:
+def prompts_with_room(backend: Backend, spec: RunSpec, children: int) -> list[Prompt]:
     """The prompts of a spec that leave room for the new tokens and the wide tree."""
     room = sum(children**level for level in range(1, LEVELS + 1))
     longest = backend.context - spec.max_new_tokens - room - 1
@@ -145,7 +145,7 @@ def costs_at(networks: Networks, spec: RunSpec, context: int, nodes: int, repeat
     return length, calibrate(networks, [length], widths, repeat, spec.seed, spec=spec).costs(length)
 
 
-def method_file(found: BestTree, spec: RunSpec, data: Sequence[str]) -> dict[str, Any]:
+def tree_method(found: BestTree, spec: RunSpec, data: Sequence[str]) -> dict[str, Any]:
     """The tree as the content of a method file."""
     sampling = f"temperature {spec.temperature:g}" if spec.temperature else "greedy"
     size, branching = found.tree, type(branching_of(spec)).__name__

@@ -15,7 +15,7 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.jobs.method_file import write_method
-from specbench.measure.tree_search import ChildCounts, best_tree, child_counts, method_file, steps
+from specbench.measure.tree_search import ChildCounts, best_tree, child_counts, steps, tree_method
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 from tests.support.frontdoor import Command, Outcome
@@ -66,7 +66,7 @@ def test_the_best_tree_is_better_than_the_best_chain_where_passes_are_cheap() ->
 def test_the_file_is_a_method(temperature: float, branching: str, tmp_path: Path) -> None:
     found = best_tree(ChildCounts(100, (50, 20, 10)), 64, COSTS, 8, 4, "speedup")
     file = tmp_path / "tree.yaml"
-    write_method(file, method_file(found, RunSpec(draft="demo-draft", temperature=temperature), ["code"]))
+    write_method(file, tree_method(found, RunSpec(draft="demo-draft", temperature=temperature), ["code"]))
     method: Any = build(str(file), dict.fromkeys(("target", "draft"), Toy(torch.ones(1, 1))), 4)
     assert isinstance(method.drafter, Planned)
     assert tuple(method.drafter.parents) == found.parents

@@ -10,7 +10,7 @@ import transformers as hf
 
 from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
-from specbench.measure.skip_scores import acceptance, layer_shares, timed_costs, written_by
+from specbench.measure.skip_scores import alpha_of_layers, layer_shares, timed_costs, written_by
 from specbench.measure.skip_search import Kept, Scored, name, removals, search, swaps
 from specbench.models.network.attention import NAME
 from specbench.models.network.law import Law
@@ -130,7 +130,7 @@ def test_the_layers_of_a_network_that_do_nothing_are_found(law: Law) -> None:
     net = planted()
     texts = [written_by(net, [1 + n, 2, 3], [(5 * n + i) % V for i in range(12)], law, V) for n in range(3)]
     c = layer_shares(DEPTH)
-    found = search(DEPTH, lambda kept: Scored(kept, acceptance(net, kept, texts, law), c(len(kept))), 200)
+    found = search(DEPTH, lambda kept: Scored(kept, alpha_of_layers(net, kept, texts, law), c(len(kept))), 200)
     assert found.best.kept == (0, 3, 5)
     assert found.best.alpha == pytest.approx(1)
     assert found.best.speedup == pytest.approx(formulas.speedup(1, 8, 0.5))
@@ -146,8 +146,8 @@ def test_acceptance_is_the_overlap_of_the_laws_of_every_new_token(law: Law) -> N
         p, q = (law(one(input_ids=ids).logits, V)[0, 2:6] for one in (net, with_layers(net, [1])))
     text = written_by(net, prompt, new, law, V)
     assert text.p.shape == (4, V)
-    assert acceptance(net, [1], [text], law) == pytest.approx(float(torch.minimum(p, q).sum(1).mean()), abs=1e-12)
-    assert acceptance(net, [0, 1], [text], law) == pytest.approx(1)
+    assert alpha_of_layers(net, [1], [text], law) == pytest.approx(float(torch.minimum(p, q).sum(1).mean()), abs=1e-12)
+    assert alpha_of_layers(net, [0, 1], [text], law) == pytest.approx(1)
 
 
 def test_what_a_set_costs_lies_on_the_line_between_one_layer_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
