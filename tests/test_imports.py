@@ -95,7 +95,7 @@ def test_commands_that_need_no_model_load_no_heavy_library(arguments: list[str])
 READING_COMMANDS = {
     "report": ["report", BASELINE, "--output", "report.html"],
     "verdict": ["verdict", BASELINE],
-    "compare": ["compare", "--tier", "deterministic", BASELINE, BASELINE],
+    "compare": ["compare", "--checks", "deterministic", BASELINE, BASELINE],
     "predict": ["predict", "--from-run", BASELINE],
     "methods": ["methods"],
 }

@@ -9,9 +9,10 @@ import huggingface_hub
 import pytest
 import yaml
 
-from specbench.cli import app, verdict
+from specbench.cli import app
 from specbench.cli.streams import Discreet
 from specbench.errors import UsageError
+from specbench.jobs import verdict
 from specbench.measure.failures import failure_of
 from specbench.redact import redact
 from specbench.results.folder import slug

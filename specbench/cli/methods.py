@@ -1,20 +1,19 @@
 """`specbench methods`: every method with its paper, what it needs, and whether it is lossless."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from specbench.cli.options import PLAIN, Given, options
 from specbench.decoding.method_files import methods as shipped
 from specbench.decoding.method_files import needs, parameters, read_method
-from specbench.show.records import Format, print_records
+from specbench.show.records import print_records
 
 
-def methods(
-    output: Annotated[Format, typer.Option("--format", help="How to print the list.")] = "table",
-) -> None:
+@options(PLAIN)
+def methods(given: Given) -> None:
     """List the methods for --method: what they do, their papers, what they need and what can be set."""
     rows = [described(name) for name in shipped()]
-    print_records(rows, {"methods: --method NAME, or the path of a file like those in configs/methods": rows}, output)
+    title = "methods: --method NAME, or the path of a file like those in configs/methods"
+    print_records(rows, {title: rows}, given["format"])
 
 
 def described(name: str) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """`specbench models`: which checkpoints have a name here, and scale models as folders."""
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from specbench.cli.options import OWN, PLAIN, Given, options
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
 from specbench.models.scale.shapes import Shape, find, shapes
-from specbench.show.records import Format, print_records
+from specbench.show.records import print_records
 from specbench.wording import clean
 
 BYTES = 2  # of a weight in bfloat16
@@ -17,15 +18,14 @@ models = typer.Typer(help="List the models that have a name, and make scale mode
 
 
 @models.command(name="list")
-def list_models(
-    output: Annotated[Format, typer.Option("--format", help="How to print the list.")] = "table",
-) -> None:
+@options(PLAIN)
+def list_models(given: Given) -> None:
     """List the aliases for --target and --draft, and the shapes that any of them can be grown to (demo@llama-7b)."""
     named = [{"name": name, **pairs.described(name)} for name in pairs.aliases()]
     grown = [described(shape) for shape in shapes().values()]
     rows = [{"kind": "alias", **row} for row in named] + [{"kind": "shape", **row} for row in grown]
     tables = {"aliases of checkpoints": named, "shapes of scale models: --target demo@<shape>": grown}
-    print_records(rows, tables, output)
+    print_records(rows, tables, given["format"])
 
 
 def described(shape: Shape) -> dict[str, Any]:
@@ -43,14 +43,18 @@ def described(shape: Shape) -> dict[str, Any]:
     }
 
 
+OUTPUT = replace(OWN["output"], panel=None, absent=..., help="The folder to write.")
+OVERWRITE = replace(OWN["overwrite"], panel=None, help="Replace a scale model that is there already.")
+
+
 @models.command(name="grow")
+@options(..., OUTPUT, OVERWRITE)
 def grow(
+    given: Given,
     like: Annotated[str, typer.Option(help="The shape: see `specbench models list`.")],
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
     small: Annotated[str, typer.Option("--from", help="A Llama checkpoint: alias, hub id or folder.")] = "demo",
     dtype: Annotated[str, typer.Option(help="bfloat16, float16, float32 or float64.")] = "bfloat16",
     max_shard_size: Annotated[str, typer.Option(help="Of one file of weights.")] = "5GB",
-    force: Annotated[bool, typer.Option("--force", help="Replace a scale model that is there already.")] = False,
 ) -> None:
     """Write a scale model: the function of a small checkpoint at the cost of a larger shape, for any engine to load."""
     shape = find(like)
@@ -61,6 +65,6 @@ def grow(
         raise UsageError(f"unknown --dtype {dtype!r}: use {', '.join(DTYPES)}")
     size = shape.parameters * DTYPES[dtype].itemsize / 1e9
     typer.echo(f"growing {clean(small)} to {like}: {shape.parameters:,} weights, {size:.2f} GB in {dtype} …", err=True)
-    write_scale_model(small, like, out, DTYPES[dtype], max_shard_size, force=force)
+    write_scale_model(small, like, given["output"], DTYPES[dtype], max_shard_size, overwrite=given["overwrite"])
     typer.echo(f"scale model: the function of {clean(small)} at the cost of {like}", err=True)
-    typer.echo(clean(out, 1000))
+    typer.echo(clean(given["output"], 1000))

@@ -62,11 +62,12 @@ OWN = {
         Option("quiet", bool, OUTPUT, "Print nothing but the result.", ("--quiet", "-q"), absent=False),
         Option("verbose", int, OUTPUT, "-v prints settings, versions and machine on stderr, -vv also the traceback of "
                "an error.", ("--verbose", "-v"), absent=0, count=True),
-        Option("output", Path, OUTPUT, "Write a method file, for --method of other commands."),
+        Option("output", Path, OUTPUT, "Write a method file, for --method of other commands.", ("--output", "-o")),
         Option("overwrite", bool, OUTPUT, "Let --output replace what is there already.", absent=False),
     )
 }  # fmt: skip
 STYLE = replace(OWN["format"], kind=Format, help="How to print on stdout.", absent="table", in_file=False)
+PLAIN = replace(STYLE, panel=None)  # of commands whose options need no panels
 
 # What commands take together; a setting that is named before its group is not repeated.
 PAIR = ("pair", "revisions", "precision", "device")
@@ -89,12 +90,16 @@ def options(*words: str | Option | EllipsisType, usual: Given | None = None) -> 
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
         names = [parameter.name for parameter in own]
 
+        parameters = in_order(words, own, values)
+        absent = {parameter.name: parameter.default for parameter in parameters}
+
         @wraps(command)
-        def called(**found: Any) -> None:
+        def called(**chosen: Any) -> None:
+            found = {**absent, **chosen}
             given = {name: value for name, value in found.items() if name not in names and value is not None}
             command({**values, **given}, **{name: found[name] for name in names})
 
-        called.__dict__["__signature__"] = inspect.Signature(in_order(words, own, values))
+        called.__dict__["__signature__"] = inspect.Signature(parameters)
         return called
 
     return decorate

@@ -1,16 +1,11 @@
-"""What a user hands over as text, read into Python values: lists of K and of sizes, the rows of a results.csv.
+"""What a user hands over as text, read into Python values: lists of K and of sizes, models.
 
 Knows the notation and its errors; must not know what the values are for.
 """
 
-import csv
-import math
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
-
-import typer
 
 from specbench.errors import UsageError
 from specbench.theory.formulas import K_MAX
@@ -69,40 +64,3 @@ def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"--model: {error}") from None
     return found
-
-
-def read_results(path: Path, needed: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
-    """The rows of a run folder's results.csv, or of that file, that have all `needed` values, each with its place.
-
-    Rows without them (failed cells, baselines) are left out, and stderr says how many. UsageError if none is usable.
-    """
-    file = path / "results.csv" if path.is_dir() else path
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, restval="")
-            rows, columns = list(reader), reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "not a CSV text file"
-        raise UsageError(f"cannot read {file}: {reason}; give a run folder or its results.csv") from error
-    if missing := [name for name in needed if name not in columns]:
-        raise UsageError(f"{file} lacks the column(s) {', '.join(missing)}: give the results.csv of a specbench run")
-    measured = [(f"{file}, row {n}", row) for n, row in enumerate(rows, start=1) if all(row[x].strip() for x in needed)]
-    if not measured:
-        raise UsageError(
-            f"{file} has no row with {', '.join(needed)}: give a run in which at least one cell was measured"
-        )
-    if len(measured) < len(rows):
-        typer.echo(f"left out {len(rows) - len(measured)} of {len(rows)} rows, without {', '.join(needed)}", err=True)
-    return measured
-
-
-def number(row: dict[str, str], name: str) -> float | None:
-    """The value of a column; None if it is absent or blank. ValueError if it is not a finite number."""
-    text = row.get(name, "").strip()
-    try:
-        value = float(text or 0)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{name} is {text!r}, not a finite number")
-    return value if text else None

@@ -1,24 +1,28 @@
 """`specbench report`: runs as one HTML file to look at, offline. Needs no model."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from specbench.cli.options import OWN, Given, options
 from specbench.errors import UsageError
 
+FILE = replace(OWN["output"], panel=None, help="The file. Default: report.html in the first folder.")
 
+
+@options(..., FILE)
 def report(
+    given: Given,
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of calibrate.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file. Default: report.html in the first folder.")
-    ] = None,
     png: Annotated[
         bool, typer.Option("--png/--no-png", help="Write the figures as plots/*.png beside it, too.")
     ] = True,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write one HTML file on finished runs: the answer, every number, the figures. No network, no script."""
+    output = given.get("output")
     if output is not None and output.is_dir():
         raise UsageError(f"--output {output} is a folder: name a file in it, such as {output / 'report.html'}")
     from specbench.show.report_page import write_report

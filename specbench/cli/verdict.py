@@ -1,45 +1,20 @@
 """`specbench verdict`: the answer of finished runs in a few sentences. Needs no model."""
 
-import json
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from specbench.cli.parsing import read_results
-from specbench.cli.verify import verified
-from specbench.wording import literal, unverified
+from specbench.cli.options import PLAIN, Given, options
 
-Format = Literal["table", "json", "md"]
-NEEDED = ("status", "target", "dataset", "method", "k")
+STYLE = replace(PLAIN, kind=Literal["table", "json", "md"], help="table (sentences), json or md on stdout.")
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or their results.csv.")]
 
 
-def verdict(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or their results.csv.")],
-    output: Annotated[Format, typer.Option("--format", help="table (sentences), json or md on stdout.")] = "table",
-) -> None:
+@options(..., STYLE)
+def verdict(given: Given, runs: Runs) -> None:
     """Say whether speculative decoding pays: YES, NO, PROVISIONAL or UNCLEAR, the best K, and what would settle it."""
-    checked = verified(runs, samples=False)
-    from specbench.judge.settling import with_command
-    from specbench.judge.verdict import recommend
-    from specbench.show.verdict_lines import markdown_sentences, sentences
+    from specbench.jobs import verdict
 
-    results = [(checked.commands[run], [row for _, row in read_results(run, NEEDED)]) for run in runs]
-    checked.tell()
-    found = recommend([row for command, rows in results for row in with_command(rows, command)])
-    if output == "json":
-        typer.echo(json.dumps([{**asdict(one), "unverified": checked.bare} for one in found], indent=2))
-        return
-    for number, one in enumerate(found):
-        first, *rest = markdown_sentences(one) if output == "md" else sentences(one)
-        typer.echo("\n" * (number > 0) + "\n".join([first, *rest_of(rest, output)]))
-    if checked.bare and output == "md":
-        typer.echo(f"- {literal(unverified(', '.join(checked.bare)))}")
-    if not found:
-        typer.echo("nothing to judge: no cell with a draft was measured", err=True)
-
-
-def rest_of(lines: list[str], output: Format) -> list[str]:
-    """What stands below a headline: indented, or as a list."""
-    return ["", *(f"- {line}" for line in lines)] if output == "md" else [f"  {line}" for line in lines]
+    verdict.start(runs, given["format"])

@@ -226,7 +226,7 @@ def test_an_axis_of_models_has_cells_and_baselines_of_their_own(
     assert found.code == 0, found.err
     assert [row["model"] for row in found.table()] == [f"second={second}", "second=target[:1]"]
     assert [row["second_source"] for row in found.table()] == [str(second), ""]
-    same = command("compare", "--tier", "deterministic", found.folder, found.folder)
+    same = command("compare", "--checks", "deterministic", found.folder, found.folder)
     assert same.code == 0, same.err
 
 

@@ -81,7 +81,7 @@ def test_a_changed_count_is_a_regression_that_names_the_prompt(compare: Command,
     changed = decoded()
     changed[3][column] = "1e99" if column == "output_sha256" else changed[3][column] + 1
     base, new = runs([cell()], [cell(changed)])
-    found = compare("--tier", "deterministic", base, new)
+    found = compare("--checks", "deterministic", base, new)
     assert found.code == 3
     assert f"prompt p3, repeat 0: {column} {decoded()[3][column]} → {changed[3][column]}; 1 of 24" in found.line
     assert "make NEW the new baseline" in found.line
@@ -96,7 +96,7 @@ def test_fewer_rounds_are_a_difference_too(compare: Command, runs: Runs) -> None
 
 def test_a_slower_method_is_a_regression(compare: Command, runs: Runs) -> None:
     base, new = runs([cell()], [cell(decoded(slower=1.1, seed=1))])
-    found = compare("--tier", "ratios", base, new)
+    found = compare("--checks", "ratios", base, new)
     assert found.code == 3
     assert outcomes(found) == {"speedup": "REGRESSION", "alpha": "ok", "c": "REGRESSION", "v": "REGRESSION"}
     assert row(found, "speedup")["change"] == pytest.approx(1 / 1.1 - 1, abs=0.003)
@@ -105,21 +105,21 @@ def test_a_slower_method_is_a_regression(compare: Command, runs: Runs) -> None:
 
 def test_a_faster_method_is_better(compare: Command, runs: Runs) -> None:
     base, new = runs([cell()], [cell(decoded(slower=0.9, seed=1))])
-    found = compare("--tier", "ratios", "--tier", "absolute", base, new)
+    found = compare("--checks", "ratios", "--checks", "absolute", base, new)
     assert found.code == 0
     assert outcomes(found)["speedup"] == outcomes(found)["tokens_per_second"] == "better"
 
 
 def test_a_change_within_the_margin_is_no_regression_however_certain(compare: Command, runs: Runs) -> None:
     base, new = runs([cell(decoded(noise=1e-4))], [cell(decoded(slower=1.02, noise=1e-4))])
-    found = compare("--tier", "ratios", base, new)
+    found = compare("--checks", "ratios", base, new)
     assert (found.code, outcomes(found)["speedup"]) == (0, "ok")
-    assert compare("--tier", "ratios", "--margin", 1, base, new).code == 3
+    assert compare("--checks", "ratios", "--margin", 1, base, new).code == 3
 
 
 def test_noise_is_inconclusive_and_says_what_would_have_been_seen(compare: Command, runs: Runs) -> None:
     base, new = runs([cell(decoded(noise=0.2))], [cell(decoded(noise=0.2, seed=1, slower=1.03))])
-    found = compare("--tier", "ratios", base, new)
+    found = compare("--checks", "ratios", base, new)
     assert (found.code, outcomes(found)["speedup"]) == (0, "inconclusive")
     assert row(found, "speedup")["smallest"] > 0.05
     assert "noise" in row(found, "speedup")["detail"]
@@ -134,12 +134,12 @@ def test_another_machine_has_its_ratios_judged_and_its_times_not(compare: Comman
         "tokens_per_second": "not comparable", "baseline_tokens_per_second": "not comparable",
     }  # fmt: skip
     assert "device_name abacus ≠ other" in found.line
-    assert compare("--tier", "ratios", base, new).code == 0
+    assert compare("--checks", "ratios", base, new).code == 0
 
 
 def test_times_of_another_machine_are_never_a_regression(compare: Command, runs: Runs) -> None:
     base, new = runs([cell()], [cell(decoded(slower=3), fingerprint="0" * 12)])
-    assert compare("--tier", "absolute", base, new).code == 7
+    assert compare("--checks", "absolute", base, new).code == 7
     assert compare("--fail-on", "tokens_per_second<-10%", base, new).code == 7
     assert compare("--fail-on", "speedup<-10%", base, new).code == 3
 
@@ -160,7 +160,7 @@ def test_counts_are_judged_only_where_they_must_agree(
     compare: Command, runs: Runs, change: dict[str, Any], reason: str
 ) -> None:
     base, new = runs([cell()], [cell(**change)])
-    found = compare("--tier", "deterministic", base, new)
+    found = compare("--checks", "deterministic", base, new)
     assert (found.code, row(found, "counts")["outcome"]) == (7, "not judged")
     assert reason in row(found, "counts")["detail"]
 
@@ -171,7 +171,7 @@ def test_in_float64_counts_agree_across_machines_and_places_of_the_package(compa
         [cell(**double, target_source="/a/specbench/assets/pair/target", device_name="a", threads=1)],
         [cell(**double, target_source="/b/lib/specbench/assets/pair/target", device_name="b", threads=9)],
     )
-    assert compare("--tier", "deterministic", base, new).code == 0
+    assert compare("--checks", "deterministic", base, new).code == 0
 
 
 def test_of_a_lookahead_that_follows_the_clock_only_the_baseline_must_agree(compare: Command, runs: Runs) -> None:
@@ -180,8 +180,8 @@ def test_of_a_lookahead_that_follows_the_clock_only_the_baseline_must_agree(comp
     broken[0]["baseline_output_sha256"] = "other"
     base, new, bad = ([cell(rows, schedule="auto")] for rows in (decoded(), changed, broken))
     base, new, bad = runs(base, new, bad)
-    assert compare("--tier", "deterministic", base, new).code == 0
-    assert compare("--tier", "deterministic", base, bad).code == 3
+    assert compare("--checks", "deterministic", base, new).code == 0
+    assert compare("--checks", "deterministic", base, bad).code == 3
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_an_acceptance_that_fell_to_nothing_is_a_regression(compare: Command, ru
     nothing = [{**one, "overlap": 0.0} for one in decoded()]
     base, new = runs([cell()], [cell(nothing)])
     assert compare(base, new, "--fail-on", "alpha<-5%").code == 3
-    assert compare(new, new, "--tier", "ratios").code == 0
+    assert compare(new, new, "--checks", "ratios").code == 0
 
 
 def test_a_gate_that_could_never_fail_is_refused(compare: Command, runs: Runs) -> None:
@@ -261,8 +261,8 @@ def test_a_cell_that_fails_now_is_a_regression(compare: Command, runs: Runs, sta
 
 def test_a_cell_that_failed_before_is_no_regression(compare: Command, runs: Runs) -> None:
     base, new = runs([cell(status="oom"), cell(k=2)], [cell(), cell(k=2)])
-    assert outcomes(compare("--tier", "ratios", base, new))["status"] == "better"
-    assert compare("--tier", "ratios", base, base).code == 0
+    assert outcomes(compare("--checks", "ratios", base, new))["status"] == "better"
+    assert compare("--checks", "ratios", base, base).code == 0
 
 
 def test_a_run_that_was_cut_short_is_judged_by_the_prompts_it_has(compare: Command, runs: Runs) -> None:
@@ -278,9 +278,9 @@ def test_a_run_that_was_cut_short_is_judged_by_the_prompts_it_has(compare: Comma
 def test_a_slowdown_counts_only_if_every_new_run_shows_it(compare: Command, runs: Runs) -> None:
     slow, again, fast = (cell(decoded(slower=s, seed=n)) for n, s in ((1, 1.1), (2, 1.1), (3, 1.0)))
     base, slow_run, again_run, fast_run = runs([cell()], [slow], [again], [fast])
-    both = compare("--tier", "ratios", base, slow_run, again_run)
+    both = compare("--checks", "ratios", base, slow_run, again_run)
     assert (both.code, outcomes(both)["speedup"]) == (3, "REGRESSION")
-    one = compare("--tier", "ratios", base, slow_run, fast_run)
+    one = compare("--checks", "ratios", base, slow_run, fast_run)
     assert (one.code, outcomes(one)["speedup"]) == (0, "inconclusive")
     assert "only 1 of 2 new runs show it" in row(one, "speedup")["detail"]
     assert len(row(one, "speedup")["new"]) == 2, "each is shown"
@@ -290,11 +290,11 @@ def test_a_changed_count_needs_no_second_run(compare: Command, runs: Runs) -> No
     changed = decoded()
     changed[3]["rounds"] += 1
     base, new = runs([cell()], [cell(changed)])
-    assert compare("--tier", "deterministic", base, new, base).code == 3
+    assert compare("--checks", "deterministic", base, new, base).code == 3
 
 
 def test_a_machine_that_slowed_down_for_both_is_seen_by_a_rerun_of_base(compare: Command, runs: Runs) -> None:
     base, new, later = runs([cell()], [cell(decoded(slower=1.1))], [cell(decoded(slower=1.1))])
-    assert compare("--tier", "absolute", base, new, later).code == 3
-    assert compare("--tier", "absolute", base, base, new, "--base-rerun", later).code == 0
+    assert compare("--checks", "absolute", base, new, later).code == 3
+    assert compare("--checks", "absolute", base, base, new, "--base-rerun", later).code == 0
     assert compare(base, new, "--base-rerun", later).code == 2

@@ -87,7 +87,7 @@ def test_a_target_that_got_ten_percent_slower_is_a_regression(command: Command, 
 
 @pytest.mark.slow
 def test_one_that_got_faster_is_not(command: Command, measured: Any) -> None:
-    assert command("compare", measured("base"), measured("fast", target=0.9), "--tier", "absolute").code == 0
+    assert command("compare", measured("base"), measured("fast", target=0.9), "--checks", "absolute").code == 0
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_on_another_machine_ratios_are_judged_and_seconds_are_not(command: Comma
     assert found.code == 7
     assert "not comparable" in found.out
     assert "REGRESSION" not in found.out
-    assert command("compare", base, new, "--tier", "ratios").code == 0
+    assert command("compare", base, new, "--checks", "ratios").code == 0
     assert command("compare", base, new, "--fail-on", "speedup<-5%").code == 0
     assert command("compare", base, new, "--fail-on", "tokens_per_second<-5%").code == 7
 
@@ -105,6 +105,6 @@ def test_on_another_machine_ratios_are_judged_and_seconds_are_not(command: Comma
 @pytest.mark.slow
 def test_another_text_is_a_regression_of_the_first_tier(command: Command, measured: Any) -> None:
     base, new = measured("base"), changed(measured("new"), "samples.csv", output_sha256="0" * 16)
-    found = command("compare", base, new, "--tier", "deterministic")
+    found = command("compare", base, new, "--checks", "deterministic")
     assert found.code == 3
     assert "p0" in found.out

@@ -35,7 +35,7 @@ def grow(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> G
     monkeypatch.setattr(shapes, "shapes", lambda: known)
     save_tiny(tmp_path / "tiny")
     return lambda *arguments, out="out": command(
-        "models", "grow", "--from", "tiny", "--like", "mini", "--out", out, *arguments
+        "models", "grow", "--from", "tiny", "--like", "mini", "--output", out, *arguments
     )
 
 
@@ -147,13 +147,13 @@ def test_what_is_there_already_is_replaced_only_by_force_and_only_if_it_is_a_sca
     refused = grow()
     assert (refused.code, (folder / "more").exists()) == (2, True)
     assert refused.err.splitlines()[-1] == (
-        "specbench: out is there already: choose another --out, or replace it with --force"
+        "specbench: out is there already: choose another --output, or add --overwrite"
     )
-    assert grow("--force").code == 0
+    assert grow("--overwrite").code == 0
     assert {path.name for path in folder.iterdir()} == FILES
-    other = grow("--force", out="tiny")
+    other = grow("--overwrite", out="tiny")
     assert other.code == 2
-    assert "tiny is not a scale model: --force replaces nothing else" in other.err
+    assert "tiny is not a scale model: --overwrite replaces nothing else" in other.err
     assert load_model(resolve(str(folder.parent / "tiny")), None, CPU)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
-from specbench.cli.compare import gate_of
 from specbench.errors import UsageError
+from specbench.jobs.compare import gate_of
 from specbench.judge.evidence import noiseless
 from specbench.judge.holm_test import METRICS, TOTALLED, Criterion, Estimate, Trial, decide, estimate, holm
 from tests.support.comparing import cell, decoded, folder

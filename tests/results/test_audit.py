@@ -48,7 +48,7 @@ def read(command: Command, clean: Path, run: Path) -> Callable[[str], Outcome]:
     """One of the commands that read a run, on the copy."""
     options: dict[str, tuple[Any, ...]] = {
         "verdict": ("verdict", run),
-        "compare": ("compare", "--tier", "deterministic", clean, run),
+        "compare": ("compare", "--checks", "deterministic", clean, run),
         "predict": ("predict", "--from-run", run, "--format", "csv"),
         "report": ("report", run, "--no-png"),
         "--resume": ("sweep", "--resume", run, "-q"),
@@ -341,7 +341,7 @@ def test_bare_tables_are_read_and_called_unverified(command: Command, clean: Pat
     for path in (bare, bare / "results.csv", clean / "results.csv"):
         for found in (
             command("verdict", path),
-            command("compare", clean, path, "--tier", "deterministic"),
+            command("compare", clean, path, "--checks", "deterministic"),
             command("predict", "--from-run", path, "--format", "csv"),
         ):
             said = f"unverified: bare CSV, no journal to check it against: {path}\n"
@@ -353,14 +353,14 @@ def test_what_programs_read_says_so_too(command: Command, clean: Path, bare: Pat
     assert found["unverified"] == [str(bare)]
     (found,) = json.loads(command("verdict", clean, "--format", "json").out)
     assert found["unverified"] == []
-    options = ("compare", clean, bare, "--tier", "deterministic", "--format")
+    options = ("compare", clean, bare, "--checks", "deterministic", "--format")
     assert json.loads(command(*options, "json").out)["unverified"] == [str(bare)]
     assert "`unverified: bare CSV, no journal to check it against: " in command(*options, "md").out
     assert command("verdict", bare, "--format", "md").out.splitlines()[-1].startswith("- unverified: bare CSV")
 
 
 def test_quiet_is_quiet(command: Command, clean: Path, bare: Path) -> None:
-    found = command("compare", "-q", clean, bare, "--tier", "deterministic")
+    found = command("compare", "-q", clean, bare, "--checks", "deterministic")
     assert (found.code, found.out, found.err) == (0, "", "")
 
 

@@ -173,5 +173,5 @@ def test_a_cell_that_stands_twice_is_refused(command: Command, tmp_path: Path) -
 
 
 def test_an_unknown_tier_is_refused(command: Command, slow: tuple[Path, Path]) -> None:
-    found = command("compare", "--tier", "vibes", *slow)
+    found = command("compare", "--checks", "vibes", *slow)
     assert (found.code, "choose deterministic, ratios, absolute" in found.line) == (2, True)

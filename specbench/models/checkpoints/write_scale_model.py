@@ -46,19 +46,19 @@ The licence is that of `{small}`. Zeros and noise fill what the original does no
 
 
 def write_scale_model(
-    small: str, like: str, out: Path, dtype: torch.dtype, max_shard_size: str = "5GB", *, force: bool = False
+    small: str, like: str, out: Path, dtype: torch.dtype, max_shard_size: str = "5GB", *, overwrite: bool = False
 ) -> None:
     """Write the checkpoint `small` grown to the shape `like` into the folder `out`.
 
-    UsageError if `out` is there already (with `force`: if it holds anything but a scale model) or the disk is too full;
-    UnusableModelError if the checkpoint cannot be grown.
+    UsageError if `out` is there already (with `overwrite`: if it holds anything but a scale model) or the disk is too
+    full; UnusableModelError if the checkpoint cannot be grown.
     """
     checkpoint = resolve(f"{small}{GROWN}{like}")
     config = loading.load_config(checkpoint)
     config.dtype = dtype
     tensors = grow.empty_weights(grow.skeleton(config))
     shards = sharded(tensors, max_shard_size)
-    check_place(out, force)
+    check_place(out, overwrite)
     check_disk(out, sum(t.nbytes for t in tensors.values()))
     original = loading.load_original(checkpoint)
     sizes = growth.Growth.of(original.model.config, config)
@@ -112,14 +112,14 @@ def card(config: PreTrainedConfig, sizes: growth.Growth, tensors: dict[str, torc
     )
 
 
-def check_place(out: Path, force: bool) -> None:
+def check_place(out: Path, overwrite: bool) -> None:
     """Whether a folder may be put here: nothing but a scale model is ever replaced."""
     if not out.exists() and not out.is_symlink():
         return
-    if not force:
-        raise UsageError(f"{out} is there already: choose another --out, or replace it with --force")
+    if not overwrite:
+        raise UsageError(f"{out} is there already: choose another --output, or add --overwrite")
     if not out.is_dir() or out.is_symlink() or not (is_scale_model(out) or not any(out.iterdir())):
-        raise UsageError(f"{out} is not a scale model: --force replaces nothing else; choose another --out")
+        raise UsageError(f"{out} is not a scale model: --overwrite replaces nothing else; choose another --output")
 
 
 def is_scale_model(folder: Path) -> bool:

@@ -1,8 +1,9 @@
 """Runs that a command is given, checked before their tables are believed; a bare table has nothing to be checked with.
 
-Knows what lies in a folder; must not know what is in its tables.
+Knows what lies in a folder, and rows by their columns; must not know what is asked of them. Loads no torch.
 """
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import typer
 
+from specbench.errors import UsageError
 from specbench.wording import clean_path, unverified
 
 DESCRIPTION = "run.json"
@@ -65,3 +67,28 @@ def beside(table: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def read_results(path: Path, needed: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    """The rows of a run folder's results.csv, or of that file, that have all `needed` values, each with its place.
+
+    Rows without them (failed cells, baselines) are left out, and stderr says how many. UsageError if none is usable.
+    """
+    file = path / "results.csv" if path.is_dir() else path
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream, restval="")
+            rows, columns = list(reader), reader.fieldnames or []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a CSV text file"
+        raise UsageError(f"cannot read {file}: {reason}; give a run folder or its results.csv") from error
+    if missing := [name for name in needed if name not in columns]:
+        raise UsageError(f"{file} lacks the column(s) {', '.join(missing)}: give the results.csv of a specbench run")
+    measured = [(f"{file}, row {n}", row) for n, row in enumerate(rows, start=1) if all(row[x].strip() for x in needed)]
+    if not measured:
+        raise UsageError(
+            f"{file} has no row with {', '.join(needed)}: give a run in which at least one cell was measured"
+        )
+    if len(measured) < len(rows):
+        typer.echo(f"left out {len(rows) - len(measured)} of {len(rows)} rows, without {', '.join(needed)}", err=True)
+    return measured

@@ -1,0 +1,27 @@
+"""The body of `specbench predict`: from alpha, c and K, or a run, to printed predictions. Loads nothing heavy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench.errors import UsageError
+from specbench.jobs.given_runs import read_results, verified
+from specbench.judge.predictions import NEEDED, predictions, read_cell
+from specbench.show.predictions import print_measured, print_predictions
+from specbench.show.records import Format
+
+
+def from_run(run: Path, style: Format) -> None:
+    """Predict the cells that a run measured."""
+    checked = verified([run], samples=False)
+    cells = [read_cell(row, where) for where, row in read_results(run, NEEDED)]
+    checked.tell()
+    print_measured(cells, style)
+
+
+def from_rates(alphas: Sequence[float], cs: Sequence[float], c_hat: float | None, ks: list[int], style: Format) -> None:
+    """Predict every K for every alpha with every c; UsageError if one of them is out of range."""
+    try:
+        groups = [predictions(alpha, c, c if c_hat is None else c_hat, ks) for alpha in alphas for c in cs]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    print_predictions(groups, style)

@@ -1,0 +1,103 @@
+"""Predictions as tables, beside what was measured where a run was given. Loads nothing heavy before it prints."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+
+import typer
+
+from specbench.judge.predictions import Measured, Prediction
+from specbench.show.records import Format, print_data, print_numbers
+from specbench.theory import formulas, optimum
+from specbench.wording import literal
+
+NOTE = (
+    "The formula assumes one alpha for all positions, a verify pass as cheap as one decode step (v = 1) and no "
+    "overhead. It misleads where acceptance changes with position, v > 1 (CPU, small GPUs, quantised kernels), "
+    "overhead dominates (tiny models), or c was taken at another context length or batch size. A run measures these "
+    "terms; --from-run puts them in."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table ready to print: text only."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    summary: str
+    keys: int = 1  # columns that say what a row is about
+
+
+def print_predictions(groups: Sequence[list[Prediction]], style: Format) -> None:
+    """A table for each alpha and c."""
+    _print([row for group in groups for row in group], [_prediction_table(group) for group in groups], style)
+
+
+def print_measured(cells: list[Measured], style: Format) -> None:
+    """One table of all cells."""
+    _print(cells, [_cell_table(cells)], style)
+
+
+def _prediction_table(group: list[Prediction]) -> Table:
+    first = group[0]
+    rows = [
+        (
+            str(row.k),
+            *map(_text, (row.expected_tokens, row.speedup_predicted, row.operations, row.accepted_per_drafted)),
+            "best" if row.k == row.best_k else "within 1 %" * (row.near_best_low <= row.k <= row.near_best_high),
+        )
+        for row in group
+    ]
+    header = ("K", "expected tokens", "speedup", "operations", "accepted/drafted", "")
+    return Table(f"alpha {first.alpha:g}, c {first.c:g}, c-hat {first.c_hat:g}", header, rows, _summary(first))
+
+
+def _summary(row: Prediction) -> str:
+    if not optimum.pays(row.alpha, row.c):
+        return f"no K pays: that needs alpha above c = {row.c:g}"
+    near = f"K = {row.near_best_low} to {row.near_best_high}"
+    if row.best_k == formulas.K_MAX:
+        return f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}"
+    even = _text(optimum.break_even_alpha(row.best_k, row.c))
+    return (
+        f"best K = {row.best_k} (speedup {row.best_speedup:.3f}), within 1 %: {near}; "
+        f"break-even at alpha {even} for this K, at alpha {row.c:g} (= c) for K = 1"
+    )
+
+
+def _cell_table(cells: list[Measured]) -> Table:
+    header = tuple(field.name.replace("_", " ") for field in fields(Measured))
+    rows = [tuple(map(_text, astuple(cell))) for cell in cells]
+    return Table("measured and predicted speedup", header, rows, "", keys=3)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _print(records: list[Prediction] | list[Measured], tables: list[Table], style: Format) -> None:
+    """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
+    from rich.console import Console
+
+    from specbench.show.fitting import sentence
+
+    if print_data([asdict(record) for record in records], style):
+        return
+    for table in tables:
+        (_print_markdown if style == "md" else _print_rich)(table)
+    sentence(Console(stderr=True), NOTE)
+
+
+def _print_markdown(table: Table) -> None:
+    lines = [table.header, ("---:",) * len(table.header), *(tuple(map(literal, row)) for row in table.rows)]
+    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    typer.echo("\n\n".join(filter(None, (f"**{table.title}**", body, table.summary))) + "\n")
+
+
+def _print_rich(table: Table) -> None:
+    from specbench.show.fitting import screen, sentence
+
+    best = next((number for number, row in enumerate(table.rows) if row[-1] == "best"), -1)
+    print_numbers(table.title, table.header, table.rows, best, table.keys)
+    sentence(screen(), table.summary + "\n" * bool(table.summary))
