@@ -125,7 +125,7 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("name", "style"), FORMATS)
 def test_commands_that_read_a_table_of_someone_else(edited: Path, command: Command, name: str, style: str) -> None:
-    quick = ("--tier", "deterministic") if name == "compare" else ()
+    quick = ("--checks", "deterministic") if name == "compare" else ()
     found = command(name, *arguments(name, edited), *quick, "--format", style)
     assert found.code == (7 if name == "compare" else 0)
     assert (commands(found.out, style), commands(found.err)) == ([], [])

@@ -171,7 +171,7 @@ def test_gates_alone_decide(command: Command, tmp_path: Path) -> None:
     assert command(*run, "speedup_predicted<-10%").code == 3, "a number without samples is compared as it stands"
     assert "did you mean speedup" in command(*run, "sppedup<-10%").line
     assert "not a number" in command(*run, "dataset<-10%").line
-    assert "leave out --tier" in command(*run, "c>1%", "--tier", "ratios").line
+    assert "leave out --checks" in command(*run, "c>1%", "--checks", "ratios").line
 
 
 def test_a_gate_on_a_failed_cell_does_not_pass(command: Command, tmp_path: Path) -> None:
