@@ -17,7 +17,7 @@ LESS_WORK = {  # what a command is given besides its options on the page, of whi
     "sweep-k": (*SHORT, "--warmup", "0"),
     "sweep": (*SHORT, "--warmup", "0"),
     "tree": (*SHORT, "--nodes", "4", "--depth", "2", "--repeat", "1"),
-    "skip-layers": ("--limit", "2", "--max-new-tokens", "4", "--evaluations", "3", "--cost", "share"),
+    "skip-layers": ("--limit", "2", "--max-new-tokens", "4", "--evaluations", "20", "--cost", "share"),
     "selftest": SHORT,
     "calibrate": ("--widths", "1,2", "--contexts", "16", "--repeat", "1"),
     "trace": ("--max-new-tokens", "8"),
@@ -26,17 +26,17 @@ HEAVY = {"README.md", "first-results.md", "usage.md"}
 CONSOLE = of("console")
 
 
-def run_folder(folder: Path) -> Path:
-    """What <run>, <base> and <new> stand for: the latest run of the page, or the one that CI compares with."""
+def run_folder(word: str, folder: Path) -> Path:
+    """What <run> stands for: the latest run of the page; <base> and <new>: the one that CI compares with."""
     runs = sorted((file.parent for file in folder.glob("results/*/results.csv")), key=lambda run: run.stat().st_mtime)
-    if not runs:
-        runs = [Path(shutil.copytree(ROOT / "results" / "baseline", folder / "results" / "baseline"))]
-    return runs[-1]
+    if word.endswith("<run>") and runs:
+        return runs[-1]
+    return Path(shutil.copytree(ROOT / "results" / "baseline", folder / "baseline", dirs_exist_ok=True))
 
 
 def arguments(words: list[str], folder: Path) -> list[str]:
     """A command of a page as it is called: placeholders replaced, with less work where that is not said."""
-    name, *given = (str(run_folder(folder)) if "<" in word else word for word in words[1:])
+    name, *given = (str(run_folder(word, folder)) if word.endswith(">") else word for word in words[1:])
     return [name, *given, *(() if "--resume" in given else LESS_WORK.get(name, ()))]
 
 
