@@ -6,6 +6,8 @@ from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from pygments.lexers.shell import BashLexer
+from sphinx.highlighting import lexers
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -33,6 +35,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 copybutton_exclude = ".linenos, .gp, .go"
+
+
+lexers["console"] = BashLexer()  # commands without a prompt, to be copied as they are
 
 
 def inline_math(writer: Any, node: nodes.Element) -> None:

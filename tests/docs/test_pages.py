@@ -88,6 +88,19 @@ def test_every_exit_code_stands_in_the_guide() -> None:
     assert [code for code in codes if f"| {code} |" not in read(DOCS / "usage.md")] == []
 
 
+def defined(file: Path) -> set[str]:
+    """The functions, classes and methods of a module."""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return {node.name for node in ast.walk(ast.parse(read(file))) if isinstance(node, kinds)}
+
+
+def test_the_route_to_the_accept_step_is_at_most_five_files_that_have_what_is_to_be_read() -> None:
+    steps = re.findall(r"^\| \d \| `(.+?)` \| (.+?) \|", read(DOCS / "route.md"), re.MULTILINE)
+    assert 3 <= len(steps) <= 5
+    for file, names in steps:
+        assert set(re.findall(r"`(\w+)`", names)) <= defined(ROOT / file), file
+
+
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
