@@ -5,6 +5,7 @@ machine. `tests/benchmarks/slowdown.py` does the same with real seconds and real
 """
 
 import csv
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,17 +43,25 @@ def counted_work(monkeypatch: pytest.MonkeyPatch, target: float) -> Iterator[Non
         yield
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs stay for the tests after: their seconds are counted, so another run has the same."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.fixture
-def measured(command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    data = prompts(tmp_path / "w.jsonl", *range(3, 27))
+def measured(command: Command, pair: Pair, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    data = prompts(kept / "words.jsonl", *range(3, 27))
 
     def measure(name: str, target: float = 1.0) -> Path:
-        with counted_work(monkeypatch, target):
-            options = ("--k", "2", "--max-new-tokens", "10", "--warmup", "0", "-o", tmp_path / name)
-            found = command("run", *pair.options, "--dataset", data, *options, "-q")
-        assert found.code == 0, found.err
-        (folder,) = (tmp_path / name).iterdir()
-        return Path(folder)
+        place = kept / f"{name} {target}"
+        if not place.exists():
+            with counted_work(monkeypatch, target):
+                options = ("--k", "2", "--max-new-tokens", "10", "--warmup", "0", "-o", place)
+                found = command("run", *pair.options, "--dataset", data, *options, "-q")
+            assert found.code == 0, found.err
+        (folder,) = place.iterdir()
+        return Path(shutil.copytree(folder, tmp_path / name / folder.name))
 
     return measure
 

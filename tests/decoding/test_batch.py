@@ -4,6 +4,7 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -126,13 +127,21 @@ def test_rounds_that_are_read_late_give_the_same(kind: str, law: Law) -> None:
         assert said(streamed(method, rows, rounds=rounds)) == said(alone(method_of(kind, law)))
 
 
+@cache
+def greedy_texts() -> list[tuple[int, ...]]:
+    return [t.tokens for t in alone(method_of("chain", Law(0)))]
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_no_schedule_changes_a_greedy_token(schedule: Schedule) -> None:
     found = streamed(method_of("chain", Law(0), schedule=schedule), 3)
-    assert [t.tokens for t in found] == [t.tokens for t in alone(method_of("chain", Law(0)))]
+    assert [t.tokens for t in found] == greedy_texts()
 
 
-@pytest.mark.parametrize("name", ["auto", "auto, on the edge", "heuristic", "heuristic from 1"])
+ADAPTIVE = ["auto", "auto, on the edge", "heuristic", "heuristic from 1"]
+
+
+@pytest.mark.parametrize("name", quick_or_slow(ADAPTIVE, lambda name: name in ("auto", "heuristic")))
 def test_a_schedule_knows_nothing_of_the_text_before(name: str) -> None:
     found = streamed(method_of("chain", Law(0), schedule=SCHEDULES[name]), 2)
     assert said(found) == said(alone(method_of("chain", Law(0), schedule=SCHEDULES[name])))
@@ -183,7 +192,7 @@ class Forgetful(Causal):
 
 
 @pytest.mark.mutant(test=test_every_prompt_gets_what_it_gets_alone)
-@pytest.mark.parametrize("part", ["target", "draft"])
+@pytest.mark.parametrize("part", ["target", "draft"], ids="cache of the {} not refilled".format)
 def test_a_cache_that_is_not_refilled_is_caught(part: str) -> None:
     expected = alone(method_of("chain", Law(0)))
     method = method_of("chain", Law(0))
@@ -235,10 +244,12 @@ def error_of(method: Speculate, table: Tensor) -> float:
     return max(abs(found[texts] - expected[texts]) for texts in found.keys() | expected.keys())
 
 
+ENUMERATED = [(kind, 1) for kind in (*METHODS, "auto", "heuristic", "nested")]
+ENUMERATED += [(kind, 0) for kind in ("baseline", "chain", "auto", "heuristic")]  # the others would take five seconds
+
+
 @pytest.mark.parametrize(
-    ("kind", "seed"),
-    [(kind, 1) for kind in (*METHODS, "auto", "heuristic", "nested")]
-    + [(kind, 0) for kind in ("baseline", "chain", "auto", "heuristic")],  # the others would take five seconds each
+    ("kind", "seed"), quick_or_slow(ENUMERATED, lambda kind, seed: seed == 1 or kind == "baseline")
 )
 def test_texts_are_independent_and_have_the_law_that_they_have_alone(kind: str, seed: int) -> None:
     p, middle, q = three(seed, 2, 4)

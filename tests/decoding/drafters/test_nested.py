@@ -59,7 +59,7 @@ def test_with_one_network_on_all_levels_every_token_of_every_level_is_accepted(
     assert not torch.stack(accepted).any()
 
 
-@pytest.mark.parametrize("lengths", [(2,), (4,), (2, 3)])
+@pytest.mark.parametrize("lengths", [(2,), pytest.param((4,), marks=pytest.mark.slow), (2, 3)])
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_whatever_an_inner_schedule_drafts_no_cache_misses_a_token(
     schedule: Schedule, lengths: tuple[int, ...]

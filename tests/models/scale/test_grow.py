@@ -185,7 +185,7 @@ def test_a_growth_that_forgets_something_is_found_out(
 
 
 @pytest.mark.mutant(test=test_growing_changes_no_law)
-@pytest.mark.parametrize("eps", [1e-2, 1e-2 * D / 72])
+@pytest.mark.parametrize("eps", [1e-2, 1e-2 * D / 72], ids="an eps of {:.4f}".format)
 def test_an_eps_that_does_not_pay_for_the_constant_is_found_out(eps: float) -> None:
     small = original()
     wrong = grown(small, shape_of(vocab_size=77), lambda config: setattr(config, "rms_norm_eps", eps))
