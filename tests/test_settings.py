@@ -1,5 +1,8 @@
 """Every list of settings follows from the declarations in spec.py, none lacks a setting, and all are as they were."""
 
+import json
+import subprocess
+import sys
 from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
@@ -133,3 +136,53 @@ def test_a_late_setting_leaves_the_keys_of_its_default_alone() -> None:
     assert Later().key == RunSpec().key
     assert Later(fresh=4).key != RunSpec().key
     assert Wider().key != RunSpec().key
+
+
+ADDED = """
+import json, sys
+from typing import Annotated
+from pydantic import Field
+import specbench.spec
+from specbench.settings import Setting
+
+class RunSpec(specbench.spec.RunSpec):
+    fresh: Annotated[int, Field(ge=1, le=9), Setting("Method", "method", "A setting added on the fly.")] = 3
+
+RunSpec.__module__ = "specbench.spec"
+specbench.spec.RunSpec = RunSpec
+
+from typer.testing import CliRunner
+from specbench.cli.app import app
+from specbench.cli.launch import settings_of
+from specbench.judge import matching, verdict
+from specbench.measure import grid
+from specbench.results.cells import Cell
+from specbench.show import grouping, headings, settings_page
+
+cells = grid.cells({"fresh": [4, 5], "k": [1, 2]})
+rows = [Cell(spec, {}).row() for spec in cells]
+print(json.dumps({
+    "help": CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output,
+    "code": CliRunner().invoke(app, ["run", "--fresh", "10"]).exit_code,
+    "chosen": settings_of({"fresh": 6}),
+    "fresh": [row["fresh"] for row in rows],
+    "series": [[row["k"] for row in some] for some in grouping.series(rows)],
+    "identity": grouping.IDENTITY, "asked": matching.ASKED, "question": verdict.QUESTION,
+    "heading": headings.SETTINGS, "page": settings_page.markdown(specbench.spec.RunSpec),
+}))
+"""
+
+
+def test_a_setting_added_on_the_fly_is_found_wherever_settings_are() -> None:
+    done = subprocess.run([sys.executable, "-c", ADDED], capture_output=True, text=True, check=True, timeout=120)
+    found = json.loads(done.stdout)
+    line = next(line for line in found["help"].splitlines() if "--fresh" in line)
+    assert "A setting added on the fly. Default: 3." in line
+    assert "[1<=x<=9]" in line
+    assert found["code"] == 2
+    assert found["chosen"] == {"fresh": 6}
+    assert sorted(found["fresh"]) == [4] * 4 + [5] * 4, "two data sets and two lookaheads for each"
+    assert found["series"] == [[1, 2]] * 4, "cells that differ in it are no lines of one sweep"
+    for name in ("identity", "asked", "question", "heading"):
+        assert "fresh" in found[name], name
+    assert "| `--fresh` | whole number from 1 to 9 | 3 |" in found["page"]
