@@ -211,7 +211,8 @@ def test_every_row_is_that_of_a_plain_pass(make: Callable[[Bench], Speculate]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", TIGHT.values(), ids=TIGHT)
+@pytest.mark.mutant(test=test_every_row_is_that_of_a_plain_pass)
+@pytest.mark.parametrize("make", TIGHT.values(), ids=[f"{name}, a token fewer" for name in TIGHT])
 def test_a_model_that_is_fed_one_token_fewer_gives_a_wrong_row(make: Callable[[Bench], Speculate]) -> None:
     for number in sorted(run(make, Bench()).again):
         assert run(make, Bench(number)).error > SEEN, number

@@ -130,19 +130,7 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.
     folder, files = weights.find(checkpoint)
     pickled = files[0].suffix == ".bin"
     try:
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            attn_implementation=attention(config),
-            use_safetensors=not pickled,
-            weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
-            trust_remote_code=False,
-            local_files_only=True,
-            ignore_mismatched_sizes=True,  # so that they are named below, and refused
-            output_loading_info=True,
-        )
-        model, info = loaded
+        model, info = _from_pretrained(folder, config, dtype, pickled)
         model = model.eval().requires_grad_(False).to(device)
     except torch.OutOfMemoryError:
         raise  # not the checkpoint's fault: the caller knows what else lies in memory
@@ -150,6 +138,22 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.
         raise UnusableModelError(f"{checkpoint.name}: cannot load {files[0]}: {first_line(error)}") from error
     _refuse_incomplete(checkpoint, info)
     return Loaded(model, dtype, hub.commit(folder), _warnings(checkpoint, config, info, pickled))
+
+
+def _from_pretrained(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, pickled: bool) -> Any:
+    """(the network, what its weight files lacked or had besides)."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=dtype,
+        attn_implementation=attention(config),
+        use_safetensors=not pickled,
+        weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
+        trust_remote_code=False,
+        local_files_only=True,
+        ignore_mismatched_sizes=True,  # so that they are named by the caller, and refused
+        output_loading_info=True,
+    )
 
 
 def _grown(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, device: torch.device) -> Loaded:

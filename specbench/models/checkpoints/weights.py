@@ -37,7 +37,7 @@ def _shards(checkpoint: Checkpoint, index: Path) -> list[Path]:
 
 
 def _whole(checkpoint: Checkpoint, file: Path) -> Path:
-    # The header of a safetensors file tells its length; transformers would not name the file that is too short.
+    # The header of a safetensors file states its length; transformers would not name the file that is too short.
     if file.suffix == ".safetensors":
         try:
             with safe_open(file, framework="pt"):

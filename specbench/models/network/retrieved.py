@@ -38,8 +38,9 @@ class Retrieved:
     """The distribution of `target` where `reader`, its twin, sees `budget` retrieved tokens and the tail after them.
 
     In every layer and key head the first chunk of the sequence is kept and those with the highest scores: the inner
-    product of their mean key and the last query, summed over the queries that share the head. Positions of keys stay.
-    The tail begins with what fills no chunk; after `tail` new tokens everything is chosen again, for a row by itself.
+    product of their mean key and the last query, summed over the queries that share the head. Keys keep the
+    positions they had. The tail begins with what fills no chunk; after `tail` new tokens everything is chosen again,
+    for a row by itself.
     """
 
     static: ClassVar[bool] = False
@@ -110,9 +111,8 @@ class Retrieved:
         old = self._layout
         shift = whole * self.chunk - old.retrieved
         filled = whole.clamp_max(self.chunks) * self.chunk
-        new = (every.index_copy(0, rows, here) for every, here in
-               ((old.shift, shift), (old.filled, filled), (old.floor, pos - shift)))  # fmt: skip
-        self.reader.layout = Layout(old.retrieved, *new)
+        changes = ((old.shift, shift), (old.filled, filled), (old.floor, pos - shift))
+        self.reader.layout = Layout(old.retrieved, *(part.index_copy(0, rows, new) for part, new in changes))
 
     def _short(self, context: Context, drafted: int, refeed: int) -> Context:
         """The sequence as the reader's slots hold it; the host reads how full they are.
