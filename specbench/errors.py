@@ -1,7 +1,7 @@
 """What a user can cause, as exceptions: one line that says what is wrong and what to do, and the exit code.
 
-Importable by every layer; knows of other modules only how a credential is kept out of a line. The table of exit codes
-stands in the README.
+Importable by every layer; knows of other modules only how a credential is kept out of a line. The documentation has
+a table of exit codes.
 """
 
 from specbench.redact import redact
@@ -13,7 +13,7 @@ class SpecbenchError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """Errors quote URLs and what libraries said; whoever shows or keeps this one gets no password with it."""
+        """Errors quote URLs and what libraries said; neither shown nor stored does this one hold a password."""
         return redact(super().__str__())
 
 

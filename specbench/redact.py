@@ -1,7 +1,7 @@
 """Passwords and tokens taken out of text, before it is shown or kept: in URLs, as parameters of URLs, by their form.
 
-Pure, and imports nothing of specbench: whatever shows or keeps a text can call it. Where it is not sure how far a
-password reaches it takes more away. What it cannot know is a password that stands in no URL.
+Pure, and imports nothing of specbench: whatever shows or keeps a text can call it. Where it is not clear how far
+a password reaches, more is removed. A password outside of any URL cannot be recognised.
 """
 
 import re
@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"(?<![A-Za-z0-9_])(hf_(?:[a-z]{1,12}_)?|api_org_)[A-Za-z0-9
 
 
 def redact(text: str) -> str:
-    """The text with every credential as `***`; what holds none comes back as it is. Twice is as good as once."""
+    """The text with every credential as `***`; other text is returned unchanged. Idempotent."""
     if "://" in text:
         text = _WORD.sub(lambda word: _without_user(word[0]), text)
     if "=" in text:
@@ -34,7 +34,7 @@ def redact(text: str) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """A parameter of a URL without its value; a bracket or a stop behind it belongs to the sentence."""
+    """A parameter of a URL without its value; a bracket or a full stop after it belongs to the sentence."""
     return found[1] + HIDDEN + found[2][len(found[2].rstrip(")]}.,:;")) :]
 
 

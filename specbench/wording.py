@@ -25,12 +25,12 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """So many things, one of them without an s."""
+    """A number of things; one thing has no s."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def formatted(value: float | None, form: str = ".3f") -> str:
-    """A number as a sentence has it; a dash where there is none."""
+    """A number in a sentence; a dash for None."""
     return "–" if value is None else format(value, form)
 
 
@@ -44,7 +44,7 @@ def finite_or_none(value: float) -> float | None:
 
 
 def number_in(row: Row, name: str) -> float | None:
-    """A column as a finite number; None where it is absent, blank or no number."""
+    """A column as a finite number; None where it is absent, blank or not a number."""
     try:
         return finite_or_none(float(row[name]))
     except (KeyError, TypeError, ValueError):
@@ -52,20 +52,20 @@ def number_in(row: Row, name: str) -> float | None:
 
 
 def text_in(row: Row, name: str) -> str:
-    """A column as text; empty where there is none, or NaN as pandas has it."""
+    """A column as text; empty where it is absent or NaN."""
     value = row.get(name)
     return "" if value is None or value != value else str(value)
 
 
 def verbatim(text: str) -> str:
-    """Text as Markdown shows it word by word, to be copied: between more backticks than it has in a row."""
+    """Text as a code span of Markdown, to be copied: between more backticks than it has in a row."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if "`" in (text[:1], text[-1:]) else ""
     return f"{fence}{space}{text}{space}{fence}"
 
 
 def literal(text: str) -> str:
-    """Text as Markdown shows it and does not obey it: no markup, HTML, image, link or border of a table's cell."""
+    """Text that Markdown shows as it is: without markup, HTML, images, links or borders of table cells."""
     return re.sub(r"^[-+]|[\\`*_\[\]|~$!#]|(?<=:)/(?=/)|(?<=www)\.", r"\\\g<0>", html.escape(text, quote=False))
 
 
@@ -75,7 +75,7 @@ RUNNER = re.compile(r"(?<!\S)::(?=[a-z])|##\[", re.IGNORECASE)  # `::error::` op
 def clean(value: object, most: int = 80) -> str:
     """Fit for a terminal, a CSV cell and an id: one line of printable characters, no escapes, no credentials.
 
-    What GitHub's runner would take for a command in the log of a job is broken, too.
+    What GitHub's runner would read as a command in the log of a job is broken, too.
     """
     line = "".join(c if c.isprintable() else "\ufffd" for c in redact(str(value))[:most])
     return RUNNER.sub(lambda found: found[0][:-1] + "\ufffd", line)

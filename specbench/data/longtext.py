@@ -1,7 +1,7 @@
 """Prompts of any length, for what happens in long contexts: made here from the shipped prompts, or cut from books.
 
 Knows the encoder as a function, because lengths are counted in its tokens. A prompt depends on the data set's name, the
-seed and its own number alone, so that a larger set begins with a smaller one. What is written twice is real text, as
+seed and its own number alone, so that a larger set begins with a smaller one. Filler is real text, because
 random tokens would say nothing about acceptance.
 """
 
@@ -20,7 +20,7 @@ from specbench.wording import clean
 
 Encode = Callable[[str], list[int]]
 
-LENGTH = 1024  # tokens of a prompt where none are asked for, or what fits where that is less
+LENGTH = 1024  # tokens of a prompt without a length, or as many as fit
 ROWS, MOST_ROWS = 20, 1000  # prompts without and with the greatest limit
 DEPTHS = (50, 10, 90, 30, 70)  # where the needle lies, in percent of the filler; the first few already lie far apart
 WIDEST = 8  # characters of a token, at most on average
@@ -28,7 +28,7 @@ WIDEST = 8  # characters of a token, at most on average
 
 @dataclass(frozen=True)
 class Needle:
-    """What is hidden in the filler and what is asked at its end, so that copying the answer continues the text."""
+    """What is hidden in the filler and what is asked at its end, so that the answer continues the sequence."""
 
     filler: str
     fact: str
@@ -56,7 +56,7 @@ def long_rows(
     """`limit` rows (20 unless given) with a prompt of at most LENGTH tokens of `encode`, and the revision they have.
 
     `dataset` is needle, passkey, longdoc or pg19, with `:LENGTH` or without. Rows with a needle have its `answer`.
-    UsageError for a LENGTH that is no number, that `longest` does not allow or that has no place for the needle.
+    UsageError for a LENGTH that is not a number, that `longest` does not allow or that leaves no room for the needle.
     """
     kind, length = kind_and_length(dataset, longest)
     if kind == "pg19":
@@ -74,7 +74,7 @@ def kind_and_length(dataset: str, longest: int | None) -> tuple[str, int]:
     if not colon:
         return kind, min(LENGTH, fits)
     if not (asked.isascii() and asked.isdigit() and int(asked[:12]) > 0):
-        raise UsageError(f"data set {clean(dataset)}: its LENGTH is a number of tokens, as in {kind}:{LENGTH}")
+        raise UsageError(f"data set {clean(dataset)}: its LENGTH must be a number of tokens, as in {kind}:{LENGTH}")
     length = int(asked[:12])
     if longest is not None and length > longest:
         raise UsageError(
@@ -97,8 +97,8 @@ def hidden(dataset: str, length: int, encode: Encode, seed: int) -> Callable[[in
         while room > 0:
             lines = f"{cut(hay, room, encode)}\n".splitlines(keepends=True)
             place = round(len(lines) * depth / 100)
-            before, behind = "".join(lines[:place]), "".join(lines[place:])
-            text = f"{before}{fact}{behind}{needle.question}"
+            before, after = "".join(lines[:place]), "".join(lines[place:])
+            text = f"{before}{fact}{after}{needle.question}"
             if (over := len(encode(text)) - length) <= 0:
                 return {"id": f"{kind}/{number}", "category": f"depth {depth}", "prompt": text, "answer": answer}
             room -= over

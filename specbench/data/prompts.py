@@ -1,8 +1,7 @@
 """From rows of data to the prompts of a run: which column, in which template, how many tokens, and a fair sample.
 
-Knows the encoder as a function and nothing else of models. Text of a data set is data: it takes the place of a name in
-the template and is never interpreted. A row that cannot be used is counted with its reason, never silently used or
-dropped.
+Knows the encoder as a function and nothing else of models. Text of a data set is data: it replaces a name in the
+template and is never interpreted. A row that cannot be used is counted with its reason, never silently used or dropped.
 """
 
 import hashlib
@@ -93,7 +92,7 @@ def load_prompts(
     return PromptSet(dataset, tuple(prompts), len(rows), dict(rejected), fingerprint(prompts), revision)
 
 
-# --- what of a row is the prompt -------------------------------------------------------------------------------------
+# --- the part of a row that is the prompt ---------------------------------------------------------------------------
 
 
 def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, template: str | None) -> str:
@@ -144,14 +143,14 @@ def text_rows(rows: Sequence[DataRow], column: str, template: str, rejected: Cou
 
 
 def first_turn(value: object) -> object:
-    """Of a conversation, the first turn: the later ones answer a model that is not there."""
+    """Of a conversation, the first turn: the later ones reply to answers that do not exist here."""
     if isinstance(value, list):
         return value[0] if value else None
     return value
 
 
 def objection(value: object) -> str | None:
-    """Why a value cannot be a prompt, if it cannot. Lone surrogates are no Unicode text, and tokenizers refuse them."""
+    """Why a value cannot be a prompt, or None. Lone surrogates are not Unicode text, and tokenizers refuse them."""
     if value is None:
         return EMPTY
     if not isinstance(value, str) or not encodable(value):
@@ -173,7 +172,7 @@ def category(row: DataRow) -> str:
 
 
 def identities(rows: Sequence[DataRow]) -> list[str]:
-    """The data set's own ids where they tell its rows apart, else row numbers from 1."""
+    """The data set's own ids where they are unique, else row numbers from 1."""
     for key in IDS:
         values = [row.get(key) for row in rows]
         ids = [clean(value) for value in values if isinstance(value, str | int) and value != ""]
@@ -191,7 +190,7 @@ def tokenized(candidate: TextRow, encode: Encode, longest: int | None, rejected:
     return Prompt(candidate.id, candidate.category, candidate.text, ids)
 
 
-# --- what is said of them --------------------------------------------------------------------------------------------
+# --- how prompts are described --------------------------------------------------------------------------------------
 
 
 def fingerprint(prompts: Iterable[Prompt]) -> str:

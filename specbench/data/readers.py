@@ -1,4 +1,4 @@
-"""Rows of local files, read through `datasets`; why one cannot be read is said in one line, with file and line number.
+"""Rows of local files, read through `datasets`; an error names the file, the line and what is wrong in one line.
 
 Knows formats. Knows nothing of the names of data sets, of prompts, tokens or samples.
 
@@ -61,7 +61,7 @@ def text_rows(path: Path) -> list[DataRow]:
 
 
 def jsonl_rows(path: Path) -> list[DataRow]:
-    """One JSON object per line; blank lines are no rows."""
+    """One JSON object per line; blank lines are skipped."""
     return [json_object(line, f"{clean_path(path)}:{n}") for n, line in enumerate(lines_of(path), 1) if line.strip()]
 
 
@@ -69,9 +69,9 @@ def json_object(line: str, where: str) -> DataRow:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON ({first_line(error)}); jsonl: wants one object per line") from error
+        raise UsageError(f"{where}: not JSON ({first_line(error)}); jsonl: needs one object per line") from error
     if not isinstance(row, dict):
-        raise UsageError(f"{where}: a JSON {type(row).__name__}, not an object; jsonl: wants one object per line")
+        raise UsageError(f"{where}: a JSON {type(row).__name__}, not an object; jsonl: needs one object per line")
     return row
 
 
@@ -91,13 +91,13 @@ def csv_rows(path: Path) -> list[DataRow]:
 
 def check_header(names: Sequence[str], path: Path) -> None:
     if twice := sorted({clean(name) for name in names if names.count(name) > 1}):
-        raise UsageError(f"{clean_path(path)}:1: column {', '.join(twice)} stands twice in the header")
+        raise UsageError(f"{clean_path(path)}:1: column {', '.join(twice)} appears twice in the header")
 
 
 def whole_row(row: Mapping[str | None, object], where: str) -> DataRow:
     """A cell too many or too few shifts the others; most often a comma in a text without quotes."""
     if None in row or None in row.values():
-        raise UsageError(f"{where}: the row has not as many cells as the header; put texts with commas in quotes")
+        raise UsageError(f"{where}: the row has more or fewer cells than the header; put texts with commas in quotes")
     return {str(name): value for name, value in row.items()}
 
 
@@ -134,7 +134,7 @@ READERS: dict[str, Callable[[Path], list[DataRow]]] = {
 
 
 def silence_datasets() -> None:
-    """No bars, no log lines, and no count of uses sent to its makers (a request even for a local file)."""
+    """No progress bars, no log lines and no usage telemetry (a request even for a local file)."""
     import datasets
 
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False

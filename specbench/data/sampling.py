@@ -13,8 +13,8 @@ T = TypeVar("T")
 def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: int | None, seed: int) -> list[T]:
     """What `take` makes of `limit` rows, each category in proportion to its rows; in the order of the data.
 
-    `take` is costly and may refuse a row with None: it is asked once for a row, and only as rows are drawn. A category
-    that runs out of usable rows leaves its places to the others.
+    `take` is costly and may refuse a row with None: it is called once for a row, and only as rows are drawn. A category
+    that runs out of usable rows leaves its share to the others.
     """
     if limit is None:
         return [item for row in range(len(categories)) if (item := take(row)) is not None]
@@ -56,7 +56,7 @@ def digest(seed: int, what: object) -> bytes:
 
 
 def apportion(limit: int, sizes: Sequence[int]) -> list[int]:
-    """Largest remainder; where there are places for all, no category that has rows goes without one."""
+    """Largest remainder; if the limit allows, every category that has rows gets one."""
     total = sum(sizes)
     limit = min(limit, total)
     least = [int(size > 0 and limit >= sum(s > 0 for s in sizes)) for size in sizes]

@@ -83,7 +83,7 @@ def unknown(dataset: str) -> UsageError:
 
 
 def hub_rows(name: str, source: HubFile) -> list[DataRow]:
-    """From the hub's own cache if the pinned file lies there, so that `hf download` is all it takes to work offline."""
+    """From the hub's own cache if the pinned file lies there, so that `hf download` is enough to work offline."""
     import datasets
     from huggingface_hub import try_to_load_from_cache
 
@@ -111,7 +111,7 @@ def unreachable(name: str, source: HubFile, error: Exception) -> str:
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """Its retries and bars are silenced for as long as it works here: our one line says how it ended."""
+    """Silences the hub's retries and progress bars meanwhile: our one line says how it ended."""
     from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 

@@ -1,18 +1,21 @@
-"""What a reader should know about the costs of a round before he blames the method. Knows columns of results."""
+"""What the costs of a round say before the method is blamed: costly verification, and what eats the gain.
+
+Knows columns of results.csv; must not know how a cell was measured.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from specbench.wording import number_in
 
-COSTLY = 1.5  # v at K = 4 above which a reader is warned
+COSTLY = 1.5  # v at K = 4 above which a warning is shown
 AT = 4
 
 
 def costly_verification(row: Mapping[str, Any]) -> list[str]:
-    """A line for a cell whose verify pass costs more than 1.5 single ones over 4 drafts, or in proportion over its own.
+    """A line for a cell whose verify pass over 4 drafted tokens costs more than 1.5 passes over one token.
 
-    Over a tree that is all its nodes, of which there are more than levels.
+    The cost at another K, or over all nodes of a tree, is scaled to 4 tokens in proportion.
     """
     v, k = number_in(row, "v"), row["k"]
     nodes = (number_in(row, "nodes_per_round") or 0) if drafts_trees(row) else k
@@ -43,7 +46,7 @@ def losing(row: Mapping[str, Any]) -> list[str]:
             found["v"] - 1
         ),
         f"drafting {found['drafted_per_round']:.1f} levels costs {drafting:.2f} steps{inner_round(row)}": drafting,
-        f"what is neither a draft nor a pass costs {found['overhead']:.2f} steps": found["overhead"],
+        f"everything that is neither draft nor verify pass costs {found['overhead']:.2f} steps": found["overhead"],
     }
     gain, price = found["tokens_per_round"] - 1, drafting + found["v"] + found["overhead"] - 1
     return [
@@ -54,7 +57,7 @@ def losing(row: Mapping[str, Any]) -> list[str]:
 
 
 def inner_round(row: Mapping[str, Any]) -> str:
-    """Of a nest, what a round of the level that drafts costs and gives."""
+    """For a nest, what a round of its drafting level costs and yields."""
     pass_, tokens = number_in(row, "v_2"), number_in(row, "tokens_per_round_2")
     if pass_ is None or tokens is None:
         return ""
@@ -62,11 +65,11 @@ def inner_round(row: Mapping[str, Any]) -> str:
 
 
 def likely_reason(row: Mapping[str, Any]) -> str:
-    """The likely reason."""
+    """The likely reason for a costly pass."""
     if row["batch"] > 1:
         return f"With {row['batch']} rows a pass is bound by arithmetic, not by memory: more tokens cost more"
     if str(row.get("device_name", "")).startswith(("NVIDIA", "cuda")):
-        return "On a GPU this is not the hardware: look at the tier, and at quantised kernels"
+        return "On a GPU the hardware is rarely the reason: check the tier and quantised kernels"
     if row.get("dtype_resolved") in ("float32", "float64"):
         return (
             "Matrix kernels for float32 compute every row anew: --tier compile --dtype bfloat16 where the CPU has AMX"

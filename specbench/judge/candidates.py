@@ -1,4 +1,4 @@
-"""Which cells a verdict may recommend, in what words, with what interval, and why not the others.
+"""Which cells a verdict may recommend, in what words and with what interval, and why not the others.
 
 Knows the columns of results.csv, as numbers or as text; must not know what the answer is.
 """
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def draws(self) -> int:
-        """Over how many independent draws the interval is: prompts that are decoded together say as much as one."""
+        """How many independent draws the interval is over: prompts decoded together count as one."""
         return int(number_in(self.row, "draws") or self.prompts)
 
     @property
@@ -64,7 +64,7 @@ def candidates(group: Sequence[Row]) -> list[Candidate]:
 
 
 def distance_of(row: Row) -> str:
-    """What a lossy cell costs besides time: how far its law lies from the target's."""
+    """How far the output distribution of a lossy cell is from the target's."""
     far = number_in(row, "law_distance")
     by = "an unknown distance" if far is None else f"{far:.3f} per token (total variation distance, mean)"
     return f"not lossless: its output differs from the target's by {by}"

@@ -1,9 +1,9 @@
-"""Runs side by side: what was asked for, and what every tier says of every cell that both sides have.
+"""Runs side by side: the findings of every tier on every cell that both sides have.
 
-Knows records and verdicts; must not know the command line or how a table looks. `gates` has the test for what is noisy,
-`counts` the comparison of what is not.
+Knows records and decisions; must not know the command line or how a table looks. `holm_test` has the test for noisy
+numbers, `counts` the comparison of exact ones.
 
-What is noisy is judged like this: the i-th NEW belongs to the i-th BASE (to the last where there are fewer). All pairs
+Noisy numbers are judged like this: the i-th NEW belongs to the i-th BASE (to the last where there are fewer). All pairs
 together must be worse by more than the margin, their bound must exclude zero at the confidence after Holm's correction
 over all tests of the tier, and each pair alone must be worse by more than half the margin.
 """
@@ -29,7 +29,7 @@ RATIO_MARGIN, ABSOLUTE_MARGIN, CONFIDENCE = 0.025, 0.05, 0.99
 
 @dataclass(frozen=True)
 class Policy:
-    """What decides. With `gates`, they alone; else the tiers. Margins are shares, confidence is one-sided."""
+    """What decides. With `gates`, they alone; else the tiers. Margins are shares, the confidence is one-sided."""
 
     tiers: tuple[Tier, ...] = TIERS
     gates: tuple[Criterion, ...] = ()
@@ -40,7 +40,10 @@ class Policy:
 
 @dataclass(frozen=True)
 class Finding:
-    """One verdict on one cell. base, change and bounds are those of all pairs together; `new` has one value per run."""
+    """What was found about one number of one cell.
+
+    base, change and bounds are those of all pairs together; `new` has one value per run.
+    """
 
     cell: str
     tier: str
@@ -69,7 +72,7 @@ class Comparison:
 
     @property
     def unjudged(self) -> list[Finding]:
-        """What was asked for and could not be compared."""
+        """The findings that were asked for and could not be compared."""
         return self.having("not comparable", "not judged")
 
     @property
@@ -79,7 +82,7 @@ class Comparison:
 
 
 def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]], policy: Policy) -> Comparison:
-    """Compare the cells that both sides have; NotComparableError if there is none."""
+    """Compare the cells that both sides have; NotComparableError if there are none."""
     matches, missing = matched(bases, news)
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")
@@ -105,7 +108,7 @@ def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Reco
 
 
 def _lost(missing: Sequence[str]) -> list[Finding]:
-    """A row for every cell that NEW lacks: a gate must not pass because what it watched is gone."""
+    """A row for every cell that NEW lacks: a gate must not pass because the cell it watched is gone."""
     names = [line.split(": only in BASE")[0] for line in missing if ": only in BASE" in line]
     return [Finding(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
 
@@ -130,7 +133,7 @@ def _status(base: Record, new: Record) -> Outcome | None:
 
 
 def _counted(match: Match) -> Finding:
-    """The worst of all pairs: what has no noise needs no second run to be believed."""
+    """The worst of all pairs: a number without noise needs no second run."""
     found = [compare_counts(base, new) for base, new in match.pairs]
     order = ("REGRESSION", "not judged", "ok")
     outcome, detail = min(found, key=lambda one: order.index(one[0]))

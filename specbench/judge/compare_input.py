@@ -1,7 +1,7 @@
-"""A run as its CSV files tell it, for `compare`: results.csv, and samples.csv beside it where there is one.
+"""A run as its CSV files hold it, for `compare`: results.csv, and samples.csv beside it where there is one.
 
 Knows the columns and their types; must not know what is compared. Every cell is read as text first: a hash such as
-1e10 is no number, and "NA" is a name.
+1e10 is not a number, and "NA" is a name.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,8 @@ class Record:
 
 
 def draws(samples: pd.DataFrame) -> pd.Series:
-    """What stands for an independent draw: the prompt, or those that were decoded together with it."""
-    if "cluster" not in samples:  # of a run that knew no batches
+    """The independent draw of each sample: its prompt, or the batch it was decoded in."""
+    if "cluster" not in samples:  # of a run from before batches were recorded
         return samples["prompt"]
     return samples["cluster"].where(samples["cluster"] != "", samples["prompt"])
 
@@ -69,7 +69,7 @@ def as_numbers(texts: pd.Series, name: str, file: Path) -> pd.Series:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The cells of a run folder or its results.csv; UsageError in one line where there are none to be compared."""
+    """The cells of a run folder or its results.csv; UsageError in one line where there is nothing to compare."""
     from specbench.spec import SCHEMA_VERSION
 
     file = path / "results.csv" if path.is_dir() else path

@@ -1,4 +1,4 @@
-"""The deterministic tier of `compare`: what has no noise must be equal, prompt by prompt.
+"""The deterministic tier of `compare`: numbers without noise must be equal, prompt by prompt.
 
 Knows when two cells must agree to the last token, and where they first do not; must not know times.
 """
@@ -42,7 +42,7 @@ def hindrance(base: Record, new: Record) -> str:
     if base.samples is None or new.samples is None:
         return f"no samples.csv in {'BASE' if base.samples is None else 'NEW'}"
     for name in SAME:
-        # the tag behind a plus says for which accelerator torch was built: device and dtype are looked at below
+        # the tag after a plus says for which accelerator torch was built: device and dtype are looked at below
         if base[name].split("+")[0] != new[name].split("+")[0]:
             return f"{name} {clean(base[name], 40)} ≠ {clean(new[name], 40)}"
     sources = [column for record in (base, new) for column in record.row if column.endswith("_source")]

@@ -1,4 +1,4 @@
-"""What two records say about one number, as a trial that `gates` can judge; or why they say nothing.
+"""What two records say about one number, as a trial that `holm_test` can decide, or why they say nothing.
 
 From samples.csv where there is one: ratios of totals over prompts, paired by prompt where both runs had the same
 prompts. Else from the interval in results.csv, by the normal approximation on the log scale. A number that has neither
@@ -52,10 +52,10 @@ def _from_totals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
     metric = METRICS[criterion.metric]
     runs = tuple(estimate(metric, _arrays(base), _arrays(new), paired) for base, new in totals)
     whole = estimate(metric, _arrays(pooled[0]), _arrays(pooled[1]), paired)
-    if whole.base == 0 or whole.new == 0:  # it has no logarithm, but no noise to hide behind either
+    if whole.base == 0 or whole.new == 0:  # it has no logarithm, but no noise either
         return Trial(criterion, noiseless(whole.base, whole.new), tuple(noiseless(run.base, run.new) for run in runs))
     if not math.isfinite(whole.log) or math.isnan(whole.error):
-        return f"{criterion.metric} hangs on a single prompt, or lacks a time"
+        return f"{criterion.metric} depends on a single prompt, or lacks a time"
     return Trial(criterion, whole, runs)
 
 

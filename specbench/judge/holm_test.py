@@ -1,12 +1,12 @@
-"""The test behind `compare`: has a number become worse by more than a margin, and by more than chance?
+"""The test that `compare` uses: has a number become worse by more than a margin, and by more than chance?
 
-Knows totals per prompt, margins and levels; must not know files, cells or how a verdict looks. numpy and scipy only.
+Knows totals per prompt, margins and confidence levels; must not know files, cells or how a decision is shown.
 
 A metric is a ratio of totals over prompts, and what is judged is log(new ÷ base). Its error is the delete-one jackknife
 over prompts (both runs lose the same prompt where they are paired), with Student's t on n − 1 degrees of freedom. Two
-runs of one commit can differ by more than their prompts tell (clock, neighbours, memory layout); no interval over
-prompts sees that, so a change must also exceed a margin, and where NEW was run again every run must show it.
-What false alarms and what detection come out of this: `tests/benchmarks/gate.py`.
+runs of one commit can differ by more than the spread of their prompts (clock, neighbours, memory layout), which no
+interval over prompts sees. So a change must also exceed a margin, and where NEW was run again every run must show it.
+Rates of false alarms and of detection: `tests/benchmarks/gate.py`.
 """
 
 import math
@@ -20,7 +20,7 @@ from scipy.stats import t as student
 
 Outcome = Literal["ok", "better", "REGRESSION", "inconclusive", "not comparable", "not judged"]
 Totals = Mapping[str, NDArray[np.float64]]  # column of samples.csv → one total per prompt
-POWER = 0.95  # how often the smallest visible effect would be seen
+POWER = 0.95  # how often the smallest visible effect is detected
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def decide(trials: Sequence[Trial], level: float) -> list[Decision]:
 
 
 def chance(log: float, found: Estimate) -> float:
-    """One-sided p of a change this large or larger where there is none."""
+    """One-sided p of a change this large or larger where nothing changed."""
     if found.error == 0:
         return 0.0 if log > 0 else 1.0
     return float(student.sf(log / found.error, found.df))

@@ -1,4 +1,4 @@
-"""Which cells of several runs are the same question, and what to call them in a table.
+"""Which cells of several runs are the same question, and how they are named in a table.
 
 Knows the settings that make up a question; must not know numbers.
 """

@@ -14,7 +14,7 @@ from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, t
 from specbench.wording import Row, clean, counted, number_in, text_in
 
 MEASURING = {"run", "sweep-k", "sweep"}
-LONGEST = 800  # characters of a command that is shown: one that were cut would be another command
+LONGEST = 800  # characters of a command that is shown: a truncated one would be another command
 
 
 def with_command(rows: Sequence[Row], command: str) -> list[Row]:
@@ -23,7 +23,7 @@ def with_command(rows: Sequence[Row], command: str) -> list[Row]:
 
 
 def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
-    """What keeps the cells that carry an answer, the best one first, from making it a plain one."""
+    """Why the cells that carry an answer, the best one first, make it only a provisional one."""
     return tuple(doubt for doubt in (few_prompts(carrying), few_draws(carrying), under_load(carrying)) if doubt)
 
 
@@ -38,7 +38,7 @@ def few_prompts(carrying: Sequence[Candidate]) -> str:
 
 
 def few_draws(carrying: Sequence[Candidate]) -> str:
-    """Where every prompt is a draw of its own, their number says it."""
+    """Fewer draws than prompts; where every prompt is its own draw, `few_prompts` says it."""
     least = min(carrying, key=lambda c: c.draws)
     few = least.draws < FEWEST and least.draws != least.prompts
     return f"on an interval over {counted(least.draws, 'turn')}, fewer than {FEWEST}" if few else ""
@@ -53,7 +53,7 @@ def under_load(carrying: Sequence[Candidate]) -> str:
 
 
 def more_prompts(best: Candidate) -> int | None:
-    """How many more would make the interval exclude 1 if the speedup stays; None where nobody can say."""
+    """How many more would make the interval exclude 1 if the speedup stays; None where it cannot be predicted."""
     if best.draws < FEWEST:
         return None
     enough = to_settle(best.interval, best.draws)
@@ -64,14 +64,14 @@ def more_prompts(best: Candidate) -> int | None:
 
 
 def least_prompts(batch: int) -> int:
-    """From how many prompts on an interval is worth something: prompts that are decoded together are one draw."""
+    """The number of prompts from which an interval is meaningful: prompts decoded together are one draw."""
     return max(ENOUGH, FEWEST * batch)
 
 
 def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[str, str]:
     """How to settle the answer, in words, and as a command to copy where that of the run is known; empty if settled.
 
-    `promise`: what can be expected of it, the first words.
+    `promise`: the first words, what can be expected of it.
     """
     least = min(carrying, key=lambda c: c.prompts)
     prompts = max(least_prompts(int(number_in(least.row, "batch") or 1)), least.prompts + (more or 0))
@@ -110,14 +110,14 @@ def stopped(row: Row) -> bool:
     if limit:
         if prompts >= limit:
             return True
-    elif text_in(row, "dataset").partition(":")[0] in LONG:  # of these there are as many as one asks for
+    elif text_in(row, "dataset").partition(":")[0] in LONG:  # these sets are as large as asked for
         return True
     bounds = (number_in(row, name) or math.nan for name in ("speedup", "speedup_low", "speedup_high"))
     return goal > 0 and prompts >= ENOUGH and half_width(Interval(*bounds)) <= goal
 
 
 def repeated(command: str, limit: int | None = None, ends_early: bool = False) -> str:
-    """The command line with another limit (None: as it is); empty where it is not one that can be given again.
+    """The command line with another limit (None: as it is); empty where it cannot be repeated.
 
     `ends_early`: `--until-ci` would end it where it ended before, so it is left out.
     """

@@ -24,7 +24,7 @@ Leaning = Literal["YES", "NO"]
 ASKED = tuple(setting.column for setting in part("question", RunSpec))
 QUESTION = ("schema_version", *ASKED, "device_name", "fingerprint", "prompts_sha256")
 FLAT = 0.01
-SYNTHETIC = "says what this engine makes of that acceptance, not what the pair accepts"
+SYNTHETIC = "shows what this engine makes of that acceptance, not what the pair accepts"
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,11 @@ class Recommendation:
 
 
 def recommend(rows: Sequence[Row]) -> list[Recommendation]:
-    """One verdict for every pair, data set and law among the rows of results.csv, in their order.
+    """One answer for every pair, data set and distribution among the rows of results.csv, in their order.
 
     YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Either is PROVISIONAL on
-    few prompts or a busy machine. Else, and whatever came of synthetic acceptance, UNCLEAR. Cells that failed or are
+    few prompts or a busy machine. UNCLEAR otherwise, and always
+    for synthetic acceptance. Cells that failed or are
     not lossless are never recommended, and are named.
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
@@ -120,14 +121,16 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
 def _leaning(found: Sequence[Candidate]) -> tuple[Candidate | None, Leaning | None]:
     """The best candidate, and what its interval, or those of all, say."""
     paying = [c for c in found if c.interval.low > 1]
-    settled = [c for c in paying if not doubts([c])]  # one that is sure to pay goes before a faster one that is not
-    unsettled = [c for c in found if not c.interval.high < 1]  # while one of them is open, a slower one is no answer
+    settled = [c for c in paying if not doubts([c])]  # one that surely pays is preferred to a faster one that may not
+    unsettled = [
+        c for c in found if not c.interval.high < 1
+    ]  # while one of them is open, a slower one is not the answer
     best = max(settled or paying or unsettled or found, key=lambda c: c.interval.value, default=None)
     return best, "YES" if paying else "NO" if found and not unsettled else None
 
 
 def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str, Any]:
-    """The answer that some cells carry, the best one first, why it is no plain one, and what would settle it."""
+    """The answer that some cells carry, the best one first, why it is provisional, and what would settle it."""
     reasons = doubts(carrying) if carrying else ()
     more = more_prompts(carrying[0]) if carrying and not leaning else None
     promise = "settle it" if leaning or more else "measure again"
@@ -144,7 +147,7 @@ def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str,
 
 
 def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, Any]:
-    """What a verdict says of the best candidate."""
+    """The fields about the best candidate."""
     row: Row = best.row if best else {}
     columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
                "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "break_even_alpha": "c"}  # fmt: skip
@@ -168,7 +171,7 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
 
 
 def _near(best: Candidate, found: Sequence[Candidate]) -> str:
-    """The lookaheads of the best method whose speedup is within 1 % of the best: one is as good as the other."""
+    """The lookaheads of the best method whose speedup is within 1 % of the best."""
     same = [c for c in found if c.constant and c.row.get("method") == best.row.get("method")]
     floor = (1 - FLAT) * best.interval.value
     return ranges(sorted({c.k for c in same if c.interval.value >= floor}))
@@ -188,11 +191,11 @@ def _pair(row: Row) -> tuple[str, ...]:
 
 
 def _gaps(rows: Sequence[Row]) -> tuple[str, ...]:
-    """What the rows of a pair say nothing about."""
+    """What the rows of a pair do not cover."""
 
     def known(column: str) -> str:
-        told = (text_in(row, column).removesuffix(".0") for row in rows)
-        return ", ".join(dict.fromkeys(value for value in told if value))
+        values = (text_in(row, column).removesuffix(".0") for row in rows)
+        return ", ".join(dict.fromkeys(value for value in values if value))
 
     others = {"temperatures": "temperature", "data sets": "dataset", "devices": "device_name"}
     named = {what: values for what, column in others.items() if (values := known(column))}

@@ -1,4 +1,4 @@
-"""Whether the tables of a run's folder are what its journal renders: `verdict` and `compare` believe no others.
+"""Whether the tables of a run's folder are what its journal renders; commands that read tables refuse any others.
 
 Knows rows and their text; must not know what a column means.
 """
@@ -26,11 +26,11 @@ def audited(path: Path, *, samples: bool) -> Run:
     results = read_table(run, RESULTS)
     there = {row.get("cell", "") for row in results}
     cells = [cell for cell in run.cells if cell.spec.key in there or cell.spec.key in run.ended]
-    behind = {row.get("cell", "") for row in results if row.get("status") in UNFINISHED}
-    check_table(run, RESULTS, results, [cell.row() for cell in cells], behind)
+    older = {row.get("cell", "") for row in results if row.get("status") in UNFINISHED}
+    check_table(run, RESULTS, results, [cell.row() for cell in cells], older)
     if samples:
         rows = [row for cell in cells for row in cell.sample_rows()]
-        check_table(run, SAMPLES, read_table(run, SAMPLES), rows, behind)
+        check_table(run, SAMPLES, read_table(run, SAMPLES), rows, older)
     return run
 
 
@@ -38,7 +38,7 @@ def check_journal(path: Path) -> None:
     """UsageError that names the table which may be given instead where there is no journal."""
     if not (path / journal.FILE).is_file():
         raise UsageError(
-            f"{clean_path(path)} has no {journal.FILE}, which would tell whether its tables were edited: give "
+            f"{clean_path(path)} has no {journal.FILE}, which its tables could be checked against: give "
             f"{clean_path(path / RESULTS)} by itself to have it read unverified"
         )
 
@@ -57,14 +57,14 @@ def resume_command(run: Run) -> str:
 
 
 def read_table(run: Run, name: str) -> list[dict[str, str]]:
-    """The rows of a table of the run; UsageError where there is none."""
+    """The rows of a table of the run; UsageError where there is no such table."""
     file = run.path / name
     try:
         return read_csv(file)
     except FileNotFoundError:
         raise UsageError(
-            f"{clean_path(run.path)} has no {name}: the run was cut off before a cell had ended, or somebody took it "
-            f"away; {resume_command(run)} goes on and renders it"
+            f"{clean_path(run.path)} has no {name}: the run was cut off before a cell had ended, or the "
+            f"table was removed; {resume_command(run)} goes on and renders it"
         ) from None
     except (OSError, ValueError, csv.Error) as error:
         said = first_line(error)
@@ -73,19 +73,19 @@ def read_table(run: Run, name: str) -> list[dict[str, str]]:
         ) from error
 
 
-def check_table(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Row], behind: Collection[str]) -> None:
+def check_table(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Row], older: Collection[str]) -> None:
     """UsageError, naming the first difference, where a table is not what the journal renders.
 
-    `behind` are the cells whose rows may be older than the journal: those of a run that was killed twice. Nobody is
-    said to have edited them, nor a row that is not there yet.
+    `older` are the cells whose rows may be older than the journal, as in a run that was killed twice: they, and rows
+    that are not there yet, are not said to be edited.
     """
     ours, theirs = by_cell(rendered), by_cell(found)
     for key in dict.fromkeys((*ours, *theirs)):
         rows = theirs.get(key, [])
         if said := difference(rows, ours.get(key, [])):
-            older = "it is older than the journal, or " if key in behind or not rows else ""
+            stale = "it is older than the journal, or " if key in older or not rows else ""
             raise UsageError(
-                f"{clean_path(run.path / name)}: {said} (cell {clean(key, 20)}): {older}it was edited, damaged or "
+                f"{clean_path(run.path / name)}: {said} (cell {clean(key, 20)}): {stale}it was edited, damaged or "
                 f"rendered by another version; {resume_command(run)} renders it anew"
             )
 
@@ -107,7 +107,7 @@ def difference(found: Sequence[Row], rendered: Sequence[Row]) -> str | None:
 
 
 def agrees(text: Any, value: Any) -> bool:
-    """Whether a cell of a table is a value: numbers but for their last digits, texts to the letter."""
+    """Whether a cell of a table is a value: numbers except for their last digits, texts to the letter."""
     written = csv_cell(value)
     if isinstance(written, float):
         try:

@@ -1,4 +1,4 @@
-"""What calibrate has measured, and what follows from it: v, c, the free width, the K to choose for an α.
+"""What `specbench calibrate` measured, and what follows from it: v, c, the free width, the best K for an α.
 
 Knows milliseconds and formulas; must not know models or clocks.
 """
@@ -77,7 +77,7 @@ class AtContext:
         return max(p.width for p in self.target if not dear or p.width < dear[0])
 
     def summary(self) -> dict[str, Any]:
-        """One row of what follows at this length, whatever α is."""
+        """One row of what follows at this length, independent of α."""
         costs = self.costs()
         return {
             "context": self.context,
@@ -92,7 +92,7 @@ class AtContext:
         }
 
     def choices(self) -> list[dict[str, Any]]:
-        """The K that theory chooses for a range of α, with the speedup it predicts; K 0 where none pays."""
+        """The K that theory chooses for a range of α, with the speedup it predicts; K = 0 where no K pays."""
         rounds, found = self.rounds(), []
         for alpha in ALPHAS:
             k, speedup = optimum.best_k_of(alpha, rounds)

@@ -1,4 +1,4 @@
-"""What machine and which versions a number came from. An allow-list: nothing of the environment is stored wholesale."""
+"""The machine and the versions that a number came from, by an allow-list: nothing else of the environment is kept."""
 
 import hashlib
 import json
@@ -43,8 +43,8 @@ def environment(device: Any) -> dict[str, Any]:
 
 def fingerprint(found: Mapping[str, Any]) -> str:
     """Twelve hex digits that are equal on machines whose absolute times may be compared."""
-    told = {name: found.get(name) for name in MACHINE}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+    machine = {name: found.get(name) for name in MACHINE}
+    return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load_average() -> float | None:
@@ -60,7 +60,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str:
-    """The processor's model name where the system tells it."""
+    """The processor's model name where the system says."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -70,7 +70,7 @@ def _cpu() -> str:
 
 
 def command_line() -> str:
-    """What was typed, but for credentials."""
+    """The command line of this process without its credentials."""
     return shlex.join(["specbench", *map(redact, sys.argv[1:])])
 
 

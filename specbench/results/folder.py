@@ -1,7 +1,7 @@
 """What a run leaves behind: a folder with run.json, the journal, and the tables rendered from what was measured.
 
 run.json is written before anything is measured, the journal gets one fsynced line per finished prompt, and every
-table is replaced atomically, so that whatever ends the run loses no finished measurement.
+table is replaced atomically, so that no finished measurement is lost, whatever ends the run.
 """
 
 import json
@@ -68,7 +68,7 @@ class RunFolder:
         """The folder of a run that was cut off, with the cells that its journal holds."""
         read_run(path)  # says what is wrong with it before a lock file is made
         folder = cls(path)
-        for cell in read_run(path).cells:  # nobody else writes any more
+        for cell in read_run(path).cells:  # the lock is held: no other process writes now
             folder._keep(cell)
             if cell.resolved or cell.status != "skipped":  # else its pair was not even loaded: it begins anew
                 folder.past[cell.spec] = cell
@@ -76,7 +76,7 @@ class RunFolder:
         return folder
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        """Note which cells begin and what their names stand for; those of a continued run are noted already."""
+        """Record which cells begin and what their names stand for; those of a resumed run are recorded already."""
         for cell in cells:
             if cell.spec not in self._begun:
                 self._write({"begin": begin_line(cell.spec, cell.resolved)})
@@ -90,7 +90,7 @@ class RunFolder:
         self._write({"turn": turn_line(samples)})
 
     def end(self, cell: Cell) -> None:
-        """Append how a cell ended, and render the tables with it: a later cell may take hours, or the process."""
+        """Append how a cell ended, and render the tables with it: a later cell may run for hours, or crash."""
         self.begin([cell], 0)
         self._write({"end": end_line(cell)})
         self._keep(cell)
@@ -118,7 +118,7 @@ class RunFolder:
         self._rendered = True
 
     def close(self) -> None:
-        """Render what an interrupt may have kept from the tables and let others write; a folder without cells goes."""
+        """Render what an interrupt kept from the tables, and let others write; a folder without cells is removed."""
         try:
             if not self._rendered:
                 self.render()
@@ -144,7 +144,7 @@ def make_folder(parent: Path, name: str) -> Path:
 
 @contextmanager
 def writing_to(place: Path) -> Iterator[None]:
-    """A full disk or a folder that cannot be written is told in one line."""
+    """Turns a full disk or a folder that cannot be written into a UsageError of one line."""
     try:
         yield
     except OSError as error:

@@ -34,7 +34,9 @@ class Journal:
         line = encode(body)
         try:
             written = os.write(self._file, line)
-            if written < len(line):  # the disk is full: the next write would say so, after gluing itself to this one
+            if written < len(
+                line
+            ):  # the disk is full: the next write would fail, after being appended to this part of a line
                 raise OSError(28, "No space left on device")
             os.fsync(self._file)
         except OSError:
@@ -43,7 +45,7 @@ class Journal:
         self._end += len(line)
 
     def close(self) -> None:
-        """Let go of the file; a second call does nothing."""
+        """Close the file; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
@@ -56,7 +58,7 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def read_bodies(path: Path) -> list[dict[str, Any]]:
-    """The bodies of all whole lines. UsageError if a line before the last one is damaged: then nothing here is sure."""
+    """The bodies of all whole lines. UsageError if a line before the last one is damaged: then none can be trusted."""
     try:
         return [body for _, body in _sound(path)]
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Turns as lines of the journal: every arm's decode of its prompts, the shared baseline stored once. There and back.
+"""Turns as lines of the journal, and back: every arm's decode of its prompts, the shared baseline stored once.
 
-Knows the fields of samples and traces; must not know files. A line that cannot be true is refused with a ValueError,
+Knows the fields of samples and traces; must not know files. An impossible line is refused with a ValueError,
 KeyError, TypeError or the like.
 """
 

@@ -1,4 +1,4 @@
-"""What is known of the output of a cell beside the baseline's, as data. Knows no texts and no models."""
+"""How the output of a cell compares with the baseline's, as data. Knows no texts and no models."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +10,8 @@ Agreement = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"]
 class Losslessness:
     """`lossless` is identical, numeric, MISMATCH, not compared (sampled output differs by chance), or lossy.
 
-    lossy: sampled by a rule that is not lossless; how far it goes is the column law_distance.
+    lossy: sampled by a rule that is not lossless; the column law_distance says how far its distribution is off. The
+    names of the fields are keys of the journal.
     """
 
     verdict: Agreement = "not compared"

@@ -1,6 +1,6 @@
-"""Nests of speculations in numbers: acceptance and costs of every level, and what a draft should cost by them.
+"""The numbers of nested speculation: acceptance and costs of every level, and what a draft should cost by them.
 
-Knows traces and formulas; must not know tables or files. Level 1 is the cell itself, level 2 what drafts for it.
+Knows traces and formulas; must not know tables or files. Level 1 is the cell itself, level 2 drafts for it.
 """
 
 import math
@@ -17,9 +17,9 @@ LEG = "draft/leg"  # the span of the drafters of a relay
 
 @dataclass(frozen=True)
 class InnerLevel:
-    """A level inside a nest over all samples; its costs are in baseline steps.
+    """One inner level of a nest over all samples; costs are in baseline steps.
 
-    c = seconds per token that was drafted for it, v = a pass of its model, both NaN where an engine tells no phases.
+    c = seconds per token that was drafted for it, v = a pass of its model, both NaN where the engine reports no phases.
     """
 
     counts: LevelCounts
@@ -38,11 +38,11 @@ class InnerLevel:
 
 
 def inner_levels(traces: Sequence[Trace], step: float) -> list[InnerLevel]:
-    """Levels 2, 3, … of a nest; none of other methods. step: seconds of a baseline step."""
+    """Levels 2, 3, … of a nest; empty for other methods. step: seconds of a baseline step."""
     found = []
-    for place, counts in enumerate(level_counts([r for trace in traces for r in trace.rounds]), start=1):
+    for depth, counts in enumerate(level_counts([r for trace in traces for r in trace.rounds]), start=1):
         # a part that drafts reports its phases as parts of the draft of the level above (see `timing`)
-        draft, verify = (span_seconds(traces, "draft/" * place + phase) for phase in ("draft", "verify"))
+        draft, verify = (span_seconds(traces, "draft/" * depth + phase) for phase in ("draft", "verify"))
         found.append(
             InnerLevel(counts, ratio(ratio(draft, counts.drafted), step), ratio(ratio(verify, counts.rounds), step))
         )
@@ -51,8 +51,8 @@ def inner_levels(traces: Sequence[Trace], step: float) -> list[InnerLevel]:
 
 def span_seconds(traces: Sequence[Trace], span: str) -> float:
     """All seconds of a span; NaN where no trace has it."""
-    told = [trace.spans[span] for trace in traces if span in trace.spans]
-    return math.fsum(told) if told else math.nan
+    found = [trace.spans[span] for trace in traces if span in trace.spans]
+    return math.fsum(found) if found else math.nan
 
 
 def level_columns(found: Sequence[InnerLevel]) -> dict[str, float]:
@@ -70,7 +70,7 @@ def round_row(counts: RoundCounts) -> dict[str, Any]:
 def draft_costs(
     found: Sequence[InnerLevel], traces: Sequence[Trace], step: float, lookahead: int | None = None
 ) -> tuple[float, ...] | None:
-    """What drafts of 0, 1, … tokens cost by the formulas of nests and relays (see `theory_levels`), in steps.
+    """What drafts of 0, 1, … tokens cost by the formulas of nests and relays (see `theory.levels`), in steps.
 
     As many as the longest draft has, or `lookahead`. The nest drafts first; what it did not emit came from other legs
     of a relay, each token at their mean cost. None where there are no levels, or not all of their numbers are known.
@@ -122,5 +122,5 @@ def steady(traces: Sequence[Trace], lookahead: int | None) -> int | None:
 
 
 def relayed(traces: Sequence[Trace]) -> bool:
-    """Whether drafts came from several drafters one behind the other, each with an acceptance of its own."""
+    """Whether drafts came from several drafters one after the other, each with its own acceptance."""
     return any(LEG in trace.spans for trace in traces)

@@ -1,13 +1,13 @@
-"""What the machine did while it was measured: outliers, drift, two kinds of times, load. It changes no number.
+"""What the machine did during the measurement: outliers, drift, two groups of times, load. It changes no number.
 
 Knows seconds, rounds and turns of samples; must not know how they are shown. Everything is judged on the logarithm of
 seconds per round (a round of the baseline is one token), because a round costs the same whatever was accepted in it.
 
-When a warning is given, and how often times of one law caused it (10 to 164 values, normal, lognormal and with heavy
-tails, standard deviation 5 and 20 %; `python -m tests.benchmarks.coverage`):
+When a warning is given, and how often times of a single distribution caused it (10 to 164 values, normal, lognormal and
+with heavy tails, standard deviation 5 and 20 %; `python -m tests.benchmarks.coverage`):
 
     drift         3 % or more from the first to the last turn, and p below 0.01 (Kendall)      at most 0.012
-    bimodality    Sarle's coefficient above 0.6 (a uniform law has 0.556, two points have 1)   at most 0.004
+    bimodality    Sarle's coefficient above 0.6 (uniform has 0.556, two points have 1)         at most 0.004
     outliers      more than three samples, and more than one in four, beyond Tukey's fences    0.04 at 10, 0.003 from 40
     load          more than one process beyond the threads of this run                         not simulated
 
@@ -176,7 +176,7 @@ def busy(load: float | None, threads: float | None) -> bool:
 
 
 def _logs(values: Sequence[float] | Numbers) -> Numbers:
-    """Logarithms; NaN for what is no time (zero, negative, NaN, infinite)."""
+    """Logarithms; NaN for values that are not times (zero, negative, NaN, infinite)."""
     numbers = np.asarray(values, dtype=float)
     good = np.isfinite(numbers) & (numbers > 0)
     return np.where(good, np.log(np.where(good, numbers, 1.0)), math.nan)
@@ -184,7 +184,9 @@ def _logs(values: Sequence[float] | Numbers) -> Numbers:
 
 def _slope(logs: Numbers, where: NDArray[Any]) -> float:
     """The median of the slopes of all pairs (Theil and Sen)."""
-    with np.errstate(invalid="ignore"):  # of an interval of the slope that nobody asked for, where values are equal
+    with np.errstate(
+        invalid="ignore"
+    ):  # raised for the interval of the slope, which is not used, where values are equal
         return float(stats.theilslopes(logs, where).slope)
 
 

@@ -1,4 +1,4 @@
-"""What a decode can have been: numbers that no clock and no loop can give are no measurement, whatever their checksum.
+"""Which traces a decode can have left: numbers that no clock and no loop can produce are refused.
 
 Knows traces and counts; must not know files.
 """
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 
-ROUNDING = 0.01  # a sum of probabilities in a short dtype may be that much above 1
+ROUNDING = 0.01  # by how much a sum of probabilities in a low-precision dtype may exceed 1
 
 
 def possible(trace: Trace) -> Trace:
-    """The trace; ValueError, saying what is impossible about it."""
+    """The trace itself; ValueError, saying what is impossible about it."""
     check_seconds(trace)
     for one in trace.rounds:
         check_counts(one)
@@ -45,7 +45,7 @@ def check_counts(one: RoundCounts | LevelCounts) -> None:
 
 
 def check_round(one: RoundCounts) -> None:
-    """A round emits what it accepted and one token more, fewer where the text ends; never none."""
+    """A round emits what it accepted and one token more, fewer where the sequence ends; at least one."""
     if not 1 <= one.emitted <= one.accepted + 1:
         raise ValueError(f"a round with {one.emitted} emitted tokens, {one.accepted} of them accepted")
     if type(one.surplus) is not int or not 0 <= one.surplus <= one.drafted - one.tested:
@@ -55,4 +55,4 @@ def check_round(one: RoundCounts) -> None:
     if len(one.overlap) != one.tested:
         raise ValueError(f"a round with {one.tested} tested tokens and {len(one.overlap)} chances of acceptance")
     if one.nodes < 0 or not 0 <= one.distance < math.inf:
-        raise ValueError(f"a round with {one.nodes} nodes, a distance of {one.distance} from the law")
+        raise ValueError(f"a round with {one.nodes} nodes, a distance of {one.distance} from the target's distribution")

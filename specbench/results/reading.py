@@ -1,6 +1,6 @@
-"""A run as its folder tells it, run.json and the journal, believed only where both can be true.
+"""A run as its folder holds it: run.json and the journal, refused where they contradict each other.
 
-Knows what the files of a run have in common; must not know how they are written or what is made of them.
+Knows what the files of a run have in common; must not know how they are written or what is computed from them.
 """
 
 import csv
@@ -20,14 +20,14 @@ from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import clean, first_line
 
 DESCRIPTION, RESULTS, SAMPLES = "run.json", "results.csv", "samples.csv"
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)  # what a wrong line leads to
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)  # what a wrong line raises
 
 
 @dataclass(frozen=True)
 class Run:
-    """A folder as its journal tells it: the cells that were asked for, and those that have begun.
+    """A run: the cells that were asked for, and those that have begun.
 
-    `ended` are the keys of those whose end stands in the journal.
+    ended: the keys of the cells whose end is in the journal.
     """
 
     path: Path
@@ -38,17 +38,19 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """A run from its folder. UsageError if it is none, damaged, impossible, or written with other columns."""
+    """A run from its folder. UsageError if it is not a run, damaged, impossible, or has other columns."""
     description = read_description(path)
     specs = specs_in(description, path)
-    told = JournalState()
+    state = JournalState()
     for place, line in numbered(path / journal.FILE):
         try:
-            told.add(line)
+            state.add(line)
         except DAMAGE as error:
-            said = first_line(error)
-            raise UsageError(f"{place}: a line that this specbench did not write ({said}): start a new run") from error
-    run = Run(path, description, specs, told.cells(), frozenset(told.ended))
+            reason = first_line(error)
+            raise UsageError(
+                f"{place}: a line that this specbench did not write ({reason}): start a new run"
+            ) from error
+    run = Run(path, description, specs, state.cells(), frozenset(state.ended))
     check_listed(run)
     check_lost(run)
     return run
@@ -90,14 +92,14 @@ def numbered(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @dataclass
 class JournalState:
-    """What the lines of a journal have told so far, by the keys of the cells."""
+    """What the lines of a journal have said so far, by the keys of the cells."""
 
     begun: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     turns: dict[str, list[Sequence[Sample]]] = field(default_factory=dict)
     ended: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take in a line; one of `DAMAGE` where it is none of a run, or cannot follow those before."""
+        """Add a line; one of `DAMAGE` where it is not one of a run, or cannot follow the lines before it."""
         if "begin" in line:
             key = RunSpec(**line["begin"]["spec"]).key
             self.begun[key] = line["begin"]
@@ -143,7 +145,7 @@ def check_lost(run: Run) -> None:
 
 
 def rows_of(table: Path) -> list[dict[str, str]]:
-    """The rows of a table; none where there is none, or none that can be read: `audit` says so where it matters."""
+    """The rows of a table; empty where it cannot be read: `audit` says so where it matters."""
     try:
         return read_csv(table)
     except (OSError, ValueError, csv.Error):

@@ -1,11 +1,11 @@
-"""Intervals over prompts. Tokens of one prompt depend on each other, so a prompt is one draw and a token is none.
+"""Intervals over prompts. Tokens of one prompt depend on each other, so the draws are prompts, not tokens.
 
 Knows numbers only. Every interval here is that of a ratio of totals, from the delete-one jackknife over the prompts:
 the error of the logarithm of the ratio, times the quantile of Student's t with one degree of freedom less than there
 are prompts (Miller, "The jackknife - a review", Biometrika 61, 1974). It needs no random numbers.
 
-Why not a bootstrap: it covers less than it says where prompts are few, and twenty prompts are few. How often the 95 %
-intervals held the truth (`python -m tests.benchmarks.coverage`; standard errors 0.005, of a bootstrap 0.01)::
+Why not a bootstrap: it undercovers where prompts are few, and twenty prompts are few. How often the 95 %
+intervals covered the truth (`python -m tests.benchmarks.coverage`; standard errors 0.005, of a bootstrap 0.01)::
 
                                   jackknife with t        percentile bootstrap    BCa bootstrap
     prompts                       10    20    40    164   10    20    40    164   10    20    40    164
@@ -15,7 +15,7 @@ intervals held the truth (`python -m tests.benchmarks.coverage`; standard errors
       3 % of prompts 1.5× slower  .940  .931  .931  .945  .872  .906  .918  .934  .850  .898  .908  .940
     α 0.7, sd 0.1 of prompts      .953  .952  .960  .947  .898  .902  .934  .940  .894  .898  .942  .950
 
-An interval that takes tokens for independent draws (binomial) holds the last one in 57 to 59 of a hundred runs.
+An interval that treats tokens as independent draws (binomial) covers the last one in 57 to 59 of a hundred runs.
 """
 
 import math
@@ -43,7 +43,7 @@ class Interval:
 
 
 def ratio_of_totals(parts: Sequence[float], wholes: Sequence[float], at_most: float = math.inf) -> Interval:
-    """Σ parts ÷ Σ wholes over prompts; `at_most` is the largest value that makes sense (1 for a share such as α)."""
+    """Σ parts ÷ Σ wholes over prompts; `at_most` is the largest possible value (1 for a share such as α)."""
     value = metrics.ratio(math.fsum(parts), math.fsum(wholes))
     found = _interval(value, (parts, wholes), (1, -1))
     return Interval(*(min(bound, at_most) for bound in (found.value, found.low, found.high)))
@@ -58,7 +58,7 @@ def speedup_interval(
 
 
 def geomean(ratios: Sequence[float]) -> float:
-    """The geometric mean; NaN where there is no ratio, or one that is no positive number."""
+    """The geometric mean; NaN without ratios, or where one is not positive."""
     if not ratios or not all(r > 0 for r in ratios):
         return math.nan
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
@@ -75,7 +75,7 @@ def log_error(interval: Interval, prompts: int) -> float:
 
 
 def needed(interval: Interval, prompts: int, goal: float) -> int | None:
-    """How many prompts in all would narrow the relative half width to `goal`; None if there is no interval."""
+    """How many prompts in all would narrow the relative half width to `goal`; None without an interval."""
     return _prompts_for(math.asinh(goal), interval, prompts)
 
 
@@ -85,9 +85,9 @@ def to_settle(interval: Interval, prompts: int) -> int | None:
 
 
 def widened(interval: Interval, comparisons: int) -> Interval:
-    """The interval at the level that holds for the best of so many (Bonferroni), by the normal law of the logarithm.
+    """The interval at the level that holds for the best of so many (Bonferroni), by a normal approximation of the log.
 
-    Who reports the best of several K has looked several times, and the best look was partly luck.
+    The best of several K was chosen after looking several times, and is partly luck.
     """
     wider = float(ndtri(1 - (1 - LEVEL) / 2 / max(comparisons, 1)) / ndtri((1 + LEVEL) / 2))
     if not (interval.value > 0 and interval.low > 0 and math.isfinite(interval.high)):
@@ -133,6 +133,6 @@ def _prompts_for(half: float, interval: Interval, prompts: int) -> int | None:
     if not (half > 0 and math.isfinite(spread)):
         return None
     enough = max(2, math.ceil((ndtri((1 + LEVEL) / 2) * spread / half) ** 2))
-    while _student(enough) * spread > half * math.sqrt(enough):  # a few steps: t is wider than the normal law
+    while _student(enough) * spread > half * math.sqrt(enough):  # a few steps: t is wider than the normal distribution
         enough += 1
     return enough

@@ -1,6 +1,6 @@
 """A decode token by token as data, and as a JSON file.
 
-Knows kinds of tokens, probabilities as numbers and the file; must not know models, tokenizers or how a trace is shown.
+Knows kinds of tokens, probabilities and the file; must not know models, tokenizers or how a trace is shown.
 """
 
 import json
@@ -31,9 +31,9 @@ EMITTED = frozenset({"accepted", "correction", "bonus"})
 class TracedToken:
     """One drafted or emitted token.
 
-    text: what it adds to the text before it; partial: its bytes in hexadecimal where they only begin or continue a
-    character, which the token that completes it has as its text. p: its probability under the model that judges. q: its
-    probability under the law that was drafted from at this place; None where nothing was drafted.
+    text: what it adds to the sequence; partial: its bytes in hexadecimal where they only begin or continue a character,
+    which is then the text of the token that completes it. p: its probability under the model that judges. q: its
+    probability under the distribution that was drafted from at this position; None where nothing was drafted.
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ class TracedRound:
 
 @dataclass(frozen=True)
 class TokenView:
-    """One decode of one prompt. It holds no seconds: a decode that is looked at is no measurement."""
+    """One decode of one prompt. It holds no seconds: a traced decode is not a measurement."""
 
     prompt: str
     settings: Mapping[str, Setting]
@@ -84,7 +84,7 @@ def from_json(text: str | bytes) -> TokenView:
 
 
 def read_trace(path: Path) -> TokenView:
-    """The view in a file; UsageError if it holds none."""
+    """The view in a file; UsageError if it holds anything else."""
     try:
         return from_json(path.read_bytes())
     except OSError as error:
@@ -92,5 +92,5 @@ def read_trace(path: Path) -> TokenView:
     except (ValueError, RecursionError) as error:
         reason = "wrong fields" if isinstance(error, ValidationError) else "not JSON of this version"
         raise UsageError(
-            f"{clean_path(path)} is no trace ({reason}): write one with specbench trace --output"
+            f"{clean_path(path)} is not a trace ({reason}): write one with specbench trace --output"
         ) from error

@@ -1,4 +1,4 @@
-"""Tables and texts as files: cells that nothing runs, files that are there whole or not at all.
+"""Tables and texts as files: cells that no program executes, files that are whole or absent.
 
 Knows CSV and file systems; must not know what a column means.
 """
@@ -42,7 +42,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value as a CSV cell: empty for NaN and nothing, text that no terminal and no spreadsheet would run."""
+    """A value as a CSV cell: empty for NaN and None; text that no terminal and no spreadsheet executes."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if not isinstance(value, str):
@@ -59,8 +59,8 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to be written that takes the place of `path` at once, when it is whole and on disk, or not at all."""
-    temporary = path.with_suffix(path.suffix + ".tmp")  # what a kill leaves of it, the next rendering overwrites
+    """A file to be written, which replaces `path` at once when it is whole and on disk, or never."""
+    temporary = path.with_suffix(path.suffix + ".tmp")  # left over by a kill, it is overwritten by the next rendering
     yield temporary
     with temporary.open("rb") as file:
         os.fsync(file.fileno())

@@ -1,6 +1,6 @@
 """A comparison in the formats of other tools: JUnit XML for test reports, JSON for github-action-benchmark.
 
-Knows those formats; must not know how a verdict came about. Names from files of results are hostile.
+Knows those formats; must not know how a finding was reached. Names from files of results are hostile.
 """
 
 import json

@@ -1,7 +1,7 @@
 """How a comparison looks: the rich table of a terminal, Markdown for a job summary, JSON.
 
-Knows rows and verdicts; must not know how they came about. Names come from files of results and are hostile: no
-terminal command, no markup and no link of them gets through.
+Knows rows and verdicts; must not know how they were reached. Names come from files of results and are hostile: no
+terminal command, no markup and no link of theirs gets through.
 """
 
 import json
@@ -96,7 +96,7 @@ def code(text: str) -> str:
 
 
 def as_json(result: Comparison) -> str:
-    """Every row with all its fields; a number that is none is null."""
+    """Every row with all its fields; a number that is not finite is null."""
     rows = [{key: _finite(value) for key, value in asdict(row).items()} for row in result.findings]
     content = {"exit_code": result.code, "summary": summary(result), "rows": rows, "missing": list(result.missing)}
     content["unverified"] = list(result.unverified)

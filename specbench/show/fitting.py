@@ -25,7 +25,7 @@ COMMAND = ": specbench "  # of a line: what a terminal folds by itself can be co
 
 
 def screen(piped: int = PIPED) -> Console:
-    """Stdout: as wide as the terminal, or `piped` columns wide; what it is given is never taken for markup."""
+    """Stdout: as wide as the terminal, or `piped` columns wide; markup in what it prints is not interpreted."""
     return Console(width=None if sys.stdout.isatty() else piped, markup=False, highlight=False)
 
 
@@ -53,7 +53,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Frame:
-    """What borders and padding take: of the first column of a table, and of every further one."""
+    """The width of borders and padding: of the first column of a table, and of every further one."""
 
     first: int
     further: int

@@ -67,7 +67,7 @@ def read_points(path: Path) -> list[dict[str, str]]:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """A JSON object; an empty one where there is none, for the points alone are a report, too."""
+    """A JSON object; empty where there is none, since the points alone make a report."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

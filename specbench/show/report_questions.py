@@ -52,7 +52,7 @@ def key(row: Row) -> tuple[str, ...]:
 def question(
     cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None, apart: Sequence[str]
 ) -> Question:
-    """`apart`: the settings that tell this question from the others on the same data set."""
+    """One question; `apart` are the settings that distinguish it from the others on the same data set."""
     varying = [s for s in SETTINGS if varies(rows, s)]
     best = best_of(cells, rows, found)
     return Question(
@@ -66,14 +66,14 @@ def question(
 
 
 def best_of(cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None) -> tuple[Cell, Row] | None:
-    """The cell that the verdict names; where there is none, the fastest."""
+    """The cell that the verdict names; without a verdict, the fastest."""
     pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(float_in(r, "speedup"))]
     chosen = [p for p in pairs if found and named(p[0].spec) == named(found)]
     return max(chosen or pairs, key=lambda p: p[1]["speedup"], default=None)
 
 
 def named(found: Recommendation | RunSpec) -> tuple[str, str, float | None, int | None]:
-    """What tells the cells of a question apart."""
+    """What distinguishes the cells of a question."""
     return found.method, found.schedule, found.confidence, found.k
 
 
@@ -116,13 +116,13 @@ def setting(row: Row, name: str) -> str:
 
 
 def varies(rows: Sequence[Row], setting: str) -> bool:
-    """Whether a setting tells rows apart; a cell that failed early has nothing resolved, which is no difference."""
+    """Whether rows differ in a setting; a cell that failed early has nothing resolved, which does not count."""
     found = {text_in(row, setting) for row in rows}
     return len(found - {""} if setting.endswith("_resolved") else found) > 1
 
 
 def label(row: Row, rows: Sequence[Row]) -> str:
-    """What tells the cell of a row from the others among `rows`: its lookahead, and the settings that vary."""
+    """What distinguishes the cell of a row among `rows`: its lookahead, and the settings that vary."""
     names = {
         "dataset": short_dataset(text_in(row, "dataset")),
         "method": text_in(row, "method"),

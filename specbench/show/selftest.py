@@ -1,6 +1,6 @@
-"""What a self-test found, as rows: the noise of this machine (the baseline against itself), or lossless output.
+"""The results of a self-test, as rows: the noise of this machine (the baseline against itself), or lossless output.
 
-Knows measured cells; must not know how they came to be measured. Both come from the same runner as every other number.
+Knows measured cells; must not know how they were measured.
 """
 
 import math

@@ -19,7 +19,7 @@ MEANING: dict[Kind, str] = {
     "rejected": "drafted and rejected",
     "correction": "drawn by the target in place of a rejected draft",
     "bonus": "drawn by the target after its drafts were accepted, or where none was made",
-    "unused": "drafted behind a rejected token or an end, never tested",
+    "unused": "drafted after a rejected token or an end, never tested",
 }
 STYLES = {"accepted": "green", "rejected": "red strike", "correction": "bold blue", "bonus": "magenta"}
 STYLES |= {"unused": "dim strike"}
@@ -32,7 +32,7 @@ LONGEST_PROMPT = 600  # characters of the prompt's end that a terminal shows
 
 
 def visible(text: str, breaks: bool = True) -> str:
-    """Text whose controls are seen and do nothing: ⏎ and a line break, ⇥ and a tab, ⟨U+001B⟩."""
+    """Text whose control characters are shown and have no effect: ⏎ and a line break, ⇥ and a tab, ⟨U+001B⟩."""
     return "".join(c if c.isprintable() else _named(c, breaks) for c in text)
 
 
@@ -71,7 +71,7 @@ def counted(view: TokenView) -> Iterator[tuple[Kind, int]]:
 def terminal(view: TokenView, *, marks: bool = False, rounds: bool = False) -> Text:
     """The decoded text in the colours of its tokens, or with `rounds` one line per round, untested drafts included.
 
-    With `marks` every kind can be told without colours, for pipes and NO_COLOR.
+    With `marks` every kind can be recognised without colours, for pipes and NO_COLOR.
     """
     kinds = [(kind, n) for kind, n in counted(view) if rounds or kind != "unused"]
     text = Text.assemble((settings_line(view), "dim"), "\n", summary(view), "\n")
@@ -124,7 +124,7 @@ def fragment(view: TokenView, style: bool = True) -> Markup:
         '{style}<section class="tv"><p class="tv-settings">{settings}</p><p>{summary}</p><p>{legend}</p>'
         '<div class="tv-text"><span class="tv-prompt">{prompt}</span>{tokens}</div>'
         "<details><summary>Round by round</summary><p>p is the probability of a token under the model that judges, q "
-        "under the law that was drafted from at its place; at temperature 0 both are 0 or 1.</p>"
+        "under the distribution that was drafted from at its position; at temperature 0 both are 0 or 1.</p>"
         '<div class="tv-scroll">{table}</div></details></section>\n'
     ).format(
         style=Markup("<style>") + Markup(STYLE) + Markup("</style>") if style else "",

@@ -1,6 +1,6 @@
-"""How a verdict reads: its headline, what settles it, the figures behind it; in a terminal, as Markdown, on a page.
+"""How a verdict reads: its headline, what settles it, the figures it rests on; in a terminal, as Markdown, on a page.
 
-Knows verdicts; must not know how they came about. Names in them come from files of results and are hostile.
+Knows verdicts; must not know how they were reached. Names in them come from files of results and are hostile.
 """
 
 from specbench.judge.settling import least_prompts
@@ -24,7 +24,7 @@ def markdown_sentences(found: Recommendation) -> list[str]:
 
 
 def headline(found: Recommendation) -> str:
-    """The answer in one line, with all that keeps it from being a plain one."""
+    """The answer in one line, with the reasons why it is not a plain one."""
     return " ".join(part for part in (lead(found), why(found)) if part)
 
 
@@ -39,7 +39,7 @@ def why(found: Recommendation) -> str:
 
 
 def details(found: Recommendation) -> list[str]:
-    """The figures behind the answer, what was left out and what was not measured."""
+    """The figures that the answer rests on, what was left out and what was not measured."""
     return [clean(line, LONGEST) for line in (*_figures(found), *_remarks(found)) if line]
 
 
@@ -64,7 +64,7 @@ def _unclear(found: Recommendation) -> str:
     if found.low is None:
         return "there is no interval: measure more prompts"
     if found.more_prompts is None:
-        return "the speedup is 1 as far as can be told"
+        return "the speedup is 1 within what was measured"
     settle = "settles" if found.more_prompts == 1 else "settle"
     return (
         f"it may be faster or slower: about {counted(found.more_prompts, 'more prompt')} {settle} it "
@@ -73,7 +73,7 @@ def _unclear(found: Recommendation) -> str:
 
 
 def _too_few(found: Recommendation, draws: int) -> str:
-    """So few draws promise nothing: what their interval is tomorrow is anybody's guess."""
+    """So few draws promise nothing: their interval may be quite different in the next run."""
     over = counted(draws, "prompt" if draws == found.prompts else "turn")
     enough = least_prompts(found.batch)
     start = f"; start from {enough}" if (found.prompts or 0) < enough else ""

@@ -60,7 +60,7 @@ def test_long_documents_come_from_both_shipped_sets() -> None:
 @pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize("asked", ["", "x", "-3", "0", "1.5", "²"])
 def test_a_length_that_is_none_is_refused(kind: str, asked: str) -> None:
-    assert f"its LENGTH is a number of tokens, as in {kind}:{LENGTH}" in complaint(f"{kind}:{asked}")
+    assert f"its LENGTH must be a number of tokens, as in {kind}:{LENGTH}" in complaint(f"{kind}:{asked}")
 
 
 @pytest.mark.parametrize("kind", LONG)

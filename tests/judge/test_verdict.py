@@ -326,7 +326,7 @@ def test_the_first_line_says_what_to_do() -> None:
     assert first == "UNCLEAR — it may be faster or slower: about 14 more prompts settle it if K = 1 stays at 1.030×"
     assert second == "settle it: the same run with --limit 24"
     assert "10 prompts × 3)" in third
-    assert sentences(only(row(1, 1.0)))[0] == "UNCLEAR — the speedup is 1 as far as can be told"
+    assert sentences(only(row(1, 1.0)))[0] == "UNCLEAR — the speedup is 1 within what was measured"
 
 
 def test_hostile_names_do_not_reach_the_terminal() -> None:

@@ -296,4 +296,4 @@ def test_a_trace_in_the_folder_is_shown_and_a_broken_one_is_a_note(tmp_path: Pat
     assert [found["title"] for tag, found in page.tags if "tv-token" in found.get("class", "")][1].startswith(
         "accepted: p 0.5"
     )
-    assert "trace-2.json is no trace" in page.visible
+    assert "trace-2.json is not a trace" in page.visible

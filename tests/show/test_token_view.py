@@ -84,7 +84,7 @@ def test_the_summary_counts_what_was_tested_and_emitted() -> None:
 )
 def test_a_file_that_is_no_trace_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="is no trace") as found:
+    with pytest.raises(UsageError, match="is not a trace") as found:
         read_trace(tmp_path / "trace.json")
     assert "\n" not in str(found.value)
 
