@@ -17,7 +17,7 @@ from specbench.judge.compare_input import Record
 from specbench.judge.counts import compare_counts
 from specbench.judge.evidence import NO_INTERVAL, evidence_of
 from specbench.judge.holm_test import METRICS, Criterion, Decision, Outcome, Trial, decide, relative
-from specbench.judge.matching import Match, Pair, matched
+from specbench.judge.matching import Match, RecordPair, matched
 from specbench.wording import clean
 
 Tier = Literal["deterministic", "ratios", "absolute"]
@@ -153,7 +153,7 @@ def _tested(tier: str, matches: Sequence[Match], criteria: Sequence[Criterion], 
     return rows
 
 
-def _trial(pairs: Sequence[Pair], criterion: Criterion) -> Trial | tuple[Outcome, str] | None:
+def _trial(pairs: Sequence[RecordPair], criterion: Criterion) -> Trial | tuple[Outcome, str] | None:
     for record in (record for pair in pairs for record in pair):
         if not record.measured:
             return "not comparable", f"no numbers: status {clean(record['status'])}"

@@ -13,13 +13,13 @@ import pandas as pd
 from scipy.stats import norm
 
 from specbench.judge.holm_test import METRICS, TOTALLED, Criterion, Estimate, Totals, Trial, estimate
-from specbench.judge.matching import Pair
+from specbench.judge.matching import RecordPair
 
 NORMAL_95 = float(norm.ppf(0.975))  # results.csv holds 95 % intervals
 NO_INTERVAL = "a plain number, no interval"
 
 
-def evidence_of(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str | None:
+def evidence_of(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | str | None:
     """A trial, the reason why there is none, or None where no run has the number (nothing was drafted, say)."""
     name = criterion.metric
     values = [[record.number(name) for record in pair] for pair in pairs]
@@ -39,7 +39,7 @@ def evidence_of(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str | No
     return _from_totals(criterion, pairs)
 
 
-def _from_totals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
+def _from_totals(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | str:
     paired = all(base["prompts_sha256"] == new["prompts_sha256"] != "" for base, new in pairs)
     totals = [(base.totals, new.totals) for base, new in pairs]
     if paired:
@@ -68,7 +68,7 @@ def _arrays(totals: pd.DataFrame) -> Totals:
     return {name: totals[name].to_numpy(dtype=np.float64) for name in TOTALLED}
 
 
-def _from_intervals(criterion: Criterion, pairs: Sequence[Pair]) -> Trial | str:
+def _from_intervals(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | str:
     name, runs = criterion.metric, []
     for pair in pairs:
         logs, variance = [], 0.0

@@ -15,10 +15,10 @@ from specbench.wording import clean
 ASKED = tuple(setting.name for setting in part("asked", RunSpec))
 # Looked at only where a run holds several cells that agree in all of the above.
 FURTHER = tuple(setting.name for setting in part("further", RunSpec))
-NAMED = ("dataset", "method", "k", "schedule")  # what stands in the name of every cell
+NAMED_ALWAYS = ("dataset", "method", "k", "schedule")  # what stands in the name of every cell
 
 Key = tuple[str, ...]
-Pair = tuple[Record, Record]  # (of BASE, of NEW)
+RecordPair = tuple[Record, Record]  # (of BASE, of NEW)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Match:
     """One cell as it is found in one or more pairs of runs."""
 
     cell: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[RecordPair, ...]
 
 
 def matched(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]]) -> tuple[list[Match], list[str]]:
@@ -64,10 +64,10 @@ def _keyed(run: Sequence[Record], columns: Sequence[str]) -> dict[Key, Record]:
 
 def _names(keys: Mapping[Key, None], columns: Sequence[str]) -> dict[Key, str]:
     """Data set, method and K, and every other setting in which the cells differ."""
-    varying = [i for i, c in enumerate(columns) if c not in NAMED and len({key[i] for key in keys}) > 1]
+    varying = [i for i, c in enumerate(columns) if c not in NAMED_ALWAYS and len({key[i] for key in keys}) > 1]
     found = {}
     for key in keys:
-        dataset, method, k, schedule = (key[columns.index(name)] for name in NAMED)
+        dataset, method, k, schedule = (key[columns.index(name)] for name in NAMED_ALWAYS)
         lookahead = f"K{k}" if schedule in {"", "constant"} else f"{schedule} K≤{k}"
         parts = [clean(f"{dataset} {method} {lookahead}", 120)]
         found[key] = " · ".join([*parts, *(clean(f"{columns[i]} {key[i] or 'none'}", 60) for i in varying)])

@@ -23,13 +23,13 @@ def batch_table(rows: Sequence[Row]) -> NumberTable:
     return NumberTable(
         title=f"throughput by batch · {heading(rows)}",
         header=[label for label, _ in COLUMNS],
-        lines=list(map(line, rows)),
+        lines=list(map(batch_cells, rows)),
         keys=2,
         above=caveats(rows),
     )
 
 
-def line(row: Row) -> list[str]:
+def batch_cells(row: Row) -> list[str]:
     """A row as the table shows it; how it ended where it has no numbers."""
     names = [str(row["batch"]), lookahead(row)]
     if row["status"] not in MEASURED:

@@ -29,7 +29,7 @@ def methods_table(rows: Sequence[Row]) -> NumberTable:
     return NumberTable(
         title=heading(rows, f"K {lookahead(rows[0])}"),
         header=("method", *labels),
-        lines=[[method_name(row), *numbers(row, names)] for row in rows],
+        lines=[[method_name(row), *method_cells(row, names)] for row in rows],
         left=1,
         above=caveats(rows),
         legend="; ".join([OF_NESTS] * any(depth(row) > 1 for row in rows) + [OF_LOSSY] * any(map(is_lossy, rows))),
@@ -52,14 +52,14 @@ def fastest(rows: Sequence[Row]) -> int | None:
     return max(found, key=lambda i: float(rows[i]["speedup"]), default=None)
 
 
-def numbers(row: Row, names: Sequence[str]) -> list[str]:
+def method_cells(row: Row, names: Sequence[str]) -> list[str]:
     """The numbers of a method; how it ended where it has none."""
     if row["status"] not in MEASURED:
         return [str(row["status"]), *[NOTHING] * (len(names) - 1)]
-    return [number(row, name) for name in names]
+    return [method_cell(row, name) for name in names]
 
 
-def number(row: Row, name: str) -> str:
+def method_cell(row: Row, name: str) -> str:
     """A number; for a nest α and c level by level; no distance for a method that is not lossy."""
     if name == "law_distance" and not is_lossy(row):
         return ""

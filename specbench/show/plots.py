@@ -129,7 +129,7 @@ def points(
             picture.tip(axes.add_line(Line2D([a], [b], linestyle="none", **look)), text)
 
 
-def line(
+def marked_line(
     drawing: tuple[Picture, Axes], x: Sequence[float], y: Sequence[float], tips: Sequence[str], label: str, **look: Any
 ) -> None:
     """A line of markers, each with a text of its own."""
@@ -138,7 +138,7 @@ def line(
     points(picture, axes, x, y, tips, **look)
 
 
-def line_with_errors(
+def line_with_intervals(
     drawing: tuple[Picture, Axes],
     rows: Sequence[Row],
     x: str,

@@ -19,8 +19,8 @@ from specbench.show.plots import (  # fmt: skip
     float_in,
     floats_in,
     legend,
-    line,
-    line_with_errors,
+    line_with_intervals,
+    marked_line,
 )
 from specbench.show.plots_sweep import Lines, looks
 from specbench.wording import Row, grouped
@@ -74,7 +74,7 @@ def throughput_against_batch(found: Lines) -> Picture:
         for name, rows, look in looks(found):
             x, y = floats_in(rows, "batch"), floats_in(rows, "tokens_per_second")
             tips = [f"{name}, batch {a:g}: {b:.1f} tokens/s" for a, b in zip(x, y, strict=True)]
-            line((picture, axes), x, y, tips, name, **look)
+            marked_line((picture, axes), x, y, tips, name, **look)
         longest = max(found.values(), key=len)  # the baseline is the same for every K
         x, y = floats_in(longest, "batch"), floats_in(longest, "baseline_tokens_per_second")
         axes.plot(x, y, label="baseline", **DASHED)
@@ -89,7 +89,7 @@ def speedup_against_batch(found: Lines) -> Picture:
         axes.axhline(1, color=INK, linewidth=1)
         for name, rows, look in looks(found):
             tips = [f"{name}, batch {float_in(r, 'batch'):g}: {float_in(r, 'speedup'):.3f}×" for r in rows]
-            line_with_errors((picture, axes), rows, "batch", "speedup", tips, name, look, capsize=3)
+            line_with_intervals((picture, axes), rows, "batch", "speedup", tips, name, look, capsize=3)
             even = float_in(rows[-1], "break_even_batch")
             if math.isfinite(even) and even > 0:
                 label = f"{name}: break-even at {even:.1f}"

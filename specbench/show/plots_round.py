@@ -21,7 +21,7 @@ from specbench.show.plots import (  # fmt: skip
     float_in,
     floats_in,
     legend,
-    line,
+    marked_line,
 )
 from specbench.show.plots_sweep import K, Lines, is_sweep, looks, mean_of_all, method, over_k
 from specbench.wording import Row
@@ -69,7 +69,7 @@ def round_against_k(found: Lines) -> Picture | None:
                 stacked(picture, axes, rows, x)
             else:
                 tips = [f"{name}, K = {a:g}: {b:.3f} ms" for a, b in zip(x, y, strict=True)]
-                line((picture, axes), x, y, tips, name, **look)
+                marked_line((picture, axes), x, y, tips, name, **look)
         axes.axhline(mean_of_all(found, "baseline_step_ms"), label="baseline step", **DASHED)
         axes.set_ylim(bottom=0)
         axes.grid(visible=False, axis="x")
@@ -131,7 +131,7 @@ def cell_by_position(drawing: tuple[Picture, Axes], row: Row, name: str, place: 
     y = positions(row)
     x = range(1, len(y) + 1)
     tips = [f"{name}, position {a}: {b:.3f}" for a, b in zip(x, y, strict=True)]
-    line(drawing, x, y, tips, name, color=shade, marker=marker, markersize=4, linewidth=1.1)
+    marked_line(drawing, x, y, tips, name, color=shade, marker=marker, markersize=4, linewidth=1.1)
 
 
 def position_ticks(axes: Axes, longest: int, tested: Sequence[int]) -> None:

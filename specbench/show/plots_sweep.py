@@ -20,9 +20,9 @@ from specbench.show.plots import (  # fmt: skip
     float_in,
     floats_in,
     legend,
-    line,
-    line_with_errors,
+    line_with_intervals,
     look,
+    marked_line,
     whole_numbers,
 )
 from specbench.wording import Row, clean
@@ -111,7 +111,7 @@ def time_against_k(found: Lines) -> Picture | None:
         for name, rows, look in looks(found):
             x, y = floats_in(rows, "k"), [TOKENS / v for v in floats_in(rows, "tokens_per_second")]
             tips = [f"{name}, K = {a:g}: {b:.3f} s" for a, b in zip(x, y, strict=True)]
-            line((picture, axes), x, y, tips, name, **look)
+            marked_line((picture, axes), x, y, tips, name, **look)
         every = [row for rows in found.values() for row in rows]
         seconds = [TOKENS / v for v in floats_in(every, "baseline_tokens_per_second")]
         axes.axhline(sum(seconds) / len(seconds), label="baseline", **DASHED)
@@ -128,7 +128,7 @@ def acceptance_against_k(found: Lines) -> Picture | None:
         for name, rows, look in looks(found):
             tips = [f"{name}, K = {float_in(r, 'k'):g}: α = {float_in(r, 'alpha'):.3f}" for r in rows]
             label = f"{prefix(name, found)}α"
-            line_with_errors((picture, axes), rows, "k", "alpha", tips, label, look, capsize=2, elinewidth=1)
+            line_with_intervals((picture, axes), rows, "k", "alpha", tips, label, look, capsize=2, elinewidth=1)
             share, label = floats_in(rows, "accepted_per_drafted"), f"{prefix(name, found)}accepted ÷ drafted"
             axes.plot(floats_in(rows, "k"), share, linestyle=":", fillstyle="none", label=label, **look)
         axes.set_ylim(0, 1.02)
@@ -144,7 +144,7 @@ def speedup_against_k(found: Lines) -> Picture | None:
         axes.axhline(1, color=INK, linewidth=1)
         for name, rows, look in looks(found):
             title, tips = prefix(name, found), list(map(speedup_tip, rows))
-            line_with_errors((picture, axes), rows, "k", "speedup", tips, f"{title}measured", look, capsize=3)
+            line_with_intervals((picture, axes), rows, "k", "speedup", tips, f"{title}measured", look, capsize=3)
             predictions(axes, rows, title, (look["color"], look["color"]) if title else (ORANGE, INK))
         legend(axes, 3 if len(found) == 1 else 2)
     return picture

@@ -17,7 +17,7 @@ from specbench.show.plots import (  # fmt: skip
     Sheet,
     float_in,
     legend,
-    line_with_errors,
+    line_with_intervals,
     look,
     points,
     spread,
@@ -137,7 +137,9 @@ def curve(drawing: tuple[Picture, Axes], rows: Sequence[Row], label: str, own: M
     """The costs at one length of the context; dashed, up to where a pass of the target counts as free."""
     _, axes = drawing
     tips = [f"{label}, {float_in(r, 'width'):g} tokens: {cost_tip(r)}" for r in rows]
-    line_with_errors(drawing, rows, "width", "milliseconds", tips, label, own, ("low", "high"), capsize=2, elinewidth=1)
+    line_with_intervals(
+        drawing, rows, "width", "milliseconds", tips, label, own, ("low", "high"), capsize=2, elinewidth=1
+    )
     if float_in(rows[0], "width") == 1 and rows[0].get("model") != DRAFT:
         alone = float_in(rows[0], "milliseconds")
         axes.axhline(FREE * alone, color=own["color"], linestyle="--", linewidth=0.9)

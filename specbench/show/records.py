@@ -8,6 +8,7 @@ from typing import Any, Literal
 import typer
 
 from specbench.results.writing import write_rows
+from specbench.show import markdown
 from specbench.wording import clean, literal
 
 Format = Literal["table", "csv", "json", "jsonl", "md"]
@@ -74,5 +75,6 @@ def print_numbers(
 
 
 def print_markdown(title: str, rows: Records) -> None:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([literal(text(v)) for v in row.values()] for row in rows)]
-    typer.echo(f"**{literal(title)}**\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n")
+    lines = [[literal(text(value)) for value in row.values()] for row in rows]
+    found = [f"**{literal(title)}**", "", *markdown.table(list(rows[0]), lines, "l" * len(rows[0]))]
+    typer.echo("\n".join(found) + "\n")

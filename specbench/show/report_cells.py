@@ -33,7 +33,7 @@ def printable(value: object) -> object:
 
 def measured(row: Row, column: str) -> Markup:
     """A column of a row as the tables show it."""
-    return number(row.get(column), cell_text(row, column), column, text_in(row, "cell"))
+    return data_element(row.get(column), cell_text(row, column), column, text_in(row, "cell"))
 
 
 def interval(row: Row, name: str) -> Markup:
@@ -47,31 +47,31 @@ def exact(row: Row, column: str) -> Markup:
     """A column with more digits than the tables show, for the list of all columns."""
     value = row.get(column)
     text = f"{value:.6g}" if isinstance(value, float) else cell_text(row, column)
-    return number(value, text, column, text_in(row, "cell"))
+    return data_element(value, text, column, text_in(row, "cell"))
 
 
 def point(row: Row, column: str) -> Markup:
     """A value of calibration.csv, whose rows are text."""
     value, place = float_in(row, column), "/".join(text_in(row, name) for name in COLUMNS[:3])
     text = text_in(row, column) if column in COLUMNS[:3] else f"{value:.3f}"
-    return number(text_in(row, column) if math.isfinite(value) else None, text, column, place)
+    return data_element(text_in(row, column) if math.isfinite(value) else None, text, column, place)
 
 
-def batch_line(row: Row) -> list[str | Markup]:
+def batch_cells(row: Row) -> list[str | Markup]:
     """A row of the table by batch; how it ended where it has no numbers."""
-    texts = batch_table.line(row)
+    texts = batch_table.batch_cells(row)
     if text_in(row, "status") not in MEASURED:
         return [*texts]
     names = [column for _, column in batch_table.COLUMNS[2:]]
     return [*texts[:2], *(interval(row, "speedup") if n == "speedup_interval" else measured(row, n) for n in names)]
 
 
-def level_lines(rows: Sequence[Row], names: Sequence[str]) -> list[list[str | Markup]]:
+def level_cells(rows: Sequence[Row], names: Sequence[str]) -> list[list[str | Markup]]:
     """The table of levels of the nests among some cells, whose names are given."""
     return levels_table.level_lines(rows, names, measured)
 
 
-def number(value: Any, text: str, column: str, cell: str) -> Markup:
+def data_element(value: Any, text: str, column: str, cell: str) -> Markup:
     """A number written as `text`, with its column, its cell and its exact value; anything else as text alone."""
     exact = writing.csv_cell(value)
     if exact == "" or isinstance(value, bool) or (isinstance(value, str) and column not in COLUMNS):

@@ -65,7 +65,7 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "lines_of": lines_of,
     "steps_of": steps_of,
     "level_labels": list(map(unbroken, levels_table.HEADER)),
-    "level_lines": lambda rows: report_cells.level_lines(rows, [report_questions.label(row, rows) for row in rows]),
+    "level_lines": lambda rows: report_cells.level_cells(rows, [report_questions.label(row, rows) for row in rows]),
     "measured": report_cells.measured,
     "interval": report_cells.interval,
     "exact": report_cells.exact,
@@ -74,7 +74,7 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "verdict": verdict_lines,
     "columns": writing.column_names,
     "batch_labels": [unbroken(label) for label, _ in batch_table.COLUMNS],
-    "batch_line": report_cells.batch_line,
+    "batch_line": report_cells.batch_cells,
     "label": report_questions.label,
     "token_view": token_view.fragment,
 }

@@ -16,6 +16,7 @@ from specbench.results.cells import Cell
 from specbench.results.samples import by_prompt, speedup_of
 from specbench.show.cell_text import one_line, short_dataset
 from specbench.show.fitting import Fitted
+from specbench.show.markdown import table as table_lines
 from specbench.wording import Row
 
 LEVEL, POWER = 0.975, 0.8
@@ -126,5 +127,4 @@ def table(cells: Sequence[Sequence[str]]) -> Fitted:
 def markdown(cells: Sequence[Sequence[str]]) -> str:
     """The grid as a Markdown table."""
     heading, *lines = [[text.replace("|", "\\|") for text in line] for line in cells]
-    rule = ["---", *["---:"] * (len(heading) - 1)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (heading, rule, *lines))
+    return "\n".join(table_lines(heading, lines, "l" + "r" * (len(heading) - 1))) + "\n"

@@ -57,14 +57,14 @@ def sweep_table(rows: Sequence[Row]) -> NumberTable:
     return NumberTable(
         title=heading(rows),
         header=("K", *(label for label, _ in COLUMNS)),
-        lines=[[name, *numbers(row)] for name, row in zip(names, rows, strict=True)],
+        lines=[[name, *sweep_cells(row)] for name, row in zip(names, rows, strict=True)],
         above=caveats(rows),
         findings=conclusions(rows),
         bold_line=names.index(winner.name) if winner is not None and winner.name in names else None,
     )
 
 
-def numbers(row: Row) -> list[str]:
+def sweep_cells(row: Row) -> list[str]:
     """The numbers of a cell; how it ended where it has none."""
     if row["status"] not in MEASURED:
         return [str(row["status"])] + [NOTHING] * (len(COLUMNS) - 1)
