@@ -6,6 +6,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 import typer
 
 from specbench.judge.predictions import Measured, Prediction
+from specbench.show import markdown
 from specbench.show.records import Format, print_data, print_numbers
 from specbench.theory import formulas, optimum
 from specbench.wording import literal
@@ -90,8 +91,8 @@ def _print(records: list[Prediction] | list[Measured], tables: list[Table], styl
 
 
 def _print_markdown(table: Table) -> None:
-    lines = [table.header, ("---:",) * len(table.header), *(tuple(map(literal, row)) for row in table.rows)]
-    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    rows = [list(map(literal, row)) for row in table.rows]
+    body = "\n".join(markdown.table(table.header, rows, "r" * len(table.header)))
     typer.echo("\n\n".join(filter(None, (f"**{table.title}**", body, table.summary))) + "\n")
 
 

@@ -6,6 +6,7 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from specbench.settings import BOUNDS, MEANING, Declared, Panel, declared
+from specbench.show.markdown import table as markdown_table
 from specbench.spec import RunSpec
 from specbench.wording import literal
 
@@ -27,8 +28,7 @@ def markdown(model: type[BaseModel] = RunSpec) -> str:
 
 
 def table(settings: Iterable[Declared]) -> str:
-    lines = [HEADER, ("---",) * len(HEADER), *map(line, settings)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "\n".join(markdown_table(HEADER, list(map(line, settings)), "l" * len(HEADER))) + "\n"
 
 
 def line(one: Declared) -> tuple[str, ...]:
