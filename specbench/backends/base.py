@@ -27,7 +27,7 @@ class Networks(Protocol):
 
     device: torch.device
     context: int
-    costs: Costs | None  # of a round on this machine, for `--k auto`: set by whoever has measured them
+    costs: Costs | None  # of a round on this machine, for `--k auto`; set by the job that has measured them
 
     @property
     def width(self) -> int:

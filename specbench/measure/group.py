@@ -93,6 +93,7 @@ class Group:
         return all(any(s.turn == turn.number for s in samples) for samples in self.live.values())
 
     def begin(self) -> None:
+        """Announce the cells that are to be measured."""
         most = len(self.prompts.prompts) * self.baseline.repeat
         for observer in self.observers:
             observer.begin([self.cells[spec] for spec in self.live], most)
@@ -102,6 +103,7 @@ class Group:
             observer.preparing(spec)
 
     def save(self, samples: Samples) -> None:
+        """Keep the samples of a turn."""
         for observer in self.observers:
             observer.turn(samples)
         for spec, found in samples.items():

@@ -67,7 +67,7 @@ class Prepared:
         return [Job(spec, self.prompts[spec], self.resolved(spec, costs)) for spec in self.specs]
 
     def costs(self, past: Past) -> Costs | None:
-        """What the schedules of `--k auto` reckon with; None where no cell has one."""
+        """The costs that `--k auto` computes with; None where no cell has that schedule."""
         adaptive = [spec for spec in self.specs if spec.schedule == AUTO]
         if not adaptive:
             return None
@@ -114,6 +114,7 @@ def prepared(specs: Sequence[RunSpec]) -> Pair:
 
 
 def checked(specs: Sequence[RunSpec]) -> Prepared:
+    """`prepared`, with an exception where the pair is unusable."""
     backend = backend_for(specs)
     if any(spec.schedule == AUTO for spec in specs):
         networks_of(backend, "--k auto")
@@ -124,6 +125,7 @@ def checked(specs: Sequence[RunSpec]) -> Prepared:
 
 
 def read_costs(text: str) -> Costs:
+    """The costs in the record of a run."""
     found = json.loads(text)
     return Costs(**{**found, "verify": tuple(found["verify"])})
 

@@ -85,6 +85,7 @@ def prepare(group: Group, backend: Backend, arms: Arms) -> None:
 
 
 def warm_up(arm: str, spec: RunSpec, prompts: Sequence[Prompt], backend: Backend, arms: Arms) -> None:
+    """Build one arm, note how long that took, and decode its warm-up."""
     began = time.perf_counter()
     decode = backend.prepare(spec, max(len(prompt.ids) for prompt in prompts))
     arms.ready[arm] = time.perf_counter() - began
@@ -137,12 +138,12 @@ def traces_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dic
     return traces
 
 
-def narrow(group: Group, turns: int) -> bool:
-    """Whether all intervals are as narrow as the spec asks, looked at only after 20, 30, 45 … turns."""
+def narrow(group: Group, ended: int) -> bool:
+    """Whether all intervals are as narrow as the spec asks, looked at only after 20, 30, 45 … turns have ended."""
     goal = group.baseline.until_ci
-    if goal is None or turns not in checkpoints(len(group.prompts.prompts)):
+    if goal is None or ended not in checkpoints(len(group.prompts.prompts)):
         return False
-    intervals = [speedup_of([s for s in samples if s.turn < turns]) for samples in group.live.values()]
+    intervals = [speedup_of([s for s in samples if s.turn < ended]) for samples in group.live.values()]
     return all(statistics.half_width(interval) <= goal for interval in intervals)
 
 
