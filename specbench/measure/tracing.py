@@ -97,7 +97,7 @@ class Reading:
         return self._token(kind, self._id(node), self._parent(node), node)
 
     def _drawn(self, end: int, missed: int | None) -> TracedToken:
-        """The token that the model drew behind node `end`, where it rejected the draft `missed` if there was one."""
+        """The token that the model drew after node `end`, where it rejected the draft `missed` if there was one."""
         kind: Kind = "bonus" if missed is None else "correction"
         return self._token(kind, int(self.step.verdict.token[0]), end, missed)
 
@@ -107,7 +107,7 @@ class Reading:
         return TracedToken(kind, token, text, partial, p, self._q(token, drafted))
 
     def _q(self, token: int, node: int | None) -> float | None:
-        """The probability of a token under the law that `node` was drawn from; a point mass where there is none."""
+        """The probability of a token in the distribution that `node` was drawn from; without one a point mass."""
         if node is None:
             return None
         q = self.step.draft.q
