@@ -4,8 +4,6 @@ The law compared is the joint one of all tokens that a round can emit (K + 1): t
 wrong bonus nor a wrong row.
 """
 
-from itertools import product
-
 import pytest
 import torch
 
@@ -46,8 +44,6 @@ from tests.support.toys import (
 
 VERIFIERS = [Rejection(), TokenMatch()]
 ONCE = len(KINDS)  # every kind of pair once: more of them catch no more mutants
-PAIRS = [(vocab, k, seed) for vocab, k in product((2, 3, 4), (1, 2, 3, 4)) for seed in range(ONCE)]
-PAIRS += [(vocab, 0, seed) for vocab in (2, 3, 4) for seed in range(3)]
 
 LAWS = [
     Law(temperature=0),
@@ -66,10 +62,12 @@ each = pytest.mark.parametrize("verifier", [*VERIFIERS, Block()], ids=lambda ver
 
 
 @each
-@pytest.mark.parametrize(("vocab", "k", "seed"), PAIRS)
-def test_a_chain_emits_the_law_of_its_target(vocab: int, k: int, seed: int, verifier: Verifier) -> None:
-    p, q = random_pair(seed, vocab, k + 1)
-    assert block_error(chain(p, q, k, verifier), p, k + 1) <= EXACT
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("vocab", [2, 3, 4])
+def test_a_chain_emits_the_law_of_its_target(vocab: int, k: int, verifier: Verifier) -> None:
+    for seed in range(ONCE):
+        p, q = random_pair(seed, vocab, k + 1)
+        assert block_error(chain(p, q, k, verifier), p, k + 1) <= EXACT, seed
 
 
 @each
