@@ -16,7 +16,7 @@ from generate import write_pages  # noqa: E402
 
 from specbench import __version__  # noqa: E402
 
-project, author, copyright = "specbench", "the specbench authors", "the specbench authors, Apache-2.0"  # noqa: A001
+project, author, copyright = "specbench", "the specbench authors", "the specbench authors"  # noqa: A001
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
@@ -34,6 +34,8 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 copybutton_exclude = ".linenos, .gp, .go"
 
 
@@ -52,6 +54,14 @@ def display_math(writer: Any, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
+def parsable(
+    _app: Any, _what: str, _name: str, _one: Any, _options: Any, signature: str | None, returns: str | None
+) -> Any:
+    """The signature of a dataclass without `<factory>`, which Sphinx cannot read."""
+    return signature and signature.replace("<factory>", "..."), returns
+
+
 def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
+    app.connect("autodoc-process-signature", parsable)
     app.connect("builder-inited", lambda _: write_pages(HERE / "generated"))

@@ -36,7 +36,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "api/index.md", api_index()
     for folder in PUBLIC:
         yield f"api/{folder}.md", api(folder, modules(folder))
-    yield "api/pure.md", api("pure", [f"specbench.{name}" for name in PURE])
+    yield "api/pure.md", api(", ".join(PURE), [f"specbench.{name}" for name in PURE])
 
 
 def commands() -> str:

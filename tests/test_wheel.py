@@ -21,10 +21,10 @@ ASK = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import specbench
-from specbench.bench.sources import SHIPPED, read_rows
+from specbench.data.sources import SHIPPED, read_rows
 from specbench.decoding.build import build
 from specbench.decoding.method_files import methods
-from specbench.models import pairs
+from specbench.models.checkpoints import pairs
 from specbench.shipped import ASSETS, CONFIGS
 print(json.dumps({
     "package": specbench.__file__, "configs": str(CONFIGS), "assets": str(ASSETS), "methods": sorted(methods()),
