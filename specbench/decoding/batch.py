@@ -3,7 +3,8 @@
 Knows which prompt is in which row, and when; must not know how a method works, or how its rounds are run.
 """
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,15 +13,15 @@ import torch
 from specbench.decoding.decode import begin, places
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source
-from specbench.decoding.rounds import Rounds, Stepwise
+from specbench.decoding.rounds import Rounds, Stepwise, run
 from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.types import Context
 from specbench.metrics import RoundCounts, Trace
 
 
 @dataclass
-class Stay:
-    """A prompt in its row, from round `since` on and before round `until`; its new tokens once it has ended."""
+class Sequence:
+    """A prompt decoded in a row, from round `since` on and before round `until`; its new tokens once it has ended."""
 
     prompt: int
     row: int
@@ -55,11 +56,11 @@ class Times:
 @torch.no_grad()
 def decode_stream(
     method: Speculate,
-    prompts: Sequence[Sequence[int]],
+    prompts: abc.Sequence[abc.Sequence[int]],
     *,
     rows: int,
     new: int,
-    eos: Sequence[int],
+    eos: abc.Sequence[int],
     rng: Source,
     device: torch.device,
     clock: Clock | None = None,
@@ -80,10 +81,10 @@ def decode_stream(
 
 @dataclass
 class Stream:
-    """A decode of a stream while it goes on: who is in which row, who has been, and who is next."""
+    """A decode of a stream while it goes on: which sequences are running, which are finished, and which are next."""
 
     method: Speculate
-    prompts: Sequence[Sequence[int]]
+    prompts: abc.Sequence[abc.Sequence[int]]
     rows: int
     new: int
     rng: Source
@@ -91,59 +92,58 @@ class Stream:
     times: Times
     admitted: Callable[[int, int], None]
     context: Context = field(init=False)
-    seats: list[Stay] = field(init=False)
-    gone: list[Stay] = field(default_factory=list)
-    played: int = 0  # rounds
+    running: list[Sequence] = field(init=False)
+    finished: list[Sequence] = field(default_factory=list)
+    done: int = 0  # rounds
 
-    def run(self, eos: Sequence[int], device: torch.device) -> None:
+    def run(self, eos: abc.Sequence[int], device: torch.device) -> None:
         first = [self.prompts[min(row, len(self.prompts) - 1)] for row in range(self.rows)]
         room = self.method.drafter.room
         length = max(self.rounds.length, places(max(map(len, self.prompts)), self.new, room))
         context = begin(first, self.new, room, eos, device, length)
         context.live[len(self.prompts) :] = False  # shapes are those of all rows, also where there are fewer prompts
         self.context = self.rounds.begin(context)
-        self.seats = [Stay(row, row) for row in range(min(self.rows, len(self.prompts)))]
+        self.running = [Sequence(row, row) for row in range(min(self.rows, len(self.prompts)))]
         self.times.prefilled(lambda: self.method.start(self.context))
         left = self.new
-        while self.seats:
+        while self.running:
             if left:  # else a read that was under way has found the last rows ended
-                self.times.decoded(partial(self.play, left))
-            for stay in self.ended():
-                self.leave(stay)
+                self.times.decoded(partial(self.decode, left))
+            for sequence in self.ended():
+                self.finish(sequence)
             left = max(self.rounds.left)
 
     @property
     def waiting(self) -> int:
         """How many prompts have not begun."""
-        return len(self.prompts) - len(self.seats) - len(self.gone)
+        return len(self.prompts) - len(self.running) - len(self.finished)
 
-    def ended(self) -> list[Stay]:
-        return [stay for stay in self.seats if not self.rounds.left[stay.row]]
+    def ended(self) -> list[Sequence]:
+        return [sequence for sequence in self.running if not self.rounds.left[sequence.row]]
 
-    def play(self, left: int) -> None:
+    def decode(self, left: int) -> None:
         """Rounds until a row can be refilled, or all have ended."""
-        while True:
-            left = self.rounds.advance(left, self.rng)
-            self.played += 1
-            if left == 0 or (self.waiting and 0 in (self.rounds.left[stay.row] for stay in self.seats)):
+        for _ in run(self.rounds, left, self.rng):
+            self.done += 1
+            if self.waiting and self.ended():
                 return
 
-    def leave(self, stay: Stay) -> None:
-        """Note what became of a prompt and let the next one take its place."""
-        row, start = stay.row, len(self.prompts[stay.prompt])
+    def finish(self, sequence: Sequence) -> None:
+        """Note what became of a prompt and admit the next one in its row."""
+        row, start = sequence.row, len(self.prompts[sequence.prompt])
         end = int(self.context.pos[row]) + 1
-        stay.until, stay.tokens = self.played, tuple(self.context.seq[row, start:end].tolist())
-        following = len(self.seats) + len(self.gone)
-        self.seats.remove(stay)
-        self.gone.append(stay)
+        sequence.until, sequence.tokens = self.done, tuple(self.context.seq[row, start:end].tolist())
+        following = len(self.running) + len(self.finished)
+        self.running.remove(sequence)
+        self.finished.append(sequence)
         if following < len(self.prompts):
-            self.seats.append(Stay(following, row, self.played))
-            self.times.prefilled(lambda: self.enter(row, following))
+            self.running.append(Sequence(following, row, self.done))
+            self.times.prefilled(lambda: self.admit(row, following))
 
-    def enter(self, row: int, prompt: int) -> None:
+    def admit(self, row: int, prompt: int) -> None:
         text = self.prompts[prompt]
         self.rounds.replaced(row, len(text), self.new)
-        place(self.context, row, text, self.new)
+        replace_row(self.context, row, text, self.new)
         self.method.admit(self.context, row)
         self.admitted(row, prompt)
 
@@ -152,16 +152,17 @@ class Stream:
         counts, share = self.rounds.counts(), 1 / len(self.prompts)
         seconds, prefill = self.times.rounds * share, self.times.prefill * share
         spans = {phase: part * share for phase, part in self.times.spans.items()}
-        stays = sorted(self.gone, key=lambda stay: stay.prompt)
-        return [Trace(stay.tokens, emitting(counts, stay), seconds, prefill, dict(spans)) for stay in stays]
+        sequences = sorted(self.finished, key=lambda sequence: sequence.prompt)
+        return [Trace(one.tokens, emitting(counts, one), seconds, prefill, dict(spans)) for one in sequences]
 
 
-def emitting(counts: list[list[RoundCounts]], stay: Stay) -> tuple[RoundCounts, ...]:
-    """The rounds of a stay in which its row emitted."""
-    return tuple(row[stay.row] for row in counts[stay.since : stay.until] if row[stay.row].emitted)
+def emitting(counts: list[list[RoundCounts]], sequence: Sequence) -> tuple[RoundCounts, ...]:
+    """The rounds in which a sequence emitted tokens."""
+    rounds = (rows[sequence.row] for rows in counts[sequence.since : sequence.until])
+    return tuple(one for one in rounds if one.emitted)
 
 
-def place(context: Context, row: int, prompt: Sequence[int], new: int) -> None:
+def replace_row(context: Context, row: int, prompt: abc.Sequence[int], new: int) -> None:
     """A prompt in the place of the text of a row, in place; up to `new` tokens may follow it."""
     ids = context.seq.new_zeros(context.seq.shape[1])
     ids[: len(prompt)] = torch.tensor(prompt, device=ids.device)
@@ -174,12 +175,12 @@ def place(context: Context, row: int, prompt: Sequence[int], new: int) -> None:
 
 def decode_batches(
     method: Speculate,
-    prompts: Sequence[Sequence[int]],
-    seeds: Sequence[int],
+    prompts: abc.Sequence[abc.Sequence[int]],
+    seeds: abc.Sequence[int],
     *,
     rows: int,
     new: int,
-    eos: Sequence[int],
+    eos: abc.Sequence[int],
     device: torch.device,
     certain: bool = False,
     clock: Clock | None = None,

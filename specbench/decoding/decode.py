@@ -3,13 +3,13 @@
 Knows what a whole sequence is (prompt, limit, EOS) and what a trace holds; must not know how a method works.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from specbench.decoding.loop import Speculate
+from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
-from specbench.decoding.rounds import Rounds, Stepwise
+from specbench.decoding.rounds import Rounds, Stepwise, run
 from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.types import Context
 from specbench.metrics import RoundCounts, Trace
@@ -65,11 +65,27 @@ def decode(
     method.start(context)
     prefill, _ = clock.stop()
     clock.start()
-    left = new
-    while left > 0:
-        left = rounds.advance(left, rng)
+    for _ in run(rounds, new, rng):
+        pass
     seconds, spans = clock.stop()
     return traces(context, [len(p) for p in prompts], rounds.counts(), seconds, prefill, spans)
+
+
+def steps(
+    method: Speculate,
+    prompts: Sequence[Sequence[int]],
+    *,
+    new: int,
+    eos: Sequence[int],
+    rng: Source,
+    device: torch.device,
+) -> Iterator[Step]:
+    """The steps of `decode` with these arguments, one by one. Raises NonFiniteError as `decode` does."""
+    seen: list[Step] = []
+    rounds = Stepwise(method, watch=seen.append)
+    method.start(rounds.begin(begin(prompts, new, method.drafter.room, eos, device)))
+    for _ in run(rounds, new, rng):
+        yield seen.pop()
 
 
 def traces(

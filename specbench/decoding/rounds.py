@@ -4,7 +4,7 @@ Knows what the host has to read after a round; must not know how a function is c
 made of.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.levels import read_sums, sums
-from specbench.decoding.loop import Speculate
+from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Counted, Drawn, FromUniforms, Source, Stream
 from specbench.decoding.types import STEP, Context, Round
 from specbench.errors import SpecbenchError
@@ -57,15 +57,27 @@ class Rounds(Protocol):
         ...
 
 
+def run(rounds: Rounds, left: int, rng: Source) -> Iterator[int]:
+    """The loop of the host: round after round until every row has ended.
+
+    `left` is how many tokens the longest live row may emit; after every round it is yielded anew.
+    """
+    while left > 0:
+        left = rounds.advance(left, rng)
+        yield left
+
+
 @dataclass
 class Stepwise:
     """Every part of a round is called by the host; with a method that adapts, or is nested, there is no other way.
 
     Passes read as many places as there are tokens, up to the next multiple of 64; all of them where `length` is given.
+    `watch` sees every step; nothing of it is kept here but its counts.
     """
 
     method: Speculate
     length: int = 0
+    watch: Callable[[Step], None] = field(default=lambda step: None, repr=False)
     left: list[int] = field(default_factory=list, init=False, repr=False)
     _context: Context = field(init=False, repr=False)
     _rounds: list[Round] = field(init=False, repr=False)
@@ -86,7 +98,9 @@ class Stepwise:
             step = 1 if context.tight else STEP
             needed = self._end + self.method.drafter.room
             context.reach = min(context.seq.shape[1], -(-needed // step) * step)
-        self._rounds.append(self.method.advance(context, budget(self.method, left), rng).round)
+        done = self.method.advance(context, budget(self.method, left), rng)
+        self._rounds.append(done.round)
+        self.watch(done)
         self.left, self._end = read_rows(state(context))
         return max(self.left)
 
@@ -190,15 +204,6 @@ class Whole:
 def state(context: Context) -> Tensor:
     """[3, B] what the host must know after a round: tokens left, whether all rows were laws, the last position."""
     return torch.stack([(context.last - context.pos) * context.live, context.finite.long(), context.pos])
-
-
-def levels_left(context: Context) -> int:
-    """The host read of every round: how many tokens the longest live row may still emit; 0 when all rows have ended.
-
-    A schedule that adapts reads besides (see `schedule`), a speculation inside another once per inner round.
-    """
-    left, _ = read_rows(state(context))
-    return max(left)
 
 
 def read_rows(seen: Tensor) -> tuple[list[int], int]:

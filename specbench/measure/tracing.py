@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specbench.decoding.decode import begin
+from specbench.decoding.decode import steps
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
-from specbench.decoding.rounds import budget, levels_left, packed, read_counts
+from specbench.decoding.rounds import packed, read_counts
 from specbench.decoding.tokens import ROOT
 from specbench.results.trace_file import Kind, TracedRound, TracedToken
 
@@ -39,13 +39,8 @@ def trace(
 
     prompt: its ids, at least one. Raises NonFiniteError as `decode` does.
     """
-    context = begin([prompt], new, method.drafter.room, eos, device)
-    method.start(context)
     known, rounds = list(prompt), list[TracedRound]()
-    left = new
-    while left > 0:
-        step = method.advance(context, budget(method, left), rng)
-        left = levels_left(context)
+    for step in steps(method, [prompt], new=new, eos=eos, rng=rng, device=device):
         rounds.append(Reading(step, known, tokenizer).round())
         known += [t.id for t in rounds[-1].tokens if t.emitted]
     return tuple(rounds)

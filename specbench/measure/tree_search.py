@@ -4,20 +4,16 @@ Knows the loop, calibration and the search of `sequoia`; must not know the comma
 verdicts of decodes with a wide tree, step by step, so nothing in them is timed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-import torch
-
 from specbench.backends.base import Backend, Networks
 from specbench.data.prompts import Prompt, load_prompts
-from specbench.decoding.decode import begin
+from specbench.decoding.decode import steps
 from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Top
 from specbench.decoding.loop import Speculate, Step
-from specbench.decoding.randomness import Source
-from specbench.decoding.rounds import budget, levels_left
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.measure.calibrate import calibrate, fitting
@@ -106,26 +102,15 @@ def count_children(
         models = networks.models(spec)
         drafter = Expand(models["draft"], LEVELS, [children] * LEVELS, branching_of(spec))
         method = Speculate(drafter, models["target"], Rejection())
+        to: Any = {"new": spec.max_new_tokens, "eos": networks.eos(spec), "device": networks.device}
         for prompt in prompts:
             rng = networks.source(spec, [seed_of(spec, prompt.id, 0, "method")])
             with networks.gradless():
-                for step in steps(method, prompt.ids, spec.max_new_tokens, networks.eos(spec), rng, networks.device):
+                for step in steps(method, [prompt.ids], rng=rng, **to):
                     seen = child_counts(step)
                     tested += seen.tested
                     accepted = [a + b for a, b in zip(accepted, seen.accepted, strict=False)]
     return ChildCounts(tested, tuple(accepted))
-
-
-def steps(
-    method: Speculate, prompt: Sequence[int], new: int, eos: Sequence[int], rng: Source, device: torch.device
-) -> Iterable[Step]:
-    """The rounds in which up to `new` tokens are emitted after the prompt."""
-    context = begin([prompt], new, method.drafter.room, eos, device)
-    method.start(context)
-    left = new
-    while left > 0:
-        yield method.advance(context, budget(method, left), rng)
-        left = levels_left(context)
 
 
 def child_counts(step: Step) -> ChildCounts:

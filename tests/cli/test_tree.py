@@ -9,13 +9,14 @@ import torch
 import yaml
 
 from specbench.decoding.build import build
+from specbench.decoding.decode import steps
 from specbench.decoding.drafters.tree import Distinct, Expand, Planned
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.jobs.method_file import write_method
-from specbench.measure.tree_search import ChildCounts, best_tree, child_counts, steps, tree_method
+from specbench.measure.tree_search import ChildCounts, best_tree, child_counts, tree_method
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 from tests.support.frontdoor import Command, Outcome
@@ -33,7 +34,8 @@ COSTS = Costs(0.1, 0.1, tuple(1 + 0.02 * n for n in range(9)), 0.02)
 def test_every_judged_level_counts_once_by_the_child_that_was_accepted() -> None:
     p, q = random_pair(KINDS.index("flat"), 3, 5)
     method = Speculate(Expand(Toy(q), 2, (2, 2), Distinct()), Toy(p), Rejection())
-    found = [step for seed in range(8) for step in steps(method, (0,), 40, (), seeded([seed], CPU), CPU)]
+    to = {"new": 40, "eos": (), "device": CPU}
+    found = [step for seed in range(8) for step in steps(method, [(0,)], rng=seeded([seed], CPU), **to)]
     seen = [child_counts(step) for step in found]
     assert sum(int(step.round.emitted) for step in found) == 320
     tested, hits = sum(s.tested for s in seen), [sum(s.accepted[b] for s in seen) for b in (0, 1)]

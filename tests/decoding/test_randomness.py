@@ -23,7 +23,7 @@ from specbench.decoding.randomness import (
     race,
     seeded,
 )
-from specbench.decoding.rounds import NonFiniteError, budget, levels_left
+from specbench.decoding.rounds import NonFiniteError, budget
 from specbench.decoding.rows import at
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
@@ -32,7 +32,7 @@ from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import Trace
 from tests.support.laws import autoregressive
 from tests.support.sources import Audit, Tape
-from tests.support.toys import CPU, PROMPT, Toy, chain, methods, nodes, numbers, random_pair
+from tests.support.toys import CPU, PROMPT, Toy, chain, levels_left, methods, nodes, numbers, random_pair
 
 ALMOST_ONE = 1 - 2**-53  # the greatest uniform there is
 Draw = Callable[[Tensor, Tensor], Tensor]

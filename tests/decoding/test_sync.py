@@ -20,7 +20,7 @@ from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
-from specbench.decoding.rounds import Play, Whole, levels_left
+from specbench.decoding.rounds import Play, Whole
 from specbench.decoding.timing import NullClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Drafter, Verdict, Verifier
@@ -29,6 +29,7 @@ from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.tiny import CPU, network
+from tests.support.toys import levels_left
 
 READS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}
 PYTHON_READS = ("tolist", "numpy", "cpu", "__array__")  # on a CPU these pass no operator

@@ -16,12 +16,12 @@ from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
-from specbench.decoding.rounds import budget, levels_left
+from specbench.decoding.rounds import budget
 from specbench.decoding.types import Context
 from specbench.theory.costs import Costs
 from tests.support.laws import autoregressive, error
 from tests.support.sources import enumerate_outcomes
-from tests.support.toys import CPU, PROMPT, nodes, numbers
+from tests.support.toys import CPU, PROMPT, levels_left, nodes, numbers
 
 # At an acceptance of 0.7, what `Marginal` believes at first, lookaheads of 1 and 2 are worth the same to 0.02 %.
 EDGE = Costs(first=0.0, later=0.288, verify=(1.0,), overhead=0.0)

@@ -13,10 +13,9 @@ from specbench.decoding.decode import begin
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
 from specbench.decoding.rounds import budget as allowed
-from specbench.decoding.rounds import levels_left
 from specbench.decoding.types import Context, Draft, Drafter
 from tests.support.sources import enumerate_outcomes
-from tests.support.toys import CPU, PROMPT, nodes, number_of, numbers, tokens_of
+from tests.support.toys import CPU, PROMPT, levels_left, nodes, number_of, numbers, tokens_of
 
 EXACT = 1e-12
 ENUMERABLE = 50_000  # outcomes of one round

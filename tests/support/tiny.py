@@ -26,6 +26,7 @@ from specbench.decoding.types import Context
 from specbench.models.network.attention import NAME
 from specbench.models.network.law import Law
 from tests.support.sources import enumerate_outcomes
+from tests.support.toys import levels_left
 
 CPU = torch.device("cpu")
 WINDOW = 3  # shorter than every sequence under test, so that it bites
@@ -194,7 +195,7 @@ def enumerate_law(
     exact, waiting = Exact([Counter() for _ in prompts]), [first]
     while waiting:
         state = waiting.pop()
-        most = rounds.levels_left(state.context)
+        most = levels_left(state.context)
         after, decoded = one_round(method, state, most - 1 if short else rounds.budget(method, most))
         exact.rows += decoded
         live, left = after.context.live, (after.context.last - after.context.pos) * after.context.live

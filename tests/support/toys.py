@@ -15,6 +15,7 @@ from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.rounds import read_rows, state
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import After, Context, Draft, Verdict, Verifier
 from specbench.decoding.verifiers.rejection import Rejection
@@ -45,6 +46,12 @@ def numbers(context: Context, vocab: int, size: int) -> Tensor:
         longer = (number * vocab + 1 + context.seq[:, place]) % size
         number = torch.where(place <= context.pos, longer, number)
     return number
+
+
+def levels_left(context: Context) -> int:
+    """How many tokens the longest live row may still emit; 0 when all have ended. NonFiniteError as in a decode."""
+    left, _ = read_rows(state(context))
+    return max(left)
 
 
 @dataclass(frozen=True, eq=False)
