@@ -86,25 +86,29 @@ def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Reco
     matches, missing = matched(bases, news)
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")
-    if policy.gates:
-        rows = _tested("gate", matches, policy.gates, policy.confidence)
-        mute = [gate.metric for gate in policy.gates if not any(row.metric == gate.metric for row in rows)]
-        rows += [Finding("all cells", "gate", name, "not judged", "no cell has this number") for name in mute]
-        return Comparison((*_lost(missing), *rows), tuple(missing))
-    rows = [*_lost(missing), *_statuses(matches)]
+    found = _by_gates(matches, policy) if policy.gates else [*_statuses(matches), *_by_tiers(matches, policy)]
+    return Comparison((*_lost(missing), *found), tuple(missing))
+
+
+def _by_gates(matches: Sequence[Match], policy: Policy) -> list[Finding]:
+    """The gates alone; one that no cell has a number for must not pass."""
+    found = _tested("gate", matches, policy.gates, policy.confidence)
+    mute = [gate.metric for gate in policy.gates if not any(one.metric == gate.metric for one in found)]
+    return [*found, *(Finding("all cells", "gate", name, "not judged", "no cell has this number") for name in mute)]
+
+
+def _by_tiers(matches: Sequence[Match], policy: Policy) -> Iterator[Finding]:
+    """The tiers that were asked for, on the cells that have numbers on both sides."""
     sound = [match for match in matches if all(r.measured for pair in match.pairs for r in pair)]
     if not sound:
-        rows.append(Finding("all cells", "status", "status", "not comparable", "no cell has numbers on both sides"))
+        yield Finding("all cells", "status", "status", "not comparable", "no cell has numbers on both sides")
     if "deterministic" in policy.tiers:
-        rows += [_counted(match) for match in sound]
-    for tier, metrics, margin in (
-        ("ratios", RATIOS, policy.ratio_margin),
-        ("absolute", ABSOLUTES, policy.absolute_margin),
-    ):
+        yield from map(_counted, sound)
+    margins = {"ratios": (RATIOS, policy.ratio_margin), "absolute": (ABSOLUTES, policy.absolute_margin)}
+    for tier, (metrics, margin) in margins.items():
         if tier in policy.tiers:
             criteria = [Criterion(name, worse, margin) for name, worse in metrics]
-            rows += _tested(tier, sound, criteria, policy.confidence)
-    return Comparison(tuple(rows), tuple(missing))
+            yield from _tested(tier, sound, criteria, policy.confidence)
 
 
 def _lost(missing: Sequence[str]) -> list[Finding]:
@@ -143,11 +147,11 @@ def _counted(match: Match) -> Finding:
 def _tested(tier: str, matches: Sequence[Match], criteria: Sequence[Criterion], confidence: float) -> list[Finding]:
     """One row per cell and metric. All trials of a tier are one family: Holm's correction runs over them together."""
     asked = [(match.cell, one, _trial(match.pairs, one)) for match in matches for one in criteria]
-    verdicts = iter(decide([trial for *_, trial in asked if isinstance(trial, Trial)], 1 - confidence))
+    decisions = iter(decide([trial for *_, trial in asked if isinstance(trial, Trial)], 1 - confidence))
     rows = []
     for cell, criterion, trial in asked:
         if isinstance(trial, Trial):
-            rows.append(_finding(cell, tier, trial, next(verdicts)))
+            rows.append(_finding(cell, tier, trial, next(decisions)))
         elif trial is not None:
             rows.append(Finding(cell, tier, criterion.metric, *trial))
     return rows
@@ -165,19 +169,19 @@ def _trial(pairs: Sequence[RecordPair], criterion: Criterion) -> Trial | tuple[O
     return ("not judged", found) if isinstance(found, str) else found
 
 
-def _finding(cell: str, tier: str, trial: Trial, verdict: Decision) -> Finding:
+def _finding(cell: str, tier: str, trial: Trial, decision: Decision) -> Finding:
     noisy = trial.criterion.metric in METRICS
     return Finding(
         cell,
         tier,
         trial.criterion.metric,
-        verdict.outcome,
-        verdict.detail or ("" if noisy else NO_INTERVAL),
+        decision.outcome,
+        decision.detail or ("" if noisy else NO_INTERVAL),
         trial.pooled.base,
         tuple(run.new for run in trial.runs),
         relative(trial.pooled.log),
-        verdict.low,
-        verdict.high,
-        verdict.p,
-        verdict.smallest if noisy else None,
+        decision.low,
+        decision.high,
+        decision.p,
+        decision.smallest if noisy else None,
     )

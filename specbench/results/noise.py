@@ -142,29 +142,45 @@ def bimodality(values: Sequence[float]) -> float:
 
 def warnings(found: Diagnostics, samples: int, threads: int | None) -> list[str]:
     """What a user should know about the machine, and what to do. Thresholds: see the module. NaN warns of nothing."""
-    lines = []
-    if abs(found.drift) >= DRIFT_SHARE and found.drift_p < DRIFT_P:
-        way = "slowed down" if found.drift > 0 else "became faster"
-        lines.append(
-            f"the machine {way} by {abs(found.drift):.0%} during the run (p {found.drift_p:.1g}): speedups hold, "
-            "because both arms shared every moment; tokens per second do not. Repeat once it is warm and quiet"
-        )
-    if found.bimodality > TWO_GROUPS:
-        lines.append(
-            f"baseline times fall into two groups (bimodality {found.bimodality:.2f}): another process or a changing "
-            "clock frequency. Intervals are wider than they need be; repeat on a quiet machine, or with --repeat 3"
-        )
-    if found.outliers > max(SOME, OFTEN * samples):
-        lines.append(
-            f"{found.outliers} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
-            "(column outlier) before you trust the last digits"
-        )
-    if busy(found.load_average, threads):
-        lines.append(
-            f"load average {found.load_average:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
-            "arms, not always equally; repeat on a quiet machine"
-        )
-    return lines
+    lines = (_drifting(found), _two_groups(found), _many_outliers(found, samples), _under_load(found, threads))
+    return [line for line in lines if line]
+
+
+def _drifting(found: Diagnostics) -> str:
+    if not (abs(found.drift) >= DRIFT_SHARE and found.drift_p < DRIFT_P):
+        return ""
+    way = "slowed down" if found.drift > 0 else "became faster"
+    return (
+        f"the machine {way} by {abs(found.drift):.0%} during the run (p {found.drift_p:.1g}): speedups hold, "
+        "because both arms shared every moment; tokens per second do not. Repeat once it is warm and quiet"
+    )
+
+
+def _two_groups(found: Diagnostics) -> str:
+    if not found.bimodality > TWO_GROUPS:
+        return ""
+    return (
+        f"baseline times fall into two groups (bimodality {found.bimodality:.2f}): another process or a changing "
+        "clock frequency. Intervals are wider than they need be; repeat on a quiet machine, or with --repeat 3"
+    )
+
+
+def _many_outliers(found: Diagnostics, samples: int) -> str:
+    if found.outliers <= max(SOME, OFTEN * samples):
+        return ""
+    return (
+        f"{found.outliers} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
+        "(column outlier) before you trust the last digits"
+    )
+
+
+def _under_load(found: Diagnostics, threads: int | None) -> str:
+    if not busy(found.load_average, threads):
+        return ""
+    return (
+        f"load average {found.load_average:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
+        "arms, not always equally; repeat on a quiet machine"
+    )
 
 
 def busy(load: float | None, threads: float | None) -> bool:
