@@ -126,7 +126,7 @@ def test_every_group_has_its_place_in_every_list_that_people_read() -> None:
 def test_the_page_explains_a_new_setting() -> None:
     rows = markdown(Wider).splitlines()
     assert "| `--fresh` | whole number from 1 | 3 | A new setting. | identity, question, asked, heading |" in rows
-    assert "| `--typical` | number above 0 below 1 |  | Mass of \\| typical tokens. | identity, question, asked, heading |" in rows  # fmt: skip # noqa: E501
+    assert "| `--typical` | number above 0 below 1 | | Mass of \\| typical tokens. | identity, question, asked, heading |" in rows  # fmt: skip # noqa: E501
 
 
 def test_a_late_setting_leaves_the_keys_of_its_default_alone() -> None:

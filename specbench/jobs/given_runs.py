@@ -69,19 +69,24 @@ def beside(table: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def content_of(file: Path) -> tuple[list[dict[str, str]], Sequence[str]]:
+    """Rows and columns of a CSV file; UsageError if it cannot be read."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream, restval="")
+            return list(reader), reader.fieldnames or []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a CSV text file"
+        raise UsageError(f"cannot read {file}: {reason}; give a run folder or its results.csv") from error
+
+
 def read_results(path: Path, needed: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
     """The rows of a run folder's results.csv, or of that file, that have all `needed` values, each with its place.
 
     Rows without them (failed cells, baselines) are left out, and stderr says how many. UsageError if none is usable.
     """
     file = path / "results.csv" if path.is_dir() else path
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, restval="")
-            rows, columns = list(reader), reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "not a CSV text file"
-        raise UsageError(f"cannot read {file}: {reason}; give a run folder or its results.csv") from error
+    rows, columns = content_of(file)
     if missing := [name for name in needed if name not in columns]:
         raise UsageError(f"{file} lacks the column(s) {', '.join(missing)}: give the results.csv of a specbench run")
     measured = [(f"{file}, row {n}", row) for n, row in enumerate(rows, start=1) if all(row[x].strip() for x in needed)]
