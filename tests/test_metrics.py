@@ -12,10 +12,11 @@ from torch import Tensor
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import NullClock, WallClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft, Verdict, Verifier
+from specbench.decoding.types import Context, Draft, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import RoundCounts, Trace, acceptance, speedup_of_totals

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Model
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.models.network.law import Law

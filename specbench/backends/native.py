@@ -20,10 +20,10 @@ from specbench.decoding.decode import begin, decode, places
 from specbench.decoding.drafters.schedule import Schedule, scheduled
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
+from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.rounds import Rounds
 from specbench.decoding.timing import Clock, clock_for
-from specbench.decoding.types import Model
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.errors import UnusableModelError
 from specbench.metrics import Trace

@@ -10,8 +10,8 @@ from specbench.decoding.drafters.schedule import Constant, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import read_method, words
 from specbench.decoding.parts import PARTS, check, check_honest, check_judged, shown
+from specbench.decoding.protocols import Model
 from specbench.decoding.timing import Laps
-from specbench.decoding.types import Model
 from specbench.errors import UsageError
 
 

@@ -9,11 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specbench.decoding.protocols import Drafter, Model, Verifier
 from specbench.decoding.randomness import Source
 from specbench.decoding.rows import at
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import ROOT, TokenTree, constant
-from specbench.decoding.types import Context, Draft, Drafter, Model, Round, Verdict, Verifier
+from specbench.decoding.types import Context, Draft, Round, Verdict
 
 
 @dataclass(frozen=True)

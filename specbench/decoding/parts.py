@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, get_args, get_origin
 
+from specbench.decoding.drafters.branching import Branching, Distinct, Independent, Top
 from specbench.decoding.drafters.cascade import Relay, cascade
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.dynamic import Dynamic
@@ -16,10 +17,10 @@ from specbench.decoding.drafters.lookup import Lookup, PromptLookup, SuffixLooku
 from specbench.decoding.drafters.maxgram import Maxgram
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.schedule import Schedule
-from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Planned, Top
+from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Drafter, Model, Network, Verifier
 from specbench.decoding.tokens import ROOT, Parent
-from specbench.decoding.types import Drafter, Model, Network, Verifier
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.lossy import Lenient, Typical
 from specbench.decoding.verifiers.rejection import Rejection

@@ -1,17 +1,14 @@
-"""The nouns of the algebra. Everything that travels has a leading row dimension B: one row per sequence.
+"""What travels between the parts of a method. All of it has a leading row dimension B: one row per sequence.
 
 Notation, fixed here once: **p** is the law of the model that judges, **q** the law a drafted token was drawn from
 (Leviathan et al. 2022; Chen et al. 2023 swap the letters). V is the width of the target's head.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 
 STEP = 64  # places: what is read grows in these steps, where any number can be read
@@ -118,162 +115,3 @@ class Verdict:
     token: Tensor
     overlap: Tensor
     distance: Tensor | None = None
-
-
-# (ids [B] just drawn, logits [B, V'] of the network before its law is applied) → whether to draw no more
-After = Callable[[Tensor, Tensor], bool]
-
-
-class Model(Protocol):
-    """A language model at one cost level: (context, tree) → laws. Its cache changes time, never answers.
-
-    Of a model that sees less than the text (Streaming, Retrieval), it changes the answers too: a row is always the one
-    that its token was drawn from.
-    """
-
-    @property
-    def static(self) -> bool:
-        """Whether its calls do the same in every round, with tensors of the same shapes, and the host reads nothing."""
-        ...
-
-    def start(self, context: Context) -> None:
-        """Take in the prompts: all committed tokens but the last."""
-        ...
-
-    def admit(self, context: Context, row: int) -> None:
-        """Take in the prompt that has taken the place of the text in `row`; the other rows stay as they are."""
-        ...
-
-    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        """[B, n + 1, V]: row 0 is the law after the last committed token, row i + 1 the law after node i.
-
-        `refeed` committed tokens before the last are fed again: those that may have been committed without being fed.
-        """
-        ...
-
-    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        """[B, new, V] the rows of the last `new` nodes of a tree that grows level by level, the earlier ones of which
-        were fed by calls before this one; of an empty tree the one row after the last committed token.
-
-        raw: the model's own scores in the place of laws, for what ranks tokens also when greedy.
-        """
-        ...
-
-    def sample(
-        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """A chain of k tokens drawn one after the other: ids [B, k] and the rows [B, k, V] they were drawn from.
-
-        `after` is called with every token as soon as it is drawn; where it says so, that token is the last one.
-        """
-        ...
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        """Keep of the last tree what was accepted; `start` [B] is the position of the tree's root."""
-        ...
-
-    def select(self, rows: Tensor) -> None:
-        """Make the given rows [B'] of the cache the rows from now on."""
-        ...
-
-
-class Network(Model, Protocol):
-    """A model of its own, from which others can be made that share its weights and its law."""
-
-    def twin(self) -> "Network":
-        """The same with a cache of its own."""
-        ...
-
-    def retrieved(self, budget: int, chunk: int, tail: int) -> Model:
-        """The same reading few of the keys in the cache of this one; see `Retrieval` for the numbers.
-
-        UsageError for a network that cannot: it is asked for when prompts are taken in.
-        """
-        ...
-
-    def successors(self) -> Tensor:
-        """[V] the most probable token after every token that is a text by itself; computed by the first call."""
-        ...
-
-
-class Drafter(Protocol):
-    """Proposes a token tree and says honestly what each token was drawn from.
-
-    It may stop before it draws or after keeping what it drew, but never drops a drawn token because of what it is. Its
-    properties declare what a method needs to know of it; they are read before any model is loaded.
-    """
-
-    @property
-    def static(self) -> bool:
-        """Whether every round does the same with tensors of the same shapes, and the host reads nothing in it."""
-        ...
-
-    @property
-    def room(self) -> int:
-        """How many places after the last committed token it may touch; at least the nodes of its trees."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """How many levels its trees have at most. Were it too few, caches would miss tokens: drafts would be worse,
-        and the distribution of what is emitted the same."""
-        ...
-
-    @property
-    def branches(self) -> bool:
-        """Whether a node of its trees may have several children."""
-        ...
-
-    @property
-    def drawn(self) -> bool:
-        """Whether any of its tokens are drawn, so that a draft comes with q; else all are point masses."""
-        ...
-
-    @property
-    def adapts(self) -> str:
-        """What decides by the verdicts on its own drafts how far it drafts, as an error names it; "" for nothing."""
-        ...
-
-    def start(self, context: Context) -> None:
-        """Take in the prompts."""
-        ...
-
-    def admit(self, context: Context, row: int) -> None:
-        """Take in a new prompt in `row` and forget what was there; the other rows stay as they are."""
-        ...
-
-    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        """A draft of at most `budget` levels; `lag` committed tokens before the last may be new to its models.
-
-        No budget: the host does not know how much is left; every row drafts what it can use, by `valid`.
-        """
-        ...
-
-    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        """See what became of the draft: the only feedback there is. `start` [B] is the position of the tree's root."""
-        ...
-
-    def select(self, rows: Tensor) -> None:
-        """Make the given rows the rows from now on."""
-        ...
-
-
-Judged = Literal["trees", "point trees", "chains"]
-
-
-class Verifier(Protocol):
-    """Decides which path of a draft is accepted and what is emitted after it."""
-
-    @property
-    def judges(self) -> Judged:
-        """Which drafts it can judge: all trees; chains, and trees of point masses; or nothing but chains."""
-        ...
-
-    @property
-    def lossless(self) -> bool:
-        """Whether what leaves a node is distributed as the node's row of p."""
-        ...
-
-    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
-        """p [B, n + 1, V]; what leaves a node must be distributed as the node's row of p if the rule is lossless."""
-        ...

@@ -12,7 +12,8 @@ from typing import Any
 from specbench.backends.base import Backend, Networks
 from specbench.data.prompts import Prompt, load_prompts
 from specbench.decoding.decode import steps
-from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Top
+from specbench.decoding.drafters.branching import Branching, Distinct, Top
+from specbench.decoding.drafters.tree import Expand
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError

@@ -18,9 +18,10 @@ from torch import Tensor
 from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt
 from specbench.decoding.decode import decode
+from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source
 from specbench.decoding.rows import acceptance
-from specbench.decoding.types import Draft, Judged, Verdict
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.block import chances, weights
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.walk import drawn_from, exists

@@ -10,7 +10,8 @@ import yaml
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import steps
-from specbench.decoding.drafters.tree import Distinct, Expand, Planned
+from specbench.decoding.drafters.branching import Distinct
+from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection

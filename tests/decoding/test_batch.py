@@ -17,11 +17,12 @@ from specbench.decoding.decode import begin, decode, places
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import seeded
 from specbench.decoding.replay import Replayed
 from specbench.decoding.rounds import Rounds, Whole
 from specbench.decoding.timing import WallClock
-from specbench.decoding.types import Context, Drafter
+from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import Trace, acceptance

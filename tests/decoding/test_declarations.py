@@ -11,7 +11,8 @@ import yaml
 from specbench.decoding.build import build
 from specbench.decoding.drafters.chain import Memoryless
 from specbench.decoding.parts import DRAFTERS, PARTS, VERIFIERS
-from specbench.decoding.types import Context, Draft, Drafter, Verifier
+from specbench.decoding.protocols import Drafter, Verifier
+from specbench.decoding.types import Context, Draft
 from specbench.errors import UsageError
 from tests.support.toys import Toy, random_pair
 
@@ -84,7 +85,8 @@ SNIPPET = """
 from typing import ClassVar
 from specbench.decoding.drafters.chain import Memoryless
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Context, Draft, Drafter
+from specbench.decoding.protocols import Drafter
+from specbench.decoding.types import Context, Draft
 
 class Mine(Memoryless):
 {declared}

@@ -14,9 +14,9 @@ import transformers as hf
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Drafter, Verifier
 from specbench.decoding.randomness import seeded
 from specbench.decoding.rounds import NonFiniteError
-from specbench.decoding.types import Drafter, Verifier
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import Trace, acceptance

@@ -19,11 +19,12 @@ from specbench.decoding.decode import begin, decode, places
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Drafter, Verifier
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.rounds import Play, Whole
 from specbench.decoding.timing import NullClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft, Drafter, Verdict, Verifier
+from specbench.decoding.types import Context, Draft, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal

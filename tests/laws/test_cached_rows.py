@@ -25,10 +25,11 @@ from specbench.decoding.drafters.lookup import PromptLookup
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import After, Drafter
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.rounds import Whole
 from specbench.decoding.tokens import Parent, TokenTree
-from specbench.decoding.types import After, Context, Drafter, Verdict
+from specbench.decoding.types import Context, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.views.retrieval import Retrieval
 from specbench.decoding.views.streaming import Streaming

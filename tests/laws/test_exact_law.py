@@ -9,8 +9,8 @@ import torch
 
 from specbench.decoding.decode import decode
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Verifier
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch

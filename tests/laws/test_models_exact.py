@@ -12,9 +12,10 @@ from torch import Tensor
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Confidence, Constant, Schedule
 from specbench.decoding.loop import Speculate, commit
+from specbench.decoding.protocols import After, Verifier
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.types import After, Context, Draft, Verdict, Verifier
+from specbench.decoding.types import Context, Draft, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal

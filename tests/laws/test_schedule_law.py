@@ -7,8 +7,8 @@ import torch
 
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.schedule import Schedule
+from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Verifier
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from tests.support.histories import SCHEDULES, histories, history_error

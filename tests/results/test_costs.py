@@ -16,10 +16,11 @@ from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.lookup import PromptLookup
 from specbench.decoding.drafters.schedule import Confidence
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Drafter
+from specbench.decoding.types import Context
 from specbench.judge.holm_test import METRICS
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.costs import cost_columns as columns

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from specbench.decoding.decode import begin
 from specbench.decoding.loop import Speculate, Step
+from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source
 from specbench.decoding.rounds import budget as allowed
-from specbench.decoding.types import Context, Draft, Drafter
+from specbench.decoding.types import Context, Draft
 from tests.support.sources import enumerate_outcomes
 from tests.support.toys import CPU, PROMPT, levels_left, nodes, number_of, numbers, tokens_of
 

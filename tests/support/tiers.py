@@ -19,10 +19,11 @@ from specbench.decoding.build import build
 from specbench.decoding.decode import begin, places
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods, needs
+from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Stream, seeded
 from specbench.decoding.rounds import Play, Whole
 from specbench.decoding.timing import Clock
-from specbench.decoding.types import Context, Model
+from specbench.decoding.types import Context
 from specbench.metrics import Trace
 from specbench.models.execution.compiled import Compiled, missing_compiler
 from specbench.models.network.attention import NAME

@@ -14,10 +14,11 @@ from torch import Tensor
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Schedule
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import After, Verifier
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.rounds import read_rows, state
 from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.types import After, Context, Draft, Verdict, Verifier
+from specbench.decoding.types import Context, Draft, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 

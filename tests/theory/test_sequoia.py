@@ -10,8 +10,9 @@ from torch import Tensor
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
+from specbench.decoding.drafters.branching import Branching, Distinct, Independent, Top
 from specbench.decoding.drafters.chain import NoDraft
-from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Planned, Top
+from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
 from specbench.decoding.randomness import seeded

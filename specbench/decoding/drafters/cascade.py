@@ -14,10 +14,11 @@ from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.lookup import Lookup
 from specbench.decoding.drafters.merge import merged_laws, merged_valid
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft, Drafter, Model, Verdict
+from specbench.decoding.types import Context, Draft, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 
 

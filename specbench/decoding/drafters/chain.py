@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.drafters.schedule import Constant, Schedule
+from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft, Model, Verdict
+from specbench.decoding.types import Context, Draft, Verdict
 
 
 class Memoryless:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from specbench.decoding.drafters.chain import drawable
 from specbench.decoding.drafters.tree import Grown, settle
+from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree, constant
-from specbench.decoding.types import Context, Draft, Model, Verdict
+from specbench.decoding.types import Context, Draft, Verdict
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.drafters.chain import Guesses, Memoryless, chain
+from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Context, Draft, Drafter
+from specbench.decoding.types import Context, Draft
 
 
 class Lookup(Drafter, Protocol):

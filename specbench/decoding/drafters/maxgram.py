@@ -9,8 +9,9 @@ import torch
 
 from specbench.decoding.drafters.chain import Guesses, Memoryless, chain
 from specbench.decoding.drafters.lookup import matched
+from specbench.decoding.protocols import Network
 from specbench.decoding.randomness import Source
-from specbench.decoding.types import Context, Draft, Network
+from specbench.decoding.types import Context, Draft
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source
 from specbench.decoding.rows import point_mass
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.types import Context, Draft, Drafter, Verdict
+from specbench.decoding.types import Context, Draft, Verdict
 
 
 @dataclass(frozen=True)

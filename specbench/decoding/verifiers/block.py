@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.rows import acceptance, at, subtract
-from specbench.decoding.types import Draft, Judged, Verdict
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.walk import at_levels, drawn_from, exists, nothing_to_judge
 
 

@@ -10,10 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.rows import acceptance, at
 from specbench.decoding.tokens import TokenTree, ancestors, constant
-from specbench.decoding.types import Draft, Judged, Verdict
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.walk import (
     Siblings,
     Walk,

@@ -5,9 +5,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.rows import acceptance
-from specbench.decoding.types import Draft, Judged, Verdict
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.walk import Siblings, left_over, nothing_to_judge, overlap, walk
 
 

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Judged, Verifier
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import constant
-from specbench.decoding.types import Draft, Judged, Verdict, Verifier
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.walk import at_levels
 from specbench.errors import UsageError

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.types import Draft, Judged, Verdict
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.walk import Siblings, nothing_to_judge, replaced, walk
 
 

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from specbench.decoding.protocols import After, Model, Network
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import After, Context, Model, Network, Verdict
+from specbench.decoding.types import Context, Verdict
 
 
 @dataclass

@@ -10,9 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specbench.decoding.protocols import After, Network
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import After, Context, Network, Verdict
+from specbench.decoding.types import Context, Verdict
 
 AHEAD = 64  # places for what is drafted behind a full window; where more is drafted there will be more
 

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.decoding.protocols import After
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import STEP, After, Context, Verdict
+from specbench.decoding.types import STEP, Context, Verdict
 from specbench.models.execution.compiled import Passes
 from specbench.models.network.attention import queries
 from specbench.models.network.caches import RowStaticCache

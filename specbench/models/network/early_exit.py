@@ -10,9 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specbench.decoding.protocols import After, Model
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import After, Context, Model, Verdict
+from specbench.decoding.types import Context, Verdict
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.decoding.protocols import After, Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import After, Context, Model, Verdict
+from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 from specbench.models.network.attention import NAME
 from specbench.models.network.caches import RowStaticCache, RowStaticLayer

@@ -21,10 +21,11 @@ from specbench.decoding.drafters.maxgram import Maxgram
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.schedule import Confidence, Heuristic
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import After, Drafter
 from specbench.decoding.randomness import Source, Stream, seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import After, Context, Draft, Drafter
+from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal

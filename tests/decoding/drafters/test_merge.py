@@ -12,17 +12,19 @@ import yaml
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
+from specbench.decoding.drafters.branching import Distinct, Independent, Top
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.lookup import PromptLookup
 from specbench.decoding.drafters.merge import Merge, merged_laws, side_by_side
 from specbench.decoding.drafters.schedule import Confidence, Heuristic, Marginal
-from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Top
+from specbench.decoding.drafters.tree import Expand
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
+from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Draft, Drafter, Model
+from specbench.decoding.types import Draft
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.errors import UsageError

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin
-from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Top
+from specbench.decoding.drafters.branching import Branching, Distinct, Independent, Top
+from specbench.decoding.drafters.tree import Expand
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree, topology

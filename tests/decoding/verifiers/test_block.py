@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source
 from specbench.decoding.rows import subtract
-from specbench.decoding.types import Draft, Verdict, Verifier
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers import block
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.rejection import Rejection

@@ -12,14 +12,16 @@ from torch import Tensor
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import decode
+from specbench.decoding.drafters.branching import Top
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.merge import Merge
-from specbench.decoding.drafters.tree import Expand, Top
+from specbench.decoding.drafters.tree import Expand
 from specbench.decoding.loop import Speculate
 from specbench.decoding.parts import PARTS
+from specbench.decoding.protocols import Drafter, Verifier
 from specbench.decoding.randomness import FromUniforms, Stream, seeded
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Draft, Drafter, Verdict, Verifier
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.lossy import Lenient, Typical
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError

@@ -12,9 +12,10 @@ from specbench import metrics
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import NoDraft
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Stream, seeded
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Draft, Verdict, Verifier
+from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.synthetic import Synthetic, synthetic
 from specbench.decoding.verifiers.token_match import TokenMatch

@@ -10,8 +10,9 @@ from specbench.backends.native import open_pair
 from specbench.decoding.batch import decode_stream
 from specbench.decoding.build import build
 from specbench.decoding.decode import decode
+from specbench.decoding.drafters.branching import Top
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
-from specbench.decoding.drafters.tree import Expand, Top
+from specbench.decoding.drafters.tree import Expand
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree
