@@ -1,4 +1,7 @@
-"""Values as words, and columns of a table as values, whether they come from Python or from a CSV file. Pure."""
+"""Values as words, and columns of a table as values, whether they come from Python or from a CSV file.
+
+Pure; must not know what a column means.
+"""
 
 import html
 import math

@@ -1,8 +1,8 @@
 """Prompts of any length, for what happens in long contexts: made here from the shipped prompts, or cut from books.
 
-Knows the encoder as a function, because lengths are counted in its tokens. A prompt depends on the data set's name, the
-seed and its own number alone, so that a larger set begins with a smaller one. Filler is real text, because
-random tokens would say nothing about acceptance.
+Knows the encoder as a function, because lengths are counted in its tokens; must not know models. A prompt depends on
+the data set's name, the seed and its own number alone, so that a larger set begins with a smaller one. Filler is real
+text, because random tokens would say nothing about acceptance.
 """
 
 import random

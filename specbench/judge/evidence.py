@@ -2,7 +2,7 @@
 
 From samples.csv where there is one: ratios of totals over prompts, paired by prompt where both runs had the same
 prompts. Else from the interval in results.csv, by the normal approximation on the log scale. A number that has neither
-is compared as it stands.
+is compared as it stands. Must not know how the trial is decided.
 """
 
 import math

@@ -85,7 +85,8 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     if not short:
         command, same = repeated(command_of(carrying)), "the same run"
     else:
-        limit, early = max(prompts, int(number_in(least.row, "limit") or 0)), bool(text_in(least.row, "until_ci"))
+        limit = max(prompts, int(number_in(least.row, "limit") or 0))
+        early = bool(text_in(least.row, "until_ci"))
         command = repeated(command_of(carrying), limit, early)
         same = f"the same run with --limit {limit}" + ", without --until-ci" * early
     return (words, command) if command else (f"{words}: {same}", "")

@@ -1,4 +1,7 @@
-"""The machine and the versions that a number came from, by an allow-list: nothing else of the environment is kept."""
+"""The machine and the versions that a number came from, by an allow-list: nothing else of the environment is kept.
+
+Knows the system; must not know what was measured on it.
+"""
 
 import hashlib
 import json

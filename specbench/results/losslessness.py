@@ -1,4 +1,4 @@
-"""How the output of a cell compares with the baseline's, as data. Knows no texts and no models."""
+"""How the output of a cell compares with the baseline's, as data. Must not know texts or models."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -93,7 +93,8 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
     """The terms between the predicted and the measured speedup, and the numbers of each inner level of a nest."""
     traces = [s.method for s in samples]
     rounds = [r for trace in traces for r in trace.rounds]
-    lookahead, step = steady(traces, lookahead), metrics.ratio(baseline.seconds, baseline.rounds)
+    lookahead = steady(traces, lookahead)
+    step = metrics.ratio(baseline.seconds, baseline.rounds)
     inner = inner_levels(traces, step)
     drafts = draft_costs(inner, traces, step, lookahead)
     found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed(traces))

@@ -2,7 +2,7 @@
 
 Knows rich and the width of the terminal; must not know what a table says. Nothing is ever cut: a cut number is a wrong
 one. A column with `overflow="fold"` holds text, which may be folded at its words; any other holds numbers, which may
-not, and only its heading gives way. Where stdout is no terminal, nothing is as narrow as to need parts.
+not, and only its heading is broken. Where stdout is not a terminal, a table is never taken apart.
 """
 
 import sys
@@ -16,12 +16,12 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text, TextType
 
-PIPED = 110  # columns for what reads stdout and is no terminal
-FOLDED = 16  # characters of a line of text beside numbers; of less there are too many lines
-READ = 24  # the same of a text that is what the table is for
+PIPED = 110  # columns where stdout is not a terminal
+FOLDED = 16  # characters of a line of text beside numbers; shorter lines would be too many
+READ = 24  # the same for text that is the content of the table
 NAME = 8  # the key of a row is folded no further, unless the numbers beside it need the room
 ENDLESS = 100_000
-COMMAND = ": specbench "  # of a line: what a terminal folds by itself can be copied as one line
+COMMAND = ": specbench "  # marks a line with a command: one that the terminal folds is still copied as one line
 
 
 def screen(piped: int = PIPED) -> Console:
@@ -40,9 +40,12 @@ def sentence(console: Console, text: str, style: str = "") -> None:
 
 
 @dataclass(frozen=True)
-class Span:
-    """Widths of a column: of its content on one line, the least that reads well, that below which words or numbers
-    break, and that below which numbers break, or names beyond recognition."""
+class ColumnWidths:
+    """The widths of a column.
+
+    natural: its content on one line; least: the smallest that reads well; whole: below it words or numbers break;
+    worst: below it numbers break, or names beyond recognition; text: whether it holds text rather than numbers.
+    """
 
     natural: int
     least: int
@@ -78,7 +81,9 @@ class Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         easy = READ if self.records else FOLDED
-        spans = [span_of(column, n < self.keys, easy, console, options) for n, column in enumerate(self.table.columns)]
+        spans = [
+            widths_of(column, n < self.keys, easy, console, options) for n, column in enumerate(self.table.columns)
+        ]
         frame = frame_of(self.table, console, options)
         needed = frame.around(len(spans)) + sum(span.least for span in spans)
         wide = options.max_width if console.is_terminal else max(options.max_width, needed)
@@ -88,25 +93,25 @@ class Fitted:
         for drawn in self.parts(spans if needed <= wide else self.short(spans, wide), frame, wide):
             yield from console.render(drawn, options.update_width(wide))
 
-    def short(self, spans: Sequence[Span], wide: int) -> list[Span]:
-        """Names in two thirds of the width at most, lest every number stands alone beside a long one."""
+    def short(self, spans: Sequence[ColumnWidths], wide: int) -> list[ColumnWidths]:
+        """Names in two thirds of the width at most, so that more than one number fits beside a long one."""
         keys = spans[: self.keys]
         least = squeezed(keys, 2 * wide // 3)
         return [*(replace(key, least=width) for key, width in zip(keys, least, strict=True)), *spans[self.keys :]]
 
-    def parts(self, spans: Sequence[Span], frame: Frame, wide: int) -> Iterator[Table]:
+    def parts(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> Iterator[Table]:
         """The tables below each other, the title above the first."""
         for number, columns in enumerate(self.balanced(spans, frame, wide)):
             widths = allotted([spans[i] for i in columns], wide - frame.around(len(columns)))
             yield part(self.table, columns, widths, None if number else self.table.title)
 
-    def balanced(self, spans: Sequence[Span], frame: Frame, wide: int) -> list[list[int]]:
+    def balanced(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> list[list[int]]:
         """The columns of as few parts as there have to be, all about as wide."""
         fewest = len(self.split(spans, frame, wide))
         tried = (self.split(spans, frame, width) for width in range(1, wide + 1))
         return next(found for found in tried if len(found) == fewest)
 
-    def split(self, spans: Sequence[Span], frame: Frame, wide: int) -> list[list[int]]:
+    def split(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> list[list[int]]:
         """The columns of every part: after the keys as many groups as there is room for, and at least one."""
         keys, found = [*range(self.keys)], list[list[int]]()
         for start in range(self.keys, len(spans), self.together):
@@ -126,7 +131,7 @@ def frame_of(table: Table, console: Console, options: ConsoleOptions) -> Frame:
     return Frame(one - 1, two - one - 1)
 
 
-def span_of(column: Column, key: bool, easy: int, console: Console, options: ConsoleOptions) -> Span:
+def widths_of(column: Column, key: bool, easy: int, console: Console, options: ConsoleOptions) -> ColumnWidths:
     """The widths of a column; a line of its text is easy to read from `easy` characters on."""
     endless, most = options.update_width(ENDLESS), options.max_width // 2
     head, *cells = (Measurement.get(console, endless, one) for one in (column.header, *column.cells))
@@ -135,12 +140,12 @@ def span_of(column: Column, key: bool, easy: int, console: Console, options: Con
     if column.overflow == "fold":
         sentences = any(cell.maximum > cell.minimum for cell in cells)
         word = min(word, easy if sentences else most)  # an address in a sentence may break, a name not
-        return Span(natural, max(word, min(natural, easy)), word, min(word, NAME), text=True)
+        return ColumnWidths(natural, max(word, min(natural, easy)), word, min(word, NAME), text=True)
     least = max(min(head.minimum, most), body)
-    return Span(natural, least, word if key else body, min(word, NAME) if key else body, text=False)
+    return ColumnWidths(natural, least, word if key else body, min(word, NAME) if key else body, text=False)
 
 
-def allotted(spans: Sequence[Span], room: int) -> list[int]:
+def allotted(spans: Sequence[ColumnWidths], room: int) -> list[int]:
     """The widths of columns beside each other: headings on one line if there is room for it, then texts alike."""
     widths = squeezed(spans, room)
     for text in (False, True):
@@ -150,7 +155,7 @@ def allotted(spans: Sequence[Span], room: int) -> list[int]:
     return widths
 
 
-def squeezed(spans: Sequence[Span], room: int) -> list[int]:
+def squeezed(spans: Sequence[ColumnWidths], room: int) -> list[int]:
     """Widths within the room, the widest made narrower: first texts, then names, last what no screen can show."""
     found = [span.least for span in spans]
     for bounds in ([span.whole for span in spans], [span.worst for span in spans], [1] * len(found)):

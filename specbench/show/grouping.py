@@ -1,6 +1,6 @@
 """Which cells of a run share a table: a sweep over the lookahead, a list of methods, a series of batches.
 
-Knows the settings that tell cells apart; must not know what a table shows of them.
+Knows the settings in which cells differ; must not know what a table shows of them.
 """
 
 from collections.abc import Sequence

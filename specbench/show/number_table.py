@@ -47,8 +47,8 @@ class NumberTable:
         return Group(title, *map(Text, self.above), Fitted(table, self.keys), *map(Text, below))
 
     def _column(self, number: int, label: str) -> Column:
-        justify, style = "left" if number < self.left else "right", "bold" if number in self.bold_columns else ""
-        return Column(label, justify=justify, style=style)  # type: ignore[arg-type]
+        style = "bold" if number in self.bold_columns else ""
+        return Column(label, justify="left" if number < self.left else "right", style=style)
 
     def markdown(self) -> str:
         """The same as Markdown."""

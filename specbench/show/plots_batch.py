@@ -1,6 +1,6 @@
 """Figures over the batch size: throughput of both arms, and the speedup with the break-even batch.
 
-Knows rows of results.csv that differ in their batch and their lookahead alone.
+Knows rows of results.csv that differ in their batch and their lookahead alone; must not know how a figure is written.
 """
 
 import math

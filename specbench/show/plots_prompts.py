@@ -1,4 +1,7 @@
-"""Figures of prompts and of whole cells: speedup by category, prompt by prompt in time, and intervals side by side."""
+"""Figures of prompts and of whole cells: speedup by category, prompt by prompt in time, and intervals side by side.
+
+Knows samples, rows and intervals; must not know how a figure is written.
+"""
 
 import math
 from collections.abc import Sequence
@@ -93,8 +96,8 @@ def over_time(samples: Sequence[Row]) -> Picture | None:
     with OVER_TIME.drawing() as (picture, axes):
         for flag, colour, marker, label in FLAGS:
             own = [s for s in shown if (s.get("outlier") or "") == flag]
-            x, y, tips = floats_in(own, "turn"), floats_in(own, "speedup"), [prompt_tip(s, label) for s in own]
-            points(picture, axes, x, y, tips, color=colour, marker=marker)
+            x, y = floats_in(own, "turn"), floats_in(own, "speedup")
+            points(picture, axes, x, y, [prompt_tip(s, label) for s in own], color=colour, marker=marker)
             if own:
                 axes.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
         axes.axhline(1, color=INK, linewidth=1)

@@ -127,7 +127,8 @@ def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | Non
 
 def cell_by_position(drawing: tuple[Picture, Axes], row: Row, name: str, place: int, cells: int) -> None:
     """The line of one of so many cells; the shades of all of them go from dark to light."""
-    shade, marker = colormaps["cividis"](0.9 * place / max(cells - 1, 1)), MARKERS[place % len(MARKERS)]
+    shade = colormaps["cividis"](0.9 * place / max(cells - 1, 1))
+    marker = MARKERS[place % len(MARKERS)]
     y = positions(row)
     x = range(1, len(y) + 1)
     tips = [f"{name}, position {a}: {b:.3f}" for a, b in zip(x, y, strict=True)]

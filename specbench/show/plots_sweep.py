@@ -109,7 +109,8 @@ def time_against_k(found: Lines) -> Picture | None:
         return None
     with over_k(TIME, found) as (picture, axes):
         for name, rows, look in looks(found):
-            x, y = floats_in(rows, "k"), [TOKENS / v for v in floats_in(rows, "tokens_per_second")]
+            x = floats_in(rows, "k")
+            y = [TOKENS / v for v in floats_in(rows, "tokens_per_second")]
             tips = [f"{name}, K = {a:g}: {b:.3f} s" for a, b in zip(x, y, strict=True)]
             marked_line((picture, axes), x, y, tips, name, **look)
         every = [row for rows in found.values() for row in rows]
@@ -129,7 +130,8 @@ def acceptance_against_k(found: Lines) -> Picture | None:
             tips = [f"{name}, K = {float_in(r, 'k'):g}: α = {float_in(r, 'alpha'):.3f}" for r in rows]
             label = f"{prefix(name, found)}α"
             line_with_intervals((picture, axes), rows, "k", "alpha", tips, label, look, capsize=2, elinewidth=1)
-            share, label = floats_in(rows, "accepted_per_drafted"), f"{prefix(name, found)}accepted ÷ drafted"
+            share = floats_in(rows, "accepted_per_drafted")
+            label = f"{prefix(name, found)}accepted ÷ drafted"
             axes.plot(floats_in(rows, "k"), share, linestyle=":", fillstyle="none", label=label, **look)
         axes.set_ylim(0, 1.02)
         legend(axes)
@@ -153,7 +155,8 @@ def speedup_against_k(found: Lines) -> Picture | None:
 def predictions(axes: Axes, rows: Sequence[Row], title: str, colours: tuple[str, str]) -> None:
     """Both predictions as lines over K; the calibrated one in front, since the measured one often covers it."""
     x = floats_in(rows, "k")
-    formula, calibrated = floats_in(rows, "speedup_predicted"), floats_in(rows, "speedup_calibrated")
+    formula = floats_in(rows, "speedup_predicted")
+    calibrated = floats_in(rows, "speedup_calibrated")
     axes.plot(x, formula, color=colours[0], linestyle="--", linewidth=1.3, label=f"{title}formula")
     axes.plot(x, calibrated, color=colours[1], linestyle=":", marker="s", markersize=9, fillstyle="none",
               markeredgewidth=0.9, linewidth=1.3, label=f"{title}calibrated", zorder=4)  # fmt: skip

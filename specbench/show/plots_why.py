@@ -1,4 +1,7 @@
-"""Figures of the reasons: the waterfall from the formula to the measurement, and what a pass costs by its width."""
+"""Figures of the reasons: the waterfall from the formula to the measurement, and what a pass costs by its width.
+
+Knows rows of results.csv and of calibration.csv; must not know how a figure is written.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Rows on stdout, as tables for readers and in the formats of programs; light, for commands that answer at once."""
+"""Rows on stdout, as tables for readers and in the formats of programs; light, for commands that answer at once.
+
+Must not know what a row is about.
+"""
 
 import json
 import sys

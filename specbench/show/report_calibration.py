@@ -58,7 +58,8 @@ def read_points(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, restval="")
-            rows, names = [row for row, _ in zip(reader, range(MOST), strict=False)], reader.fieldnames or []
+            rows = [row for row, _ in zip(reader, range(MOST), strict=False)]
+            names = reader.fieldnames or []
     except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"cannot read {clean(path, 300)}: {first_line(error)}") from error
     if missing := [name for name in COLUMNS if name not in names]:

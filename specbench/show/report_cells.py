@@ -52,7 +52,8 @@ def exact(row: Row, column: str) -> Markup:
 
 def point(row: Row, column: str) -> Markup:
     """A value of calibration.csv, whose rows are text."""
-    value, place = float_in(row, column), "/".join(text_in(row, name) for name in COLUMNS[:3])
+    value = float_in(row, column)
+    place = "/".join(text_in(row, name) for name in COLUMNS[:3])
     text = text_in(row, column) if column in COLUMNS[:3] else f"{value:.3f}"
     return data_element(text_in(row, column) if math.isfinite(value) else None, text, column, place)
 

@@ -1,6 +1,8 @@
 """The results of a run on stdout: its tables for readers, and the same rows as CSV, JSON, JSON lines and Markdown.
 
 A terminal shows the numbers that readers decide by and only the settings that vary; the CSV has every column.
+
+Must not know how a cell was measured.
 """
 
 import io

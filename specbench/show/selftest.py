@@ -24,7 +24,7 @@ EFFECTS = (1, 2, 5)  # percent
 SETTINGS = ("dataset", "target", "method", "k", "dtype_resolved", "device_name", "threads", "status", "prompts")
 FLOOR = (
     "this is the noise of the machine alone: a method also gains more on some prompts than on others, so the intervals "
-    "of a run are wider. No speedup that differs from 1 by less than the smallest effect should be believed"
+    "of a run are wider. No speedup that differs from 1 by less than the smallest effect should be trusted"
 )
 Line = tuple[str, Callable[[Row], str]]
 

@@ -1,6 +1,6 @@
 """Why the measured speedup is not the predicted one: every term of the waterfall, from left to right.
 
-Knows rows of results.csv; what the terms mean is in `theory.waterfall`.
+Knows rows of results.csv; must not know how a term is computed (`theory.waterfall`).
 """
 
 from collections.abc import Sequence

@@ -119,7 +119,8 @@ def break_even_batch(tokens: float, k: float, fixed: float, per_token: float, ov
     """
     if not (k > 0 and per_token > 0):
         return math.nan
-    gain, lost = max((tokens - 1) * (fixed + overhead) - draft, 0.0), per_token * (k + 1 - tokens)
+    gain = max((tokens - 1) * (fixed + overhead) - draft, 0.0)
+    lost = per_token * (k + 1 - tokens)
     return gain / lost if lost else math.inf if gain else 0.0
 
 
