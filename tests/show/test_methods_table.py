@@ -9,7 +9,7 @@ from specbench.results.losslessness import Losslessness
 from specbench.show.cell_text import cell_text
 from specbench.show.grouping import FEW, arranged, by_method
 from specbench.show.methods_table import COLUMNS, columns, methods_table
-from specbench.show.methods_table import numbers as cells_of
+from specbench.show.methods_table import method_cells as cells_of
 from specbench.show.run_output import markdown, print_run
 from tests.support.measured import cell, sample
 from tests.support.nests import nested_sample
