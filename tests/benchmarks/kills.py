@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.kills import ordeal, outcome, whole
+from tests.support.killed_runs import ordeal, outcome, whole
 
 
 def main(goal: int) -> None:

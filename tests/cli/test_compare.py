@@ -9,7 +9,7 @@ import pytest
 
 from specbench.results.writing import write_csv
 from tests.support import measured
-from tests.support.comparing import Cell, cell, decoded, folder
+from tests.support.compared_runs import Cell, cell, decoded, folder
 from tests.support.frontdoor import Command, Outcome
 
 Runs = Callable[..., list[Path]]

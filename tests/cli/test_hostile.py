@@ -29,7 +29,7 @@ from specbench.results.writing import LONGEST, csv_cell
 from specbench.show import compare_export, compare_table, run_output, token_view
 from tests.support.hostile import FORMULA, PAYLOADS, bars, commands, elements, harmless
 from tests.support.measured import cell, sample
-from tests.support.sweeps import description
+from tests.support.simulated_sweeps import description
 
 
 def cells_of(texts: Sequence[str], **changes: Any) -> list[Cell]:
@@ -121,7 +121,7 @@ def test_the_rounds_have_every_prompt(cells: list[Cell], folder: Path) -> None:
 # --- what `run` and `sweep` print -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("colours", [False, True])
+@pytest.mark.parametrize("colours", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_tables_and_remarks_steer_no_terminal(cells: list[Cell], colours: bool) -> None:
     rows = [c.row() for c in cells]
     found = screen(run_output.run_tables(rows), colours) + "\n".join(run_output.remarks(rows))
@@ -139,6 +139,7 @@ def test_json_has_the_texts_exactly(cells: list[Cell], style: str) -> None:
     assert [(row["dataset"], row["error"]) for row in rows] == [(c.spec.dataset, c.error) for c in cells]
 
 
+@pytest.mark.slow
 def test_markdown_has_the_structure_that_harmless_text_has(cells: list[Cell]) -> None:
     render = MarkdownIt("commonmark", {"html": True}).enable("table").render
     ours, theirs = (run_output.rendered([c.row() for c in some], "md") for some in (cells, cells_of(harmless())))
@@ -183,7 +184,7 @@ def compared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> compare.
     return compare.compare_runs([read_records(folder)], [read_records(write(place, failed))], compare.Policy())
 
 
-@pytest.mark.parametrize("colours", [False, True])
+@pytest.mark.parametrize("colours", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_comparison_steers_no_terminal(compared: compare.Comparison, colours: bool) -> None:
     assert compared.missing
     assert {"REGRESSION", "ok"} <= {row.outcome for row in compared.findings}

@@ -21,7 +21,8 @@ from specbench.results.trace_file import to_json
 from specbench.show.report_page import write_report
 from specbench.wording import clean
 from tests.cli.test_hostile import traced, write
-from tests.support.comparing import CELL, decoded, measured
+from tests.support.cases import quick_or_slow
+from tests.support.compared_runs import CELL, decoded, measured
 from tests.support.frontdoor import Command, Outcome
 from tests.support.hostile import PAYLOADS, bars, commands, elements, harmless
 from tests.support.measured import cell, sample
@@ -123,7 +124,7 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("name", "style"), FORMATS)
+@pytest.mark.parametrize(("name", "style"), quick_or_slow(FORMATS, lambda name, style: style in ("table", "md")))
 def test_commands_that_read_a_table_of_someone_else(edited: Path, command: Command, name: str, style: str) -> None:
     quick = ("--checks", "deterministic") if name == "compare" else ()
     found = command(name, *arguments(name, edited), *quick, "--format", style)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.frontdoor import Command
 from tests.support.measured import cell, sample
-from tests.support.sweeps import write_run
+from tests.support.simulated_sweeps import write_run
 
 
 def test_the_command_says_where_the_file_is(command: Command, tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.decoding.test_replay import Late
 from tests.support.cases import quick_or_slow
-from tests.support.histories import SCHEDULES
 from tests.support.laws import EXACT, autoregressive
 from tests.support.sources import replay_outcomes
+from tests.support.stateful_laws import SCHEDULES
 from tests.support.tiny import network
 from tests.support.toys import CPU, Toy, chain, nested, number_of, random_pair, three
 

@@ -16,8 +16,8 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.errors import UsageError
 from tests.support.cases import quick_or_slow
-from tests.support.histories import SCHEDULES, history_error
 from tests.support.laws import ENUMERABLE, EXACT, block_error, outcomes_of, sequence_error
+from tests.support.stateful_laws import SCHEDULES, history_error
 from tests.support.toys import KINDS, Toy, random_pair
 
 TARGET, DRAFT = (Toy(table) for table in random_pair(0, 3, 4))

@@ -133,7 +133,7 @@ def test_seeds_reproduce_a_decode(name: str) -> None:
     assert first[0].tokens != other[0].tokens
 
 
-@pytest.mark.parametrize("name", ["chain", "match"])
+@pytest.mark.parametrize("name", ["chain", pytest.param("match", marks=pytest.mark.slow)])
 def test_tokens_of_a_row_do_not_depend_on_its_batch_mates(name: str) -> None:
     method, prompts, seeds = toy_method(name), ((0,), (1, 2, 3), (4, 5)), [1, 2, 3]
     batch = decoded(method, seeded(seeds, CPU), prompts)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kills import ordeal, outcome, whole
+from tests.support.killed_runs import ordeal, outcome, whole
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

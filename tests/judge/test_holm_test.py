@@ -15,7 +15,7 @@ from specbench.errors import UsageError
 from specbench.jobs.compare import gate_of
 from specbench.judge.evidence import noiseless
 from specbench.judge.holm_test import METRICS, TOTALLED, Criterion, Estimate, Trial, decide, estimate, holm
-from tests.support.comparing import cell, decoded, folder
+from tests.support.compared_runs import cell, decoded, folder
 from tests.support.frontdoor import Command
 
 SLOWER = Criterion("speedup", -1, 0.025)

@@ -268,6 +268,7 @@ def test_the_head_of_the_draft_may_be_narrower_or_wider(vocab: int, verifier: Ve
     assert law_error("llama", "gpt2", verifier, K + 2, draft_vocab=vocab) <= TOLERANCE
 
 
+@pytest.mark.slow
 @verifiers
 @pytest.mark.parametrize("prompt", [(1,), (0, 1), (2, 0, 1, 1, 2, 0, 2)], ids=str)
 def test_a_prompt_of_any_length_will_do(prompt: tuple[int, ...], verifier: Verifier) -> None:

@@ -11,9 +11,9 @@ from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
-from tests.support.histories import SCHEDULES, histories, history_error
 from tests.support.laws import EXACT, autoregressive, block_error, error
 from tests.support.sources import replay_outcomes
+from tests.support.stateful_laws import SCHEDULES, histories, history_error
 from tests.support.toys import CPU, KINDS, chain, nested, number_of, random_pair, three
 
 ONCE = len(KINDS)

@@ -23,9 +23,9 @@ from specbench.results.samples import by_prompt, speedup_of
 from specbench.show import run_output
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas, optimum
+from tests.support.faked_runs import failing, run
 from tests.support.frontdoor import Command
 from tests.support.measured import Call, FakeBackend, Witness, baseline_trace, cell, job, method_trace, sample
-from tests.support.races import failing, run
 from tests.support.tinypair import prompts
 
 NAMES = [f"p{n}" for n in range(11)]

@@ -12,8 +12,8 @@ from specbench.measure.order import seed_of
 from specbench.measure.runner import measure
 from specbench.results.losslessness import Losslessness
 from specbench.spec import RunSpec
+from tests.support.faked_runs import failing, flat_scores, no_scores, run
 from tests.support.measured import Call, FakeBackend, Witness, job
-from tests.support.races import failing, flat_scores, no_scores, run
 
 
 def steep_scores(ids: Sequence[int], start: int, block: int) -> Tensor:

@@ -10,8 +10,8 @@ from specbench.measure.failures import Failure
 from specbench.measure.group import give_up
 from specbench.measure.runner import measure
 from specbench.results.statistics import Interval
+from tests.support.faked_runs import failing, flat_scores, run
 from tests.support.measured import Call, FakeBackend, Witness, job
-from tests.support.races import failing, flat_scores, run
 
 # --- when the interval is narrow enough -------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from specbench.measure.grid import cells
 from specbench.measure.lossless import losslessness_of
 from specbench.show.verdict_lines import sentences
 from specbench.spec import RunSpec
-from tests.support import comparing
+from tests.support import compared_runs
 from tests.support.frontdoor import Command
 from tests.support.measured import cell, prompt_set, sample
 from tests.support.tinypair import Pair, prompts
@@ -84,8 +84,8 @@ def test_batches_are_questions_of_their_own() -> None:
 def test_cells_with_other_acceptance_or_batch_are_not_compared(
     other: dict[str, Any], command: Command, tmp_path: Path
 ) -> None:
-    one = comparing.folder(tmp_path / "one", comparing.cell(acceptance=None, batch=1))
-    two = comparing.folder(tmp_path / "two", comparing.cell(**{"acceptance": None, "batch": 1, **other}))
+    one = compared_runs.folder(tmp_path / "one", compared_runs.cell(acceptance=None, batch=1))
+    two = compared_runs.folder(tmp_path / "two", compared_runs.cell(**{"acceptance": None, "batch": 1, **other}))
     found = command("compare", one, two)
     assert found.code == 7
     assert "no cell is in both runs" in found.err

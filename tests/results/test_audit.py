@@ -20,7 +20,7 @@ from specbench.results.possible import possible
 from specbench.results.writing import column_names
 from tests.support.frontdoor import Command, Outcome
 from tests.support.measured import baseline_trace, method_trace, one_round
-from tests.support.sweeps import description, sweep, write_run
+from tests.support.simulated_sweeps import description, sweep, write_run
 
 Change = Callable[[Path], None]
 COMMANDS = ("verdict", "compare", "predict", "report", "--resume")

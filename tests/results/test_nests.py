@@ -26,7 +26,7 @@ from specbench.theory.levels import chain_costs, nested_costs, relay_speedup
 from specbench.theory.waterfall import TERMS
 from tests.support import tiny
 from tests.support.measured import STEP, K, cell, one_round, sample
-from tests.support.nests import SPANS, nested_sample, tree_sample
+from tests.support.nested_samples import SPANS, nested_sample, tree_sample
 
 PROMPTS = ([0, 1], [2], [1, 1, 0])
 NEW = 17

@@ -13,7 +13,7 @@ from specbench.show.plots import Picture
 from specbench.show.report_page import write_report
 from tests.show.test_plots import heights
 from tests.show.test_report_page import page_of
-from tests.support.sweeps import sweep, write_run
+from tests.support.simulated_sweeps import sweep, write_run
 
 BATCHES = (1, 2, 8)
 

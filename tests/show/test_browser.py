@@ -8,7 +8,7 @@ import pytest
 from specbench.show.report_page import write_report
 from tests.support.browser import OVERFLOWING, Browser, browser
 from tests.support.measured import cell
-from tests.support.sweeps import sweep, write_calibration, write_run
+from tests.support.simulated_sweeps import sweep, write_calibration, write_run
 
 pytestmark = pytest.mark.slow  # starts a browser
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.comparing import CELL, cell, decoded, folder
+from tests.support.compared_runs import CELL, cell, decoded, folder
 from tests.support.frontdoor import Command, Outcome
 
 HOSTILE = (

@@ -24,8 +24,8 @@ from specbench.show.run_output import markdown, print_run
 from specbench.show.verdict_lines import sentences
 from specbench.spec import RunSpec
 from tests.support.measured import baseline_trace, cell, one_round, prompt_set, sample
-from tests.support.nests import SPANS, nested_sample, tree_sample
-from tests.support.sweeps import write_run
+from tests.support.nested_samples import SPANS, nested_sample, tree_sample
+from tests.support.simulated_sweeps import write_run
 
 
 def printed(rows: list[dict[str, Any]], width: int = 110) -> str:

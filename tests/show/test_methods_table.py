@@ -12,7 +12,7 @@ from specbench.show.methods_table import COLUMNS, columns, methods_table
 from specbench.show.methods_table import method_cells as cells_of
 from specbench.show.run_output import markdown, print_run
 from tests.support.measured import cell, sample
-from tests.support.nests import nested_sample
+from tests.support.nested_samples import nested_sample
 
 NAMES = ("chain", "block", "tree-top", "merge", "jacobi")
 

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from specbench.results.statistics import Interval
 from specbench.show import plots, plots_prompts, plots_round, plots_svg, plots_sweep, plots_why
 from specbench.show.plots import Picture
-from tests.support.sweeps import sweep
+from tests.support.simulated_sweeps import sweep
 
 CELLS = sweep("code", prompts=8, ks=(1, 2, 4))
 ROWS = [cell.row() for cell in CELLS]

@@ -19,7 +19,7 @@ from specbench.show.plots_why import STEPS
 from specbench.show.report_page import write_report
 from specbench.show.table_lines import ROWS
 from tests.support.measured import cell, sample
-from tests.support.sweeps import sweep, write_calibration, write_run
+from tests.support.simulated_sweeps import sweep, write_calibration, write_run
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

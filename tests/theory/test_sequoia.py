@@ -25,6 +25,7 @@ from specbench.models.network.law import Law
 from specbench.theory import formulas, optimum
 from specbench.theory.sequoia import ROOT, Search, best_sizes
 from specbench.theory.trees import tree_tokens
+from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.tiny import network, path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
@@ -184,7 +185,7 @@ def test_the_chances_that_the_search_predicts_with_are_those_of_a_tree() -> None
 
 
 @shapes
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name", quick_or_slow(["llama", "gemma3", "gpt2"], lambda name: name == "gemma3"))
 def test_rows_level_by_level_are_those_of_the_whole_tree(name: str, parents: tuple[int, ...]) -> None:
     """Only nodes with children are fed; what they see lies where they look for it, round after round."""
     target, rng = Causal(network(name, 12), Law(1.0), 12), seeded([1, 2], CPU)

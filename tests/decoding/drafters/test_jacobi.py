@@ -18,10 +18,10 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from tests.support import histories
-from tests.support.histories import history_error
+from tests.support import stateful_laws
 from tests.support.laws import EXACT
 from tests.support.rounding import same_texts
+from tests.support.stateful_laws import history_error
 from tests.support.tiers import bigrams, compiled, seen, whole
 from tests.support.tiny import network
 from tests.support.toys import CPU, KINDS, Toy, random_pair
@@ -97,7 +97,7 @@ def guesses(speculation: Speculate, rows: int) -> list[Tensor]:
 def test_whole_sequences_with_the_guesses_of_every_past_have_the_law_of_the_target(
     seed: int, eos: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(histories, "state", guesses)
+    monkeypatch.setattr(stateful_laws, "state", guesses)
     for vocab, k, new in ((2, 3, 5), (3, 2, 4)):
         p, _ = random_pair(seed, vocab, new + 2)
         assert history_error(Speculate(Jacobi(k), Toy(p), Rejection()), p, new, [(0,), (1, 0)], eos) <= EXACT

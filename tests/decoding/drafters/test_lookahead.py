@@ -19,10 +19,11 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from tests.support import histories
-from tests.support.histories import history_error
+from tests.support import stateful_laws
+from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT
 from tests.support.rounding import same_texts
+from tests.support.stateful_laws import history_error
 from tests.support.tiers import bigrams, compiled, seen, whole
 from tests.support.tiny import network
 from tests.support.toys import CPU, KINDS, Toy, random_pair
@@ -32,6 +33,7 @@ NEW, V = 40, 24
 GREEDY = Law(0)
 RNG = seeded([0], CPU)  # nothing is drawn from it
 SIZES = [(2, 3, 2), (3, 4, 1), (1, 3, 2), (4, 2, 3), (1, 2, 1)]
+each_size = pytest.mark.parametrize("sizes", quick_or_slow([(s,) for s in SIZES], lambda sizes: min(sizes) > 1))
 
 
 def method(drafter: Any, net: Any, law: Law = GREEDY) -> Speculate:
@@ -113,7 +115,7 @@ class Plain:
         return len(path) + 1
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+@each_size
 def test_greedy_decoding_is_that_of_the_reference_in_every_row(sizes: tuple[int, int, int]) -> None:
     net, met = network("llama", V, 3), set()
     for trace, prompt in zip(run(Lookahead(*sizes), PROMPTS, net), PROMPTS, strict=True):
@@ -128,7 +130,7 @@ def test_greedy_decoding_is_that_of_the_reference_in_every_row(sizes: tuple[int,
 
 @pytest.mark.processor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("sizes", SIZES)
+@each_size
 def test_greedy_text_is_the_baselines(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     net = network("llama", V, 3, dtype)
     alone, found = ([t.tokens for t in run(drafter, PROMPTS, net)] for drafter in (NoDraft(), Lookahead(*sizes)))
@@ -144,7 +146,7 @@ def state(speculation: Speculate, rows: int) -> list[Tensor]:
 def test_whole_sequences_with_the_pool_of_every_past_have_the_law_of_the_target(
     seed: int, sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(histories, "state", state)
+    monkeypatch.setattr(stateful_laws, "state", state)
     for vocab, new, eos in ((2, 4, (1,)), (3, 3, ())):
         p, _ = random_pair(seed, vocab, new + 2)
         drafter = Lookahead(*sizes, slots=vocab)

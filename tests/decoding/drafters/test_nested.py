@@ -12,7 +12,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support import tiny
-from tests.support.histories import SCHEDULES
+from tests.support.stateful_laws import SCHEDULES
 
 PROMPTS = ([1, 2, 0, 2], [2], [0, 1])
 NEW = 24

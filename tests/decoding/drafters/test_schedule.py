@@ -27,7 +27,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
 from specbench.theory import optimum
 from specbench.theory.costs import Costs
-from tests.support.histories import EDGE
+from tests.support.stateful_laws import EDGE
 from tests.support.tiny import context_of
 
 END = 9

@@ -24,8 +24,8 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.decoding.test_greedy import NEW, V, draft_of, generated, random_prompts, target_of
 from tests.support.cases import quick_or_slow
-from tests.support.histories import SCHEDULES, history_error
 from tests.support.laws import EXACT
+from tests.support.stateful_laws import SCHEDULES, history_error
 from tests.support.toys import CPU, KINDS, Toy, random_pair
 
 K, END = 7, 5

@@ -15,6 +15,7 @@ from specbench.decoding.views.streaming import Streaming
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.laws.test_models_exact import Chance, accept, append
+from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, sequence_error
 from tests.support.tiny import CPU, TOLERANCE, committed, context_of, network, plain_rows, tree_rows, worst
 from tests.support.toys import KINDS, Toy, random_pair
@@ -66,12 +67,12 @@ def error(name: str, sinks: int, window: int, refeed: int = 0, rounds: int = 8, 
 
 
 @pytest.mark.parametrize(("sinks", "window", "refeed"), [(2, 6, 0), (0, 4, 2), (1, 1, 1), (4, 5, 0)])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
+@pytest.mark.parametrize("name", quick_or_slow(["llama", "gpt2", "gemma3"], lambda name: name == "gemma3"))
 def test_rows_are_those_of_the_plain_model_on_the_short_text(name: str, sinks: int, window: int, refeed: int) -> None:
     assert error(name, sinks, window, refeed) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", quick_or_slow(["llama", "gpt2"], lambda name: name == "gpt2"))
 def test_while_the_text_is_short_rows_are_the_models_own(name: str) -> None:
     chance, model = Chance(5), streaming(name, 2, 40)
     context = context_of(HISTORIES, 16, 3)
