@@ -1,4 +1,4 @@
-"""How often the intervals of `bench.statistics` hold the truth, and how often `bench.noise` warns of nothing.
+"""How often the intervals of `results.statistics` hold the truth, and how often `results.noise` warns of nothing.
 
 Run `python -m tests.benchmarks.coverage` (about two minutes on one core, no models); `--quick` replicates a tenth.
 
