@@ -16,7 +16,7 @@ from specbench.backends.roles import Role, depth_of, shipped_source
 from specbench.backends.tiers import Tier
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
-from specbench.decoding.decode import begin, decode, places
+from specbench.decoding.decode import begin, buffer_length, decode
 from specbench.decoding.drafters.schedule import Schedule, scheduled
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
@@ -184,11 +184,14 @@ class Native:
         """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
         same = spec.with_(dataset="", column=None, template=None, limit=None, seed=0, warmup=0, repeat=1, until_ci=None)
         known = self._arms.get(same)
-        if known is not None and places(longest, spec.max_new_tokens, known.method.drafter.room) <= known.rounds.length:
+        if (
+            known is not None
+            and buffer_length(longest, spec.max_new_tokens, known.method.drafter.room) <= known.rounds.length
+        ):
             return known
         clock = clock_for(self.device)
         method, eos = self.method(spec, clock), self.eos(spec)
-        length = places(longest, spec.max_new_tokens, method.drafter.room)
+        length = buffer_length(longest, spec.max_new_tokens, method.drafter.room)
         clock.start()  # what is timed inside a round while it is compiled or captured belongs to this clock
         source = self.source(spec, [0] * spec.batch)
         arm = Arm(method, clock, eos, self.tier.rounds(method, length, spec.batch, eos, source))

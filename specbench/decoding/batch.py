@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from specbench.decoding.decode import begin, places
+from specbench.decoding.decode import begin, buffer_length
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source
 from specbench.decoding.rounds import Rounds, Stepwise, run
@@ -99,7 +99,7 @@ class Stream:
     def run(self, eos: abc.Sequence[int], device: torch.device) -> None:
         first = [self.prompts[min(row, len(self.prompts) - 1)] for row in range(self.rows)]
         room = self.method.drafter.room
-        length = max(self.rounds.length, places(max(map(len, self.prompts)), self.new, room))
+        length = max(self.rounds.length, buffer_length(max(map(len, self.prompts)), self.new, room))
         context = begin(first, self.new, room, eos, device, length)
         context.live[len(self.prompts) :] = False  # shapes are those of all rows, also where there are fewer prompts
         self.context = self.rounds.begin(context)

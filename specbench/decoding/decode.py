@@ -20,14 +20,14 @@ BUCKET = 64  # sequence buffers and caches grow in these steps: a static cache i
 def begin(
     prompts: Sequence[Sequence[int]], new: int, room: int, eos: Sequence[int], device: torch.device, length: int = 0
 ) -> Context:
-    """A context of B prompts (at least one token each) with space behind them for `new` tokens and `room` nodes.
+    """A context of B prompts (at least one token each) with space after them for `new` tokens and `room` nodes.
 
     It has at least `length` places.
     """
     if not prompts or not all(prompts):
         raise ValueError("every prompt needs at least one token")
     longest = max(map(len, prompts))
-    length = max(length, places(longest, new, room))
+    length = max(length, buffer_length(longest, new, room))
     seq = torch.zeros((len(prompts), length), dtype=torch.long)
     for row, prompt in enumerate(prompts):
         seq[row, : len(prompt)] = torch.tensor(prompt)
@@ -38,8 +38,8 @@ def begin(
     return Context(seq, pos, alive, pos + new, ends, alive.clone(), length)
 
 
-def places(longest: int, new: int, room: int) -> int:
-    """How long the buffers of a sequence are, for the longest prompt, the new tokens and the nodes behind them."""
+def buffer_length(longest: int, new: int, room: int) -> int:
+    """How long the buffers of a sequence are, for the longest prompt, the new tokens and the nodes after them."""
     return -(-(longest + new + room + 2) // BUCKET) * BUCKET
 
 
@@ -57,7 +57,7 @@ def decode(
 ) -> list[Trace]:
     """Decode up to `new` tokens after each prompt, one trace per row; `rounds` says how, step by step unless given.
 
-    Raises NonFiniteError as soon as a model's row is no law; what the other prompts gave is not touched.
+    Raises NonFiniteError as soon as a model gives NaN; what the other prompts gave is not touched.
     """
     clock, rounds = clock or NullClock(), rounds or Stepwise(method)
     context = rounds.begin(begin(prompts, new, method.drafter.room, eos, device, rounds.length))

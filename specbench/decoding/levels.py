@@ -33,7 +33,7 @@ def numbers(one: Round) -> Tensor:
 
 
 def read_sums(numbers: Sequence[float], levels: int) -> tuple[tuple[LevelCounts, ...], Sequence[float]]:
-    """The levels at the head of a row of numbers, and what stands behind them."""
+    """The levels at the head of a row of numbers, and what stands after them."""
     parts = (numbers[WIDTH * i : WIDTH * (i + 1)] for i in range(levels))
     return tuple(map(read_level, parts)), numbers[WIDTH * levels :]
 

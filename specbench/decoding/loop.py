@@ -114,10 +114,10 @@ class Speculate:
 
 
 def keep_rows(q: Tensor, step: Step, offset: Tensor) -> None:
-    """Write the law of every emitted token of a round into q [B, length, V], from offset [B] on."""
+    """Write the row of every emitted token of a round into q [B, length, V], from offset [B] on."""
     path, emitted = step.verdict.path, step.round.emitted
     for level in range(path.shape[1] + 1):
-        node = path[:, level - 1] + 1 if level else torch.zeros_like(offset)  # the law after the token before it
+        node = path[:, level - 1] + 1 if level else torch.zeros_like(offset)  # the row after the token before it
         here = (offset + level).clamp_max(q.shape[1] - 1)
         row = torch.where((level < emitted).unsqueeze(1), at(step.p, node), at(q, here))
         q.scatter_(1, here.view(-1, 1, 1).expand(-1, 1, q.shape[-1]), row.unsqueeze(1))
@@ -133,7 +133,7 @@ def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
         block = torch.cat([path, block], 1).scatter(1, verdict.accepted.unsqueeze(1), block)
 
     emitted, ended = cut(context, verdict, block, levels)
-    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + levels, block)  # rubbish behind the emitted tokens
+    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + levels, block)  # stale after the emitted tokens
     counts = count(draft, verdict, emitted)
     context.pos += emitted
     context.live &= ~ended & (context.pos < context.last)
@@ -152,7 +152,7 @@ def cut(context: Context, verdict: Verdict, block: Tensor, levels: Tensor) -> tu
 
 
 def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
-    """The counts of a round that emitted `emitted` [B] tokens: tests behind the end of the sequence do not count."""
+    """The counts of a round that emitted `emitted` [B] tokens: tests after the end of the sequence do not count."""
     tree, apart = draft.tree, distance(verdict, emitted)
     if not tree.size:
         none = torch.zeros_like(emitted)
@@ -166,7 +166,7 @@ def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
 
 
 def distance(verdict: Verdict, emitted: Tensor) -> Tensor:
-    """[B] float64: the distance from the target's law, summed over the `emitted` [B] tokens."""
+    """[B] float64: the distance from the target's distribution, summed over the `emitted` [B] tokens."""
     if verdict.distance is None:
         return torch.zeros_like(emitted, dtype=torch.float64)
     levels = torch.arange(verdict.distance.shape[1], device=emitted.device)

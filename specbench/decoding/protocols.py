@@ -12,12 +12,12 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
 
-# (ids [B] just drawn, logits [B, V'] of the network before its law is applied) → whether to draw no more
+# (ids [B] just drawn, logits [B, V'] of the network before temperature) → whether to draw no more
 After = Callable[[Tensor, Tensor], bool]
 
 
 class Model(Protocol):
-    """A language model at one cost level: (context, tree) → laws. Its cache changes time, never answers.
+    """A language model at one cost level: (context, tree) → rows. Its cache changes time, never answers.
 
     Of a model that sees less than the text (Streaming, Retrieval), it changes the answers too: a row is always the one
     that its token was drawn from.
@@ -37,7 +37,7 @@ class Model(Protocol):
         ...
 
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        """[B, n + 1, V]: row 0 is the law after the last committed token, row i + 1 the law after node i.
+        """[B, n + 1, V]: row 0 is the distribution after the last committed token, row i + 1 after node i.
 
         `refeed` committed tokens before the last are fed again: those that may have been committed without being fed.
         """
@@ -47,7 +47,7 @@ class Model(Protocol):
         """[B, new, V] the rows of the last `new` nodes of a tree that grows level by level, the earlier ones of which
         were fed by calls before this one; of an empty tree the one row after the last committed token.
 
-        raw: the model's own scores in the place of laws, for what ranks tokens also when greedy.
+        raw: the model's own scores in the place of distributions, for what ranks tokens also when greedy.
         """
         ...
 
@@ -70,7 +70,7 @@ class Model(Protocol):
 
 
 class Network(Model, Protocol):
-    """A model of its own, from which others can be made that share its weights and its law."""
+    """A model of its own, from which others can be made that share its weights and its sampling."""
 
     def twin(self) -> "Network":
         """The same with a cache of its own."""

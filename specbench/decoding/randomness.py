@@ -41,7 +41,7 @@ Uniforms = Callable[[tuple[int, ...], Stream], Tensor]  # float64 in [0, 1)
 class FromUniforms:
     """A source that turns uniforms into decisions: u < probs, and inversion (CPU) or an exponential race (CUDA).
 
-    certain: every law gives all to one index, as all do at temperature 0; then it is looked for instead of drawn, which
+    certain: every row gives all to one index, as all do at temperature 0; then it is looked for instead of drawn, which
     takes a quarter of the time.
     """
 

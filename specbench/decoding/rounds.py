@@ -22,7 +22,7 @@ Play = Callable[[], tuple[Tensor, Tensor]]  # one round: what the host reads of 
 
 
 class NonFiniteError(SpecbenchError):
-    """A model gave a row that is no law (NaN or infinite logits)."""
+    """A model gave NaN or infinite logits."""
 
     exit_code = 6
 
@@ -81,7 +81,7 @@ class Stepwise:
     left: list[int] = field(default_factory=list, init=False, repr=False)
     _context: Context = field(init=False, repr=False)
     _rounds: list[Round] = field(init=False, repr=False)
-    _end: int = field(default=0, init=False, repr=False)  # a place behind which no committed token lies
+    _end: int = field(default=0, init=False, repr=False)  # a place after which no committed token lies
 
     def begin(self, context: Context) -> Context:
         self._context, self._rounds, self._end = context, [], int(context.pos.max()) + 1
@@ -134,7 +134,7 @@ class Whole:
     _sizes: dict[Stream, list[int]] = field(default_factory=dict, init=False, repr=False)
     _plays: dict[int, Play] = field(default_factory=dict, init=False, repr=False)
     _counts: list[Tensor] = field(default_factory=list, init=False, repr=False)
-    _end: int = field(default=0, init=False, repr=False)  # a place behind which no committed token lies
+    _end: int = field(default=0, init=False, repr=False)  # a place after which no committed token lies
     left: list[int] = field(default_factory=list, init=False, repr=False)
 
     def begin(self, context: Context) -> Context:
@@ -202,12 +202,12 @@ class Whole:
 
 
 def state(context: Context) -> Tensor:
-    """[3, B] what the host must know after a round: tokens left, whether all rows were laws, the last position."""
+    """[3, B] what the host must know after a round: tokens left, whether all rows were finite, the last position."""
     return torch.stack([(context.last - context.pos) * context.live, context.finite.long(), context.pos])
 
 
 def read_rows(seen: Tensor) -> tuple[list[int], int]:
-    """(tokens left to every row, the place behind the last committed token of any row) of a `state`."""
+    """(tokens left to every row, the place after the last committed token of any row) of a `state`."""
     left, finite, pos = seen.tolist()
     if not all(finite):
         raise NonFiniteError(

@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.backends.native import Native, open_pair
 from specbench.decoding.decode import begin as context_of
-from specbench.decoding.decode import decode, places
+from specbench.decoding.decode import buffer_length, decode
 from specbench.decoding.randomness import seeded
 from specbench.models.checkpoints.loading import load_tokenizer
 from specbench.models.checkpoints.pairs import resolve
@@ -83,7 +83,7 @@ def behind(native: Native, spec: RunSpec, longest: int) -> Callable[[int], float
     clock, method, rounds, room = arm.clock, arm.method, arm.rounds, arm.method.drafter.room
 
     def measure(length: int) -> float:
-        room_for = rounds.length or places(length, new, room)
+        room_for = rounds.length or buffer_length(length, new, room)
         context = rounds.begin(context_of([[1, 1]], new, room, [], native.device, room_for))
         method.start(context)  # the caches
         start = length - new - 2

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.batch import decode_batches, decode_stream
-from specbench.decoding.decode import begin, decode, places
+from specbench.decoding.decode import begin, buffer_length, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
@@ -76,7 +76,7 @@ def streamed(
 
 def whole(method: Speculate, rows: int, prompts: Sequence[Sequence[int]] = PROMPTS) -> Rounds:
     """Rounds on tensors that stay in place, as compiled ones are; some read few places, some all of them."""
-    length = places(max(map(len, prompts)), NEW, method.drafter.room)
+    length = buffer_length(max(map(len, prompts)), NEW, method.drafter.room)
     rounds = Whole(method, length, (24, 40, length), lambda play: play)
     rounds.prime(begin([[0, 0]] * rows, 1, method.drafter.room, ENDS, CPU, length), seeded([0] * rows, CPU))
     return rounds
@@ -121,7 +121,7 @@ def test_rounds_on_tensors_that_stay_in_place_give_the_same(rows: int, kind: str
 @pytest.mark.parametrize("kind", METHODS)
 def test_rounds_that_are_read_late_give_the_same(kind: str, law: Law) -> None:
     method, rows = method_of(kind, law, fixed=True), 3
-    length = places(max(LENGTHS), NEW, method.drafter.room)
+    length = buffer_length(max(LENGTHS), NEW, method.drafter.room)
     rounds = Replayed(method, length, (24, 40, length), lambda play: Late(play, []))
     rounds.prime(begin([[0, 0]] * rows, 1, method.drafter.room, ENDS, CPU, length), seeded([0] * rows, CPU))
     for _ in range(2):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, decode, places
+from specbench.decoding.decode import begin, buffer_length, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
@@ -56,7 +56,7 @@ def method(name: str, law: Law) -> Speculate:
 
 def replayed(name: str, law: Law, rows: int, eos: list[int], launched: list[Late]) -> tuple[Speculate, Replayed]:
     made = method(name, law)
-    length = places(LONGEST, NEW, made.drafter.room)
+    length = buffer_length(LONGEST, NEW, made.drafter.room)
     rounds = Replayed(made, length, (16, 24, length), lambda play: Late(play, launched))
     context = begin([[0, 0]] * rows, 1, made.drafter.room, eos, CPU, length)
     rounds.prime(context, seeded([0] * rows, CPU))

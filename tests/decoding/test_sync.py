@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specbench.decoding.decode import begin, decode, places
+from specbench.decoding.decode import begin, buffer_length, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
@@ -230,7 +230,7 @@ def test_a_whole_round_reads_nothing_inside_and_once_behind_it(drafter: str, ver
     """And nothing is sent to the device: the uniforms of a round are drawn there."""
     inside: list[int] = []
     method, prompts, rng, done = pair(drafter, verifier, law, fixed=True), [[1, 2, 3], [4]], seeded([3, 4], CPU), 0
-    length = places(3, NEW, ROOM)
+    length = buffer_length(3, NEW, ROOM)
     with torch.no_grad(), counted() as counts:
 
         def watched(play: Play) -> Play:

@@ -15,7 +15,7 @@ import pytest
 from torch import Tensor
 
 from specbench.decoding.batch import decode_stream
-from specbench.decoding.decode import begin, decode, places
+from specbench.decoding.decode import begin, buffer_length, decode
 from specbench.decoding.drafters.cascade import Relay
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.dynamic import Dynamic
@@ -231,7 +231,7 @@ def test_rows_of_rounds_that_are_one_call_are_those_of_a_plain_pass(make: Callab
     """Their number of fed tokens is the same in every round, the first one included."""
     bench = Bench(fixed=True)
     method = speculate(bench, make(bench))
-    length = places(len(PROMPTS[0]), NEW, method.drafter.room)
+    length = buffer_length(len(PROMPTS[0]), NEW, method.drafter.room)
     rounds = Whole(method, length, (length,), lambda play: play)
     rows = len(PROMPTS)
     rounds.prime(begin([[0, 0]] * rows, 1, method.drafter.room, (), CPU, length), seeded([0] * rows, CPU))

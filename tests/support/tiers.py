@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from specbench.decoding.build import build
-from specbench.decoding.decode import begin, places
+from specbench.decoding.decode import begin, buffer_length
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods, needs
 from specbench.decoding.protocols import Model
@@ -92,7 +92,7 @@ def whole(
     reaches: Sequence[int] = (),
 ) -> Whole:
     """The rounds of a method, ready for prompts of up to `longest` tokens."""
-    length = places(longest, new, method.drafter.room)
+    length = buffer_length(longest, new, method.drafter.room)
     rounds = Whole(method, length, reaches or (length,), ready)
     rounds.prime(begin([[0, 0]] * rows, 1, method.drafter.room, eos, CPU, length), seeded([0] * rows, CPU))
     return rounds

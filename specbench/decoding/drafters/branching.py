@@ -17,14 +17,14 @@ class Branching(Protocol):
     drawn: ClassVar[bool]
 
     def children(self, rows: Tensor, width: int, rng: Source) -> Children:
-        """`width` children for each of m nodes, from rows [B, m, V]: laws where children are drawn, else scores."""
+        """`width` children for each of m nodes, from rows [B, m, V]: scores where nothing is drawn."""
         ...
 
 
 @dataclass(frozen=True)
 class Top:
     """The tokens with the highest scores. Nothing is drawn, so they are point masses (SpecInfer with greedy decoding,
-    Miao et al. 2023, §4; judged with the law of the draft instead they would be accepted too often)."""
+    Miao et al. 2023, §4; judged with the draft's distribution they would be accepted too often)."""
 
     drawn: ClassVar[bool] = False
 
@@ -38,7 +38,7 @@ class Top:
 @dataclass(frozen=True)
 class Independent:
     """Independent draws; a token that is drawn twice is two children (SpecInfer, Miao et al. 2023, Alg. 2): merged into
-    one they would be tested too seldom, which changes the law of what is emitted."""
+    one they would be tested too seldom, which biases what is emitted."""
 
     drawn: ClassVar[bool] = True
 
@@ -50,22 +50,22 @@ class Independent:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Draws without replacement: each from what the earlier ones left of the law, renormalised (Sequoia, Chen et al.
+    """Draws without replacement: each from what the earlier ones left, renormalised (Sequoia, Chen et al.
     2024, Alg. 2). Where nothing is left there is no further child."""
 
     drawn: ClassVar[bool] = True
 
     def children(self, rows: Tensor, width: int, rng: Source) -> Children:
         ids: list[Tensor] = []
-        laws: list[Tensor] = []
+        kept_rows: list[Tensor] = []
         there: list[Tensor] = []
         left = rows
         for _ in range(width):
             mass = left.sum(-1, keepdim=True)
             exists = mass > 0
-            law = torch.where(exists, left / mass.clamp_min(torch.finfo(rows.dtype).tiny), rows)
-            token = rng.categorical(law, Stream.DRAFT)
+            row = torch.where(exists, left / mass.clamp_min(torch.finfo(rows.dtype).tiny), rows)
+            token = rng.categorical(row, Stream.DRAFT)
             left = left.scatter(-1, token.unsqueeze(-1), 0)
-            for kept, value in zip((ids, laws, there), (token, law, exists.squeeze(-1)), strict=True):
+            for kept, value in zip((ids, kept_rows, there), (token, row, exists.squeeze(-1)), strict=True):
                 kept.append(value)
-        return torch.stack(ids, 2), torch.stack(laws, 2), torch.stack(there, 2)
+        return torch.stack(ids, 2), torch.stack(kept_rows, 2), torch.stack(there, 2)

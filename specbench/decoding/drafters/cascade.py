@@ -24,10 +24,10 @@ from specbench.decoding.verifiers.rejection import Rejection
 
 @dataclass(frozen=True)
 class Relay:
-    """One chain drafted by several drafters, each behind the tokens of the one before it (the horizontal cascade of
+    """One chain drafted by several drafters, each after the tokens of the one before it (the horizontal cascade of
     Chen et al. 2023, arXiv 2312.11462, §4.2: first tokens are accepted most often, so the best drafter has them).
 
-    The legs share the budget in their order. A row whose leg drafted less has the next leg's tokens directly behind.
+    The legs share the budget in their order. A row whose leg drafted less has the next leg's tokens directly after it.
     None of the legs learns what became of its tokens, because the verdict is on all of them together; ValueError for
     a schedule that would have to, and for a drafter of trees.
     """
@@ -74,7 +74,7 @@ class Relay:
             leg.admit(context, row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        inner = context.fork(self.depth + 1)  # a token of a round is never drafted: here it is one behind all legs
+        inner = context.fork(self.depth + 1)  # a token of a round is never drafted: here it is one after all legs
         drafts: list[Draft] = []
         for place, leg in enumerate(self.legs):
             left = None if budget is None else budget - sum(draft.tree.size for draft in drafts)
@@ -112,15 +112,15 @@ def depth(legs: Sequence[Drafter]) -> int:
 
 
 def append(context: Context, draft: Draft) -> None:
-    """Put a chain behind the text of a fork, as if it were committed."""
+    """Put a chain after the text of a fork, as if it were committed."""
     ids = draft.tree.ids
     ahead = torch.arange(ids.shape[1], device=ids.device)
-    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + ahead, ids)  # rubbish behind the tokens that a row has
+    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + ahead, ids)  # stale after the tokens that a row has
     context.pos += ids.shape[1] if draft.valid is None else draft.valid.sum(1)
 
 
 def packed(drafts: Sequence[Draft]) -> Draft:
-    """Chains one behind the other as one chain, without holes where a row has not all tokens of one."""
+    """Chains one after the other as one chain, without holes where a row has not all tokens of one."""
     ids, q, valid = torch.cat([d.tree.ids for d in drafts], 1), merged_laws(drafts), merged_valid(drafts)
     if valid is not None and any(draft.valid is not None for draft in drafts[:-1]):
         order = (~valid).long().sort(dim=1, stable=True).indices

@@ -154,7 +154,7 @@ class Reach:
         return cls(schedule, context, int(reach.max()), reach)
 
     def ends(self, ids: Tensor, logits: Tensor) -> bool:
-        """Whether no row goes on behind the token ids [B] just drawn; the host reads it if the schedule may stop."""
+        """Whether no row goes on after the token ids [B] just drawn; the host reads it if the schedule may stop."""
         self.drawn += 1
         low = self.schedule.stops(ids, logits) if self.drawn < self.width else None
         if low is None:

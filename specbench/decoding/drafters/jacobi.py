@@ -18,7 +18,7 @@ class Jacobi(Guesses):
     """A chain of k guesses, each the target's most probable token after the guesses of the round before it (parallel
     fixed-point iteration; Santilli et al. 2023, arXiv 2305.10427; Fu et al. 2024, arXiv 2402.02057, §2).
 
-    Behind the token that a round emits last, the guesses are read off the rows that the pass computed behind the
+    After the token that a round emits last, the guesses are read off the rows that the pass computed after the
     rejected ones; where these end, the last one is repeated. The first guesses repeat the last token of the prompt.
     A guess may come from a wrong text: what is emitted is the target's in any case, at least one token a round.
     """
@@ -45,8 +45,8 @@ class Jacobi(Guesses):
         assert self._guess is not None, "start() comes before any other call"
         ends = verdict.accepted.unsqueeze(1)
         best = p.argmax(-1).scatter(1, ends, verdict.token.unsqueeze(1))  # the next token after every node of the chain
-        behind = ends + 1 + torch.arange(self.k, device=ends.device)
-        self._guess.copy_(best.gather(1, behind.clamp_max(draft.tree.size)))
+        ahead = ends + 1 + torch.arange(self.k, device=ends.device)
+        self._guess.copy_(best.gather(1, ahead.clamp_max(draft.tree.size)))
 
     def select(self, rows: Tensor) -> None:
         if self._guess is not None:

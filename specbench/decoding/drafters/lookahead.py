@@ -24,11 +24,11 @@ class Lookahead:
     """Up to `guesses` n-grams of the pool that begin with the last token, and a window of n − 1 rows and `window`
     columns of guesses, in one tree (Fu et al. 2024, arXiv 2402.02057, §3; defaults of its README 7, 5, 7).
 
-    Row 0 of the window is a chain that begins with the last token; behind each of its tokens hangs the rest of that
-    column. The most probable token behind every column ends an n-gram for the pool and is a new last row. The rows then
+    Row 0 of the window is a chain that begins with the last token; after each of its tokens hangs the rest of that
+    column. The most probable token after every column ends an n-gram for the pool and is a new last row. The rows then
     move up by one and the columns by the accepted tokens, those that fall off coming in again at the far end.
 
-    The window stands in the tree because the pass must be over it; that its tokens are tested too, behind the n-grams,
+    The window stands in the tree because the pass must be over it; that its tokens are tested too, after the n-grams,
     is exact as for any point mass, and now and then one is accepted. A sibling that is the same token as an earlier one
     could not be accepted any more: it is computed but not tested, and of n-grams with one second token the pool's
     newest is offered. Per first token the pool has the newest `guesses` n-grams; two first tokens whose ids differ by a
@@ -57,7 +57,7 @@ class Lookahead:
 
     @property
     def parents(self) -> tuple[int, ...]:
-        """The n-grams behind their first token, one after the other; the window row by row, without its first token."""
+        """The n-grams after their first token, one after the other; the window row by row, without its first token."""
         n, grams = self.ngram - 1, self.guesses * (self.ngram - 1)
         chains = [node - 1 if node % n else ROOT for node in range(grams)]
         chain = [ROOT, *range(grams, grams + self.window - 1)]  # the node of every column of row 0
@@ -135,7 +135,7 @@ class Lookahead:
 
 
 def entries(keys: Tensor, grams: Tensor, first: Tensor) -> Tensor:
-    """[B, guesses, n − 1] what is known behind the first tokens [B, 1], the newest last; NONE where there is none."""
+    """[B, guesses, n − 1] what is known after the first tokens [B, 1], the newest last; NONE where there is none."""
     place = first % keys.shape[1]
     found = grams.gather(1, place[:, :, None, None].expand(-1, -1, *grams.shape[2:])).squeeze(1)
     return torch.where((keys.gather(1, place) == first).unsqueeze(2), found, NONE)

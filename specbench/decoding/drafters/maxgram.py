@@ -48,7 +48,7 @@ class Maxgram(Guesses, Memoryless):
         if width < 1:
             return Draft.empty(context)
         length, end = matched(context, self.most).max(1, keepdim=True)  # of equal ones the first
-        period = (context.pos.unsqueeze(1) - end).clamp_min(1)  # tokens behind the match, up to the end of the text
+        period = (context.pos.unsqueeze(1) - end).clamp_min(1)  # tokens after the match, up to the end of the text
         ahead = torch.arange(width, device=end.device)
         found = context.seq.gather(1, end + 1 + ahead % period)
         known = torch.where(length > 0, 2 * period, 0)

@@ -23,7 +23,7 @@ class Merge:
     """The drafts of all drafters as one tree, in their order (SpecInfer, Miao et al. 2023, §3, merge-based).
 
     Each draws as if it were alone. A token that two of them propose stays two children: the union of the paper's
-    Definition 3.2 would test it too seldom, which changes the law of what is emitted. None of them learns what became
+    Definition 3.2 would test it too seldom, which biases what is emitted. None of them learns what became
     of its draft, because the verdict is on all drafts together; ValueError for a schedule that would have to.
     """
 

@@ -1,7 +1,7 @@
 """Schedules: how many tokens a chain drafts in a round, without a bias.
 
-A schedule may limit a row before it draws, from the past alone, or end it behind a token that it keeps. It never drops
-a drawn token for what it is: that would change the law of what is drafted, and the q that is reported would be a lie.
+A schedule may limit a row before it draws, from the past alone, or end it after a token that it keeps. It never drops
+a drawn token for what it is: that would change what is drafted, and the q that is reported would be wrong.
 Knows counts, chances and costs as plain data; must not know models, clocks or the host's loop.
 """
 
@@ -35,7 +35,7 @@ class Schedule(Protocol):
         ...
 
     def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
-        """[B] whether a row draws no more behind the token ids [B] that it has just drawn, and keeps.
+        """[B] whether a row draws no more after the token ids [B] that it has just drawn, and keeps.
 
         logits [B, V'] are the draft's own, before temperature. None: no row ever stops so, and nothing to read.
         """
@@ -78,11 +78,11 @@ class Constant:
 
 @dataclass
 class Confidence:
-    """Stops behind a token to which the draft itself gave less than `threshold`, and keeps that token.
+    """Stops after a token to which the draft itself gave less than `threshold`, and keeps that token.
 
     The rule of transformers' `assistant_confidence_threshold` (5.17 and later: generation/stopping_criteria.py,
     `ConfidenceCriteria.__call__`) with a threshold that stays as it is; transformers moves its own where scikit-learn
-    is installed. The chance is that of the logits before temperature: at temperature 0 every law is a point, as there.
+    is installed. The chance is that of the logits before temperature: at temperature 0 every row is a point, as there.
     Costs one host read per drafted token but the k-th.
     """
 
@@ -214,7 +214,7 @@ class Marginal:
 
 
 def judged(context: Context, draft: Draft, verdict: Verdict) -> tuple[Tensor, Tensor]:
-    """[B] drafted and accepted tokens of chains; those behind a drafted end token are no part of the sequence."""
+    """[B] drafted and accepted tokens of chains; those after a drafted end token are no part of the sequence."""
     ends = torch.isin(draft.tree.ids, context.eos).long()
     part = ends.cumsum(1) == ends  # the first end token belongs to it
     drafted = (part if draft.valid is None else part & draft.valid).sum(1)

@@ -158,7 +158,7 @@ def grow(model: Model, branching: Branching, plan: Sequence[Level], context: Con
     fed = TokenTree.chain(context.seq.new_zeros((context.rows, 0)))
     token, exists = context.seq, context.live.new_ones((context.rows, 1))  # of the level above; every row has the root
     ids: list[Tensor] = []
-    laws: list[Tensor] = []
+    drawn_from: list[Tensor] = []
     there: list[Tensor] = []
     for number, level in enumerate(plan):
         if number:
@@ -169,33 +169,33 @@ def grow(model: Model, branching: Branching, plan: Sequence[Level], context: Con
         rows = model.expand(context, fed, new, 0 if number else lag, raw=not branching.drawn)
         token, q, exists = offspring(branching, level, rows, exists, rng)
         ids.append(token)
-        laws += [] if q is None else [q]
+        drawn_from += [] if q is None else [q]
         there.append(exists)
     tree = TokenTree(torch.cat(ids, 1), tuple(parent for level in plan for parent in level.parents))
     usable = constant(tree.topology.depths, token.device) <= drawable(context, len(plan)).unsqueeze(1)
     places = (*(place for level in plan[:-1] for place in level.fed), *[-1] * token.shape[1])
     valid = torch.cat(there, 1) & usable
-    return Grown(tree, torch.cat(laws, 1) if laws else None, valid, fed=fed, places=places)
+    return Grown(tree, torch.cat(drawn_from, 1) if drawn_from else None, valid, fed=fed, places=places)
 
 
 def offspring(branching: Branching, level: Level, rows: Tensor, exists: Tensor, rng: Source) -> Children:
     """The nodes of a level from the rows [B, m, V] of the nodes above, some of which not all rows have [B, m]."""
     ids: list[Tensor] = []
-    laws: list[Tensor] = []
+    drawn_from: list[Tensor] = []
     exist: list[Tensor] = []
     for places, width in level.families:
         alike = len(level.families) == 1
         index = slice(None) if alike else constant(places, rows.device)
         token, q, there = branching.children(rows[:, index], width, rng)
         ids.append(token.flatten(1))
-        laws += [] if q is None else [q.flatten(1, 2)]
+        drawn_from += [] if q is None else [q.flatten(1, 2)]
         exist.append((there & exists[:, index].unsqueeze(2)).flatten(1))
-    return torch.cat(ids, 1), torch.cat(laws, 1) if laws else None, torch.cat(exist, 1)
+    return torch.cat(ids, 1), torch.cat(drawn_from, 1) if drawn_from else None, torch.cat(exist, 1)
 
 
 def settle(model: Model, start: Tensor, draft: Draft, verdict: Verdict) -> None:
     """Keep what was accepted in the cache of the model that has grown the draft. Of a path it was fed all nodes but
     perhaps the last, which the next round feeds again (`lag`)."""
     if isinstance(draft, Grown):
-        path = constant((*draft.places, -1), start.device)[verdict.path]  # behind its end it is -1, the last place
+        path = constant((*draft.places, -1), start.device)[verdict.path]  # after its end it is -1, the last place
         model.settle(start, draft.fed, replace(verdict, path=path))

@@ -63,7 +63,7 @@ def chances(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor) -> Tensor:
 
 
 def residual(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor, accepted: Tensor) -> Tensor:
-    """[B, V] the law of the token after `accepted` [B] nodes: p itself where the row has no further node."""
+    """[B, V] the row of the token after `accepted` [B] nodes: p itself where the row has no further node."""
     index = accepted.unsqueeze(1)
     here = F.pad(weight, (1, 0), value=1.0).gather(1, index).to(p.dtype)  # 1 at the root
     more = F.pad(valid, (0, 1)).gather(1, index)

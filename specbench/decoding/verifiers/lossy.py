@@ -109,7 +109,7 @@ class Typical:
         return Verdict(path, on.sum(1), token, at_levels(share, path), distance_along(distance, path))
 
     def typical(self, p: Tensor) -> Tensor:
-        """[..., V] bool: which tokens pass under the laws p [..., V]."""
+        """[..., V] bool: which tokens pass under the rows p [..., V]."""
         entropy: Tensor = torch.special.entr(p).sum(-1, keepdim=True)
         return p > (self.delta * (-entropy).exp()).clamp_max(self.epsilon)
 

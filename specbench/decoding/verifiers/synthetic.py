@@ -1,7 +1,7 @@
 """Synthetic acceptance: a verifier that does the work of another one and accepts at given rates.
 
-What a method emits with it is nobody's law: it shows what an engine makes of an acceptance, for pairs that have another
-one or for weights that have none (performance.md §6; vLLM and SGLang have such a mode, with other rates). Knows
+What a method emits with it follows no model's distribution: it shows what an engine makes of an acceptance, for pairs
+that have another one or for weights that have none (vLLM and SGLang have such a mode, with other rates). Knows
 verifiers and draws; must not know models, clocks or where the rates come from.
 """
 
@@ -89,5 +89,5 @@ def along(rates: tuple[float, ...], draft: Draft) -> Tensor:
 
 def instead_of(real: Tensor, chances: Tensor) -> Tensor:
     """The chances, and NaN where the real ones are: a broken row accepts nothing, and no compiler can leave out the
-    work behind the real ones as unused."""
+    work that computes the real ones as unused."""
     return torch.where(real.isnan(), torch.nan, chances)

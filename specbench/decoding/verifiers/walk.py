@@ -79,7 +79,7 @@ def siblings(p: Tensor, draft: Draft, rest: Rest = residual) -> Iterator[Sibling
 
 def of_rank(rank: Rank, left: Tensor, draft: Draft) -> Siblings:
     """The siblings of a rank, of whose parents the rows [B, n + 1, V] are left."""
-    nodes, parents = places(rank, left)
+    nodes, parents = nodes_and_rows(rank, left)
     ids, q, valid = draft.tree.ids[:, nodes], drawn_from(draft, rank, left), exists(draft, rank, left)
     return Siblings(nodes, parents, ids, left[:, parents], q, valid, left)
 
@@ -150,14 +150,14 @@ def nothing_to_judge(p: Tensor, rng: Source) -> Verdict:
     return Verdict(none.long(), torch.zeros_like(token), token, none)
 
 
-def places(rank: Rank, p: Tensor) -> tuple[Tensor, Tensor]:
+def nodes_and_rows(rank: Rank, p: Tensor) -> tuple[Tensor, Tensor]:
     """[m] the nodes of a rank and [m] the rows of p that belong to their parents: row 0 is the root's."""
     return constant(rank.nodes, p.device), constant(tuple(parent + 1 for parent in rank.parents), p.device)
 
 
 def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
     """[B, m, V] the rows the nodes of a rank were drawn from; a point mass where the draft gives none."""
-    nodes, _ = places(rank, p)
+    nodes, _ = nodes_and_rows(rank, p)
     if draft.q is not None:
         return draft.q[:, nodes]
     return point_mass(draft.tree.ids[:, nodes], p.shape[-1], p.dtype)
@@ -166,5 +166,5 @@ def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
 def exists(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
     """[B, m] bool: which rows of the batch have the nodes of this rank."""
     if draft.valid is not None:
-        return draft.valid[:, places(rank, p)[0]]
+        return draft.valid[:, nodes_and_rows(rank, p)[0]]
     return p.new_ones((p.shape[0], len(rank.nodes)), dtype=torch.bool)

@@ -16,7 +16,7 @@ from specbench.decoding.types import Context, Verdict
 
 @dataclass
 class Retrieval:
-    """The law of `model` where it attends, in every layer and head, to `budget` of the text's tokens and to new ones.
+    """The rows of `model` where it attends, in every layer and head, to `budget` of the text's tokens and to new ones.
 
     The tokens are the first `chunk` of the text and the chunks of that size whose keys fit the last query best. They
     are chosen when the prompts are taken in, and again after `tail` new tokens. They come from the cache of `model`:

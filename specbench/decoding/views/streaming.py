@@ -15,12 +15,12 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
 
-AHEAD = 64  # places for what is drafted behind a full window; where more is drafted there will be more
+AHEAD = 64  # places for what is drafted after a full window; where more is drafted there will be more
 
 
 @dataclass
 class Streaming:
-    """The law of `model` after the first `sinks` tokens and the last ones, at most `window`, as if they were the text.
+    """The rows of `model` after the first `sinks` tokens and the last ones, at most `window`, as if they were the text.
 
     They have the positions of a short text, so that any encoding of positions and any length will do. When the window
     is full its first half leaves it: what stays is fed anew at its new positions, which is one further token per token
