@@ -71,19 +71,11 @@ def decode(
     return traces(context, [len(p) for p in prompts], rounds.counts(), seconds, prefill, spans)
 
 
-def steps(
-    method: Speculate,
-    prompts: Sequence[Sequence[int]],
-    *,
-    new: int,
-    eos: Sequence[int],
-    rng: Source,
-    device: torch.device,
-) -> Iterator[Step]:
-    """The steps of `decode` with these arguments, one by one. Raises NonFiniteError as `decode` does."""
+def steps(method: Speculate, context: Context, new: int, rng: Source) -> Iterator[Step]:
+    """The steps of `decode` from the context that `begin` gives, one by one. Raises NonFiniteError as `decode` does."""
     seen: list[Step] = []
     rounds = Stepwise(method, watch=seen.append)
-    method.start(rounds.begin(begin(prompts, new, method.drafter.room, eos, device)))
+    method.start(rounds.begin(context))
     for _ in run(rounds, new, rng):
         yield seen.pop()
 

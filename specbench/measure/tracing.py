@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specbench.decoding.decode import steps
+from specbench.decoding.decode import begin, steps
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
 from specbench.decoding.rounds import packed, read_counts
@@ -40,7 +40,8 @@ def trace(
     prompt: its ids, at least one. Raises NonFiniteError as `decode` does.
     """
     known, rounds = list(prompt), list[TracedRound]()
-    for step in steps(method, [prompt], new=new, eos=eos, rng=rng, device=device):
+    context = begin([prompt], new, method.drafter.room, eos, device)
+    for step in steps(method, context, new, rng):
         rounds.append(Reading(step, known, tokenizer).round())
         known += [t.id for t in rounds[-1].tokens if t.emitted]
     return tuple(rounds)

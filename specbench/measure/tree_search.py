@@ -11,7 +11,7 @@ from typing import Any
 
 from specbench.backends.base import Backend, Networks
 from specbench.data.prompts import Prompt, load_prompts
-from specbench.decoding.decode import steps
+from specbench.decoding.decode import begin, steps
 from specbench.decoding.drafters.branching import Branching, Distinct, Top
 from specbench.decoding.drafters.tree import Expand
 from specbench.decoding.loop import Speculate, Step
@@ -103,11 +103,12 @@ def count_children(
         models = networks.models(spec)
         drafter = Expand(models["draft"], LEVELS, [children] * LEVELS, branching_of(spec))
         method = Speculate(drafter, models["target"], Rejection())
-        to: Any = {"new": spec.max_new_tokens, "eos": networks.eos(spec), "device": networks.device}
+        new, eos = spec.max_new_tokens, networks.eos(spec)
         for prompt in prompts:
             rng = networks.source(spec, [seed_of(spec, prompt.id, 0, "method")])
             with networks.gradless():
-                for step in steps(method, [prompt.ids], rng=rng, **to):
+                context = begin([prompt.ids], new, drafter.room, eos, networks.device)
+                for step in steps(method, context, new, rng):
                     seen = child_counts(step)
                     tested += seen.tested
                     accepted = [a + b for a, b in zip(accepted, seen.accepted, strict=False)]

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from specbench.decoding.build import build
-from specbench.decoding.decode import steps
+from specbench.decoding.decode import begin, steps
 from specbench.decoding.drafters.branching import Distinct
 from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
@@ -35,8 +35,8 @@ COSTS = Costs(0.1, 0.1, tuple(1 + 0.02 * n for n in range(9)), 0.02)
 def test_every_judged_level_counts_once_by_the_child_that_was_accepted() -> None:
     p, q = random_pair(KINDS.index("flat"), 3, 5)
     method = Speculate(Expand(Toy(q), 2, (2, 2), Distinct()), Toy(p), Rejection())
-    to = {"new": 40, "eos": (), "device": CPU}
-    found = [step for seed in range(8) for step in steps(method, [(0,)], rng=seeded([seed], CPU), **to)]
+    texts = [begin([(0,)], 40, method.drafter.room, (), CPU) for _ in range(8)]
+    found = [step for seed, text in enumerate(texts) for step in steps(method, text, 40, seeded([seed], CPU))]
     seen = [child_counts(step) for step in found]
     assert sum(int(step.round.emitted) for step in found) == 320
     tested, hits = sum(s.tested for s in seen), [sum(s.accepted[b] for s in seen) for b in (0, 1)]

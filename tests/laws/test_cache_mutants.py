@@ -17,7 +17,8 @@ from specbench.models.network import caches, masks, passes
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import Composer, Pass
 from tests.laws import test_models_exact as exact
-from tests.laws.test_models_exact import RAGGED, chain_error, law_error, tree_error
+from tests.laws.test_models_exact import chain_error, law_error, tree_error
+from tests.support.random_histories import RAGGED
 from tests.support.tiny import TOLERANCE, network
 
 CAUGHT = 1e-9

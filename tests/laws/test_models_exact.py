@@ -2,25 +2,23 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Confidence, Constant, Schedule
-from specbench.decoding.loop import Speculate, commit
+from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import After, Verifier
 from specbench.decoding.randomness import seeded
-from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.tokens import TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.cases import quick_or_slow
+from tests.support.random_histories import HISTORIES, RAGGED, Chance, accept_and_append
 from tests.support.tiny import (
     ARCHITECTURES,
     CPU,
@@ -30,69 +28,16 @@ from tests.support.tiny import (
     enumerate_law,
     network,
     oracle_law,
-    path_to,
     tree_rows,
     worst,
 )
 
 K = 2
 PROMPT = (0, 1, 2)
-RAGGED = ((2, 2, 1, 0), (1,), (0, 1))
 PLAIN = Law()
 verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
 refeeds = pytest.mark.parametrize("refeed", quick_or_slow([0, 1, 2], lambda refeed: refeed < 2))
 architectures = pytest.mark.parametrize("name", ARCHITECTURES)
-
-
-HISTORIES = ([2], [0, 1, 2, 2], [1, 0, 0, 2, 1, 0])  # ragged: rubbish lies behind the end of the shorter ones
-
-
-@dataclass
-class Chance:
-    """The random choices of a history."""
-
-    seed: int
-
-    def __post_init__(self) -> None:
-        self.generator = torch.Generator().manual_seed(self.seed)
-
-    def below(self, n: int, shape: tuple[int, ...] = ()) -> Tensor:
-        return torch.randint(n, shape, generator=self.generator)
-
-    def tree(self, rows: int, vocab: int) -> TokenTree:
-        """A random tree: depth at most 3, at most 3 children per node, nodes in any order that puts parents first."""
-        parents: list[int] = [ROOT]
-        while len(parents) < 7:
-            parent = int(self.below(len(parents) + 1)) - 1
-            if len(path_to(parents, parent)) < 3 and parents.count(parent) < 3:
-                parents.append(parent)
-        return TokenTree(self.below(vocab, (rows, 7)), tuple(parents))
-
-    def path(self, tree: TokenTree, full: bool) -> list[int]:
-        """A path from the root that ends anywhere, or at a leaf where `full`; -1 behind its end."""
-        path: list[int] = []
-        while children := [n for n, p in enumerate(tree.parents) if p == (path[-1] if path else ROOT)]:
-            if not full and int(self.below(3)) == 0:
-                break
-            path.append(children[int(self.below(len(children)))])
-        return path + [-1] * (tree.topology.depth - len(path))
-
-
-def accept(context: Context, tree: TokenTree, chance: Chance, full: bool, vocab: int) -> tuple[Verdict, Tensor]:
-    """Commit a random path of the tree and a random token; returns the verdict and where the tree's root lay."""
-    path = torch.tensor([chance.path(tree, full) for _ in range(context.rows)])
-    token = chance.below(vocab, (context.rows,))
-    verdict = Verdict(path, (path >= 0).sum(1), token, torch.zeros(path.shape))
-    start = context.pos.clone()
-    commit(context, Draft(tree), verdict)
-    return verdict, start
-
-
-def append(context: Context, chance: Chance, most: int, vocab: int) -> None:
-    """Commit up to `most` more tokens per row behind the models' back, as an outer speculation does to an inner one."""
-    for _ in range(most):
-        context.pos += chance.below(2, (context.rows,))
-        context.seq.scatter_(1, context.pos.unsqueeze(1), chance.below(vocab, (context.rows, 1)))
 
 
 def chain_error(
@@ -116,9 +61,7 @@ def chain_error(
         p = target.probs(context, tree, refeed)
         expected = tree_rows(net, law, vocab, context, tree)
         error = max(error, worst(q, expected[:, :-1]), worst(p, expected))
-        verdict, start = accept(context, tree, chance, number % 3 == 1, vocab)
-        target.settle(start, tree, verdict)
-        append(context, chance, refeed, vocab)
+        accept_and_append(target, context, tree, chance, number, refeed, vocab)
     return error
 
 
@@ -132,9 +75,7 @@ def tree_error(net: Any, refeed: int = 0, model: type[Causal] = Causal, rounds: 
         tree = chance.tree(context.rows, vocab)
         p = target.probs(context, tree, refeed)
         error = max(error, worst(p, tree_rows(net, law, vocab, context, tree)))
-        verdict, start = accept(context, tree, chance, number % 3 == 1, vocab)
-        target.settle(start, tree, verdict)
-        append(context, chance, refeed, vocab)
+        accept_and_append(target, context, tree, chance, number, refeed, vocab)
     return error
 
 

@@ -26,12 +26,8 @@ class Branch(Exception):  # noqa: N818 - nothing went wrong: the script has ende
         self.chances = chances
 
 
-class Scripted:
-    """Plays back the outcomes of a script, one tensor [B, m] per call; raises Branch where the script ends."""
-
-    def __init__(self, script: list[Tensor]) -> None:
-        self._script = script
-        self.calls = 0
+class Outcomes:
+    """A source that is given an outcome for every draw: `_next` finds it, for chances [..., outcomes] of any shape."""
 
     def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
         chance = probs.double().clamp(0, 1)
@@ -39,6 +35,17 @@ class Scripted:
 
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
         return self._next(probs.double() / probs.double().sum(-1, keepdim=True))
+
+    def _next(self, chances: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Scripted(Outcomes):
+    """Plays back the outcomes of a script, one tensor [B, m] per call; raises Branch where the script ends."""
+
+    def __init__(self, script: list[Tensor]) -> None:
+        self._script = script
+        self.calls = 0
 
     def _next(self, chances: Tensor) -> Tensor:
         shape = chances.shape[:-1]

@@ -30,6 +30,7 @@ from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.cases import quick_or_slow
+from tests.support.sources import Outcomes
 from tests.support.tiny import network
 from tests.support.toys import CPU, Toy
 
@@ -126,19 +127,12 @@ class Shapes:
 
 
 @dataclass
-class Given:
+class Given(Outcomes):
     """A source whose draws find their outcomes in a table [B, draws]; weight [B] is the chance of those so far."""
 
     outcomes: Tensor
     weight: Tensor
     used: int = 0
-
-    def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
-        chance = probs.double().clamp(0, 1)
-        return self._next(torch.stack([1 - chance, chance], -1)).bool()
-
-    def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
-        return self._next(probs.double() / probs.double().sum(-1, keepdim=True))
 
     def _next(self, chances: Tensor) -> Tensor:
         rows, draws = chances.shape[0], prod(chances.shape[1:-1])

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.chain import Memoryless, ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import After, Verifier
@@ -154,7 +154,7 @@ def random_pair(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
+class Tree(Memoryless):
     """A tree with `widths[l]` children under every node of level l, the s-th drawn from models[s mod number of models].
 
     iid: independent draws; without: without replacement, from what earlier siblings left of the law; top: the most
@@ -215,18 +215,6 @@ class Tree:
             law = torch.where(exists.unsqueeze(1), law * left, law)
             law = law / law.sum(1, keepdim=True)
         return law, rng.categorical(law, Stream.DRAFT), exists
-
-    def start(self, context: Context) -> None:
-        return
-
-    def admit(self, context: Context, row: int) -> None:
-        return
-
-    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return
 
 
 def nodes_per_level(widths: Sequence[int]) -> list[int]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
@@ -16,7 +15,7 @@ from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
 from specbench.decoding.randomness import seeded
-from specbench.decoding.tokens import TokenTree, levels, topology
+from specbench.decoding.tokens import levels, topology
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.metrics import acceptance
@@ -29,6 +28,7 @@ from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.tiny import network, path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
+from tests.support.watched import Watched
 
 GOLDEN = {
     (0.6, 0.2, 0.1): (1.6, 1.96, 2.176, 2.5056, 2.7456),
@@ -189,26 +189,20 @@ def test_the_chances_that_the_search_predicts_with_are_those_of_a_tree() -> None
 def test_rows_level_by_level_are_those_of_the_whole_tree(name: str, parents: tuple[int, ...]) -> None:
     """Only nodes with children are fed; what they see lies where they look for it, round after round."""
     target, rng = Causal(network(name, 12), Law(1.0), 12), seeded([1, 2], CPU)
-    fed: list[tuple[TokenTree, Tensor]] = []
-
-    class Watched(Causal):
-        def expand(self, context: Any, tree: TokenTree, *rest: Any, **named: Any) -> Tensor:
-            fed.append((tree, super().expand(context, tree, *rest, **named)))
-            return fed[-1][1]
-
-    drafter = Planned(Watched(network(name, 12), Law(1.0), 12), parents)
+    watched = Watched(network(name, 12), Law(1.0), 12)
+    drafter = Planned(watched, parents)
     method = Speculate(drafter, target, Rejection())
     context = begin([[3, 1, 4, 1, 5], [9, 2]], 30, drafter.room, (), CPU)
     method.start(context)
     for _ in range(4):
-        fed.clear()
+        watched.fed.clear()
         fresh = Causal(network(name, 12), Law(1.0), 12)
         before = context.select(torch.arange(2))
         fresh.start(before)
         method.advance(context, None, rng)
-        rows = torch.cat([rows for _, rows in fed], 1)
-        assert (rows - fresh.probs(before, fed[-1][0])).abs().max() < 1e-12
-        assert fed[-1][0].size == len(set(parents) - {ROOT})
+        rows = torch.cat([rows for _, rows in watched.fed], 1)
+        assert (rows - fresh.probs(before, watched.fed[-1][0])).abs().max() < 1e-12
+        assert watched.fed[-1][0].size == len(set(parents) - {ROOT})
 
 
 @shapes

@@ -30,14 +30,11 @@ class Memoryless:
         return
 
 
-class Guesses:
-    """What is declared of chains of at most `k` tokens that are looked up, not drawn: all are point masses."""
+class Chains:
+    """What is declared of chains of at most `k` tokens."""
 
     k: int
-    static: ClassVar[bool] = True
     branches: ClassVar[bool] = False
-    drawn: ClassVar[bool] = False
-    adapts: ClassVar[str] = ""
 
     @property
     def room(self) -> int:
@@ -46,6 +43,14 @@ class Guesses:
     @property
     def depth(self) -> int:
         return self.k
+
+
+class Guesses(Chains):
+    """What is declared of chains that are looked up, not drawn: all tokens are point masses."""
+
+    static: ClassVar[bool] = True
+    drawn: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
 
     def width(self, budget: int | None) -> int:
         """How many tokens the chains of a round have."""
@@ -68,7 +73,7 @@ class NoDraft(Memoryless):
 
 
 @dataclass(frozen=True)
-class ModelDrafter:
+class ModelDrafter(Chains):
     """A chain of at most k tokens drawn one after the other from a smaller model (Leviathan et al. 2022, Alg. 1).
 
     `schedule` says how many of the k are drawn in a round; what it makes the host read is said there. The first token
@@ -79,20 +84,11 @@ class ModelDrafter:
     k: int
     schedule: Schedule = field(default_factory=Constant)
     clock: Laps = field(default_factory=NullClock, compare=False)
-    branches: ClassVar[bool] = False
     drawn: ClassVar[bool] = True
 
     @property
     def static(self) -> bool:
         return self.schedule.static and self.model.static
-
-    @property
-    def room(self) -> int:
-        return self.k
-
-    @property
-    def depth(self) -> int:
-        return self.k
 
     @property
     def adapts(self) -> str:

@@ -50,12 +50,8 @@ class Schedule(Protocol):
         ...
 
 
-@dataclass
-class Constant:
-    """Always k tokens. The host reads nothing."""
-
-    static: ClassVar[bool] = True
-    learns: ClassVar[bool] = False
+class Stateless:
+    """A schedule that remembers nothing and limits nothing before a token is drawn."""
 
     def start(self, context: Context, k: int) -> None:
         return
@@ -77,7 +73,15 @@ class Constant:
 
 
 @dataclass
-class Confidence:
+class Constant(Stateless):
+    """Always k tokens. The host reads nothing."""
+
+    static: ClassVar[bool] = True
+    learns: ClassVar[bool] = False
+
+
+@dataclass
+class Confidence(Stateless):
     """Stops after a token to which the draft itself gave less than `threshold`, and keeps that token.
 
     The rule of transformers' `assistant_confidence_threshold` (5.17 and later: generation/stopping_criteria.py,
@@ -90,25 +94,10 @@ class Confidence:
     static: ClassVar[bool] = False
     learns: ClassVar[bool] = False
 
-    def start(self, context: Context, k: int) -> None:
-        return
-
-    def admit(self, row: int) -> None:
-        return
-
-    def lookahead(self) -> Tensor | None:
-        return None
-
     def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
         logits = logits.float()
         chance = (logits.gather(-1, ids.unsqueeze(-1)) - logits.logsumexp(-1, keepdim=True)).exp()
         return chance.squeeze(-1) < self.threshold
-
-    def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return
 
 
 @dataclass

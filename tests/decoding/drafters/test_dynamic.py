@@ -22,6 +22,7 @@ from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.rounding import same_texts
 from tests.support.tiny import network, path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
+from tests.support.watched import Watched
 
 RNG = seeded([0], CPU)  # nothing is drawn from it
 SIZES = [(1, 3, 2), (2, 1, 2), (2, 2, 3), (3, 2, 4), (2, 3, 12), (3, 2, 99)]  # k, width, nodes
@@ -136,24 +137,18 @@ def test_inside_another_speculation() -> None:
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def test_the_draft_sees_the_text_and_its_own_path_round_after_round(name: str, k: int, width: int, nodes: int) -> None:
     target, rng = Causal(network(name, 12), Law(1.0), 12), seeded([1, 2], CPU)
-    fed: list[tuple[TokenTree, Tensor]] = []
-
-    class Watched(Causal):
-        def expand(self, context: Any, tree: TokenTree, *rest: Any, **named: Any) -> Tensor:
-            fed.append((tree, super().expand(context, tree, *rest, **named)))
-            return fed[-1][1]
-
-    drafter = Dynamic(Watched(network(name, 12), Law(1.0), 12), k, width, nodes)
+    watched = Watched(network(name, 12), Law(1.0), 12)
+    drafter = Dynamic(watched, k, width, nodes)
     context = begin([[3, 1, 4, 1, 5], [9, 2]], 40, drafter.room, (), CPU)
     method = Speculate(drafter, target, Rejection())
     method.start(context)
     accepted = 0
     for _ in range(6):
-        fed.clear()
+        watched.fed.clear()
         fresh, before = Causal(network(name, 12), Law(1.0), 12), context.select(torch.arange(2))
         fresh.start(before)
         accepted += int(method.advance(context, None, rng).verdict.accepted.sum())
-        tree, rows = fed[-1][0], torch.cat([rows for _, rows in fed], 1).log_softmax(-1).exp()
+        tree, rows = watched.fed[-1][0], torch.cat([rows for _, rows in watched.fed], 1).log_softmax(-1).exp()
         assert (rows - fresh.probs(before, tree)).abs().max() < 1e-12
     assert accepted > 2
 

@@ -14,9 +14,9 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.views.streaming import Streaming
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from tests.laws.test_models_exact import Chance, accept, append
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, sequence_error
+from tests.support.random_histories import Chance, accept, append
 from tests.support.tiny import CPU, TOLERANCE, committed, context_of, network, plain_rows, tree_rows, worst
 from tests.support.toys import KINDS, Toy, random_pair
 

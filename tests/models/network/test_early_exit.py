@@ -27,9 +27,9 @@ from specbench.models.network.law import Law
 from specbench.models.network.layers import chosen, shares, with_layers
 from specbench.models.network.split import Split
 from specbench.spec import RunSpec
-from tests.laws.test_models_exact import HISTORIES, RAGGED, Chance, accept, append
 from tests.support.cases import quick_or_slow
 from tests.support.frontdoor import Command
+from tests.support.random_histories import HISTORIES, RAGGED, Chance, accept_and_append
 from tests.support.tiers import as_it_is, compiled, seen, whole
 from tests.support.tiny import (
     ARCHITECTURES,
@@ -78,9 +78,7 @@ def chain_error(name: str, refeed: int = 0, k: int = K, rounds: int = 8) -> floa
         p = judge.probs(context, tree, refeed)
         found = max(found, worst(p, tree_rows(net, PLAIN, V, context, tree)))
         found = max(found, worst(q, tree_rows(small, PLAIN, V, context, tree)[:, :-1]))
-        verdict, start = accept(context, tree, chance, number % 3 == 1, V)
-        judge.settle(start, tree, verdict)
-        append(context, chance, refeed, V)
+        accept_and_append(judge, context, tree, chance, number, refeed, V)
     return found
 
 

@@ -22,7 +22,7 @@ from specbench.models.network.attention import NAME, queries
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.retrieved import Retrieved, best_chunks
-from tests.laws.test_models_exact import Chance, accept
+from tests.support.random_histories import Chance, accept
 from tests.support.tiny import CPU, TOLERANCE, committed, context_of, network, tree_rows, worst
 from tests.support.toys import Toy
 
