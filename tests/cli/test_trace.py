@@ -44,10 +44,13 @@ def kinds(done: TracedRound) -> list[str]:
     return [t.kind for t in done.tokens]
 
 
+ends = pytest.mark.parametrize("eos", [pytest.param((), marks=pytest.mark.slow), (2,)])
+
+
 # --- the same decode --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("eos", [(), (2,)])
+@ends
 @pytest.mark.parametrize("name", toys.methods(3))
 def test_a_trace_is_the_decode_of_the_same_seed(name: str, eos: tuple[int, ...]) -> None:
     for seed in range(8):
@@ -56,7 +59,7 @@ def test_a_trace_is_the_decode_of_the_same_seed(name: str, eos: tuple[int, ...])
         assert tuple(r.counts for r in rounds) == decoded.rounds
 
 
-@pytest.mark.parametrize("eos", [(), (2,)])
+@ends
 @pytest.mark.parametrize("name", toys.methods(3))
 def test_the_kinds_agree_with_the_counts(name: str, eos: tuple[int, ...]) -> None:
     for seed in range(8):

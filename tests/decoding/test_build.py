@@ -39,9 +39,7 @@ SHIPPED = [(name, *size) for name in methods() for size in SIZES if affordable(n
 
 
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
-@pytest.mark.parametrize(
-    ("name", "vocab", "k"), quick_or_slow(SHIPPED, lambda name, vocab, k: (vocab, k) in ((2, 2), (3, 1)))
-)
+@pytest.mark.parametrize(("name", "vocab", "k"), quick_or_slow(SHIPPED, lambda name, vocab, k: (vocab, k) == (2, 2)))
 def test_a_shipped_method_is_lossless_if_it_says_so(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> None:
     """Whole sequences over several rounds; of a tree, whose outcomes are too many for that, all tokens of one round."""
     errors = []

@@ -23,6 +23,7 @@ from tests.support.tiny import (
     ARCHITECTURES,
     CPU,
     TOLERANCE,
+    UNLIKE,
     context_of,
     difference,
     enumerate_law,
@@ -37,7 +38,7 @@ PROMPT = (0, 1, 2)
 PLAIN = Law()
 verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
 refeeds = pytest.mark.parametrize("refeed", quick_or_slow([0, 1, 2], lambda refeed: refeed < 2))
-architectures = pytest.mark.parametrize("name", ARCHITECTURES)
+architectures = pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lambda name: name in UNLIKE))
 
 
 def chain_error(

@@ -18,6 +18,7 @@ from specbench.results.folder import RunFolder
 from specbench.results.journal_lines import begin_line, end_line, turn_line
 from specbench.results.possible import possible
 from specbench.results.writing import column_names
+from tests.support.cases import quick_or_slow
 from tests.support.frontdoor import Command, Outcome
 from tests.support.measured import baseline_trace, method_trace, one_round
 from tests.support.simulated_sweeps import description, sweep, write_run
@@ -113,7 +114,7 @@ SAMPLES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", JUDGES)
+@pytest.mark.parametrize("name", quick_or_slow(JUDGES, lambda name: name == "verdict"))
 @pytest.mark.parametrize(("change", "said"), RESULTS.values(), ids=RESULTS)
 def test_a_judge_does_not_believe_an_edited_table(
     read: Callable[[str], Outcome], run: Path, name: str, change: Change, said: str
@@ -249,7 +250,7 @@ FOLDERS: dict[str, tuple[Change, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", quick_or_slow(COMMANDS, lambda name: name in ("compare", "report")))
 @pytest.mark.parametrize(("change", "said"), FOLDERS.values(), ids=FOLDERS)
 def test_a_folder_that_is_not_whole_is_refused_by_every_command(
     read: Callable[[str], Outcome], run: Path, name: str, change: Change, said: str

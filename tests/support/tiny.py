@@ -49,6 +49,7 @@ CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
     "gemma3": (hf.Gemma3TextConfig, {**GROUPED, **HYBRID, "query_pre_attn_scalar": 4}),
 }
 ARCHITECTURES = tuple(CONFIGS)
+UNLIKE = ("llama", "gpt2", "mistral", "gemma3")  # rotary and learned positions, a window everywhere and in some layers
 
 
 @lru_cache(maxsize=64)

@@ -205,9 +205,11 @@ def test_rows_level_by_level_are_those_of_the_whole_tree(name: str, parents: tup
         assert watched.fed[-1][0].size == len(set(parents) - {ROOT})
 
 
-@shapes
+@pytest.mark.parametrize("name", quick_or_slow(SHAPES, lambda name: name == "families"))
 @ways
-def test_greedy_text_is_the_baselines(parents: tuple[int, ...], branching: Branching) -> None:
+def test_greedy_text_is_the_baselines(name: str, branching: Branching) -> None:
+    parents = SHAPES[name]
+
     def run(same: bool) -> tuple[list[Any], list[Any]]:
         target, draft = (Causal(network("llama", 16, seed), Law(0), 16) for seed in (0, 0 if same else 1))
         drafters = (NoDraft(), Planned(draft, parents, branching))
