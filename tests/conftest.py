@@ -6,11 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: networks this small gain nothing from a second
 
 from specbench.cli import app
 from tests.support.frontdoor import SHORT, Command, Outcome
+
+# The same examples in every run, and no failure because a machine is slow or busy.
+settings.register_profile("specbench", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("specbench")
 
 
 def pytest_collection_finish() -> None:

@@ -41,7 +41,7 @@ weights = st.just(0.0) | st.floats(1e-290, 1e6) | st.sampled_from([1e-300, 1.0])
 rows = st.lists(weights, min_size=1, max_size=8).filter(any)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=500)
 @given(probs=rows, u=uniforms, single=st.booleans())
 @example(probs=[0.0, 5e-324, 0.0], u=ALMOST_ONE, single=False)
 @example(probs=[0.0, 0.1, 0.2, 0.3, 0.4, 0.0], u=ALMOST_ONE, single=True)
@@ -51,7 +51,7 @@ def test_inversion_never_draws_what_has_no_probability(probs: list[float], u: fl
     assert law[inversion(law, torch.tensor(u, dtype=torch.float64))] > 0
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=500)
 @given(probs=rows, data=st.data())
 def test_a_race_is_never_won_by_what_has_no_probability(probs: list[float], data: st.DataObject) -> None:
     u = data.draw(st.lists(uniforms, min_size=len(probs), max_size=len(probs)))

@@ -50,7 +50,7 @@ def test_a_parent_that_does_not_come_first_is_refused(parents: tuple[int, ...]) 
         topology(parents)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 @given(trees)
 def test_ranks_hold_every_node_once_and_no_two_siblings(parents: tuple[int, ...]) -> None:
     ranks = topology(parents).ranks
@@ -61,7 +61,7 @@ def test_ranks_hold_every_node_once_and_no_two_siblings(parents: tuple[int, ...]
         assert all(parents[:node].count(parents[node]) == number for node in rank.nodes)  # tested in their order
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 @given(trees)
 def test_the_ancestors_of_a_node_are_its_path_from_the_root(parents: tuple[int, ...]) -> None:
     seen, depths = ancestors(parents, CPU), topology(parents).depths

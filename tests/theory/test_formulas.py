@@ -12,7 +12,7 @@ from specbench.theory import formulas, optimum
 alphas = st.floats(0, 1)
 costs = st.floats(0, 2)
 lookaheads = st.integers(1, 40)
-quick = settings(deadline=None, max_examples=100)
+quick = settings(max_examples=100)
 
 
 # fmt: off

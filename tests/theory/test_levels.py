@@ -13,7 +13,7 @@ from specbench.theory.levels import chain_costs, nested_costs, relay_speedup, ve
 from specbench.theory.trees import tree_speedup, tree_tokens
 
 shares = st.floats(0, 1)
-quick = settings(deadline=None, max_examples=100)
+quick = settings(max_examples=100)
 
 
 def best_tree(chances: tuple[float, ...], nodes: int, depth: int = 8) -> tuple[list[int], list[float]]:

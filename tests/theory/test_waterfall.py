@@ -164,7 +164,7 @@ def arms(draw: st.DrawFn, rounds: int, drafted: int) -> Timing:
     return Timing(draft + verify + accept + rest, draft, verify, rounds, drafted, rounds, accept, first)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.data(), st.lists(drafted_rounds(), max_size=12), st.none() | st.integers(0, 20), st.floats(0, 100))
 def test_the_terms_add_up_to_the_measured_speedup(
     data: st.DataObject, rounds: list[RoundCounts], lookahead: int | None, measured: float
