@@ -130,7 +130,7 @@ def test_greedy_decoding_is_that_of_the_reference_in_every_row(sizes: tuple[int,
 
 @pytest.mark.processor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@each_size
+@pytest.mark.parametrize("sizes", SIZES)
 def test_greedy_text_is_the_baselines(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     net = network("llama", V, 3, dtype)
     alone, found = ([t.tokens for t in run(drafter, PROMPTS, net)] for drafter in (NoDraft(), Lookahead(*sizes)))

@@ -274,7 +274,6 @@ def greedy(net: Any, ids: list[int], new: int = 20) -> list[int]:
     return out[len(ids) :]
 
 
-@pytest.mark.slow
 @pytest.mark.processor
 @pytest.mark.parametrize("changes", [{}, {"hidden_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4,
                                           "head_dim": 128, "tie_word_embeddings": True}], ids=str)  # fmt: skip
