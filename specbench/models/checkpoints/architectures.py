@@ -36,7 +36,7 @@ def _not_causal(config: PreTrainedConfig) -> str | None:
 
 
 def _not_our_inputs(config: PreTrainedConfig) -> str | None:
-    network = _network(config)
+    network = network_class(config)
     missing = {"past_key_values", "position_ids"} - set(inspect.signature(network.forward).parameters)
     if missing:
         return f"{config.model_type} takes no {' and no '.join(sorted(missing))}, which token trees and rollback need"
@@ -45,13 +45,13 @@ def _not_our_inputs(config: PreTrainedConfig) -> str | None:
 
 def attention(config: PreTrainedConfig) -> str:
     """The attention to load a checkpoint with: ours, built on sdpa, or eager where softcapping knows no other."""
-    return grouped.NAME if _network(config)._supports_sdpa else "eager"
+    return grouped.NAME if network_class(config)._supports_sdpa else "eager"
 
 
 def _not_by_position(config: PreTrainedConfig) -> str | None:
     # Neither sign is enough alone: RWKV and xLSTM report ordinary cache layers, MiniMax and LFM2 do not report a state.
     foreign = _cache_layers(config) - ROLLED_BACK_BY_POSITION
-    if foreign or _network(config)._is_stateful:
+    if foreign or network_class(config)._is_stateful:
         kept = f" ({', '.join(sorted(foreign))})" if foreign else ""
         return (
             f"the state of {config.model_type} cannot be rolled back by position{kept}, so rejected tokens could not "
@@ -63,7 +63,8 @@ def _not_by_position(config: PreTrainedConfig) -> str | None:
     return None
 
 
-def _network(config: PreTrainedConfig) -> Any:
+def network_class(config: PreTrainedConfig) -> Any:
+    """The class of transformers whose instances are networks with such a configuration."""
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 

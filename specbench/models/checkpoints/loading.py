@@ -14,8 +14,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import hub, weights
-from specbench.models.checkpoints.architectures import attention, obstacle
+from specbench.models.checkpoints.architectures import attention, network_class, obstacle
 from specbench.models.checkpoints.pairs import GROWN, Checkpoint
+from specbench.models.checkpoints.reading import Watch, stored, unwatched
 from specbench.models.scale import grow, growth
 from specbench.wording import first_line
 
@@ -121,8 +122,13 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.device) -> Loaded:
-    """The network in evaluation mode, without gradients; `dtype` None is what auto resolves to."""
+def load_model(
+    checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.device, watch: Watch = unwatched
+) -> Loaded:
+    """The network in evaluation mode, without gradients; `dtype` None is what auto resolves to.
+
+    Its weights go straight to `device`; `watch` hears how many bytes of them have been read.
+    """
     config = load_config(checkpoint)
     dtype = dtype or resolve_dtype("auto", config, device)
     if checkpoint.shape is not None:
@@ -130,9 +136,12 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.
     folder, files = weights.find(checkpoint)
     pickled = files[0].suffix == ".bin"
     try:
-        model, info = _from_pretrained(folder, config, dtype, pickled)
-        model = model.eval().requires_grad_(False).to(device)
-    except torch.OutOfMemoryError:
+        if pickled or hasattr(config, "quantization_config"):
+            model, info = _from_pretrained(folder, config, dtype, device, pickled)
+        else:
+            model, info = _from_safetensors(folder, files, config, dtype, device, watch)
+        model = model.eval().requires_grad_(False)
+    except (torch.OutOfMemoryError, MemoryError):
         raise  # not the checkpoint's fault: the caller knows what else lies in memory
     except Exception as error:  # a missing quantisation library, a pickle with code in it, a damaged archive
         raise UnusableModelError(f"{checkpoint.name}: cannot load {files[0]}: {first_line(error)}") from error
@@ -140,20 +149,45 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.
     return Loaded(model, dtype, hub.commit(folder), _warnings(checkpoint, config, info, pickled))
 
 
-def _from_pretrained(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, pickled: bool) -> Any:
+def _from_safetensors(
+    folder: Path, files: list[Path], config: Any, dtype: torch.dtype, device: torch.device, watch: Watch
+) -> Any:
     """(the network, what its weight files lacked or had besides)."""
+    kind, own = network_class(config), folder / "generation_config.json"
+    text = config.get_text_config(decoder=True)
+    return kind.from_pretrained(
+        None,
+        config=text if kind.config_class is type(text) else config,
+        state_dict=stored(files, device.type == "cpu", watch),
+        generation_config=transformers.GenerationConfig.from_pretrained(folder) if own.is_file() else None,
+        **_settings(config, dtype, device),
+    )
+
+
+def _from_pretrained(
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, pickled: bool
+) -> Any:
+    """The same of files that transformers reads by itself."""
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder,
         config=config,
-        dtype=dtype,
-        attn_implementation=attention(config),
         use_safetensors=not pickled,
         weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
-        trust_remote_code=False,
-        local_files_only=True,
-        ignore_mismatched_sizes=True,  # so that they are named by the caller, and refused
-        output_loading_info=True,
+        **_settings(config, dtype, device),
     )
+
+
+def _settings(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """How transformers loads weights, wherever they come from."""
+    return {
+        "dtype": dtype,
+        "device_map": None if device.type == "cpu" else {"": device},
+        "attn_implementation": attention(config),
+        "trust_remote_code": False,
+        "local_files_only": True,
+        "ignore_mismatched_sizes": True,  # so that they are named by the caller, and refused
+        "output_loading_info": True,
+    }
 
 
 def _grown(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, device: torch.device) -> Loaded:

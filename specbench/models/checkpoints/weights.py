@@ -40,7 +40,7 @@ def _whole(checkpoint: Checkpoint, file: Path) -> Path:
     # The header of a safetensors file states its length; transformers would not name the file that is too short.
     if file.suffix == ".safetensors":
         try:
-            with safe_open(file, framework="pt"):
+            with safe_open(file, framework="pt", backend="pread"):
                 pass
         except (SafetensorError, OSError) as error:
             reason = f"{file} is damaged: {first_line(error)}{_again(checkpoint)}"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
@@ -187,7 +186,7 @@ def test_lack_of_memory_is_not_blamed_on_the_checkpoint(pristine: Path, monkeypa
     def fail(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", fail)
     with pytest.raises(torch.OutOfMemoryError):
         load(pristine)
 

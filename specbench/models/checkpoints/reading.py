@@ -1,0 +1,59 @@
+"""Safetensors files as weights that are read one by one, when a network takes them, and counted in bytes.
+
+transformers itself maps all files of a checkpoint for as long as it loads. Read as here, the memory of the host holds
+the few weights that are under way, wherever they go. Knows files and tensors; must not know networks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+Watch = Callable[[int, int], None]  # called with the bytes that are done, and with those there are
+
+
+def unwatched(done: int, total: int) -> None:
+    """A `Watch` that tells nobody."""
+
+
+@dataclass
+class Counted:
+    """Bytes read so far, by several threads."""
+
+    watch: Watch
+    total: int
+    done: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self.done += size
+            self.watch(self.done, self.total)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A weight in a file. `[...]` reads it, as of the slices of safetensors, which transformers takes as well."""
+
+    file: Any
+    name: str
+    stays: bool
+    counted: Counted
+
+    def __getitem__(self, place: Any) -> Tensor:
+        tensor: Tensor = self.file.get_tensor(self.name)
+        self.counted.add(tensor.nbytes)
+        # What is read lies at any multiple of 16 bytes, and processors load from multiples of 64.
+        return (tensor.clone() if self.stays else tensor)[place]
+
+
+def stored(files: Sequence[Path], stays: bool, watch: Watch = unwatched) -> dict[str, Any]:
+    """The weights of some files by name; `stays`: what is read is used where it is, and not copied elsewhere."""
+    counted = Counted(watch, sum(file.stat().st_size for file in files))
+    # Not by a map of the file: its pages would count as memory of this process until it is closed.
+    opened: Any = [safe_open(file, framework="pt", device="cpu", backend="pread") for file in files]
+    return {name: Stored(file, name, stays, counted) for file in opened for name in file.keys()}  # noqa: SIM118
