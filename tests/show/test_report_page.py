@@ -268,7 +268,7 @@ def trace(text: str) -> str:
 def test_no_text_is_active_or_crashes(tmp_path: Path, text: str) -> None:
     run = hostile_run(tmp_path, text)
     (run / "trace.json").write_text(trace(text[:5000]))
-    page = page_of(run, png=len(text) < 100)
+    page = page_of(run, png=text in (HOSTILE[0], "\udcff"))  # to draw them all takes longer than the pages
     check_harmless(page)
     assert len(page.text) < 1_000_000
     assert not [file for file in tmp_path.rglob("*.png") if file.parent != run / "plots"]

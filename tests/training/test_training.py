@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from specbench.training import corpus, pair, shapes
 
@@ -60,16 +61,22 @@ def test_documentation_is_read_as_prose() -> None:
     assert corpus._clean("library", ":func:`x`") == ":func:`x`"
 
 
+NARROW = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 8}
+
+
 @pytest.fixture
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the compiler, which takes a minute and is not on every machine."""
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the compiler, which takes a minute and is not on every machine, and with narrow layers."""
+    wide = shapes.llama
+    for module in (shapes, pair):
+        monkeypatch.setattr(module, "llama", lambda layers: LlamaConfig.from_dict(wide(layers).to_dict() | NARROW))
     monkeypatch.setattr(torch, "compile", lambda function: function)
     monkeypatch.setattr(pair, "distillation_loss", pair.distillation_loss._torchdynamo_orig_callable)
     monkeypatch.setattr(pair, "EVERY", 1)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_eager")
+@pytest.mark.usefixtures("_quick")
 def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
