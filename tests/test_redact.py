@@ -178,7 +178,7 @@ def test_a_password_in_the_address_of_the_hub_is_in_no_file_and_on_no_screen(
     found = command("sweep", "grid.yaml")
     told = command("report", found.folder)
     assert (found.code, told.code) == (6, 0)
-    assert "no answer from https://***@localhost:1" in found.err
+    assert "https://***@localhost:1 cannot be reached" in found.err
     assert SECRET not in found.out + found.err + told.out + told.err
     assert leaks(found.folder) == []
 

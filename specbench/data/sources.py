@@ -5,26 +5,24 @@ Knows the names of data sets. Knows nothing of prompts, tokens or samples.
 
 import difflib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from logging import ERROR
 from pathlib import Path
 
-from specbench.data.readers import READERS, DataRow, existing_file, jsonl_rows, parquet_rows, silence_datasets
+from specbench import hub
+from specbench.data.readers import READERS, DataRow, existing_file, jsonl_rows, parquet_rows
 from specbench.errors import UsageError
+from specbench.repository import Repository
 from specbench.shipped import ASSETS
-from specbench.wording import clean, first_line
+from specbench.wording import clean
 
 
 @dataclass(frozen=True)
 class HubFile:
-    """One parquet file of one split, at one commit: what is loaded can neither change nor grow to other splits."""
+    """The parquet file of one split, at one commit: what is loaded can neither change nor grow to other splits."""
 
     repo: str
     revision: str
     file: str
-    split: str = "test"
 
 
 HUB = {
@@ -83,44 +81,14 @@ def unknown(dataset: str) -> UsageError:
 
 
 def hub_rows(name: str, source: HubFile) -> list[DataRow]:
-    """From the hub's own cache if the pinned file lies there, so that `hf download` is enough to work offline."""
-    import datasets
-    from huggingface_hub import try_to_load_from_cache
+    """From the hub's own cache if the pinned file lies there, so that `hf download` is enough to work offline.
 
-    cached = try_to_load_from_cache(source.repo, source.file, revision=source.revision, repo_type="dataset")
-    if isinstance(cached, str):
-        return parquet_rows(Path(cached))
-    silence_datasets()
+    `datasets` reads the file and does not fetch it: it would ask for eight things more, and where a hub refuses it says
+    that its cache of converted sets lacks this one.
+    """
+    repository = Repository(source.repo, source.revision, f"data set {name}", "dataset")
     try:
-        with quiet_hub():
-            rows = datasets.load_dataset(
-                source.repo, revision=source.revision, data_files={source.split: source.file}, split=source.split
-            )
-            return [dict(row) for row in rows]
-    except Exception as error:
-        raise UsageError(unreachable(name, source, error)) from error
-
-
-def unreachable(name: str, source: HubFile, error: Exception) -> str:
-    download = f"hf download {source.repo} {source.file} --repo-type dataset --revision {source.revision}"
-    return (
-        f"cannot load data set {name} from the hub ({first_line(error)}); where there is a network, run `{download}`, "
-        f"or use the prompts that ship with specbench: --dataset {' or '.join(SHIPPED)}"
-    )
-
-
-@contextmanager
-def quiet_hub() -> Iterator[None]:
-    """Silences the hub's retries and progress bars meanwhile: our one line says how it ended."""
-    from huggingface_hub.utils import logging
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    verbosity, no_bars = logging.get_verbosity(), are_progress_bars_disabled()
-    logging.set_verbosity(ERROR)
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if not no_bars:
-            enable_progress_bars()
+        return parquet_rows(hub.one_file(repository, source.file))
+    except hub.UnavailableError as error:
+        instead = " or ".join(SHIPPED)
+        raise UsageError(f"{error}; or use the prompts that ship with specbench: --dataset {instead}") from error

@@ -1,11 +1,14 @@
 """Prompts of a length asked for: never longer, the needle where it should be, the same for the same seed and number."""
 
-import datasets
+from pathlib import Path
+
 import pytest
 
+from specbench import hub
 from specbench.data.longtext import LENGTH, cut, long_rows
 from specbench.data.sources import LONG, PG19
-from tests.support.datafiles import bytes_of, complaint, load, texts
+from specbench.repository import Repository
+from tests.support.datafiles import bytes_of, complaint, load, parquet, texts
 
 MADE = ("needle", "passkey", "longdoc")
 
@@ -87,18 +90,17 @@ def test_text_is_cut_behind_a_word() -> None:
     assert cut(text, 7, bytes_of) == "one two"
 
 
-def test_books_are_cut_and_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_books_are_cut_and_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[object] = []
 
-    def load_dataset(*args: object, **options: object) -> object:
-        asked.append((args, options))
-        return datasets.Dataset.from_list([{"short_book_title": "", "text": f"book{n} " * 99} for n in range(9)])
+    def one_file(repository: Repository, file: str) -> Path:
+        asked.append((repository.id, repository.revision, file))
+        return tmp_path / "books.parquet"
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *args, **options: None)
+    parquet(tmp_path / "books.parquet", *({"short_book_title": "", "text": f"book{n} " * 99} for n in range(9)))
+    monkeypatch.setattr(hub, "one_file", one_file)
     found, other = load("pg19:25", limit=4, seed=1), load("pg19:25", limit=4, seed=2)
-    at = {"revision": PG19.revision, "data_files": {"test": PG19.file}, "split": "test"}
-    assert asked == [(("emozilla/pg19",), at)] * 2
+    assert asked == [("emozilla/pg19", PG19.revision, PG19.file)] * 2
     assert all(len(prompt.ids) == 23 for prompt in found.prompts), "four words of five bytes"
     assert found.revision == PG19.revision
     assert {p.id for p in found.prompts} != {p.id for p in other.prompts}

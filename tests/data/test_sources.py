@@ -4,11 +4,9 @@ import gzip
 import socket
 from pathlib import Path
 
-import datasets
 import pytest
 from huggingface_hub import constants
 
-from specbench.data import sources
 from tests.support.datafiles import complaint, jsonl, load, parquet, texts, write
 
 
@@ -149,77 +147,3 @@ def test_unknown_names_come_with_close_ones(tmp_path: Path, monkeypatch: pytest.
 def test_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.data.readers.LARGEST", 10)
     assert "cut it to the rows you need" in complaint(f"text:{write(tmp_path / 'a.txt', 'x' * 11)}")
-
-
-# --- the hub ---------------------------------------------------------------------------------------------------------
-
-HUB_ROWS = {
-    "humaneval": [
-        {"task_id": "HumanEval/0", "prompt": "def f():", "canonical_solution": "", "test": "", "entry_point": "f"}
-    ],
-    "xsum": [{"document": "", "summary": "s", "id": "1"}, {"document": "News.", "summary": "s", "id": "2"}],
-}
-PINNED = {
-    "humaneval": (
-        "openai/openai_humaneval",
-        "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
-        "openai_humaneval/test-00000-of-00001.parquet",
-    ),
-    "xsum": ("EdinburghNLP/xsum", "30802a38d3f89b2fa8f19276008459e8c2b8b8e6", "data/test-00000-of-00001.parquet"),
-}
-
-
-@pytest.mark.parametrize("name", ["humaneval", "xsum"])
-def test_the_hub_is_asked_for_one_file_at_one_commit(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    asked: list[object] = []
-
-    def load_dataset(*args: object, **options: object) -> object:
-        asked.append((args, options))
-        return datasets.Dataset.from_list(HUB_ROWS[name])
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    found = load(name)
-    repo, revision, file = PINNED[name]
-    assert asked == [((repo,), {"revision": revision, "data_files": {"test": file}, "split": "test"})]
-    assert (found.name, found.revision) == (name, revision)
-    assert texts(found) == [{"humaneval": "def f():", "xsum": "Article: News.\nSummary:"}[name]]
-    assert found.rejected == ({"empty": 1} if name == "xsum" else {})
-
-
-def test_what_hf_download_left_is_read_without_a_network(tmp_path: Path) -> None:
-    source = sources.HUB["humaneval"]
-    repo = tmp_path / "hub" / f"datasets--{source.repo.replace('/', '--')}"
-    blob, file = repo / "blobs" / "0123", repo / "snapshots" / source.revision / source.file
-    blob.parent.mkdir(parents=True)
-    file.parent.mkdir(parents=True)
-    parquet(blob, *HUB_ROWS["humaneval"])
-    file.symlink_to(blob)
-    assert texts(load("humaneval")) == ["def f():"]
-
-
-def test_another_revision_in_the_cache_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = sources.HUB["humaneval"]
-    file = tmp_path / "hub" / f"datasets--{source.repo.replace('/', '--')}" / "snapshots" / ("0" * 40) / source.file
-    file.parent.mkdir(parents=True)
-    parquet(file, *HUB_ROWS["humaneval"])
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    assert "cannot load data set humaneval from the hub" in complaint("humaneval")
-
-
-def test_offline_says_what_to_run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    said = complaint("xsum")
-    repo, revision, file = PINNED["xsum"]
-    assert f"run `hf download {repo} {file} --repo-type dataset --revision {revision}`" in said
-    assert "--dataset code or articles" in said
-    assert capfd.readouterr() == ("", "")
-
-
-def test_progress_bars_of_the_hub_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub.utils import logging
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled
-
-    before = logging.get_verbosity(), are_progress_bars_disabled()
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    complaint("xsum")
-    assert (logging.get_verbosity(), are_progress_bars_disabled()) == before

@@ -1,0 +1,167 @@
+"""Files of the hub in its cache on this machine: fetched where they are missing, named where they cannot be.
+
+Knows huggingface_hub; must not know what is in a file or what it is for. The library is imported when something is
+fetched, because most commands fetch nothing. The hub is asked first whether it answers: a download that nobody answers
+would be tried again for minutes.
+"""
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from specbench.repository import COMMIT, Repository
+
+FRESH = 60.0  # seconds for which an answer counts for the next files of a repository, too
+
+
+class UnavailableError(Exception):
+    """A file of the hub cannot be had: one line that says why, and what to do."""
+
+
+def snapshot(repository: Repository, patterns: list[str], bars: type[Any] | None = None) -> Path:
+    """The folder in the cache with those files of a repository that match, none of a subfolder.
+
+    `bars` shows progress: a class like `tqdm`, made for the bytes of all files together. Raises UnavailableError.
+    """
+    import huggingface_hub
+
+    def fetch(cached: bool) -> str:
+        return huggingface_hub.snapshot_download(
+            repository.id,
+            repo_type=repository.kind,
+            revision=repository.revision,
+            allow_patterns=patterns,
+            ignore_patterns=["*/*"],
+            tqdm_class=bars,
+            local_files_only=cached,
+        )
+
+    return _fetched(repository, fetch, known=_has_listing(repository))
+
+
+def one_file(repository: Repository, file: str) -> Path:
+    """One file of a repository in the cache. Raises UnavailableError."""
+    import huggingface_hub
+
+    def fetch(cached: bool) -> str:
+        return huggingface_hub.hf_hub_download(
+            repository.id, file, repo_type=repository.kind, revision=repository.revision, local_files_only=cached
+        )
+
+    return _fetched(repository, fetch, known=_is_commit(repository), file=file)
+
+
+def _fetched(repository: Repository, fetch: Callable[[bool], str], known: bool, file: str = "") -> Path:
+    """What `fetch` gives: from the cache alone where that is `known` to tell whether it is whole, or nobody answers."""
+    from specbench.hub_refusals import reason
+
+    with quiet():
+        if known and (folder := _from_cache(fetch)):
+            return folder
+        refusal = answer_of(repository)
+        try:
+            return Path(fetch(refusal is not None))
+        except Exception as error:  # besides its own errors the hub lets those of its HTTP library through
+            raise UnavailableError(reason(repository, refusal or error, file)) from error
+
+
+def _from_cache(fetch: Callable[[bool], str]) -> Path | None:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(fetch(True))
+    except LocalEntryNotFoundError:
+        return None
+
+
+def _is_commit(repository: Repository) -> bool:
+    """Whether the revision can never mean other files."""
+    return COMMIT.fullmatch(repository.revision or "") is not None
+
+
+def _has_listing(repository: Repository) -> bool:
+    """Whether the cache knows which files the commit has, and so whether it is whole."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    try:
+        get_cached_repo_tree(repository.id, repo_type=repository.kind, revision=repository.revision)
+    except CachedRepoTreeNotFoundError:
+        return False
+    return _is_commit(repository)
+
+
+_ANSWERS: dict[Repository, tuple[float, Exception | None]] = {}
+
+
+def answer_of(repository: Repository) -> Exception | None:
+    """Why the hub does not give this repository, or that nobody answers; None if it does."""
+    asked, answer = _ANSWERS.get(repository, (-FRESH, None))
+    if time.monotonic() - asked >= FRESH:
+        answer = _ask(repository)
+        _ANSWERS[repository] = time.monotonic(), answer
+    return answer
+
+
+def _ask(repository: Repository) -> Exception | None:
+    import huggingface_hub
+
+    _bound_waiting()
+    try:
+        huggingface_hub.HfApi().repo_info(
+            repository.id,
+            repo_type=repository.kind,
+            revision=repository.revision,
+            timeout=huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT,
+        )
+    except Exception as error:  # refused, no connection, no proxy, no answer in time
+        return error.with_traceback(None)
+    return None
+
+
+def _bound_waiting() -> None:
+    """No request waits longer for a sign of life than HF_HUB_DOWNLOAD_TIMEOUT: listings have no limit of their own."""
+    import huggingface_hub
+    from huggingface_hub.utils import _http
+
+    def bound(request: Any) -> None:
+        most = huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
+        limits = request.extensions.get("timeout", {})
+        request.extensions["timeout"] = {step: min(limit or most, most) for step, limit in limits.items()}
+
+    def client() -> Any:
+        made = _http.default_client_factory()
+        made.event_hooks = {**made.event_hooks, "request": [*made.event_hooks["request"], bound]}
+        return made
+
+    huggingface_hub.set_client_factory(client)
+
+
+class _Waiting(logging.Handler):
+    """Shows of what the library says only what explains a silence: that the hub asked to wait."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "Rate limited" in record.getMessage():
+            print(record.getMessage(), file=sys.stderr)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silences the hub's retries, advice and progress bars meanwhile: our one line says how it ended."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    no_bars, library = are_progress_bars_disabled(), logging.getLogger("huggingface_hub")
+    handlers, library.handlers = library.handlers, [_Waiting()]
+    disable_progress_bars()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        library.handlers = handlers
+        if not no_bars:
+            enable_progress_bars()
