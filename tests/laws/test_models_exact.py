@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
+from specbench.decoding.build import build
+from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Confidence, Constant, Schedule
 from specbench.decoding.loop import Speculate
@@ -17,13 +20,15 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from tests.decoding.test_greedy import generated, random_prompts, with_noise
+from tests.decoding.test_greedy import run as greedy
 from tests.support.cases import quick_or_slow
+from tests.support.families import ARCHITECTURES, UNLIKE
 from tests.support.random_histories import HISTORIES, RAGGED, Chance, accept_and_append
+from tests.support.tiers import compiled, graphs, pair, seen, whole
 from tests.support.tiny import (
-    ARCHITECTURES,
     CPU,
     TOLERANCE,
-    UNLIKE,
     context_of,
     difference,
     enumerate_law,
@@ -233,3 +238,25 @@ def test_the_baseline_has_the_law_of_its_network(name: str) -> None:
     exact = enumerate_law(Speculate(NoDraft(), Causal(net, PLAIN, 3), Rejection()), RAGGED, 4, eos=[2], together=True)
     oracles = [oracle_law(net, PLAIN, 3, prompt, 4, eos=[2]) for prompt in RAGGED]
     assert max(map(difference, exact.law, oracles)) <= TOLERANCE
+
+
+@architectures
+def test_every_architecture_emits_greedily_what_generate_does(name: str) -> None:
+    net, prompts = network(name, vocab=48), random_prompts(3)
+    traces = greedy(net, with_noise(net, 0.1), 3, Rejection(), prompts, 24)
+    assert [trace.tokens for trace in traces] == [generated(net, prompt, 24) for prompt in prompts]
+    assert len({r.accepted for trace in traces for r in trace.rounds}) > 1, "all rounds went alike"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mixtral"])  # with experts, unlike those that other tests compile; all take minutes
+def test_a_compiled_round_of_an_architecture_decodes_what_an_eager_one_does(name: str) -> None:
+    eager, fixed = (build("chain", pair(name, Law(0.7), torch.float64, 24, fixed), K) for fixed in (False, True))
+    rounds, before = whole(fixed, compiled("aot_eager"), longest=9, new=20, rows=2), graphs()
+    prompts = random_prompts(9)[3::5]
+    fast, slow = (
+        decode(method, prompts, new=20, eos=[], rng=seeded([1, 2], CPU), device=CPU, rounds=how)
+        for method, how in ((fixed, rounds), (eager, None))
+    )
+    assert [seen(trace) for trace in fast] == [seen(trace) for trace in slow]
+    assert graphs() == before

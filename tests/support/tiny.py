@@ -23,42 +23,23 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
-from specbench.models.network.attention import NAME
+from specbench.models.checkpoints.architectures import attention, experts
 from specbench.models.network.law import Law
+from tests.support.families import CONFIGS
 from tests.support.sources import enumerate_outcomes
 from tests.support.toys import levels_left
 
 CPU = torch.device("cpu")
-WINDOW = 3  # shorter than every sequence under test, so that it bites
 TOLERANCE = 1e-12
-LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 256}
-GROUPED = {**LAYERS, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
-NEOX_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
-HYBRID = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
-CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
-    "llama": (hf.LlamaConfig, GROUPED),
-    "gpt2": (hf.GPT2Config, {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256}),
-    "mistral": (hf.MistralConfig, {**GROUPED, "sliding_window": WINDOW}),
-    "neox": (
-        hf.GPTNeoXConfig,
-        {**LAYERS, "intermediate_size": 24, "num_attention_heads": 2, "rope_parameters": NEOX_ROPE},
-    ),
-    "opt": (hf.OPTConfig, {**LAYERS, "ffn_dim": 24, "num_attention_heads": 2, "word_embed_proj_dim": 16}),
-    "qwen3": (hf.Qwen3Config, GROUPED),
-    "gemma2": (hf.Gemma2Config, {**GROUPED, "sliding_window": WINDOW, "query_pre_attn_scalar": 4}),
-    "gemma3": (hf.Gemma3TextConfig, {**GROUPED, **HYBRID, "query_pre_attn_scalar": 4}),
-}
-ARCHITECTURES = tuple(CONFIGS)
-UNLIKE = ("llama", "gpt2", "mistral", "gemma3")  # rotary and learned positions, a window everywhere and in some layers
 
 
 @lru_cache(maxsize=64)
 def network(name: str, vocab: int = 3, seed: int = 0, dtype: torch.dtype = torch.float64) -> Any:
     """A random network whose laws are far from uniform and depend on every token; shared, so nobody may change it."""
     config, shape = CONFIGS[name]
-    attention = "eager" if name == "gemma2" else NAME  # transformers has no other for Gemma 2: it caps the scores
     config = config(vocab_size=vocab, bos_token_id=None, eos_token_id=None, pad_token_id=None, **shape)
-    built = hf.AutoModelForCausalLM.from_config(config, attn_implementation=attention).to(dtype).eval()
+    how = {"attn_implementation": attention(config), "experts_implementation": experts(config, dtype)}
+    built = hf.AutoModelForCausalLM.from_config(config, **how).to(dtype).eval()
     generator = torch.Generator().manual_seed(1000 * seed + len(name))
     for parameter in built.parameters():
         noise = 0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
@@ -70,11 +51,13 @@ def in_double(built: Any) -> Any:
     """Where transformers computes in float32 whatever the dtype, compute in the dtype of the network instead.
 
     Its RMS norms round to float32 inside, so that sums of another order (a difference of 1e-16) may come out one
-    float32 step apart (1e-7) and hide errors of that size; the softmax of its eager attention does the same.
+    float32 step apart (1e-7) and hide errors of that size; the softmax of its eager attention and of its routers does
+    the same.
     """
     for module in built.modules():
-        if type(module).__name__.endswith("RMSNorm"):
-            module.forward = types.MethodType(norm, module)
+        for suffix, function in IN_DOUBLE.items():
+            if type(module).__name__.endswith(suffix):
+                module.forward = types.MethodType(function, module)
     modeling_gemma2.eager_attention_forward = eager_attention
     return built
 
@@ -82,6 +65,16 @@ def in_double(built: Any) -> Any:
 def norm(self: Any, x: Tensor) -> Tensor:
     eps, gain = (self.eps, 1 + self.weight) if hasattr(self, "eps") else (self.variance_epsilon, self.weight)
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * gain
+
+
+def route(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    scores = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    chances, experts = scores.softmax(-1).topk(self.top_k)
+    shares = chances / chances.sum(-1, keepdim=True) if getattr(self, "norm_topk_prob", True) else chances
+    return scores, shares, experts
+
+
+IN_DOUBLE = {"RMSNorm": norm, "TopKRouter": route}
 
 
 def eager_attention(

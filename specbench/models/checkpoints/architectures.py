@@ -7,6 +7,7 @@ import inspect
 import re
 from typing import Any
 
+import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, DynamicCache, PreTrainedConfig
 
 from specbench.models.network import attention as grouped
@@ -44,8 +45,17 @@ def _not_our_inputs(config: PreTrainedConfig) -> str | None:
 
 
 def attention(config: PreTrainedConfig) -> str:
-    """The attention to load a checkpoint with: ours, built on sdpa, or eager where softcapping knows no other."""
-    return grouped.NAME if network_class(config)._supports_sdpa else "eager"
+    """The attention to load a checkpoint with: ours, built on sdpa; sdpa itself where an architecture knows it by name
+    only; eager where softcapping or sinks know no other."""
+    network = network_class(config)
+    if not network._supports_sdpa:
+        return "eager"
+    return grouped.NAME if network._can_set_attn_implementation() else "sdpa"
+
+
+def experts(config: PreTrainedConfig, dtype: torch.dtype) -> str | None:
+    """How the experts of a mixture are multiplied; None for transformers' own choice, which knows no float64."""
+    return "batched_mm" if dtype == torch.float64 and network_class(config)._can_set_experts_implementation() else None
 
 
 def _not_by_position(config: PreTrainedConfig) -> str | None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import hub, weights
-from specbench.models.checkpoints.architectures import attention, network_class, obstacle
+from specbench.models.checkpoints.architectures import attention, experts, network_class, obstacle
 from specbench.models.checkpoints.pairs import GROWN, Checkpoint
 from specbench.models.checkpoints.reading import Watch, stored, unwatched
 from specbench.models.scale import grow, growth
@@ -183,6 +183,7 @@ def _settings(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
         "dtype": dtype,
         "device_map": None if device.type == "cpu" else {"": device},
         "attn_implementation": attention(config),
+        "experts_implementation": experts(config, dtype),
         "trust_remote_code": False,
         "local_files_only": True,
         "ignore_mismatched_sizes": True,  # so that they are named by the caller, and refused

@@ -18,9 +18,11 @@ from specbench.errors import UsageError
 from specbench.models.network import causal
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from tests.support.cases import quick_or_slow
+from tests.support.families import ARCHITECTURES, UNLIKE
 from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.rounding import same_texts
-from tests.support.tiny import ARCHITECTURES, CPU, network
+from tests.support.tiny import CPU, network
 from tests.support.toys import KINDS, Toy, random_pair
 
 RNG = seeded([0], CPU)  # nothing is drawn from it
@@ -96,7 +98,7 @@ def test_no_row_drafts_more_than_it_can_use_and_what_lies_behind_the_text_is_not
     assert Maxgram(toy(4), 4).propose(context, 0, RNG).tree.size == 0
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lambda name: name in UNLIKE))
 def test_bigrams_are_what_a_plain_forward_of_every_token_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causal, "TEXTS", 7)  # several passes, the last one shorter
     net = network(name, 24)

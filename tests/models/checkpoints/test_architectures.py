@@ -59,7 +59,8 @@ def test_full_and_sliding_attention_pass(name: str) -> None:
 
 def test_sdpa_is_the_attention_where_the_architecture_has_it() -> None:
     assert attention(config_of("llama")) == NAME
-    assert attention(config_of("gemma2")) == "eager"
+    assert attention(config_of("gemma2")) == attention(config_of("gpt_oss")) == "eager"
+    assert attention(config_of("falcon")) == "sdpa"
 
 
 def test_a_mamba_checkpoint_is_refused_by_its_configuration_alone(tmp_path: Path) -> None:

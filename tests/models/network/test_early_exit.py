@@ -28,14 +28,13 @@ from specbench.models.network.layers import chosen, shares, with_layers
 from specbench.models.network.split import Split
 from specbench.spec import RunSpec
 from tests.support.cases import quick_or_slow
+from tests.support.families import ARCHITECTURES, UNLIKE
 from tests.support.frontdoor import Command
 from tests.support.random_histories import HISTORIES, RAGGED, Chance, accept_and_append
 from tests.support.tiers import as_it_is, compiled, seen, whole
 from tests.support.tiny import (
-    ARCHITECTURES,
     CPU,
     TOLERANCE,
-    UNLIKE,
     context_of,
     difference,
     enumerate_law,

@@ -16,8 +16,10 @@ from specbench.metrics import acceptance
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.layers import base_of, chosen, layers_of, with_layers
+from tests.support.cases import quick_or_slow
+from tests.support.families import ARCHITECTURES, UNLIKE
 from tests.support.frontdoor import Command
-from tests.support.tiny import ARCHITECTURES, CPU, network
+from tests.support.tiny import CPU, network
 
 V = 24
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
@@ -29,7 +31,7 @@ def logits(net: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("kept", [[0], [1]], ids=str)
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lambda name: name in UNLIKE))
 def test_what_is_left_out_is_the_identity(name: str, kept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = network(name, V)
     small = logits(with_layers(whole, kept))
@@ -45,7 +47,7 @@ def test_what_is_left_out_is_the_identity(name: str, kept: list[int], monkeypatc
     assert (logits(whole) - small).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lambda name: name in UNLIKE))
 def test_the_original_stays_as_it_is_and_lends_its_weights(name: str) -> None:
     whole = network(name, V)
     before, config = logits(whole), whole.config.to_dict()
