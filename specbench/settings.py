@@ -13,17 +13,17 @@ from pydantic import BaseModel
 
 Panel = Literal["Pair", "Method", "Data", "Sampling", "Measuring"]
 Group = Literal["pair", "revisions", "precision", "device", "method", "lookahead", "acceptance", "execution", "data",
-                "excerpt", "limit", "stopping", "length", "law", "draws"]  # fmt: skip
+                "excerpt", "chat", "limit", "stopping", "length", "law", "draws"]  # fmt: skip
 BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}  # pydantic's words for them, and ours
 Part = Literal["identity", "question", "asked", "further", "heading", "loading"]
 
 # A list of settings in which people read runs through these groups in turn; the others are in the order of declaration.
 ORDER: dict[Part, tuple[Group, ...]] = {
-    "question": ("pair", "acceptance", "data", "law", "length", "execution", "precision"),
+    "question": ("pair", "acceptance", "data", "chat", "law", "length", "execution", "precision"),
     "asked": ("pair", "method", "lookahead", "acceptance", "data", "law", "length", "precision", "execution", "excerpt",
-              "limit"),
-    "heading": ("pair", "method", "lookahead", "acceptance", "precision", "law", "length", "limit", "stopping", "draws",
-                "execution", "device"),
+              "chat", "limit"),
+    "heading": ("pair", "method", "lookahead", "acceptance", "precision", "law", "length", "chat", "limit", "stopping",
+                "draws", "execution", "device"),
 }  # fmt: skip
 MEANING: dict[Part, str] = {
     "identity": "cells that differ in it are never lines of one sweep over the lookahead",

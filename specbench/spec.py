@@ -71,13 +71,21 @@ class RunSpec(BaseModel):
         "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), or one per position "
         "(0.8,0.7,0.6).", typed=str)] = None
     dataset: Annotated[str, Setting(
-        "Data", "data", "code, articles (shipped), humaneval, xsum (hub), needle:, passkey:, longdoc:, pg19: and a "
-        "LENGTH in tokens, or jsonl:, parquet:, csv:, text: and a path. Repeatable.", of=NAMED, usual="",
+        "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench (hub), needle:, passkey:, longdoc:, "
+        "pg19: and a LENGTH in tokens, or jsonl:, parquet:, csv:, text: and a path. Repeatable.", of=NAMED, usual="",
         typed=list[str])] = "code"
     column: Annotated[str | None, Setting(
         "Data", "excerpt", "Column that holds the prompt.", of=CELL, usual="found by its name")] = None
     template: Annotated[str | None, Setting(
         "Data", "excerpt", "Prompt template with the column's name in braces.", of=CELL)] = None
+    chat_template: Annotated[str | None, Setting(
+        "Data", "chat", "auto (the tokenizer's own, where rows are instructions or conversations), none, always (its "
+        "own, for all rows), or a file with a Jinja template.", usual="auto", column="chat_template_resolved",
+        late=True)] = None
+    system: Annotated[str | None, Setting("Data", "chat", "System message of the chat template.", late=True)] = None
+    thinking: Annotated[bool | None, Setting(
+        "Data", "chat", "Switch the thinking of a chat template on or off, where it has such a switch.",
+        usual="the template's", flags=("--thinking/--no-thinking",), late=True)] = None
     limit: Annotated[int | None, Field(ge=1), Setting(
         "Data", "limit", "Prompts per data set: a seeded sample over its categories.", of=ANSWER)] = None
     max_new_tokens: Annotated[int, Field(ge=1), Setting("Sampling", "length", "Tokens to decode per prompt.")] = 128
@@ -116,6 +124,11 @@ class RunSpec(BaseModel):
     @classmethod
     def _read_models(cls, given: Any) -> tuple[tuple[str, str], ...]:
         return named_models(given)
+
+    @field_validator("chat_template")
+    @classmethod
+    def _usual_template(cls, given: str | None) -> str | None:
+        return None if given == "auto" else given
 
     @field_serializer("model", when_used="json")
     def _write_models(self, model: tuple[tuple[str, str], ...]) -> str | None:

@@ -31,18 +31,20 @@ class Wider(RunSpec):
 
 def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     pair, how = ("target", "draft", "model"), ("method", "k", "schedule", "confidence", "acceptance")
+    chat = ("chat_template_resolved", "system", "thinking")
     revisions, draws = ("target_revision", "draft_revision"), ("seed", "warmup", "repeat")
     assert (
-        *pair, *how, "dataset", *LAW, *LENGTH, "dtype", "tier", "batch", "column", "template", "limit",
+        *pair, *how, "dataset", *LAW, *LENGTH, "dtype", "tier", "batch", "column", "template",
+        "chat_template", "system", "thinking", "limit",
     ) == matching.ASKED  # fmt: skip
     assert (*revisions, "draft_dtype", "device", *draws) == matching.FURTHER
     assert (
-        "schema_version", *pair, "acceptance", "dataset", *LAW, *LENGTH, "tier", "batch", "dtype_resolved",
+        "schema_version", *pair, "acceptance", "dataset", *chat, *LAW, *LENGTH, "tier", "batch", "dtype_resolved",
         "draft_dtype_resolved", "device_name", "fingerprint", "prompts_sha256",
     ) == verdict.QUESTION  # fmt: skip
     assert (
-        *pair, *how, "dtype_resolved", "draft_dtype_resolved", *LAW, *LENGTH, "limit", "until_ci", "seed", "tier",
-        "batch", "device",
+        *pair, *how, "dtype_resolved", "draft_dtype_resolved", *LAW, *LENGTH, *chat, "limit", "until_ci", "seed",
+        "tier", "batch", "device",
     ) == headings.SETTINGS  # fmt: skip
     assert ("target", "draft", *revisions, "model", "dtype", "draft_dtype", "device", "tier") == grid.PAIR
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from specbench.chat import Chat
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
@@ -123,8 +124,13 @@ class Backend(Protocol):
         """What calibration, searches and traces look into; None where the engine keeps it to itself."""
         ...
 
+    @property
+    def chat(self) -> Chat | None:
+        """How the target's tokenizer writes chats; None where the engine takes plain text alone."""
+        ...
+
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, special tokens as the target's tokenizer adds them."""
+        """Token ids of a plain prompt, special tokens as the target's tokenizer adds them."""
         ...
 
     def describe(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.errors import UnusableModelError
 from specbench.metrics import Trace
 from specbench.models.checkpoints import loading
+from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import compiled, threads
 from specbench.models.network.causal import Causal
 from specbench.models.network.early_exit import sharing
@@ -40,6 +41,7 @@ from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 
 NAME = "native"
+OF_PROMPTS = tuple(one.name for name in ("excerpt", "chat", "limit") for one in group(name, RunSpec))
 NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
 
 
@@ -100,6 +102,10 @@ class Native:
     def depth(self) -> int:
         return depth_of(self.pair.roles["target"])
 
+    @property
+    def chat(self) -> TokenizerChat:
+        return TokenizerChat(self.tokenizer)
+
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer(text).input_ids
         return ids
@@ -128,6 +134,7 @@ class Native:
             self.warnings += loaded.warnings
         for name, (base, layers) in self.pair.kept.items():
             self.modules[name] = with_layers(self.modules[base], layers)
+        self.warnings += tuple(runs_on(self.tokenizer, self.ends()))
 
     def unload(self) -> None:
         self._arms.clear()
@@ -137,9 +144,11 @@ class Native:
         return self.modules[name]
 
     def eos(self, spec: RunSpec) -> list[int]:
-        """The target's generation config decides which ids end a sequence; none do under --ignore-eos."""
-        if spec.ignore_eos:
-            return []
+        """None under --ignore-eos."""
+        return [] if spec.ignore_eos else self.ends()
+
+    def ends(self) -> list[int]:
+        """The ids that end a sequence: the target's generation config decides."""
         generation = getattr(self.modules["target"], "generation_config", None)
         ids = getattr(generation, "eos_token_id", None)
         ids = self.tokenizer.eos_token_id if ids is None else ids
@@ -182,7 +191,7 @@ class Native:
 
     def arm(self, spec: RunSpec, longest: int) -> Arm:
         """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
-        same = spec.with_(dataset="", column=None, template=None, limit=None, seed=0, warmup=0, repeat=1, until_ci=None)
+        same = spec.with_(**dict.fromkeys(OF_PROMPTS), dataset="", seed=0, warmup=0, repeat=1, until_ci=None)
         known = self._arms.get(same)
         if (
             known is not None

@@ -72,7 +72,7 @@ PLAIN = replace(STYLE, panel=None)  # of commands whose options need no panels
 # What commands take together; a setting that is named before its group is not repeated.
 PAIR = ("pair", "revisions", "precision", "device")
 METHOD = ("method", "lookahead", "acceptance", "execution")
-DATA = ("data", "excerpt", "limit")
+DATA = ("data", "excerpt", "chat", "limit")
 SAMPLING = ("max_new_tokens", "law", "length")
 MEASURING = ("draws", "stopping")
 RESULTS = ("output_dir", "format", "quiet", "verbose")

@@ -23,7 +23,7 @@ ROUNDS = Option("rounds", bool, OUTPUT, "One line per round, with drafts that we
 SEED = setting("seed", "Seed for every random draw.")
 
 
-@options(..., *PAIR, "method", "lookahead", *SAMPLING, SEED, ROUNDS, STYLE, FILE, usual={"max_new_tokens": 64})
+@options(..., *PAIR, "method", "lookahead", *SAMPLING, "chat", SEED, ROUNDS, STYLE, FILE, usual={"max_new_tokens": 64})
 def trace(given: Given, prompt: Prompt = None, prompt_file: PromptFile = None) -> None:
     """Show one decode token by token.
 

@@ -1,42 +1,72 @@
-"""From rows of data to the prompts of a run: which column, in which template, how many tokens, and a fair sample.
+"""From a data set to the prompts of a run: in which form, in which chat template, how many tokens, and a fair sample.
 
-Knows the encoder as a function and nothing else of models. Text of a data set is data: it replaces a name in the
-template and is never interpreted. A row that cannot be used is counted with its reason, never silently used or dropped.
+Knows the encoder as a function, the chat of a tokenizer by its protocol, and nothing else of models. A row that cannot
+be used is counted with its reason, never silently used or dropped.
 """
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from specbench.data.chats import Applied, ChatSettings, applied_to
+from specbench.data.forms import chosen_column, given_form, instruction_form, plain_form
 from specbench.data.longtext import Encode, is_long, long_rows
-from specbench.data.readers import DataRow
+from specbench.data.rows import EMPTY, TextRow, text_rows
 from specbench.data.sampling import sample
 from specbench.data.sources import read_rows
 from specbench.errors import UsageError
 from specbench.wording import clean
 
-COLUMNS = ("prompt", "turns", "document", "article", "text")  # the first of these that a data set has
-TEMPLATES = {  # LayerSkip's form, zero-shot; every other column is a prompt as it stands
-    "document": "Article: {document}\nSummary:",
-    "article": "Article: {article}\nSummary:",
-}
-IDS = ("task_id", "id", "question_id", "prompt_id")
-EMPTY, NOT_TEXT, TOO_LONG = "empty", "not text", "too long"
+TOO_LONG, LATER = "too long", "later turns (they need a chat template)"
+STANDIN = "OK."  # for answers that are not there yet, where only the length of what surrounds them counts
+PLAIN = ChatSettings()
+SLACK = 8  # tokens by which an answer may grow when it is tokenized anew between others
+
+Write = Callable[[Sequence[str]], list[int]]  # what was said so far, user and model in turn → the ids of the prompt
 
 
 @dataclass(frozen=True)
 class Prompt:
+    """What is decoded at once: a text, or one turn of a conversation.
+
+    later: what will be said after the answer; before: what was said and answered until now, in turn. most: the tokens
+    that the last turn's prompt may have, 0 of a prompt without later turns.
+    """
+
     id: str
     category: str
     text: str
     ids: tuple[int, ...]
+    later: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    most: int = 0
+
+    @property
+    def turn(self) -> int:
+        """Which turn of its conversation it is, from 1."""
+        return len(self.before) // 2 + 1
+
+    @property
+    def turns(self) -> int:
+        """How many turns the conversation has."""
+        return self.turn + len(self.later)
+
+    @property
+    def draw(self) -> str:
+        """What the seeds of its decodes depend on."""
+        return self.id if self.turn == 1 else f"{self.id}\0{self.turn}"
 
 
 @dataclass(frozen=True)
 class PromptSet:
-    """`rejected` counts empty and not-text rows among all `read`, too long ones among those drawn to meet `limit`."""
+    """`rejected` counts empty and not-text rows among all `read`, too long ones among those drawn to meet `limit`.
+
+    form: the name of the form of its texts; applied: the chat template that they are written in; instruct: whether the
+    target's tokenizer has one.
+    """
 
     name: str
     prompts: tuple[Prompt, ...]
@@ -44,20 +74,42 @@ class PromptSet:
     rejected: Mapping[str, int]
     sha256: str
     revision: str | None
+    form: str = "text"
+    applied: Applied | None = None
+    instruct: bool = False
+
+    @property
+    def turns(self) -> int:
+        """How many decodes it takes at most."""
+        return sum(prompt.turns for prompt in self.prompts)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that any prompt has, later turns included."""
+        return max(max(len(prompt.ids), prompt.most) for prompt in self.prompts)
+
+    @property
+    def ids(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        """The tokens of every first turn, by the name of its prompt and its number."""
+        return {(prompt.id, prompt.turn): prompt.ids for prompt in self.prompts}
 
     def in_order(self, rows: Sequence[int]) -> "PromptSet":
         """The same prompts in another order."""
         prompts = tuple(self.prompts[row] for row in rows)
-        return replace(self, prompts=prompts, sha256=fingerprint(prompts))
+        return replace(self, prompts=prompts, sha256=fingerprint(prompts, self.applied))
 
-
-@dataclass(frozen=True)
-class TextRow:
-    """A row with text, not yet tokenized."""
-
-    id: str
-    category: str
-    text: str
+    def row(self) -> dict[str, Any]:
+        """What its texts became, as columns of results.csv."""
+        left_out = ", ".join(f"{count} {reason}" for reason, count in self.rejected.items() if count)
+        template = self.applied.source if self.applied else "not applied" if self.instruct else "none"
+        return {
+            "rejected": left_out,
+            "prompts_sha256": self.sha256,
+            "dataset_revision": self.revision,
+            "prompt_form": self.form,
+            "chat_template_resolved": template,
+            "chat_template_sha256": self.applied.sha256 if self.applied else "",
+        }
 
 
 def load_prompts(
@@ -69,133 +121,86 @@ def load_prompts(
     longest: int | None,
     column: str | None = None,
     template: str | None = None,
+    chat: ChatSettings = PLAIN,
 ) -> PromptSet:
     """The prompts of a data set, or a sample of `limit` of them that is stratified by category and fixed by `seed`.
 
-    `longest` is the largest admissible number of tokens in a prompt.
+    `longest` is the largest admissible number of tokens in a prompt. Of a conversation, the prompt of the first turn:
+    `turns.next_turn` gives the others.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"a limit of {limit} leaves no prompts: it must be at least 1")
+    name = clean(dataset, 300)
     if is_long(dataset):
-        rows, revision = long_rows(dataset, encode, limit=limit, seed=seed, longest=longest)
+        whole = written_in(applied_to(name, chat, False), chat, encode)
+        rows, revision = long_rows(dataset, lambda text: whole([text]), limit=limit, seed=seed, longest=longest)
     else:
         rows, revision = read_rows(dataset)
-    name = clean(dataset, 300)
     column = chosen_column(name, rows, column, template)
-    form = chosen_template(rows, column, template)
+    instruction = instruction_form(dataset, rows, column)
+    applied = applied_to(name, chat, instruction is not None)
+    form = (instruction if applied else None) or plain_form(column)
+    if template is not None:
+        form = given_form(rows, column, template)
     rejected = Counter[str]()
     found = text_rows(rows, column, form, rejected)
-    kinds = [candidate.category for candidate in found]
-    prompts = sample(kinds, lambda i: tokenized(found[i], encode, longest, rejected), limit, seed)
+    write = written_in(applied, chat, encode)
+    to = Tokenizing(write, longest, chat.answer if applied else None, rejected)
+    prompts = sample([one.category for one in found], lambda i: to.prompt(found[i]), limit, seed)
     if not prompts:
         raise UsageError(nothing_usable(name, len(rows), rejected, column, longest))
-    return PromptSet(dataset, tuple(prompts), len(rows), dict(rejected), fingerprint(prompts), revision)
+    counts, sha256 = dict(rejected), fingerprint(prompts, applied)
+    instruct = chat.own is not None
+    return PromptSet(dataset, tuple(prompts), len(rows), counts, sha256, revision, form.name, applied, instruct)
 
 
-# --- the part of a row that is the prompt ---------------------------------------------------------------------------
+def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> Write:
+    """How a prompt becomes tokens: in its chat template, or as it stands."""
+    chat = asked.chat
+    if applied is None or chat is None:
+        return lambda said: encode(said[0])
+    return lambda said: applied.ids(chat, said)
 
 
-def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, template: str | None) -> str:
-    """The column asked for, else the one that the template names, else the first that is known."""
-    there = dict.fromkeys(key for row in rows for key in row)
-    listed = ", ".join(clean(key) for key in list(there)[:20])
-    if column is None:
-        named = [key for key in there if f"{{{key}}}" in (template or "")]
-        known = [key for key in COLUMNS if key in there or not rows]
-        if not named + known:
-            wanted = ", ".join(COLUMNS)
-            raise UsageError(
-                f"data set {name} has none of the columns {wanted}: choose --column from its own: {listed}"
-            )
-        return (named + known)[0]
-    if rows and column not in there:
-        raise UsageError(f"data set {name} has no column {clean(column)}; it has: {listed}")
-    return column
+@dataclass(frozen=True)
+class Tokenizing:
+    """From text rows to prompts. answer: the tokens of an answer at most, None where later turns cannot be asked."""
+
+    write: Write
+    longest: int | None
+    answer: int | None
+    rejected: Counter[str]
+
+    def prompt(self, row: TextRow) -> Prompt | None:
+        """The prompt of a row, None where it cannot be used."""
+        first, *later = row.turns
+        ids = tuple(int(token) for token in self.write([first]))
+        reason = EMPTY if not ids else TOO_LONG if self.longest is not None and len(ids) > self.longest else None
+        if reason:
+            self.rejected[reason] += 1
+            return None
+        if not later or self.answer is None:
+            self.rejected.update({LATER: len(later)} if later else {})
+            return Prompt(row.id, row.category, first, ids)
+        return Prompt(row.id, row.category, first, ids, tuple(later), most=self.most(row.turns, self.answer))
+
+    def most(self, turns: Sequence[str], answer: int) -> int:
+        """The tokens that the last turn's prompt may have, where the answers before it are as long as they may be."""
+        said = [text for turn in turns for text in (turn, STANDIN)][:-1]
+        whole = len(self.write(said)) + (len(turns) - 1) * (answer + SLACK)
+        return whole if self.longest is None else min(whole, self.longest)
 
 
-def chosen_template(rows: Sequence[DataRow], column: str, template: str | None) -> str:
-    """Exactly one column may stand in a template: a second one would remain in the prompt as its bare name."""
-    hole = f"{{{column}}}"
-    if template is None:
-        return TEMPLATES.get(column, hole)
-    if not encodable(template):
-        raise UsageError("the template is not UTF-8 text")
-    if hole not in template:
-        raise UsageError(f"the template does not contain {clean(hole)}, the column of the prompts")
-    others = {key for row in rows for key in row if key != column and f"{{{key}}}" in template}
-    if others:
-        raise UsageError(
-            f"the template names more than one column: {clean(column)}, {clean(', '.join(sorted(others)))}"
-        )
-    return template
+def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> str:
+    """sha256 of the token ids as a JSON list of lists: which token stands where, in which prompt, in which order.
 
-
-def text_rows(rows: Sequence[DataRow], column: str, template: str, rejected: Counter[str]) -> list[TextRow]:
-    found = []
-    for row, identity in zip(rows, identities(rows), strict=True):
-        value = first_turn(row.get(column))
-        if reason := objection(value):
-            rejected[reason] += 1
-            continue
-        text = template.replace(f"{{{column}}}", str(value))
-        found.append(TextRow(identity, category(row), text))
-    return found
-
-
-def first_turn(value: object) -> object:
-    """Of a conversation, the first turn: the later ones reply to answers that do not exist here."""
-    if isinstance(value, list):
-        return value[0] if value else None
-    return value
-
-
-def objection(value: object) -> str | None:
-    """Why a value cannot be a prompt, or None. Lone surrogates are not Unicode text, and tokenizers refuse them."""
-    if value is None:
-        return EMPTY
-    if not isinstance(value, str) or not encodable(value):
-        return NOT_TEXT
-    return None if value.strip() else EMPTY
-
-
-def encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def category(row: DataRow) -> str:
-    value = row.get("category")
-    return clean(value) if isinstance(value, str | int) and value != "" else "all"
-
-
-def identities(rows: Sequence[DataRow]) -> list[str]:
-    """The data set's own ids where they are unique, else row numbers from 1."""
-    for key in IDS:
-        values = [row.get(key) for row in rows]
-        ids = [clean(value) for value in values if isinstance(value, str | int) and value != ""]
-        if len(set(ids)) == len(rows):
-            return ids
-    return [f"row-{number}" for number in range(1, len(rows) + 1)]
-
-
-def tokenized(candidate: TextRow, encode: Encode, longest: int | None, rejected: Counter[str]) -> Prompt | None:
-    ids = tuple(int(token) for token in encode(candidate.text))
-    reason = EMPTY if not ids else TOO_LONG if longest is not None and len(ids) > longest else None
-    if reason:
-        rejected[reason] += 1
-        return None
-    return Prompt(candidate.id, candidate.category, candidate.text, ids)
-
-
-# --- how prompts are described --------------------------------------------------------------------------------------
-
-
-def fingerprint(prompts: Iterable[Prompt]) -> str:
-    """sha256 of the token ids as a JSON list of lists: which token stands where, in which prompt, in which order."""
-    return hashlib.sha256(json.dumps([prompt.ids for prompt in prompts], separators=(",", ":")).encode()).hexdigest()
+    Of conversations also what their later turns are made of.
+    """
+    content: list[Any] = [prompt.ids for prompt in prompts]
+    if applied and any(prompt.later for prompt in prompts):
+        further = [prompt.later for prompt in prompts]
+        content = [content, further, applied.template, applied.system, applied.thinking]
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 
 def nothing_usable(name: str, read: int, rejected: Mapping[str, int], column: str, longest: int | None) -> str:

@@ -36,6 +36,11 @@ HUB = {
         "30802a38d3f89b2fa8f19276008459e8c2b8b8e6",
         "data/test-00000-of-00001.parquet",
     ),
+    "mt_bench": HubFile(
+        "HuggingFaceH4/mt_bench_prompts",
+        "e3a795c5e9a82ee40611c416b8a7786c73198991",
+        "data/train-00000-of-00001-67c6c9fef07685a3.parquet",
+    ),
 }
 PG19 = HubFile(
     "emozilla/pg19",

@@ -15,6 +15,7 @@ from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.order import seed_of
+from specbench.measure.prompting import text_ids
 from specbench.measure.tracing import trace as follow
 from specbench.results.trace_file import Setting, TokenView, TracedRound, to_json
 from specbench.settings import group
@@ -67,7 +68,7 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> TokenView:
 
 def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
     """The tokens of the prompt; UsageError if there are none, or more than fit into the context."""
-    ids = backend.encode(prompt)
+    ids = text_ids(prompt, spec, backend)
     if not ids:
         raise UsageError("the prompt has no tokens: give a longer one")
     room = backend.context - spec.max_new_tokens - spec.k - 1

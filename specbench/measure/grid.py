@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
 from specbench.redact import redact
-from specbench.settings import part
+from specbench.settings import declared, part
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import grouped
 
@@ -68,7 +68,7 @@ def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
 def cell(chosen: Mapping[str, Any]) -> RunSpec:
     """One cell. K may be the word auto; a method without a draft has no lookahead and no acceptance."""
     chosen = dict(chosen)
-    if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and name != "ignore_eos"]:
+    if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and not is_switch(name)]:
         raise UsageError(f"--{wrong[0].replace('_', '-')} is {chosen[wrong[0]]}: a number or a word is wanted")
     if chosen.get("k") == AUTO:
         if (other := chosen.get("schedule", AUTO)) != AUTO:
@@ -86,6 +86,11 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     elif "k" not in chosen and chosen["draft"] and (known := pairs.default_k(first.target, chosen["draft"])):
         chosen["k"] = known
     return RunSpec(**chosen)
+
+
+def is_switch(name: str) -> bool:
+    """Whether a setting is on or off."""
+    return name in RunSpec.model_fields and declared(RunSpec)[name].type is bool
 
 
 def check_secrets(spec: RunSpec) -> None:

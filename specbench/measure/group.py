@@ -26,7 +26,7 @@ class Observer(Protocol):
     """Sees everything as it is measured: it may store and draw, it cannot change a number."""
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        """A group begins: its cells, and how many prompts it decodes at most, repetitions counted."""
+        """A group begins: its cells, and how many prompts it decodes at most, all turns and repetitions counted."""
         ...
 
     def preparing(self, spec: RunSpec | None) -> None:
@@ -53,7 +53,7 @@ class Job:
 
 @dataclass
 class Group:
-    """Cells with one baseline; `live` holds the samples of those that have not ended.
+    """Cells with one baseline; `live` holds the samples of those that have not ended, `ids` the prompts of all turns.
 
     Whatever changes here is seen by the observers first, in their order: what the first of them has stored is not lost
     when a later one fails.
@@ -64,12 +64,14 @@ class Group:
     past: Past
     cells: dict[RunSpec, Cell] = field(init=False)
     live: dict[RunSpec, list[Sample]] = field(init=False)
+    ids: dict[tuple[str, int], tuple[int, ...]] = field(init=False)  # by the prompt's id and the turn's number
 
     def __post_init__(self) -> None:
         before = {job.spec: self.past.get(job.spec) for job in self.jobs}
         self.cells = {job.spec: before[job.spec] or Cell(job.spec, job.resolved) for job in self.jobs}
         unfinished = [spec for spec, cell in before.items() if cell is None or cell.status in UNFINISHED]
         self.live = {spec: list(self.cells[spec].samples) for spec in unfinished}
+        self.ids = self.prompts.ids
 
     @property
     def baseline(self) -> RunSpec:
@@ -92,9 +94,14 @@ class Group:
         """Whether every cell has the samples of a turn: a continued run does not decode them again."""
         return all(any(s.turn == turn.number for s in samples) for samples in self.live.values())
 
+    def answers(self, turn: Turn) -> dict[str, Sequence[int]]:
+        """What the baseline decoded in a turn, by prompt."""
+        samples = next(iter(self.live.values()))
+        return {s.prompt: s.baseline.tokens for s in samples if s.turn == turn.number}
+
     def begin(self) -> None:
         """Announce the cells that are to be measured."""
-        most = len(self.prompts.prompts) * self.baseline.repeat
+        most = self.prompts.turns * self.baseline.repeat
         for observer in self.observers:
             observer.begin([self.cells[spec] for spec in self.live], most)
 

@@ -6,12 +6,11 @@ is a mismatch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from specbench.backends.base import Scores
-from specbench.data.prompts import PromptSet
 from specbench.decoding.method_files import read_method
 from specbench.results.losslessness import Agreement, Losslessness
 from specbench.results.samples import Sample
@@ -63,13 +62,16 @@ def shortfall(scores: Tensor, *tokens: int) -> float:
 
 
 def losslessness_of(
-    spec: RunSpec, prompts: PromptSet, samples: Sequence[Sample], scores: Scores | None
+    spec: RunSpec, prompts: Mapping[tuple[str, int], Sequence[int]], samples: Sequence[Sample], scores: Scores | None
 ) -> Losslessness:
-    """The losslessness of a greedy cell. Sampled output differs by chance, that of synthetic acceptance on purpose."""
+    """The losslessness of a greedy cell. Sampled output differs by chance, that of synthetic acceptance on purpose.
+
+    prompts: their tokens, by the prompt's id and the number of the turn.
+    """
     if spec.temperature > 0 or spec.acceptance is not None:
         lossy = spec.acceptance is None and not read_method(spec.method)["lossless"]
         return Losslessness("lossy" if lossy else "not compared")
-    ids = {prompt.id: prompt.ids for prompt in prompts.prompts}
-    outputs = [(ids[s.prompt], s.baseline.tokens, s.method.tokens) for s in samples if s.repeat == 0]
+    first = [s for s in samples if s.repeat == 0]
+    outputs = [(prompts[s.prompt, s.conversation[0]], s.baseline.tokens, s.method.tokens) for s in first]
     widest = max((r.width for s in samples for r in s.method.rounds), default=0)  # all nodes of a tree are one pass
     return compare_outputs(outputs, scores, max(widest, spec.k) + 1)

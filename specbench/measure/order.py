@@ -22,7 +22,8 @@ REFILLS = 4  # prompts of a chunk per row
 class Turn:
     """One chunk of prompts, decoded by all arms one after the other before the next turn begins.
 
-    number: its position in time within the group; chunk: which of the chunks it is; repeat: its earlier decodes.
+    number: its position in time within the group; chunk: which of the chunks it is; repeat: its earlier decodes. The
+    later turns of conversations come one by one after the turn in which they began.
     """
 
     number: int
@@ -30,9 +31,14 @@ class Turn:
     chunk: int
     prompts: Sequence[Prompt]
 
+    @property
+    def earlier(self) -> int:
+        """How often the arms have decoded something of this chunk before."""
+        return self.repeat + self.prompts[0].turn - 1
+
 
 def turns_of(spec: RunSpec, prompts: Sequence[Prompt]) -> list[Turn]:
-    """All turns of a group in their order: every chunk once, then every chunk again for each repetition."""
+    """The first turns of a group in their order: every chunk once, then every chunk again for each repetition."""
     parts = chunks(prompts, spec.batch)
     every = product(range(spec.repeat), enumerate(parts))
     return [Turn(number, repeat, *chunk) for number, (repeat, chunk) in enumerate(every)]
@@ -49,14 +55,15 @@ def side(arm: str) -> str:
     return arm if arm == BASELINE else "method"
 
 
-def order_of(arms: Sequence[str], seed: int, repeat: int, chunk: int) -> list[str]:
-    """A random order of the arms; the next chunk (and the next repetition) has it reversed: no arm is always early.
+def order_of(arms: Sequence[str], seed: int, earlier: int, chunk: int) -> list[str]:
+    """A random order of the arms; the next chunk (and each decode after `earlier` ones) has it reversed: no arm is
+    always early.
 
     The same in every process: a run that is continued goes on as it would have.
     """
     order = sorted(arms)
     random.Random(f"{seed} {chunk // 2}").shuffle(order)
-    return order if (chunk + repeat) % 2 == 0 else order[::-1]
+    return order if (chunk + earlier) % 2 == 0 else order[::-1]
 
 
 def chunks(prompts: Sequence[T], rows: int) -> list[Sequence[T]]:

@@ -13,12 +13,13 @@ import torch
 
 from specbench.backends.base import Backend, networks_of
 from specbench.backends.choose import backend_for
-from specbench.data.prompts import PromptSet, load_prompts
+from specbench.data.prompts import PromptSet
 from specbench.data.sampling import digest
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.grid import AUTO
 from specbench.measure.group import Job, Observer, Past
+from specbench.measure.prompting import read_prompts
 from specbench.measure.runner import measure
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
@@ -42,9 +43,9 @@ class Prepared:
     prompts: Mapping[RunSpec, PromptSet]
 
     def left(self, past: Past) -> int:
-        """How many prompts are decoded at most, repetitions counted, in the groups that have not ended."""
+        """How many prompts are decoded at most, every turn and repetition counted, in groups that have not ended."""
         unfinished = [s for s in self.specs if s not in past or past[s].status in UNFINISHED]
-        return sum(len(self.prompts[s].prompts) * s.repeat for s in {s.baseline: s for s in unfinished}.values())
+        return sum(self.prompts[s].turns * s.repeat for s in {s.baseline: s for s in unfinished}.values())
 
     def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
         """Load the pair and measure its cells; a Failure where it cannot be loaded."""
@@ -62,7 +63,7 @@ class Prepared:
 
     def load(self, past: Past) -> list[Job]:
         """Read the weights, and measure what `--k auto` must know beforehand, unless a continued run has it already."""
-        self.backend.load(max(len(prompt.ids) for found in self.prompts.values() for prompt in found.prompts))
+        self.backend.load(max(found.longest for found in self.prompts.values()))
         costs = self.costs(past)
         return [Job(spec, self.prompts[spec], self.resolved(spec, costs)) for spec in self.specs]
 
@@ -86,11 +87,8 @@ class Prepared:
 
     def resolved(self, spec: RunSpec, costs: Costs | None) -> dict[str, Any]:
         """What the names of a spec stood for, as columns of its row."""
-        prompts = self.prompts[spec]
-        left_out = ", ".join(f"{count} {reason}" for reason, count in prompts.rejected.items() if count)
-        data = {"rejected": left_out, "prompts_sha256": prompts.sha256, "dataset_revision": prompts.revision}
         own = json.dumps(asdict(costs)) if costs and spec.schedule == AUTO else None
-        return {**data, **resolved_pair(self.backend), COSTS: own}
+        return {**self.prompts[spec].row(), **resolved_pair(self.backend), COSTS: own}
 
 
 @dataclass(frozen=True)
@@ -136,16 +134,7 @@ def prompts_of(group: Sequence[RunSpec], backend: Backend) -> PromptSet:
     Where `until_ci` decides how many are decoded, they come in an order of the seed, so that any first part is fair.
     """
     spec = group[0]
-    longest = backend.context - spec.max_new_tokens - max(one.k for one in group) - 1
-    found = load_prompts(
-        spec.dataset,
-        backend.encode,
-        limit=spec.limit,
-        seed=spec.seed,
-        longest=longest,
-        column=spec.column,
-        template=spec.template,
-    )
+    found = read_prompts(spec, backend, spec.max_new_tokens + max(one.k for one in group) + 1)
     if spec.until_ci is None:
         return found
     return found.in_order(sorted(range(len(found.prompts)), key=lambda row: digest(spec.seed, row)))

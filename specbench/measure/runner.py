@@ -5,13 +5,14 @@ Knows backends, prompts and groups of cells; must not know the command line, fil
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle
 from types import MappingProxyType
 
 from specbench.backends.base import Backend, Decode
-from specbench.data.prompts import Prompt
+from specbench.data.prompts import Prompt, PromptSet
+from specbench.data.turns import next_turn
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.group import INTERRUPTED, Group, Job, Observer, Past, Samples
 from specbench.measure.lossless import losslessness_of
@@ -53,7 +54,7 @@ def measure_group(group: Group, backend: Backend) -> KeyboardInterrupt | None:
     try:
         group.begin()
         prepare(group, backend, arms)
-        for samples in measured_turns(group, arms):
+        for samples in measured_turns(group, backend, arms):
             group.save(samples)
         compare_with_baseline(group, backend, arms)
     except KeyboardInterrupt as stop:
@@ -78,44 +79,60 @@ def prepare(group: Group, backend: Backend, arms: Arms) -> None:
         if not group.needing(arm):
             continue  # the baseline has failed
         group.preparing(spec)
-        failure = attempt(partial(warm_up, arm, spec, group.prompts.prompts, backend, arms))
+        failure = attempt(partial(warm_up, arm, spec, group.prompts, backend, arms))
         if failure is not None:
             group.fail(group.needing(arm), failure)
     group.preparing(None)
 
 
-def warm_up(arm: str, spec: RunSpec, prompts: Sequence[Prompt], backend: Backend, arms: Arms) -> None:
+def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
     """Build one arm, note how long that took, and decode its warm-up."""
     began = time.perf_counter()
-    decode = backend.prepare(spec, max(len(prompt.ids) for prompt in prompts))
+    decode = backend.prepare(spec, prompts.longest)
     arms.ready[arm] = time.perf_counter() - began
-    every = cycle(prompts)
+    every = cycle(prompts.prompts)
     for number in range(spec.warmup):
         some = [next(every) for _ in range(spec.batch)]
         decode([p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some])
     arms.decodes[arm] = decode
 
 
-def measured_turns(group: Group, arms: Arms) -> Iterator[Samples]:
+def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Samples]:
     """What every turn gives, one after the other: the caller saves it before the next one begins."""
-    for turn in turns_of(group.baseline, group.prompts.prompts):
-        if not group.live or narrow(group, turn.number):
+    done = 0
+    for first in turns_of(group.baseline, group.prompts.prompts):
+        turn: Turn | None = replace(first, number=done)
+        if not group.live or narrow(group, done, first.chunk):
             return
-        if not group.has(turn) and (samples := turn_samples(group, arms, turn)):
-            yield samples
+        while turn is not None and group.live:
+            if not group.has(turn) and (samples := turn_samples(group, arms, turn)):
+                yield samples
+            done += 1
+            turn = following(group, turn, backend)
+
+
+def following(group: Group, turn: Turn, backend: Backend) -> Turn | None:
+    """The next turn of the conversations of a turn, on the baseline's answers: all arms see the same context."""
+    if not group.live or not any(prompt.later for prompt in turn.prompts) or backend.chat is None:
+        return None
+    answers, chat = group.answers(turn), backend.chat
+    asked = [next_turn(prompt, answers[prompt.id], group.prompts, chat) for prompt in turn.prompts]
+    prompts = [prompt for prompt in asked if prompt is not None]
+    group.ids |= {(prompt.id, prompt.turn): prompt.ids for prompt in prompts if turn.repeat == 0}
+    return replace(turn, number=turn.number + 1, prompts=prompts) if prompts else None
 
 
 def turn_samples(group: Group, arms: Arms, turn: Turn) -> Samples:
     """The samples of a turn, for every cell whose arms could decode it."""
     load = load_average()
-    order = order_of(list(group.arms), group.baseline.seed, turn.repeat, turn.chunk)
+    order = order_of(list(group.arms), group.baseline.seed, turn.earlier, turn.chunk)
     traces = traces_of(group, arms, turn, order)
     cluster = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
 
     def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
         about = (prompt.id, prompt.category, turn.repeat, len(prompt.ids), turn.number)
         positions = (order.index(BASELINE), order.index(spec.key))
-        return Sample(*about, positions, load, baseline, method, cluster)
+        return Sample(*about, positions, load, baseline, method, cluster, (prompt.turn, prompt.turns))
 
     return {
         spec: [sample(spec, *one) for one in zip(turn.prompts, traces[BASELINE], traces[spec.key], strict=True)]
@@ -129,7 +146,7 @@ def traces_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dic
     for arm in order:
         if not group.needing(arm):
             continue  # the baseline has failed in this very turn
-        seeds = [seed_of(group.baseline, prompt.id, turn.repeat, side(arm)) for prompt in turn.prompts]
+        seeds = [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
         found = attempt(partial(arms.decodes[arm], [prompt.ids for prompt in turn.prompts], seeds))
         if isinstance(found, Failure):
             group.fail(group.needing(arm), found)
@@ -138,19 +155,22 @@ def traces_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dic
     return traces
 
 
-def narrow(group: Group, ended: int) -> bool:
-    """Whether all intervals are as narrow as the spec asks, looked at only after 20, 30, 45 … turns have ended."""
+def narrow(group: Group, turns: int, ended: int) -> bool:
+    """Whether all intervals are as narrow as the spec asks, looked at only after 20, 30, 45 … prompts have ended.
+
+    turns: how many that took; a conversation has several.
+    """
     goal = group.baseline.until_ci
     if goal is None or ended not in checkpoints(len(group.prompts.prompts)):
         return False
-    intervals = [speedup_of([s for s in samples if s.turn < ended]) for samples in group.live.values()]
+    intervals = [speedup_of([s for s in samples if s.turn < turns]) for samples in group.live.values()]
     return all(statistics.half_width(interval) <= goal for interval in intervals)
 
 
 def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
     """End the cells whose prompts are all decoded, with what is known of their output beside the baseline's."""
     for spec in list(group.live):
-        found = attempt(partial(losslessness_of, spec, group.prompts, group.live[spec], backend.scores))
+        found = attempt(partial(losslessness_of, spec, group.ids, group.live[spec], backend.scores))
         if isinstance(found, Failure):
             group.fail([spec], found)
         else:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from specbench.backends.base import Backend, Networks
-from specbench.data.prompts import Prompt, load_prompts
+from specbench.data.prompts import Prompt
 from specbench.decoding.decode import begin, steps
 from specbench.decoding.drafters.branching import Branching, Distinct, Top
 from specbench.decoding.drafters.tree import Expand
@@ -19,6 +19,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.measure.calibrate import calibrate, fitting
 from specbench.measure.order import seed_of
+from specbench.measure.prompting import read_prompts
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.sequoia import Aim, Search, Size, best_sizes
@@ -84,10 +85,8 @@ def check_room(backend: Backend, nodes: int) -> None:
 
 def prompts_with_room(backend: Backend, spec: RunSpec, children: int) -> list[Prompt]:
     """The prompts of a spec that leave room for the new tokens and the wide tree."""
-    room = sum(children**level for level in range(1, LEVELS + 1))
-    longest = backend.context - spec.max_new_tokens - room - 1
-    given: Any = {"limit": spec.limit, "seed": spec.seed, "column": spec.column, "template": spec.template}
-    return list(load_prompts(spec.dataset, backend.encode, longest=longest, **given).prompts)
+    nodes = sum(children**level for level in range(1, LEVELS + 1))
+    return list(read_prompts(spec, backend, spec.max_new_tokens + nodes + 1).prompts)
 
 
 def count_children(

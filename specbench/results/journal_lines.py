@@ -12,7 +12,7 @@ from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results.cells import Cell, Status
 from specbench.results.losslessness import Losslessness
 from specbench.results.possible import possible
-from specbench.results.samples import Sample
+from specbench.results.samples import ALONE, Sample
 from specbench.spec import RunSpec
 
 SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn
@@ -30,7 +30,8 @@ def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
     first = next(iter(samples.values()))
     arms = {spec.key: {"place": s.order[1], "trace": _written(s.method)} for spec, s in samples.items()}
     baseline = {"place": first.order[0], "trace": _written(first.baseline)}
-    return {**{name: getattr(first, name) for name in SHARED}, "baseline": baseline, "arms": arms}
+    talk = {} if first.conversation == ALONE else {"conversation": list(first.conversation)}
+    return {**{name: getattr(first, name) for name in SHARED}, **talk, "baseline": baseline, "arms": arms}
 
 
 def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
@@ -43,7 +44,7 @@ def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
 
 
 def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
-    shared = {name: line[name] for name in SHARED}
+    shared = {name: line[name] for name in SHARED} | {"conversation": conversation_of(line)}
     baseline, place = _read(line["baseline"]["trace"]), line["baseline"]["place"]
     return {
         key: Sample(
@@ -51,6 +52,14 @@ def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
         )
         for key, arm in line["arms"].items()
     }
+
+
+def conversation_of(line: Mapping[str, Any]) -> tuple[int, int]:
+    """Which turn of a conversation a line is about, and of how many."""
+    turn, turns = line.get("conversation", ALONE)
+    if not (type(turn) is type(turns) is int and 1 <= turn <= turns):
+        raise ValueError(f"turn {turn} of {turns}")
+    return turn, turns
 
 
 def _written(trace: Trace) -> dict[str, Any]:

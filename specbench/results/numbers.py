@@ -24,7 +24,8 @@ from specbench.theory.costs import Timing
 from specbench.theory.waterfall import explain
 
 NUMBERS = (
-    "prompts", "draws", "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
+    "prompts", "draws", "turns", "turns_cut",
+    "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
     "c", "v", "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms",
     "round_host_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second",
     "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle",
@@ -50,6 +51,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
     return {
         "prompts": len({s.prompt for s in samples}),
         "draws": len(by_prompt(samples)),
+        **turn_columns(samples),
         **acceptance_columns(samples, counts),
         **cost_columns(samples, baseline, method),
         **speedup_columns(samples),
@@ -62,6 +64,15 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
     }
+
+
+def turn_columns(samples: Sequence[Sample]) -> dict[str, int | None]:
+    """How many turns were decoded, and how many not, of the conversations that began; None without conversations."""
+    began = {s.prompt: s.conversation[1] for s in samples}
+    if max(began.values()) == 1:
+        return {"turns": None, "turns_cut": None}
+    turns = len({(s.prompt, s.conversation[0]) for s in samples})
+    return {"turns": turns, "turns_cut": sum(began.values()) - turns}
 
 
 def acceptance_columns(samples: Sequence[Sample], counts: metrics.Acceptance) -> dict[str, float]:

@@ -15,6 +15,8 @@ from specbench.results import statistics
 from specbench.results.nests import round_row
 from specbench.wording import grouped
 
+ALONE = (1, 1)  # the conversation of a prompt without later turns
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -22,7 +24,8 @@ class Sample:
 
     turn: position in time within the group of cells that share the baseline. order: positions of (baseline, method)
     among the arms of the turn. load: processes that ran or waited just before it. cluster: the name of the batch that
-    the prompt was decoded in, whose prompts share its seconds equally; empty for a prompt decoded alone.
+    the prompt was decoded in, whose prompts share its seconds equally; empty for a prompt decoded alone. conversation:
+    which turn of the conversation with the prompt's name it is, from 1, and of how many: each is a sample of its own.
     """
 
     prompt: str
@@ -35,10 +38,11 @@ class Sample:
     baseline: Trace
     method: Trace
     cluster: str = ""
+    conversation: tuple[int, int] = ALONE
 
     @property
     def draw(self) -> str:
-        """The name of the independent draw that this sample belongs to: its batch, or its prompt."""
+        """The name of the independent draw that this sample belongs to: its batch, or its prompt with all its turns."""
         return self.cluster or self.prompt
 
     def row(self) -> dict[str, Any]:
@@ -49,6 +53,7 @@ class Sample:
             "category": self.category,
             "cluster": self.draw,
             "repeat": self.repeat,
+            "conversation_turn": self.conversation[0] if self.conversation != ALONE else None,
             "turn": self.turn,
             "baseline_place": self.order[0],
             "place": self.order[1],
@@ -80,7 +85,8 @@ class Sample:
 
     def round_rows(self) -> list[dict[str, Any]]:
         """The lines of rounds.parquet: one per round of the method."""
-        where = {"prompt": self.prompt, "repeat": self.repeat}
+        where: dict[str, Any] = {"prompt": self.prompt, "repeat": self.repeat}
+        where |= {} if self.conversation == ALONE else {"conversation_turn": self.conversation[0]}
         return [{**where, "round": i, **round_row(r)} for i, r in enumerate(self.method.rounds)]
 
 
@@ -98,7 +104,7 @@ def speedup_per_token(sample: Sample) -> float:
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Samples by independent draw: the repetitions of a prompt, since intervals are over prompts and not over decodes.
+    """Samples by independent draw: the turns and repetitions of a prompt, since intervals are over prompts.
 
     The prompts of a batch share their time and are one draw: intervals are then over batches, and one batch has none.
     """

@@ -10,7 +10,7 @@ from specbench.judge.candidates import distance_of
 from specbench.results.noise import Diagnostics, warnings
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.show.cell_text import is_absent, lookahead
-from specbench.wording import Row, counted
+from specbench.wording import Row, clean, counted
 
 IDLE = 0.1  # share of row passes without a prompt above which a note says so
 
@@ -25,10 +25,34 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def notes_on(row: Row) -> list[str]:
     """The notes on one cell, in their order."""
-    of_dataset = [*machine(row), *stopping(row), *few_prompts(row), *shared_time(row)]
+    of_dataset = [*form(row), *machine(row), *stopping(row), *few_prompts(row), *shared_time(row)]
     lossy = [f"{row['dataset']}, {row['method']}: {distance_of(row)}"] if row.get("lossless") == "lossy" else []
     found = [*(f"{row['dataset']}: {line}" for line in of_dataset), *lossy, *costly_verification(row), *losing(row)]
     return [*found, *(f"{row['dataset']}: {line}" for line in near_ties(row))]
+
+
+def form(row: Row) -> list[str]:
+    """In which form the target has read the prompts, where it is an instruct model or had a chat template."""
+    template, words = row.get("chat_template_resolved") or "none", row.get("prompt_form")
+    if template == "none":
+        return []
+    if template == "not applied":
+        way = "leave out --chat-template none" if row.get("chat_template") == "none" else "--chat-template always"
+        return [
+            f"an instruct model has read plain text (prompt form {words}) without its chat template, which is not how "
+            f"it is used, and acceptance is another then: {way}"
+        ]
+    whose = "the target's chat template" if template == "own" else f"the chat template {clean(template, 300)}"
+    return [f"prompts in {whose}, prompt form {words}", *conversations(row)]
+
+
+def conversations(row: Row) -> list[str]:
+    """What was decoded of conversations with several turns."""
+    if not row.get("turns"):
+        return []
+    of = f"{row['turns']} turns of {counted(row['prompts'], 'conversation')}, each on the baseline's earlier answers"
+    cut = f"; {row['turns_cut']} later turns were not decoded: no context was left for them" * bool(row["turns_cut"])
+    return [of + cut * (row["status"] == "ok")]
 
 
 def machine(row: Row) -> list[str]:
@@ -36,7 +60,7 @@ def machine(row: Row) -> list[str]:
     if not row.get("prompts"):
         return []
     found = Diagnostics(**{name: row[name] for name in Diagnostics.__dataclass_fields__})
-    return warnings(found, row["prompts"] * row["repeat"], row.get("threads"))
+    return warnings(found, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
 
 
 def stopping(row: Row) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.data import prompts, sources
+from specbench.data import forms, sources
 from specbench.data.prompts import load_prompts
 from specbench.data.sampling import apportion, sample
 from specbench.errors import UsageError
@@ -222,23 +222,27 @@ def test_the_shipped_sets(name: str, start: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "rows", "starts", "categories"),
+    ("file", "rows", "starts", "categories", "later"),
     [
-        ("HumanEval.jsonl.gz", 164, "", 1),
-        ("xsum_test_50.jsonl", 50, "Article: ", 1),
-        ("spec_bench_question.jsonl", 480, "", 13),
+        ("HumanEval.jsonl.gz", 164, "", 1, 0),
+        ("xsum_test_50.jsonl", 50, "Article: ", 1, 0),
+        ("spec_bench_question.jsonl", 480, "", 13, 80),
     ],
 )
-def test_the_real_files(file: str, rows: int, starts: str, categories: int) -> None:
+def test_the_real_files(file: str, rows: int, starts: str, categories: int, later: int) -> None:
     if not (DATA / file).exists():
         pytest.skip(f"{DATA / file} is not on this machine")
     found = load(f"jsonl:{DATA / file}")
-    assert (len(found.prompts), found.read, found.rejected) == (rows, rows, {})
+    assert (len(found.prompts), found.read, sum(found.rejected.values())) == (rows, rows, later)
     assert all(p.text.startswith(starts) for p in found.prompts)
     assert len({p.category for p in load(f"jsonl:{DATA / file}", limit=20).prompts}) == categories
     assert len({p.id for p in found.prompts}) == rows
 
 
-def test_templates_and_columns_agree() -> None:
-    assert set(prompts.TEMPLATES) < set(prompts.COLUMNS)
-    assert all(f"{{{column}}}" in template for column, template in prompts.TEMPLATES.items())
+def test_forms_and_columns_agree() -> None:
+    known = {**forms.PLAIN, **forms.SUMMARIZE, "prompt": forms.HUMANEVAL}
+    assert set(known) < set(forms.COLUMNS)
+    for column in known:
+        every = [form for form in (forms.PLAIN.get(column), forms.SUMMARIZE.get(column)) if form]
+        assert all(f"{{{column}}}" in form.text for form in every)
+    assert "{prompt}" in forms.HUMANEVAL.text

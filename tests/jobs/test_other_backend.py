@@ -37,6 +37,7 @@ class Table:
     warnings: Sequence[str] = ("its seconds are made up",)
     scores: None = None
     networks: None = None
+    chat: None = None
     calls: list[str] = field(default_factory=list)
 
     def encode(self, text: str) -> list[int]:

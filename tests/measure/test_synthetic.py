@@ -53,7 +53,7 @@ def test_output_that_is_nobodys_law_is_not_compared_with_the_baselines() -> None
 
     base, other = sample("a", (4,)), sample("a", (2,))
     spoiled = sample("a", baseline=base.baseline, method=other.method)
-    found = losslessness_of(RunSpec(acceptance=(0.5,)), prompt_set("a"), [spoiled], scores)
+    found = losslessness_of(RunSpec(acceptance=(0.5,)), prompt_set("a").ids, [spoiled], scores)
     assert found.verdict == "not compared"
 
 

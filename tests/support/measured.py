@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.backends.base import Decode, Scores
+from specbench.chat import Chat
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.measure.group import Job
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
+from tests.support.chats import Spelled
 
 K = 4
 STEP, TARGET_PASS = 0.010, 0.008  # seconds of one baseline step, and of the target's pass in it
@@ -82,6 +84,7 @@ class FakeBackend:
     scores: Scores | None = no_scores
     calls: list[Call] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)  # prompts of every decode
+    chat: Chat | None = field(default_factory=Spelled)
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:

@@ -1,0 +1,67 @@
+"""From rows of data to texts: what is a prompt in a row, how it is called, and why a row cannot be used.
+
+Knows columns and forms; must not know tokens or chats. A row that cannot be used is counted with its reason.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from specbench.data.forms import Form, encodable
+from specbench.data.readers import DataRow
+from specbench.wording import clean
+
+IDS = ("task_id", "id", "question_id", "prompt_id")
+EMPTY, NOT_TEXT = "empty", "not text"
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """A row with text, not yet tokenized. turns: what is said to the model, one after the other; at least one."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+
+
+def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counter[str]) -> list[TextRow]:
+    """The usable rows in the form; the others are counted in `rejected`."""
+    found = []
+    for row, identity in zip(rows, identities(rows), strict=True):
+        first, *later = turns_in(row.get(column))
+        if reason := objection(first):
+            rejected[reason] += 1
+            continue
+        turns = [first, *takewhile(lambda turn: not objection(turn), later)]
+        found.append(TextRow(identity, category(row), tuple(form.filled(column, str(turn)) for turn in turns)))
+    return found
+
+
+def turns_in(value: object) -> list[object]:
+    """What a cell says to the model: a conversation is a list of turns."""
+    return (value or [None]) if isinstance(value, list) else [value]
+
+
+def objection(value: object) -> str | None:
+    """Why a value cannot be a prompt, or None."""
+    if value is None:
+        return EMPTY
+    if not isinstance(value, str) or not encodable(value):
+        return NOT_TEXT
+    return None if value.strip() else EMPTY
+
+
+def category(row: DataRow) -> str:
+    value = row.get("category")
+    return clean(value) if isinstance(value, str | int) and value != "" else "all"
+
+
+def identities(rows: Sequence[DataRow]) -> list[str]:
+    """The data set's own ids where they are unique, else row numbers from 1."""
+    for key in IDS:
+        values = [row.get(key) for row in rows]
+        ids = [clean(value) for value in values if isinstance(value, str | int) and value != ""]
+        if len(set(ids)) == len(rows):
+            return ids
+    return [f"row-{number}" for number in range(1, len(rows) + 1)]
