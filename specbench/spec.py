@@ -103,7 +103,19 @@ class RunSpec(BaseModel):
     draft_dtype: Annotated[str | None, Setting(
         "Pair", "precision", "The same for the draft.", of=(*LOADED, "question", "heading"), usual="the target's",
         column="draft_dtype_resolved")] = None
+    quantize: Annotated[Literal["none", "int8", "int4", "fp8"], Setting(
+        "Pair", "precision", "Quantise the target's linear layers after loading: none, int8, int4 or fp8.", of=PAIR,
+        late=True)] = "none"
+    draft_quantize: Annotated[Literal["none", "int8", "int4", "fp8"], Setting(
+        "Pair", "precision", "The same for the draft: none, int8, int4 or fp8.", of=(*LOADED, "question", "heading"),
+        late=True)] = "none"
+    attn_implementation: Annotated[str, Setting(
+        "Pair", "precision", "auto (grouped queries without copies, on sdpa), sdpa or eager.", of=PAIR,
+        late=True)] = "auto"
     device: Annotated[str, Setting("Pair", "device", "auto, cpu or cuda.", of=(*LOADED, "heading"))] = "auto"
+    trust_remote_code: Annotated[bool, Setting(
+        "Pair", "device", "Run code that comes with a checkpoint, at a pinned commit or from a folder.", of=LOADED,
+        usual="no", flags=("--trust-remote-code/--no-trust-remote-code",), late=True)] = False
     tier: Annotated[Literal["auto", "eager", "graph", "compile"], Setting(
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"

@@ -16,6 +16,7 @@ from specbench.show.settings_page import markdown
 from specbench.spec import RunSpec
 
 LAW = ("temperature", "top_k", "top_p", "min_p", "eta")
+LOADED = ("quantize", "attn_implementation")
 LENGTH = ("max_new_tokens", "ignore_eos")
 
 
@@ -34,19 +35,23 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     chat = ("chat_template_resolved", "system", "thinking")
     revisions, draws = ("target_revision", "draft_revision"), ("seed", "warmup", "repeat")
     assert (
-        *pair, *how, "dataset", *LAW, *LENGTH, "dtype", "tier", "batch", "column", "template",
+        *pair, *how, "dataset", *LAW, *LENGTH, "dtype", *LOADED, "tier", "batch", "column", "template",
         "chat_template", "system", "thinking", "limit",
     ) == matching.ASKED  # fmt: skip
-    assert (*revisions, "draft_dtype", "device", *draws) == matching.FURTHER
+    assert (*revisions, "draft_dtype", "draft_quantize", "device", "trust_remote_code", *draws) == matching.FURTHER
     assert (
         "schema_version", *pair, "acceptance", "dataset", *chat, *LAW, *LENGTH, "tier", "batch", "dtype_resolved",
-        "draft_dtype_resolved", "device_name", "fingerprint", "prompts_sha256",
+        "draft_dtype_resolved", "quantize", "draft_quantize", "attn_implementation", "device_name", "fingerprint",
+        "prompts_sha256",
     ) == verdict.QUESTION  # fmt: skip
     assert (
-        *pair, *how, "dtype_resolved", "draft_dtype_resolved", *LAW, *LENGTH, *chat, "limit", "until_ci", "seed",
-        "tier", "batch", "device",
+        *pair, *how, "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize", "attn_implementation",
+        *LAW, *LENGTH, *chat, "limit", "until_ci", "seed", "tier", "batch", "device",
     ) == headings.SETTINGS  # fmt: skip
-    assert ("target", "draft", *revisions, "model", "dtype", "draft_dtype", "device", "tier") == grid.PAIR
+    assert (
+        "target", "draft", *revisions, "model", "dtype", "draft_dtype", "quantize", "draft_quantize",
+        "attn_implementation", "device", "trust_remote_code", "tier",
+    ) == grid.PAIR  # fmt: skip
 
 
 def test_cells_of_one_sweep_differ_in_their_lookahead_alone() -> None:

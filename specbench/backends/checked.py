@@ -9,8 +9,8 @@ from functools import reduce
 
 import torch
 
-from specbench.backends.roles import Role, checkpoint_of, depth_of, half, kept_layers, named_by
-from specbench.models.checkpoints import check, loading, pairs
+from specbench.backends.roles import Role, checkpoint_of, depth_of, half, how_of, kept_layers, named_by
+from specbench.models.checkpoints import check, description, loading, precision
 from specbench.models.execution import compiled
 from specbench.spec import RunSpec
 
@@ -37,7 +37,8 @@ class CheckedPair:
 def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> CheckedPair:
     """Read configurations and tokenizers. Raises UsageError or UnusableModelError for what does not fit."""
     spec, named = specs[0], named_by(specs)
-    target = role_of(checkpoint_of("target", spec), spec.dtype, device, tier)
+    target = role_of("target", spec, spec.dtype, device, tier)
+    loading.refuse_unable(target.checkpoint, target.config, target.dtype, device, target.how)
     alone = CheckedPair(device, {"target": target}, {}, check.context_length(target.config), ())
     names = sorted({names[-1] for names in named.values()} - {"target"})
     pair = reduce(lambda found, name: with_drafter(found, name, spec, tier), names, alone)
@@ -52,9 +53,10 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
 def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> CheckedPair:
     """The pair with a model that drafts, by the name of its role; refused where it does not fit the target."""
     target = pair.roles["target"]
-    role = role_of(checkpoint_of(name, spec), spec.draft_dtype or spec.dtype, pair.device, tier)
+    role = role_of(name, spec, spec.draft_dtype or spec.dtype, pair.device, tier)
     if spec.draft_dtype is None:
         role = replace(role, dtype=target.dtype)  # two dtypes in one pair would inflate c
+    loading.refuse_unable(role.checkpoint, role.config, role.dtype, pair.device, role.how)
     report = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
     return replace(
         pair,
@@ -64,10 +66,11 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
     )
 
 
-def role_of(checkpoint: pairs.Checkpoint, dtype: str, device: torch.device, tier: str) -> Role:
-    """A checkpoint as it resolves; in the tier compile a half-precision one computes in bfloat16 where that is fast."""
-    config = loading.load_config(checkpoint)
-    tokenizer = loading.load_tokenizer(checkpoint)
+def role_of(name: str, spec: RunSpec, dtype: str, device: torch.device, tier: str) -> Role:
+    """A role as it resolves; in the tier compile a half-precision one computes in bfloat16 where that is fast."""
+    checkpoint = checkpoint_of(name, spec)
+    config = description.load_config(checkpoint)
+    tokenizer = description.load_tokenizer(checkpoint)
     if dtype == "auto" and tier == "compile" and half(config) and compiled.fast_bfloat16(device):
         dtype = "bfloat16"
-    return Role(checkpoint, config, tokenizer, loading.resolve_dtype(dtype, config, device))
+    return Role(checkpoint, config, tokenizer, precision.resolve_dtype(dtype, config, device), how_of(name, spec))

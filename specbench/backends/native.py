@@ -27,7 +27,7 @@ from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.errors import UnusableModelError
 from specbench.metrics import Trace
-from specbench.models.checkpoints import loading
+from specbench.models.checkpoints import loading, precision
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import compiled, threads
 from specbench.models.network.causal import Causal
@@ -51,7 +51,7 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     The threads of this process are fitted to the processor, as all that is measured in it must have the same.
     """
     threads.fit_threads()
-    device = loading.resolve_device(specs[0].device)
+    device = precision.resolve_device(specs[0].device)
     name, why = compiled.choose(specs[0].tier, device)
     for spec in specs:
         synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
@@ -78,6 +78,7 @@ class Native:
     costs: Costs | None = None
     modules: dict[str, Any] = field(default_factory=dict)
     commits: dict[str, str | None] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(init=False)
     _longest: int = 0  # tokens of the longest prompt: what is compiled for it serves all data sets
     _arms: dict[RunSpec, Arm] = field(default_factory=dict)
@@ -117,8 +118,9 @@ class Native:
         found: dict[str, Any] = {"tier_resolved": self.tier.name, "scale_model": ", ".join(scaled)}
         for name, role in roles.items():
             found |= {
-                f"{name}_source": shipped_source(role.checkpoint.source),
+                f"{name}_source": shipped_source(role.checkpoint.place),
                 f"{name}_commit": self.commits.get(name) or role.checkpoint.revision,
+                f"{name}_weights": self.weights.get(name),
                 f"{'' if name == 'target' else f'{name}_'}dtype_resolved": str(role.dtype).removeprefix("torch."),
             }
         return found
@@ -131,6 +133,7 @@ class Native:
             probe(Causal(loaded.model, Law(), self.width), role.checkpoint.name, self.device)
             self.modules[name] = loaded.model
             self.commits[name] = loaded.commit
+            self.weights[name] = loaded.weights
             self.warnings += loaded.warnings
         for name, (base, layers) in self.pair.kept.items():
             self.modules[name] = with_layers(self.modules[base], layers)
@@ -229,7 +232,7 @@ def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
 
 def read_weights(role: Role, device: torch.device) -> loading.Loaded:
     try:
-        return loading.load_model(role.checkpoint, role.dtype, device)
+        return loading.load_model(role.checkpoint, role.dtype, device, how=role.how)
     except torch.OutOfMemoryError as error:
         raise UnusableModelError(
             f"{role.checkpoint.name}: its weights do not fit into the memory of {device}; "

@@ -4,7 +4,7 @@ Knows names, specs and configurations; must not know weights or how anything is 
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from specbench.decoding.method_files import needs
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints.how import AS_STORED, How
 from specbench.models.network.layers import base_of, chosen
 from specbench.named_models import PAIR_ROLES
 from specbench.shipped import PACKAGE
@@ -21,12 +22,14 @@ from specbench.spec import RunSpec
 
 @dataclass(frozen=True)
 class Role:
-    """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype."""
+    """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype, and how else it
+    is to be loaded."""
 
     checkpoint: pairs.Checkpoint
     config: Any
     tokenizer: Any
     dtype: torch.dtype
+    how: How = AS_STORED
 
 
 def named_by(specs: Iterable[RunSpec]) -> dict[str, list[str]]:
@@ -88,11 +91,20 @@ def kept_layers(names: list[str], depth: int) -> list[int]:
 
 def checkpoint_of(role: str, spec: RunSpec) -> pairs.Checkpoint:
     """Where the weights of a role come from."""
+    return replace(_named_checkpoint(role, spec), trusted=spec.trust_remote_code)
+
+
+def _named_checkpoint(role: str, spec: RunSpec) -> pairs.Checkpoint:
     if role == "target":
         return pairs.resolve(spec.target, spec.target_revision)
     if role == "draft":
         return pairs.resolve(draft_name(spec), spec.draft_revision)
     return pairs.resolve(dict(spec.model)[role])
+
+
+def how_of(role: str, spec: RunSpec) -> How:
+    """How the network of a role is wanted. What drafts is quantised only where that is said of the draft."""
+    return How(spec.quantize if role == "target" else spec.draft_quantize, spec.attn_implementation)
 
 
 def draft_name(spec: RunSpec) -> str:

@@ -58,7 +58,7 @@ def grow(
 ) -> None:
     """Write a scale model: the function of a small checkpoint at the cost of a larger shape, for any engine to load."""
     shape = find(like)
-    from specbench.models.checkpoints.loading import DTYPES
+    from specbench.models.checkpoints.precision import DTYPES
     from specbench.models.checkpoints.write_scale_model import write_scale_model
 
     if dtype not in DTYPES:

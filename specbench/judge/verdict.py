@@ -109,13 +109,20 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         dataset=text_in(row, "dataset"),
         temperature=number_in(row, "temperature"),
         batch=int(number_in(row, "batch") or 1),
-        dtype=text_in(row, "dtype_resolved"),
+        dtype=precision(row),
         device=text_in(row, "device_name"),
         candidates=len(found),
         **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
         not_measured=_gaps([one for one in rows if _pair(one) == _pair(row)]),
     )
+
+
+def precision(row: Row) -> str:
+    """The type that a cell computes in, and the roles whose weights were quantised after loading."""
+    roles = {"target": text_in(row, "quantize"), "draft": text_in(row, "draft_quantize")}
+    quantised = [f"{role} {kind}" for role, kind in roles.items() if kind not in ("", "none")]
+    return ", ".join([text_in(row, "dtype_resolved") or text_in(row, "dtype"), *quantised])
 
 
 def _leaning(found: Sequence[Candidate]) -> tuple[Candidate | None, Leaning | None]:

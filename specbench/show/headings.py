@@ -5,7 +5,7 @@ Knows columns of results.csv; must not know the numbers below the heading.
 
 from collections.abc import Sequence
 
-from specbench.judge.verdict import SYNTHETIC
+from specbench.judge.verdict import SYNTHETIC, precision
 from specbench.settings import part
 from specbench.show.cell_text import lookahead, pair_name, short_dataset
 from specbench.spec import RunSpec
@@ -41,15 +41,15 @@ def heading(rows: Sequence[Row], choice: str = "") -> str:
     """The title of a table of one series: its data set, pair, method (or `choice` instead), precision and prompts."""
     first = rows[0]
     parts = [str(first["dataset"]), pair_name(first), choice or str(first["method"])]
-    parts += [f"temperature {first['temperature']}", f"{first.get('dtype_resolved') or first['dtype']}"]
+    parts += [f"temperature {first['temperature']}", precision(first)]
     prompts = sorted({row["prompts"] for row in rows if row.get("prompts")})
     parts += [f"{'/'.join(map(str, prompts))} prompts"] if prompts else []
     return clean(" · ".join(parts), 300)
 
 
 def caveats(rows: Sequence[Row]) -> list[str]:
-    """The lines that every table carries whose rows come from scale models or synthetic acceptance."""
-    return [line for line in (scale_model(rows), synthetic(rows)) if line]
+    """The lines that every table carries whose rows come from scale models, quantised ones or synthetic acceptance."""
+    return [line for line in (scale_model(rows), quantised(rows), synthetic(rows)) if line]
 
 
 def scale_model(rows: Sequence[Row]) -> str | None:
@@ -59,6 +59,15 @@ def scale_model(rows: Sequence[Row]) -> str | None:
         return None
     meaning = "the function of the small model at the cost of the shape; acceptance is the small pair's"
     return clean(f"scale model: {'; '.join(named)}: {meaning}", 600)
+
+
+def quantised(rows: Sequence[Row]) -> str | None:
+    """That weights were quantised after loading, and what lossless means then; None where none were."""
+    named = list(dict.fromkeys(precision(row).partition(", ")[2] for row in rows))
+    if not any(named):
+        return None
+    meaning = "lossless means with respect to the quantised target, not to the checkpoint as it is stored"
+    return clean(f"quantised after loading: {'; '.join(one or 'nothing' for one in named)}: {meaning}", 600)
 
 
 def synthetic(rows: Sequence[Row]) -> str | None:

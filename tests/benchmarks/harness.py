@@ -18,7 +18,7 @@ import torch
 from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt, load_prompts
 from specbench.measure.order import order_of
-from specbench.models.checkpoints.loading import resolve_device
+from specbench.models.checkpoints.precision import resolve_device
 from specbench.results.environment import environment, load_average, now
 from specbench.results.statistics import Interval
 from specbench.results.writing import column_names, replace_text, write_csv

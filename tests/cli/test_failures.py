@@ -172,7 +172,7 @@ def test_bad_input_is_one_line_and_the_exit_code_of_its_kind(
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("lookahead: 4\n", "unknown setting lookahead; known are acceptance, batch, column, confidence, dataset"),
+        ("lookahead: 4\n", "unknown setting lookahead; known are acceptance, attn_implementation, batch"),
         ("k: many\n", "--k: cannot read 'many'"),
         ("k:\n", "--k: cannot read 'None'"),
         ("dataset: [[a]]\n", "--dataset ['a']"),
@@ -261,7 +261,7 @@ def test_a_corrupt_checkpoint_is_one_line(run: Command, pair: Pair, tmp_path: Pa
 
 
 def test_running_out_of_memory_while_loading_is_one_line(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
+    def full(*arguments: object, **settings: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(loading, "load_model", full)

@@ -14,7 +14,8 @@ import transformers
 from safetensors.torch import load_file
 
 from specbench.models.checkpoints import pairs, write_scale_model
-from specbench.models.checkpoints.loading import load_config, load_model, load_tokenizer
+from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import resolve
 from specbench.models.scale import growth, shapes
 from specbench.models.scale.shapes import Shape

@@ -6,13 +6,16 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import hub
+from specbench.models.checkpoints import gguf_files, hub
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.wording import first_line
 
 
 def find(checkpoint: Checkpoint) -> tuple[Path, list[Path]]:
-    """The folder of a checkpoint and its weight files: safetensors where there are any, pickled files else."""
+    """The folder of a checkpoint and its weight files: its GGUF file, else safetensors, else pickled files."""
+    if checkpoint.file:
+        folder = gguf_files.fetch(checkpoint)
+        return folder, [folder / checkpoint.file]
     for patterns in (hub.SAFETENSORS, hub.PICKLED):
         single = patterns[0]
         folder = hub.fetch(checkpoint, patterns)

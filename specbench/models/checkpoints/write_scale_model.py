@@ -18,12 +18,12 @@ from safetensors.torch import save_file
 from transformers import PreTrainedConfig
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints import hub, loading
+from specbench.models.checkpoints import description, hub, loading
 from specbench.models.checkpoints.pairs import GROWN, resolve
 from specbench.models.scale import grow, growth
 
 CPU = torch.device("cpu")
-TOKENIZER = (*loading.TOKENIZER_FILES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+TOKENIZER = (*description.TOKENIZER_FILES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
              "vocab.txt", "merges.txt", "chat_template.jinja")  # fmt: skip
 CARD = """# {label}: a scale model
 
@@ -54,7 +54,7 @@ def write_scale_model(
     full; UnusableModelError if the checkpoint cannot be grown.
     """
     checkpoint = resolve(f"{small}{GROWN}{like}")
-    config = loading.load_config(checkpoint)
+    config = description.load_config(checkpoint)
     config.dtype = dtype
     tensors = grow.empty_weights(grow.skeleton(config))
     shards = sharded(tensors, max_shard_size)

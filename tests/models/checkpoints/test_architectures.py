@@ -8,7 +8,8 @@ import transformers
 from transformers import PreTrainedConfig
 
 from specbench.models.checkpoints.architectures import attention, obstacle
-from specbench.models.checkpoints.loading import load_config, load_model
+from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.attention import NAME
 from tests.support.checkpoints import CPU, llama, refusal_of

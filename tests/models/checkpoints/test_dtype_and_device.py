@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints.loading import resolve_device, resolve_dtype
+from specbench.models.checkpoints.precision import resolve_device, resolve_dtype
 from tests.support.checkpoints import CPU, llama
 
 

@@ -13,8 +13,9 @@ import pytest
 from huggingface_hub import constants
 
 from specbench import hub
+from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.hub import fetch
-from specbench.models.checkpoints.loading import load_config, load_model, load_tokenizer
+from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint, resolve
 from tests.support.checkpoints import CPU, WEIGHTS, WORDS, refusal_of, save_tiny
 from tests.support.hub_repos import COMMIT, Repo, folder_files

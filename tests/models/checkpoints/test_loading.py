@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from specbench.models.checkpoints.loading import Loaded, load_config, load_model, load_tokenizer
+from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.loading import Loaded, load_model
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.attention import NAME
 from tests.support.checkpoints import CPU, WEIGHTS, WORDS, llama, refusal_of, save_tiny

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints import alias_table, pairs
 from specbench.shipped import ASSETS
 
 
@@ -84,7 +84,7 @@ def test_a_pair_may_have_a_default_lookahead() -> None:
 
 
 def test_the_table_has_fourteen_pairs_besides_the_shipped_one() -> None:
-    table = pairs.read_table(pairs.FILE)
+    table = alias_table.read_table(alias_table.FILE)
     assert len(set(table.pairs) - {"demo"}) >= 14
     assert ("llama-7b", "llama-160m") in pairs.pairs()
     assert set(pairs.aliases()) == {name for pair in pairs.pairs() for name in pair}  # no model without a pair
@@ -99,15 +99,15 @@ def test_no_key_stands_twice_in_the_table() -> None:
             for _, value in node.value:
                 keys(value)
 
-    keys(yaml.compose(pairs.FILE.read_text(encoding="utf-8")))
+    keys(yaml.compose(alias_table.FILE.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("models: {a: {repo: x/y, revision: main}}\npairs: {}", r"models\.a\.revision"),
-        ("models: {a: {repo: x/y, path: z}}\npairs: {}", "either repo or path"),
-        ("models: {a: {}}\npairs: {}", "either repo or path"),
+        ("models: {a: {repo: x/y, path: z}}\npairs: {}", "either repo or path or package"),
+        ("models: {a: {}}\npairs: {}", "either repo or path or package"),
         ("models: {a: {repo: x/y, gatde: true}}\npairs: {}", r"models\.a\.gatde"),
         ("models: {a: {repo: x/y}}\npairs: {a: {draft: b}}", "no such alias under models: b"),
         ("models: {a: {repo: x/y}}\npairs: {c: {draft: a}}", "no such alias under models: c"),
@@ -120,7 +120,7 @@ def test_a_wrong_table_is_refused_with_the_place(tmp_path: Path, text: str, comp
     file = tmp_path / "pairs.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=complaint) as refusal:
-        pairs.read_table(file)
+        alias_table.read_table(file)
     assert str(file) in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

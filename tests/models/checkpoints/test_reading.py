@@ -15,7 +15,8 @@ from tests.support.checkpoints import CPU, llama, save_tiny
 
 PEAK = """
 import json, resource, sys, torch
-from specbench.models.checkpoints.loading import load_config, load_model
+from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint
 
 checkpoint = Checkpoint("sharded", sys.argv[1])

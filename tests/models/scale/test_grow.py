@@ -16,7 +16,8 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.metrics import Trace
-from specbench.models.checkpoints.loading import load_model, load_tokenizer
+from specbench.models.checkpoints.description import load_tokenizer
+from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint, resolve
 from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal

@@ -10,7 +10,8 @@ from transformers import LlamaConfig, MistralConfig
 
 from specbench.backends.native import open_pair
 from specbench.errors import UsageError
-from specbench.models.checkpoints.loading import load_config, load_model, load_tokenizer
+from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint, default_draft, default_k, resolve
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import Shape, find, read_shapes, shapes

@@ -1,0 +1,37 @@
+"""What transformers reports about weights that it has loaded: what is missing is refused, what is left over is said.
+
+Knows the report of `from_pretrained`; must not know files or how a network is used.
+"""
+
+from typing import Any
+
+from specbench.errors import UnusableModelError
+from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.scale import growth
+
+
+def refuse_incomplete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
+    # transformers fills what is missing with random numbers. Tied weights are not among what it calls missing.
+    if info["mismatched_keys"]:
+        name, stored, wanted = min(info["mismatched_keys"], key=lambda entry: str(entry[0]))
+        raise UnusableModelError(
+            f"{checkpoint.name}: weights do not fit config.json: {name} is {list(stored)}, not {list(wanted)}"
+        )
+    if info["missing_keys"]:
+        raise UnusableModelError(f"{checkpoint.name}: weights are missing: {_some(info['missing_keys'])}")
+    if info["error_msgs"]:
+        raise UnusableModelError(f"{checkpoint.name}: weights do not load: {' '.join(info['error_msgs'][0].split())}")
+
+
+def loading_warnings(checkpoint: Checkpoint, config: Any, info: dict[str, Any], pickled: bool) -> tuple[str, ...]:
+    warnings = growth.warnings(checkpoint.name, config)
+    if pickled:
+        warnings.append(f"{checkpoint.name}: pickled weights (.bin), read by torch's weights-only loader")
+    if info["unexpected_keys"]:
+        warnings.append(f"{checkpoint.name}: weights that the model does not use: {_some(info['unexpected_keys'])}")
+    return tuple(warnings)
+
+
+def _some(names: set[str]) -> str:
+    first = ", ".join(sorted(names)[:3])
+    return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"

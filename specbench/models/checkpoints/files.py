@@ -1,0 +1,95 @@
+"""From the files of a checkpoint to a network, by transformers, with a report on what the files lacked or had besides.
+
+Knows transformers' loaders; must not know what is done to a network afterwards.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from specbench.errors import SpecbenchError, UnusableModelError
+from specbench.models.checkpoints import gguf_files, quantised
+from specbench.models.checkpoints.architectures import experts, network_class
+from specbench.models.checkpoints.description import common
+from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.reading import Watch, stored
+from specbench.wording import first_line
+
+
+@dataclass(frozen=True)
+class Files:
+    """A checkpoint on this disk: its folder, its weight files (all of one kind) and its configuration."""
+
+    checkpoint: Checkpoint
+    folder: Path
+    weights: list[Path]
+    config: Any
+
+    @property
+    def pickled(self) -> bool:
+        return self.weights[0].suffix == ".bin"
+
+    @property
+    def plain(self) -> bool:
+        """Whether these are tensors as the network has them, which can be read one by one."""
+        return not (self.pickled or self.checkpoint.file or quantised.method_of(self.config))
+
+    def label(self, device: torch.device) -> str:
+        """What results say about the weights."""
+        if self.checkpoint.file:
+            return f"GGUF {gguf_files.commonest(self.weights[0])}, dequantised"
+        return quantised.label(self.config, device) or self.weights[0].suffix.removeprefix(".")
+
+
+def network(files: Files, dtype: torch.dtype, device: torch.device, attention: str, watch: Watch) -> Any:
+    """(the network on `device`, what its files lacked or had besides). UnusableModelError where they do not load."""
+    settings = {
+        "dtype": dtype,
+        "device_map": None if device.type == "cpu" else {"": device},
+        "attn_implementation": attention,
+        "experts_implementation": experts(files.config, dtype),
+        "ignore_mismatched_sizes": True,  # so that they are named by the caller, and refused
+        "output_loading_info": True,
+    }
+    load = _from_safetensors if files.plain else _from_pretrained
+    failed = f"{files.checkpoint.name}: cannot load {files.weights[0]}"
+    return attempt(failed, lambda: load(files, device, watch, settings))
+
+
+def attempt(failed: str, load: Callable[[], Any]) -> Any:
+    """What `load` returns. UnusableModelError, saying what failed, for whatever a library raises."""
+    try:
+        return load()
+    except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
+        raise  # not the checkpoint's fault: the caller knows what else lies in memory; or said in our words already
+    except Exception as error:  # a pickle with code in it, a damaged archive, an adapter of another base
+        raise UnusableModelError(f"{failed}: {first_line(error)}") from error
+
+
+def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings: dict[str, Any]) -> Any:
+    kind, own = network_class(files.config), files.folder / "generation_config.json"
+    text = files.config.get_text_config(decoder=True)
+    return kind.from_pretrained(
+        None,
+        config=text if kind.config_class is type(text) else files.config,
+        state_dict=stored(files.weights, device.type == "cpu", watch),
+        generation_config=transformers.GenerationConfig.from_pretrained(files.folder) if own.is_file() else None,
+        **settings,
+    )
+
+
+def _from_pretrained(files: Files, device: torch.device, watch: Watch, settings: dict[str, Any]) -> Any:
+    """The same of files that transformers reads by itself."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        files.folder,
+        config=files.config,
+        use_safetensors=not files.pickled,
+        weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
+        **common(files.checkpoint),
+        **gguf_files.unpacking(files.checkpoint),
+        **settings,
+    )

@@ -1,0 +1,48 @@
+"""The devices and dtypes that a user can name, and what auto means for a checkpoint.
+
+Knows configurations and what torch sees of this machine; must not know weights.
+"""
+
+import torch
+from transformers import PreTrainedConfig
+
+from specbench.errors import UsageError
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device called `name`, which must be there; auto is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in {"cpu", "cuda"}:
+        raise UsageError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"no device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use cpu or auto")
+    return device
+
+
+def resolve_dtype(name: str, config: PreTrainedConfig, device: torch.device) -> torch.dtype:
+    """The dtype called `name`; auto is the checkpoint's own, at least float32 on CPU."""
+    if name in DTYPES:
+        return DTYPES[name]
+    if name != "auto":
+        raise UsageError(f"unknown dtype {name!r}: use auto, {', '.join(DTYPES)}")
+    own = config.dtype or config.get_text_config(decoder=True).dtype
+    if not isinstance(own, torch.dtype):
+        return torch.float32  # an old configuration that does not say: what torch would use
+    if device.type == "cpu" and own.itemsize < 4:
+        # A CPU has hardly any float16 arithmetic. Eager bfloat16 is slower than float32 there, and its rows depend on
+        # how many positions are computed together, so that a verification would see other logits than a single step.
+        # (Compiled, on a CPU with AMX, bfloat16 is faster: then it is asked for by name.)
+        return torch.float32
+    return own

@@ -1,0 +1,117 @@
+"""Networks quantised after loading, by torchao: the weights of linear layers as int8, int4 or fp8 (weight only).
+
+The head, the embedding and every weight that is not that of a linear layer (norms, biases, stacked experts) keep their
+type: head and embedding are often one tensor, and the head decides between near tokens. Activations are not quantised,
+so that a row of logits depends on its own sequence alone. Knows networks and torchao; must not know checkpoints.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from specbench.errors import UnusableModelError
+from specbench.models.checkpoints.extras import require
+from specbench.wording import first_line
+
+NONE = "none"
+GROUP = 32  # weights of a row with a common scale and zero point in int4: the finest that torchao has, as in GGUF's Q4
+BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0}
+SCALES = {"int8": 5, "fp8": 4}  # bytes per row: a float32 scale, and for int8 a zero point
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """What became of a network: how many of its linear layers, and which share of all its weights."""
+
+    kind: str
+    layers: int
+    left: int
+    share: float
+
+    @property
+    def label(self) -> str:
+        """What results say about the weights."""
+        return f"{self.kind} by torchao ({self.share:.0%} of the weights)"
+
+    @property
+    def warnings(self) -> list[str]:
+        kept = f"{self.share:.0%} of the weights are {self.kind}; head, embedding and norms keep their type"
+        narrow = f"; so do {self.left} linear layers whose width is no multiple of {GROUP}" if self.left else ""
+        return [f"quantised by torchao: {kept}{narrow}; lossless means: with respect to the quantised weights"]
+
+
+def apply(model: Any, kind: str, device: torch.device) -> Quantised:
+    """Quantise the linear layers of `model` in place, on `device`. UnusableModelError where it has none to quantise."""
+    from torchao.quantization import quantize_
+
+    chosen, every = quantisable(model, kind), linear_layers(model)
+    if not chosen:
+        raise UnusableModelError(f"{type(model).__name__} has no linear layers that can be quantised to {kind}")
+    weights = sum(tensor.numel() for tensor in model.parameters())
+    taken = sum(every[name].weight.numel() for name in chosen)
+    quantize_(model, settings(kind, device), filter_fn=lambda _, name: name in chosen, device=device)
+    return Quantised(kind, len(chosen), len(every) - len(chosen), taken / weights)
+
+
+def linear_layers(model: Any) -> dict[str, nn.Linear]:
+    """The linear layers of a network by name, the head left out."""
+    head = model.get_output_embeddings()
+    return {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear) and one is not head}
+
+
+def quantisable(model: Any, kind: str) -> set[str]:
+    """The names of those that are quantised."""
+    layers = linear_layers(model)
+    return {name for name, layer in layers.items() if kind != "int4" or layer.in_features % GROUP == 0}
+
+
+def settings(kind: str, device: torch.device) -> Any:
+    """torchao's settings. None may change those of the compiler, which the baseline shares."""
+    from torchao import quantization
+
+    if kind == "int8":
+        return quantization.Int8WeightOnlyConfig(set_inductor_config=False)
+    if kind == "fp8":
+        return quantization.Float8WeightOnlyConfig(set_inductor_config=False)
+    if device.type == "cpu":  # packed for torch's own kernel; the settings without `Prototype` have none for a CPU
+        from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+
+        return PrototypeInt4WeightOnlyConfig(group_size=GROUP, set_inductor_config=False)
+    return quantization.Int4WeightOnlyConfig(
+        group_size=GROUP, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
+    )
+
+
+def refuse_unable(kind: str, dtype: torch.dtype, device: torch.device) -> None:
+    """UnusableModelError unless such layers compute on `device` in `dtype`, which is tried with a small one."""
+    if kind == NONE:
+        return
+    require("quant", f"quantising to {kind}")
+    from torchao.quantization import quantize_
+
+    tried: Callable[[Any], Any] = nn.Linear(4 * GROUP, 4 * GROUP, bias=False, dtype=dtype, device=device)
+    try:
+        quantize_(tried, settings(kind, device))
+        tried(torch.ones(2, 4 * GROUP, dtype=dtype, device=device))
+    except Exception as error:  # whatever torchao and its kernels raise for what they do not have
+        where = f"{device.type} in {str(dtype).removeprefix('torch.')}"
+        raise UnusableModelError(f"{kind} weights do not compute on {where} here: {first_line(error)}") from error
+
+
+def bytes_of(model: Any, kind: str = NONE) -> int:
+    """The bytes that the weights of a network take once they are quantised; it may lie on the device meta."""
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    total: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if kind == NONE:
+        return total
+    layers = linear_layers(model)
+    return total + sum(_change(layers[name].weight, kind) for name in quantisable(model, kind))
+
+
+def _change(weight: torch.Tensor, kind: str) -> int:
+    rows, size = weight.shape[0], weight.element_size()
+    scales = 2 * size * weight.numel() // GROUP if kind == "int4" else SCALES[kind] * rows
+    return int(BYTES[kind] * weight.numel()) + scales - size * weight.numel()
