@@ -25,7 +25,8 @@ from specbench.spec import RunSpec
 Style = Literal["terminal", "json", "html"]
 SUFFIXES: dict[str, Style] = {".json": "json", ".html": "html", ".htm": "html"}
 EXAMPLE = 'def mean(values):\n    """Return the arithmetic mean of the values."""\n'
-SAMPLING = (*(setting.name for setting in group("law", RunSpec)), "seed")  # named where they are set
+# Named where they are set.
+OPTIONAL = (*(setting.name for some in ("chat", "law") for setting in group(some, RunSpec)), "seed")
 PROMPT_ID = "row-1"  # what `specbench run` calls the prompt of a text: file of one line, so that both draw the same
 
 
@@ -104,7 +105,7 @@ def shown_settings(spec: RunSpec, backend: Backend) -> dict[str, Setting]:
     names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft_source" in resolved else {}
     names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
     names |= {"schedule": spec.schedule} if spec.schedule != "constant" else {}
-    names |= {name.replace("_", "-"): value for name in SAMPLING if (value := getattr(spec, name)) is not None}
+    names |= {name.replace("_", "-"): value for name in OPTIONAL if (value := getattr(spec, name)) is not None}
     return names | {"dtype": resolved["dtype_resolved"]}
 
 

@@ -1,11 +1,13 @@
 """Chat templates and conversations through the front door: a tiny instruct model, its rows, notes and refusals."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.chats import WORDS, give_template
 from tests.support.frontdoor import SHORT, Command, Outcome
@@ -145,3 +147,33 @@ def test_a_trace_is_of_plain_text_or_of_a_message(command: Command, instruct: Pa
     options = (*instruct.options, "--prompt", "w1 w2", "--max-new-tokens", 4, "--format", "json")
     plain, told = (json.loads(command("trace", *options, *more).out) for more in ((), ("--chat-template", "always")))
     assert plain["rounds"] != told["rounds"]
+
+
+# --- the real thing ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_conversation_goes_as_transformers_would_lead_it(command: Command, tmp_path: Path) -> None:
+    if "SPECBENCH_SMOLLM2" not in os.environ:
+        pytest.skip("SPECBENCH_SMOLLM2 names no folder with smollm2-135m")
+    folder = Path(os.environ["SPECBENCH_SMOLLM2"], "smollm2-135m")
+    turns = ["Name three colours.", "Repeat your last answer backwards."]
+    (tmp_path / "talk.jsonl").write_text(json.dumps({"turns": turns}) + "\n")
+    few = ("--max-new-tokens", 12, "--warmup", 0, "--k", 4, "--system", "Be brief.", "--dtype", "float32")
+    found = command("run", "-t", folder, "--method", "prompt-lookup", "--dataset", "jsonl:talk.jsonl", *few)
+    assert found.code == 0, found.err
+    assert found.table()[0]["lossless"] == "identical"
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
+    )
+    messages = [{"role": "system", "content": "Be brief."}]
+    for turn, sample in zip(turns, found.samples(), strict=True):
+        messages.append({"role": "user", "content": turn})
+        prompt = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        length = prompt["input_ids"].shape[1]
+        (ids,) = model.generate(**prompt, max_new_tokens=12, do_sample=False).tolist()
+        assert (sample.prompt_tokens, sample.baseline.tokens) == (length, tuple(ids[length:]))
+        messages.append({"role": "assistant", "content": tokenizer.decode(ids[length:], skip_special_tokens=True)})

@@ -14,6 +14,8 @@ import pytest
 from huggingface_hub import constants
 
 from specbench.data import sources
+from specbench.data.chats import ChatSettings
+from tests.support.chats import Spelled
 from tests.support.datafiles import complaint, load, texts
 from tests.support.hub_repos import Repo, data_repo, official, rows
 from tests.support.hub_server import Fault, HubServer, environment, serving, use
@@ -64,6 +66,13 @@ def test_one_file_is_fetched_at_one_commit_and_then_lies_in_the_cache(serve: Ser
 def test_a_row_without_a_text_is_counted(serve: Serve) -> None:
     serve(data_repo(sources.HUB["xsum"], [{"document": "", "summary": "s", "id": "1"}, *rows("xsum")]))
     assert load("xsum").rejected == {"empty": 1}
+
+
+def test_conversations_of_a_hub_keep_their_turns(serve: Serve) -> None:
+    row = {"prompt": ["one", "two"], "prompt_id": 3, "category": "math", "reference": []}
+    serve(data_repo(sources.HUB["mt_bench"], [row]))
+    (prompt,) = load("mt_bench", chat=ChatSettings(Spelled())).prompts
+    assert (prompt.id, prompt.category, prompt.text, prompt.later) == ("3", "math", "one", ("two",))
 
 
 @pytest.mark.parametrize(
