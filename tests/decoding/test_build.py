@@ -11,46 +11,29 @@ from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import HEADER, methods, needs, read_method, words
+from specbench.decoding.proofs.methods import SIZES, affordable, method_error, table_models
 from specbench.decoding.timing import Under, WallClock
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.errors import UsageError
 from tests.support.cases import quick_or_slow
-from tests.support.laws import ENUMERABLE, EXACT, block_error, outcomes_of, sequence_error
+from tests.support.laws import EXACT, sequence_error
 from tests.support.stateful_laws import SCHEDULES, history_error
 from tests.support.toys import KINDS, Toy, random_pair
 
 TARGET, DRAFT = (Toy(table) for table in random_pair(0, 3, 4))
 
 
-def toys(name: str, seed: int, vocab: int, length: int = 4) -> dict[str, Toy]:
-    """A toy for every model that a method file mentions; the target is called target."""
-    p, q = random_pair(seed, vocab, length)
-    others = sorted(needs(name) - {"target"})
-    return {"target": Toy(p), **{other: Toy(q.roll(row, 0)) for row, other in enumerate(others)}}
-
-
-def affordable(name: str, vocab: int, k: int) -> bool:
-    return outcomes_of(build(name, toys(name, 0, vocab), k).drafter, vocab) <= ENUMERABLE
-
-
-SIZES = [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2)]
 SHIPPED = [(name, *size) for name in methods() for size in SIZES if affordable(name, *size)]
 
 
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
 @pytest.mark.parametrize(("name", "vocab", "k"), quick_or_slow(SHIPPED, lambda name, vocab, k: (vocab, k) == (2, 2)))
 def test_a_shipped_method_is_lossless_if_it_says_so(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> None:
-    """Whole sequences over several rounds; of a tree, whose outcomes are too many for that, all tokens of one round."""
-    errors = []
-    for seed in range(len(KINDS)):
-        models = toys(name, seed, vocab)
-        method, table = build(name, models, k), models["target"].table
-        of_chain = method.drafter.room <= k
-        errors.append(
-            sequence_error(method, table, 4, eos=eos) if of_chain else block_error(method, table, k + 1, eos=eos)
-        )
-    assert (max(errors) <= EXACT) == read_method(name)["lossless"] == build(name, models, k).verifier.lossless
+    """The proof that `specbench verify` runs."""
+    models = table_models(name, 0, vocab)
+    said = read_method(name)["lossless"]
+    assert (method_error(name, vocab, k, eos) <= EXACT) == said == build(name, models, k).verifier.lossless
 
 
 @pytest.mark.parametrize("name", methods())
@@ -67,7 +50,7 @@ def test_a_shipped_method_stays_lossless_with_every_schedule(
 ) -> None:
     errors = []
     for seed, (vocab, k, new) in [*product(range(len(KINDS)), [(2, 3, 5)]), (KINDS.index("mixed"), (3, 2, 4))]:
-        models = toys(name, seed, vocab, length=new + 2)
+        models = table_models(name, seed, vocab, length=new + 2)
         method = build(name, models, k, schedule=schedule)
         errors.append(history_error(method, models["target"].table, new, [(0,), (1, 0)], eos))
     assert (max(errors) <= EXACT) == read_method(name)["lossless"]

@@ -1,7 +1,4 @@
-"""Toy models whose laws stand in a table, random pairs of them, drafters of small trees, and methods made of these.
-
-Prefixes are numbered like the nodes of a V-ary heap: the empty one is 0, prefix i followed by token x is V·i + 1 + x.
-"""
+"""Toys: the table models of the proofs, drafters of small trees over them, and methods made of these."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,143 +11,26 @@ from torch import Tensor
 from specbench.decoding.drafters.chain import Memoryless, ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Schedule
 from specbench.decoding.loop import Speculate
-from specbench.decoding.protocols import After, Verifier
+from specbench.decoding.proofs.exact import CPU, PROMPT, levels_left
+from specbench.decoding.proofs.tables import (
+    KINDS,
+    nodes,
+    number_of,
+    numbers,
+    random_pair,
+    table,
+    tokens_of,
+)
+from specbench.decoding.proofs.tables import TableModel as Toy
+from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.rounds import read_rows, state
 from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 
-CPU = torch.device("cpu")
-PROMPT = (0,)
-KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat", "mixed")
-
-
-def nodes(vocab: int, length: int) -> int:
-    """How many prefixes there are of at most `length` tokens."""
-    return sum(vocab**tokens for tokens in range(length + 1))
-
-
-def number_of(prefix: Sequence[int], vocab: int) -> int:
-    return reduce(lambda number, token: number * vocab + 1 + token, prefix, 0)
-
-
-def tokens_of(number: int, vocab: int) -> list[int]:
-    return [*tokens_of((number - 1) // vocab, vocab), (number - 1) % vocab] if number else []
-
-
-def numbers(context: Context, vocab: int, size: int) -> Tensor:
-    """[B] numbers of the committed prefixes, modulo `size`."""
-    number = torch.zeros_like(context.pos)
-    for place in range(int(context.pos.max()) + 1):
-        longer = (number * vocab + 1 + context.seq[:, place]) % size
-        number = torch.where(place <= context.pos, longer, number)
-    return number
-
-
-def levels_left(context: Context) -> int:
-    """How many tokens the longest live row may still emit; 0 when all have ended. NonFiniteError as in a decode."""
-    left, _ = read_rows(state(context))
-    return max(left)
-
-
-@dataclass(frozen=True, eq=False)
-class Toy:
-    """A language model from a table [N, V]: a prefix has the row of its number, modulo N where that lies beyond."""
-
-    table: Tensor
-    static: ClassVar[bool] = True
-
-    @property
-    def vocab(self) -> int:
-        return self.table.shape[1]
-
-    def number(self, context: Context) -> Tensor:
-        return numbers(context, self.vocab, len(self.table))
-
-    def after(self, number: Tensor, token: Tensor) -> Tensor:
-        return (number * self.vocab + 1 + token) % len(self.table)
-
-    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        number = [self.number(context)]
-        for node, parent in enumerate(tree.parents):
-            number.append(self.after(number[parent + 1], tree.ids[:, node]))
-        return self.table[torch.stack(number, 1)]
-
-    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        rows = self.probs(context, tree, refeed)[:, -max(new, 1) :]
-        return rows.log() if raw else rows
-
-    def sample(
-        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
-    ) -> tuple[Tensor, Tensor]:
-        number, ids, rows = self.number(context), [], []
-        for _ in range(k):
-            rows.append(self.table[number])
-            ids.append(rng.categorical(rows[-1], Stream.DRAFT))
-            if after is not None and after(ids[-1], rows[-1].log()):
-                break
-            number = self.after(number, ids[-1])
-        return torch.stack(ids, 1), torch.stack(rows, 1)
-
-    def twin(self) -> "Toy":
-        return self  # it remembers nothing
-
-    def retrieved(self, budget: int, chunk: int, tail: int) -> "Toy":
-        return replace(self, table=self.table.flip(0))  # some other law: whatever it is, the text is the target's
-
-    def successors(self) -> Tensor:
-        return self.table[(torch.arange(self.vocab) + 1) % len(self.table)].argmax(1)
-
-    def start(self, context: Context) -> None:
-        return
-
-    def admit(self, context: Context, row: int) -> None:
-        return
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return
-
-
-def table(kind: str, rng: torch.Generator, rows: int, vocab: int) -> Tensor:
-    """A random table of one kind of laws."""
-    dense = -torch.rand((rows, vocab), generator=rng, dtype=torch.float64).log()
-    if kind == "zeros":
-        dense *= torch.rand(dense.shape, generator=rng) < 0.6
-        dense[:, 0] += dense.sum(1) == 0
-    elif kind == "tiny":
-        dense[torch.rand(dense.shape, generator=rng) < 0.4] = 1e-300
-    elif kind == "points":
-        dense = torch.eye(vocab, dtype=torch.float64)[torch.randint(vocab, (rows,), generator=rng)]
-    elif kind == "flat":
-        dense = dense[:1].expand(rows, -1)
-    return dense / dense.sum(1, keepdim=True)
-
-
-def random_pair(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor]:
-    """Two random tables for prefixes of at most `length` tokens; the seed chooses what is special about them."""
-    rng, rows = torch.Generator().manual_seed(seed), nodes(vocab, length)
-    kind = KINDS[seed % len(KINDS)]
-    if kind in ("equal", "close"):
-        p = table("dense", rng, rows, vocab)
-        if kind == "equal":
-            return p, p.clone()
-        q = p * (1 + 4e-16 * torch.rand(p.shape, generator=rng, dtype=p.dtype))
-        return p, q / q.sum(1, keepdim=True)
-    if kind == "disjoint":
-        p, q = table("dense", rng, rows, vocab), table("dense", rng, rows, vocab)
-        split = int(torch.randint(1, vocab, (1,), generator=rng))
-        p[:, :split], q[:, split:] = 0, 0
-        return p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
-    if kind == "mixed":
-        some = torch.stack([table(k, rng, rows, vocab) for k in ("dense", "zeros", "points", "tiny")])
-        draws = torch.randint(len(some), (2, rows), generator=rng)
-        return some[draws[0], torch.arange(rows)], some[draws[1], torch.arange(rows)]  # equal where of one kind
-    return table(kind, rng, rows, vocab), table(kind, rng, rows, vocab)
+__all__ = ["CPU", "KINDS", "PROMPT", "Stopping", "Toy", "Tree", "chain", "levels_left", "methods", "nested", "nodes",
+           "nodes_per_level", "number_of", "numbers", "random_pair", "table", "three", "tokens_of"]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""Proofs by enumeration that ship with the package, for `specbench verify`."""

@@ -1,0 +1,141 @@
+"""Models whose distributions stand in a table, and random pairs of them: small enough to enumerate what they can emit.
+
+Prefixes are numbered like the nodes of a V-ary heap: the empty one is 0, prefix i followed by token x is V·i + 1 + x.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.protocols import After
+from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import Context, Verdict
+
+KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat", "mixed")
+
+
+def nodes(vocab: int, length: int) -> int:
+    """How many prefixes there are of at most `length` tokens."""
+    return sum(vocab**tokens for tokens in range(length + 1))
+
+
+def number_of(prefix: Sequence[int], vocab: int) -> int:
+    """The number of a prefix."""
+    return reduce(lambda number, token: number * vocab + 1 + token, prefix, 0)
+
+
+def tokens_of(number: int, vocab: int) -> list[int]:
+    """The prefix that has a number."""
+    return [*tokens_of((number - 1) // vocab, vocab), (number - 1) % vocab] if number else []
+
+
+def numbers(context: Context, vocab: int, size: int) -> Tensor:
+    """[B] numbers of the committed prefixes, modulo `size`."""
+    number = torch.zeros_like(context.pos)
+    for place in range(int(context.pos.max()) + 1):
+        longer = (number * vocab + 1 + context.seq[:, place]) % size
+        number = torch.where(place <= context.pos, longer, number)
+    return number
+
+
+@dataclass(frozen=True, eq=False)
+class TableModel:
+    """A language model from a table [N, V]: a prefix has the row of its number, modulo N where that lies beyond."""
+
+    table: Tensor
+    static: ClassVar[bool] = True
+
+    @property
+    def vocab(self) -> int:
+        return self.table.shape[1]
+
+    def number(self, context: Context) -> Tensor:
+        return numbers(context, self.vocab, len(self.table))
+
+    def after(self, number: Tensor, token: Tensor) -> Tensor:
+        return (number * self.vocab + 1 + token) % len(self.table)
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        number = [self.number(context)]
+        for node, parent in enumerate(tree.parents):
+            number.append(self.after(number[parent + 1], tree.ids[:, node]))
+        return self.table[torch.stack(number, 1)]
+
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        rows = self.probs(context, tree, refeed)[:, -max(new, 1) :]
+        return rows.log() if raw else rows
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        number, ids, rows = self.number(context), list[Tensor](), list[Tensor]()
+        for _ in range(k):
+            rows.append(self.table[number])
+            ids.append(rng.categorical(rows[-1], Stream.DRAFT))
+            if after is not None and after(ids[-1], rows[-1].log()):
+                break
+            number = self.after(number, ids[-1])
+        return torch.stack(ids, 1), torch.stack(rows, 1)
+
+    def twin(self) -> "TableModel":
+        return self  # it remembers nothing
+
+    def retrieved(self, budget: int, chunk: int, tail: int) -> "TableModel":
+        return replace(self, table=self.table.flip(0))  # any other distribution: the text is the target's all the same
+
+    def successors(self) -> Tensor:
+        return self.table[(torch.arange(self.vocab) + 1) % len(self.table)].argmax(1)
+
+    def start(self, context: Context) -> None:
+        return
+
+    def admit(self, context: Context, row: int) -> None:
+        return
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        return
+
+    def select(self, rows: Tensor) -> None:
+        return
+
+
+def table(kind: str, rng: torch.Generator, rows: int, vocab: int) -> Tensor:
+    """A random table of one kind of distributions."""
+    dense = -torch.rand((rows, vocab), generator=rng, dtype=torch.float64).log()
+    if kind == "zeros":
+        dense *= torch.rand(dense.shape, generator=rng) < 0.6
+        dense[:, 0] += dense.sum(1) == 0
+    elif kind == "tiny":
+        dense[torch.rand(dense.shape, generator=rng) < 0.4] = 1e-300
+    elif kind == "points":
+        dense = torch.eye(vocab, dtype=torch.float64)[torch.randint(vocab, (rows,), generator=rng)]
+    elif kind == "flat":
+        dense = dense[:1].expand(rows, -1)
+    return dense / dense.sum(1, keepdim=True)
+
+
+def random_pair(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor]:
+    """Two random tables for prefixes of at most `length` tokens; the seed chooses what is special about them."""
+    rng, rows = torch.Generator().manual_seed(seed), nodes(vocab, length)
+    kind = KINDS[seed % len(KINDS)]
+    if kind in ("equal", "close"):
+        p = table("dense", rng, rows, vocab)
+        if kind == "equal":
+            return p, p.clone()
+        q = p * (1 + 4e-16 * torch.rand(p.shape, generator=rng, dtype=p.dtype))
+        return p, q / q.sum(1, keepdim=True)
+    if kind == "disjoint":
+        p, q = table("dense", rng, rows, vocab), table("dense", rng, rows, vocab)
+        split = int(torch.randint(1, vocab, (1,), generator=rng))
+        p[:, :split], q[:, split:] = 0, 0
+        return p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
+    if kind == "mixed":
+        some = torch.stack([table(k, rng, rows, vocab) for k in ("dense", "zeros", "points", "tiny")])
+        draws = torch.randint(len(some), (2, rows), generator=rng)
+        return some[draws[0], torch.arange(rows)], some[draws[1], torch.arange(rows)]  # equal where of one kind
+    return table(kind, rng, rows, vocab), table(kind, rng, rows, vocab)
