@@ -157,7 +157,7 @@ def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
         ({"Speculate": CHAIN, "NoDraft": {}}, "method: expected one part as {Name: {...}}", "NoDraft, Speculate"),
         ({"Speculate": ["NoDraft"]}, "method.Speculate: unknown field ['NoDraft']", "drafter, model, verifier"),
         ({"Speculate": {**CHAIN, "verifier": {"Rejection": {"lenience": 2}}}}, "Rejection: unknown field", "no fields"),
-        ({"Speculate": {**CHAIN, "verifier": "target"}}, "verifier: expected a verifier", "found Toy"),
+        ({"Speculate": {**CHAIN, "verifier": "target"}}, "verifier: expected a verifier", "found TableModel"),
         ({"Speculate": {**CHAIN, "drafter": 3}}, "drafter: expected a drafter", "found 3"),
         (
             {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "draft", "k": 4, "schedule": 3}}}},

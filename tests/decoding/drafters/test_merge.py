@@ -251,7 +251,7 @@ TOYS = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
     ("drafters", "said"),
     [
         ([], "expected one or more, found none"),
-        ("draft", "expected a list, found Toy"),
+        ("draft", "expected a list, found TableModel"),
         ([3], r"drafters\[0\]: expected a drafter, found 3"),
         ([{"ModelDrafter": {"model": "draft", "k": 2}}, "Rejection"], r"drafters\[1\]: expected a drafter"),
     ],
