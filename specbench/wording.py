@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from specbench.redact import redact
@@ -88,13 +89,22 @@ def clean_path(path: Path) -> str:
     return clean(path, 300)
 
 
+def resume_command(run: Path) -> str:
+    """What goes on with a run, in a sentence; the shell reads the name of its folder as one word."""
+    return f"`specbench sweep --resume {quote(clean_path(run))}`"
+
+
 def unverified(tables: str) -> str:
     """What to know of numbers from tables without a journal."""
     return f"unverified: bare CSV, no journal to check it against: {tables}"
 
 
 def first_line(error: BaseException) -> str:
-    return clean((str(error).strip().splitlines() or [type(error).__name__])[0], 200)
+    """What an error says, in one line: the first of its own, with the next where that only announces it."""
+    if isinstance(error, KeyError):
+        return clean(f"no {error}", 200)  # it says the key alone
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    return clean(f"{first} {others[0].strip()}" if others and first.endswith(":") else first, 200)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:

@@ -37,19 +37,22 @@ def settings_of(given: Given) -> dict[str, Any]:
 
 def read_config(path: Path | None) -> dict[str, Any]:
     """The keys of a configuration file, with underscores; raises UsageError with one line."""
-    import yaml
-
     if path is None:
         return {}
+    from specbench.yaml_files import read_yaml  # it takes a moment, which a command without a file need not
+
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        content = read_yaml(path) or {}
     except OSError as error:
         raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not readable as YAML: {error}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: expected keys and values, the same as the options of `specbench run`")
-    return {str(key).replace("-", "_"): value for key, value in content.items()}
+    found = {str(key).replace("-", "_"): value for key, value in content.items()}
+    if len(found) < len(content):
+        raise UsageError(f"{path}: a key stands there twice, with - and with _")
+    return found
 
 
 def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:

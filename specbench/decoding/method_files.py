@@ -1,15 +1,16 @@
 """Method files: where they are, what they say, and the words in them. Must not know torch: a list of them is quick."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from specbench import yaml_files
 from specbench.errors import UsageError
+from specbench.files import read_whole
 from specbench.shipped import CONFIGS
+from specbench.wording import first_line
 
 HEADER = {"summary", "paper", "lossless", "method"}
 OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
@@ -24,23 +25,34 @@ def methods() -> dict[str, Path]:
 def read_method(name: str) -> dict[str, Any]:
     """The content of a method file: one that ships, by name, or any other, by its path."""
     path = methods().get(name, Path(name))
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(
             f"unknown method {name!r}: choose one of {', '.join(methods())}, or give the path of a YAML file"
         )
     try:
-        content = deepcopy(parsed(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+        content = deepcopy(parsed(read_whole(path, yaml_files.LARGEST).decode("utf-8")))
+    except OSError as error:
+        raise UsageError(f"cannot read the method {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: not readable as YAML: {first_line(error)}") from None
     if not isinstance(content, dict) or set(content) != HEADER:
         raise UsageError(f"{path}: a method file has exactly the keys {', '.join(sorted(HEADER))}")
+    check_header(path, content)
     return content
+
+
+def check_header(path: Path, content: Mapping[str, Any]) -> None:
+    """UsageError where what describes the method is of another kind than it must be."""
+    for key, kind in (("summary", str), ("paper", str), ("lossless", bool)):
+        if not isinstance(content[key], kind):
+            wanted = "true or false" if kind is bool else "a text"
+            raise UsageError(f"{path}: {key} is {wanted}, not {str(content[key])[:60]!r}")
 
 
 @lru_cache(maxsize=64)
 def parsed(text: str) -> Any:
     """What stands in a YAML text; reading one takes longer than building a method from it."""
-    return yaml.safe_load(text)
+    return yaml_files.parsed(text)
 
 
 def needs(name: str) -> set[str]:
