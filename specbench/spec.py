@@ -103,19 +103,19 @@ class RunSpec(BaseModel):
     draft_dtype: Annotated[str | None, Setting(
         "Pair", "precision", "The same for the draft.", of=(*LOADED, "question", "heading"), usual="the target's",
         column="draft_dtype_resolved")] = None
-    quantize: Annotated[Literal["none", "int8", "int4", "fp8"], Setting(
+    quantize: Annotated[Literal["int8", "int4", "fp8"] | None, Setting(
         "Pair", "precision", "Quantise the target's linear layers after loading: none, int8, int4 or fp8.", of=PAIR,
-        late=True)] = "none"
-    draft_quantize: Annotated[Literal["none", "int8", "int4", "fp8"], Setting(
+        usual="none", late=True)] = None
+    draft_quantize: Annotated[Literal["int8", "int4", "fp8"] | None, Setting(
         "Pair", "precision", "The same for the draft: none, int8, int4 or fp8.", of=(*LOADED, "question", "heading"),
-        late=True)] = "none"
-    attn_implementation: Annotated[str, Setting(
+        usual="none", late=True)] = None
+    attn_implementation: Annotated[str | None, Setting(
         "Pair", "precision", "auto (grouped queries without copies, on sdpa), sdpa or eager.", of=PAIR,
-        late=True)] = "auto"
+        usual="auto", late=True)] = None
     device: Annotated[str, Setting("Pair", "device", "auto, cpu or cuda.", of=(*LOADED, "heading"))] = "auto"
-    trust_remote_code: Annotated[bool, Setting(
+    trust_remote_code: Annotated[bool | None, Setting(
         "Pair", "device", "Run code that comes with a checkpoint, at a pinned commit or from a folder.", of=LOADED,
-        usual="no", flags=("--trust-remote-code/--no-trust-remote-code",), late=True)] = False
+        usual="no", flags=("--trust-remote-code/--no-trust-remote-code",), late=True)] = None
     tier: Annotated[Literal["auto", "eager", "graph", "compile"], Setting(
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"
@@ -141,6 +141,11 @@ class RunSpec(BaseModel):
     @classmethod
     def _usual_template(cls, given: str | None) -> str | None:
         return None if given == "auto" else given
+
+    @field_validator("quantize", "draft_quantize", "attn_implementation", "trust_remote_code", mode="before")
+    @classmethod
+    def _leave_usual(cls, given: Any) -> Any:
+        return None if given in ("none", "auto", False) else given  # as in tables from before there were such settings
 
     @field_serializer("model", when_used="json")
     def _write_models(self, model: tuple[tuple[str, str], ...]) -> str | None:

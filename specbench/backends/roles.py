@@ -91,7 +91,7 @@ def kept_layers(names: list[str], depth: int) -> list[int]:
 
 def checkpoint_of(role: str, spec: RunSpec) -> pairs.Checkpoint:
     """Where the weights of a role come from."""
-    return replace(_named_checkpoint(role, spec), trusted=spec.trust_remote_code)
+    return replace(_named_checkpoint(role, spec), trusted=bool(spec.trust_remote_code))
 
 
 def _named_checkpoint(role: str, spec: RunSpec) -> pairs.Checkpoint:

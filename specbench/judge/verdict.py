@@ -121,7 +121,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
 def precision(row: Row) -> str:
     """The type that a cell computes in, and the roles whose weights were quantised after loading."""
     roles = {"target": text_in(row, "quantize"), "draft": text_in(row, "draft_quantize")}
-    quantised = [f"{role} {kind}" for role, kind in roles.items() if kind not in ("", "none")]
+    quantised = [f"{role} {kind}" for role, kind in roles.items() if kind]
     return ", ".join([text_in(row, "dtype_resolved") or text_in(row, "dtype"), *quantised])
 
 

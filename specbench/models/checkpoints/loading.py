@@ -45,7 +45,7 @@ def refuse_unable(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, devic
     """UsageError or UnusableModelError, before a weight is read, for what cannot be had on this machine."""
     how.attention_of(config)
     quantised.refuse_unmet(checkpoint, config, device)
-    if how.quantize == quantise.NONE:
+    if how.quantize is None:
         return
     if method := quantised.method_of(config):
         raise UnusableModelError(
@@ -78,7 +78,7 @@ def load_model(
     config = load_config(checkpoint)
     dtype = dtype or resolve_dtype("auto", config, device)
     refuse_unable(checkpoint, config, dtype, device, how)
-    if how.quantize == quantise.NONE:
+    if how.quantize is None:
         return _plain(checkpoint, config, _Wanted(dtype, device, how, watch))
     # Read by the host and quantised layer by layer on the device, which never holds more than the quantised weights.
     loaded = _plain(checkpoint, config, _Wanted(dtype, CPU, how, watch))

@@ -16,7 +16,6 @@ from specbench.errors import UnusableModelError
 from specbench.models.checkpoints.extras import require
 from specbench.wording import first_line
 
-NONE = "none"
 GROUP = 32  # weights of a row with a common scale and zero point in int4: the finest that torchao has, as in GGUF's Q4
 BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0}
 SCALES = {"int8": 5, "fp8": 4}  # bytes per row: a float32 scale, and for int8 a zero point
@@ -87,8 +86,6 @@ def settings(kind: str, device: torch.device) -> Any:
 
 def refuse_unable(kind: str, dtype: torch.dtype, device: torch.device) -> None:
     """UnusableModelError unless such layers compute on `device` in `dtype`, which is tried with a small one."""
-    if kind == NONE:
-        return
     require("quant", f"quantising to {kind}")
     from torchao.quantization import quantize_
 
@@ -101,11 +98,11 @@ def refuse_unable(kind: str, dtype: torch.dtype, device: torch.device) -> None:
         raise UnusableModelError(f"{kind} weights do not compute on {where} here: {first_line(error)}") from error
 
 
-def bytes_of(model: Any, kind: str = NONE) -> int:
+def bytes_of(model: Any, kind: str | None = None) -> int:
     """The bytes that the weights of a network take once they are quantised; it may lie on the device meta."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     total: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    if kind == NONE:
+    if kind is None:
         return total
     layers = linear_layers(model)
     return total + sum(_change(layers[name].weight, kind) for name in quantisable(model, kind))
