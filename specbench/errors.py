@@ -47,7 +47,26 @@ class CellsFailedError(SpecbenchError):
     exit_code = 6
 
 
+class InterruptedRunError(SpecbenchError):
+    """A signal or Ctrl-C ended a run; what was measured is on disk. The exit code says which it was."""
+
+    exit_code = 130
+
+
 class NotComparableError(SpecbenchError):
     """Two runs, or something in them that was asked for, cannot be compared."""
 
     exit_code = 7
+
+
+SMALLER = "try a smaller --dtype, shorter prompts, a smaller batch or pair, or a higher limit of memory"
+EXHAUSTED = ("allocate memory", "unable to mmap", "failed to map segment", "bad_alloc", "out of memory")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out; on a CPU torch and the loader of shared libraries have no exception of their own for it.
+
+    torch's own for devices is known by its name: whoever asks need not have loaded torch.
+    """
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or any(words in str(error).lower() for words in EXHAUSTED)

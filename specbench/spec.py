@@ -88,7 +88,8 @@ class RunSpec(BaseModel):
         usual="the template's", flags=("--thinking/--no-thinking",), late=True)] = None
     limit: Annotated[int | None, Field(ge=1), Setting(
         "Data", "limit", "Prompts per data set: a seeded sample over its categories.", of=ANSWER)] = None
-    max_new_tokens: Annotated[int, Field(ge=1), Setting("Sampling", "length", "Tokens to decode per prompt.")] = 128
+    max_new_tokens: Annotated[int, Field(ge=1, le=10**7), Setting(
+        "Sampling", "length", "Tokens to decode per prompt.")] = 128
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting("Sampling", "law", "0 is greedy.")] = 0.0
     top_k: Annotated[int | None, Field(ge=1), Setting("Sampling", "law", "Draw from the k likeliest tokens.")] = None
     top_p: Annotated[float | None, SHARE, Setting("Sampling", "law", "Draw from the smallest set of this mass.")] = None
@@ -119,13 +120,13 @@ class RunSpec(BaseModel):
     tier: Annotated[Literal["auto", "eager", "graph", "compile"], Setting(
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"
-    batch: Annotated[int, Field(ge=1), Setting(
+    batch: Annotated[int, Field(ge=1, le=65536), Setting(
         "Measuring", "execution", "Rows decoded together: 4, or a list (1,4,16).", typed=str)] = 1
     seed: Annotated[int, Field(ge=0), Setting(
         "Measuring", "draws", "Seed for the prompt sample and for every random draw.", of=(*DETAIL, "heading"))] = 0
-    warmup: Annotated[int, Field(ge=0), Setting(
+    warmup: Annotated[int, Field(ge=0, le=1000), Setting(
         "Measuring", "draws", "Uncounted prompts per arm and cell.", of=DETAIL)] = 2
-    repeat: Annotated[int, Field(ge=1), Setting(
+    repeat: Annotated[int, Field(ge=1, le=10**6), Setting(
         "Measuring", "draws", "How often every prompt is decoded.", of=DETAIL)] = 1
     until_ci: Annotated[float | None, Field(gt=0, lt=1), Setting(
         "Measuring", "stopping", "Go on until the speedup's interval is this narrow (0.02: ± 2 %), looking after 20, "

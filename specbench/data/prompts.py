@@ -14,7 +14,7 @@ from typing import Any
 from specbench.data.chats import Applied, ChatSettings, applied_to
 from specbench.data.forms import chosen_column, given_form, instruction_form, plain_form
 from specbench.data.longtext import Encode, is_long, long_rows
-from specbench.data.rows import EMPTY, TextRow, text_rows
+from specbench.data.rows import EMPTY, TextRow, surely_longer, text_rows
 from specbench.data.sampling import sample
 from specbench.data.sources import read_rows
 from specbench.errors import UsageError
@@ -174,8 +174,7 @@ class Tokenizing:
     def prompt(self, row: TextRow) -> Prompt | None:
         """The prompt of a row, None where it cannot be used."""
         first, *later = row.turns
-        ids = tuple(int(token) for token in self.write([first]))
-        reason = EMPTY if not ids else TOO_LONG if self.longest is not None and len(ids) > self.longest else None
+        reason, ids = self.tokenized(first)
         if reason:
             self.rejected[reason] += 1
             return None
@@ -183,6 +182,13 @@ class Tokenizing:
             self.rejected.update({LATER: len(later)} if later else {})
             return Prompt(row.id, row.category, first, ids)
         return Prompt(row.id, row.category, first, ids, tuple(later), most=self.most(row.turns, self.answer))
+
+    def tokenized(self, text: str) -> tuple[str, tuple[int, ...]]:
+        """Why the prompt of a text cannot be used, "" where it can, and its ids."""
+        if surely_longer(text, self.longest):
+            return TOO_LONG, ()
+        ids = tuple(int(token) for token in self.write([text]))
+        return (EMPTY if not ids else TOO_LONG if self.longest is not None and len(ids) > self.longest else ""), ids
 
     def most(self, turns: Sequence[str], answer: int) -> int:
         """The tokens that the last turn's prompt may have, where the answers before it are as long as they may be."""

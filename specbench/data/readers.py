@@ -1,27 +1,34 @@
-"""Rows of local files, read through `datasets`; an error names the file, the line and what is wrong in one line.
+"""Rows of local files; an error names the file, the line and what is wrong in one line.
 
 Knows formats. Knows nothing of the names of data sets, of prompts, tokens or samples.
 
-Files are streamed: `datasets` then keeps no converted copy in its cache, so that nothing is written and a changed file
-is never served stale. JSON and CSV come as lines of its text reader and are parsed here with the standard library: its
-own readers turn texts that look like dates or numbers into dates and numbers, and name no line when one is bad.
+Lines are read with the standard library, within bounds that hold for what is packed, too: other readers of JSON and CSV
+turn texts that look like dates or numbers into dates and numbers, and name no line when one is bad. Parquet is streamed
+through `datasets`, which then keeps no converted copy in its cache, so that a changed file is never served stale.
 """
 
 import csv
+import errno
 import glob
 import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from specbench.errors import UsageError
+from specbench.files import LARGEST, check_regular, in_units, open_regular
 from specbench.wording import clean, clean_path, first_line
 
 DataRow = Mapping[str, object]
+Packed = BinaryIO | gzip.GzipFile
 
-LARGEST = 1 << 30  # bytes; rows are held in memory
+LONGEST = 16 << 20  # bytes of a line, or of a text in a table
+MOST = 1_000_000  # rows; they are held in memory
+TOGETHER = 8  # rows of a parquet file that are unpacked at once: a few bytes of it can stand for gigabytes
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 
 
 def existing_file(name: str) -> Path:
@@ -29,13 +36,32 @@ def existing_file(name: str) -> Path:
     if "::" in name or "://" in name or "\0" in name:
         raise UsageError(f"{shown}: a data set file is a local path without '::' and '://'; rename or download it")
     path = Path(os.path.expanduser(name))
-    if os.path.isdir(path):
-        raise UsageError(f"{shown} is a directory; name the file in it")
-    if not os.path.isfile(path):
-        raise UsageError(f"no such file: {shown}")
-    if path.stat().st_size > LARGEST:
-        raise UsageError(f"{shown} is larger than {LARGEST >> 30} GiB; cut it to the rows you need")
+    try:
+        check_regular(path, LARGEST)
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {shown}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{shown} is a directory; name the file in it") from None
+    except OSError as error:
+        cut = "; cut it to the rows you need" if error.errno == errno.EFBIG else ""
+        raise UsageError(f"cannot read {shown}: {error.strerror}{cut}") from None
     return path
+
+
+def bounded(rows: Iterable[DataRow], shown: str) -> Iterator[DataRow]:
+    """The rows; UsageError once they are more than can be held in memory."""
+    size = 0
+    for number, row in enumerate(rows, 1):
+        size += sum(len(value) for value in row.values() if isinstance(value, str | list))
+        check_bounds(number, size, shown)
+        yield row
+
+
+def check_bounds(rows: int, size: int, shown: str) -> None:
+    if rows > MOST:
+        raise UsageError(f"{shown} has more than {MOST:,} rows: cut it to those that you need")
+    if size > LARGEST:
+        raise UsageError(f"{shown} holds more than {in_units(LARGEST)}, unpacked: cut it to the rows you need")
 
 
 def stream(builder: str, path: Path, **options: object) -> list[DataRow]:
@@ -45,12 +71,14 @@ def stream(builder: str, path: Path, **options: object) -> list[DataRow]:
     # The name is a pattern to `datasets`: unescaped, `a[1].txt` would read a1.txt, and `*.txt` every file.
     files = {"train": glob.escape(str(path.absolute()))}
     rows = datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options)
-    return [dict(row) for row in rows]
+    return list(bounded(map(dict, rows), clean_path(path)))
 
 
 def parquet_rows(path: Path) -> list[DataRow]:
     try:
-        return stream("parquet", path)
+        return stream("parquet", path, batch_size=TOGETHER)
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(f"cannot read {clean_path(path)} as parquet: {first_line(error)}") from error
 
@@ -78,7 +106,7 @@ def json_object(line: str, where: str) -> DataRow:
 def csv_rows(path: Path) -> list[DataRow]:
     """Every cell is text, as it stands in the file: "NA", "007" and "" stay what they are."""
     reader = csv.DictReader(lines_of(path), strict=True)
-    limit = csv.field_size_limit(LARGEST)  # its default of 128 KiB is less than a long document
+    limit = csv.field_size_limit(LONGEST)  # its default of 128 KiB is less than a long document
     try:
         check_header(reader.fieldnames or (), path)
         return [whole_row(row, f"{clean_path(path)}:{reader.line_num}") for row in reader]
@@ -103,26 +131,42 @@ def whole_row(row: Mapping[str | None, object], where: str) -> DataRow:
 
 def lines_of(path: Path) -> list[str]:
     """The lines of a UTF-8 file, .gz or not, with their ends."""
+    shown = clean_path(path)
     try:
-        return [str(row["text"]) for row in stream("text", path, encoding="utf-8-sig", keep_linebreaks=True)]
-    except UnicodeDecodeError as error:
-        raise UsageError(not_utf8(path)) from error
+        with unpacked(path) as file:
+            return [text_of(line, shown, number) for number, line in enumerate(bounded_lines(file, shown), 1)]
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UsageError(f"{clean_path(path)} is not a whole gzip file ({first_line(error)})") from error
-    except Exception as error:
-        raise UsageError(f"cannot read {clean_path(path)}: {first_line(error)}") from error
+        raise UsageError(f"{shown} is not a whole gzip file ({first_line(error)})") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {shown}: {error.strerror or first_line(error)}") from error
 
 
-def not_utf8(path: Path) -> str:
-    with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.startswith(b"\x1f\x8b"):
-                return f"{clean_path(path)} is compressed with gzip; give it a name that ends in .gz"
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                return f"{clean_path(path)}:{number}: not UTF-8 ({error.reason}); save the file as UTF-8"
-    return f"{clean_path(path)} is not UTF-8; save the file as UTF-8"
+def unpacked(path: Path) -> Packed:
+    """A file of data as bytes; .gz is unpacked while it is read."""
+    return gzip.open(open_regular(path)) if path.suffix.lower() == ".gz" else open_regular(path)
+
+
+def bounded_lines(file: Packed, shown: str) -> Iterator[bytes]:
+    """The lines of a file; UsageError for one without an end, and once they are more than can be held in memory."""
+    number = size = 0
+    while line := file.readline(LONGEST + 1):
+        number, size = number + 1, size + len(line)
+        if len(line) > LONGEST:
+            raise UsageError(f"{shown}:{number}: the line is longer than {in_units(LONGEST)}; put one prompt on a line")
+        check_bounds(number, size, shown)
+        yield line
+
+
+def text_of(line: bytes, shown: str, number: int) -> str:
+    """A line as text that ends in \\n, if at all; a mark of the byte order before the first line is no part of it."""
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        if number == 1 and (packer := next((PACKED[begin] for begin in PACKED if line.startswith(begin)), None)):
+            advice = "give it a name that ends in .gz" if packer == "gzip" else "unpack it, or use gzip"
+            raise UsageError(f"{shown} is compressed with {packer}; {advice}") from error
+        raise UsageError(f"{shown}:{number}: not UTF-8 ({error.reason}); save the file as UTF-8") from error
+    return f"{text[:-2]}\n" if text.endswith("\r\n") else text
 
 
 READERS: dict[str, Callable[[Path], list[DataRow]]] = {

@@ -14,6 +14,7 @@ from specbench.wording import clean
 
 IDS = ("task_id", "id", "question_id", "prompt_id")
 EMPTY, NOT_TEXT = "empty", "not text"
+DENSEST = 64  # characters of a token, on average over a prompt: text has about four, long runs of spaces up to this
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class TextRow:
     id: str
     category: str
     turns: tuple[str, ...]
+
+
+def surely_longer(text: str, longest: int | None) -> bool:
+    """Whether a text has more than `longest` tokens by its characters alone, told before minutes of tokenizing."""
+    return longest is not None and len(text) > DENSEST * max(longest, 0)
 
 
 def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counter[str]) -> list[TextRow]:

@@ -10,7 +10,9 @@ from rich.console import Console
 
 from specbench.backends.base import Backend, Networks, networks_of
 from specbench.backends.choose import backend_for
+from specbench.data.rows import surely_longer
 from specbench.errors import UsageError
+from specbench.files import read_whole
 from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.calibrate import quick_costs
@@ -27,6 +29,7 @@ SUFFIXES: dict[str, Style] = {".json": "json", ".html": "html", ".htm": "html"}
 EXAMPLE = 'def mean(values):\n    """Return the arithmetic mean of the values."""\n'
 # Named where they are set.
 OPTIONAL = (*(setting.name for some in ("chat", "law") for setting in group(some, RunSpec)), "seed")
+LONGEST = 16 << 20  # bytes of a prompt
 PROMPT_ID = "row-1"  # what `specbench run` calls the prompt of a text: file of one line, so that both draw the same
 
 
@@ -44,7 +47,7 @@ def prompt_of(prompt: str | None, file: Path | None) -> str:
     if prompt is not None and file is not None:
         raise UsageError("--prompt and --prompt-file are two prompts: give one of them")
     try:
-        text = file.read_bytes().decode() if file else prompt
+        text = read_whole(file, LONGEST).decode() if file else prompt
         (text or "").encode()
     except OSError as error:
         raise UsageError(f"cannot read the prompt {file}: {error.strerror}") from None
@@ -69,10 +72,15 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> TokenView:
 
 def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
     """The tokens of the prompt; UsageError if there are none, or more than fit into the context."""
+    room = backend.context - spec.max_new_tokens - spec.k - 1
+    if surely_longer(prompt, room):
+        raise UsageError(
+            f"the prompt has {len(prompt)} characters, {max(room, 0)} tokens fit into the context of {backend.context} "
+            "beside the new tokens and a draft: give a shorter one, or fewer --max-new-tokens"
+        )
     ids = text_ids(prompt, spec, backend)
     if not ids:
         raise UsageError("the prompt has no tokens: give a longer one")
-    room = backend.context - spec.max_new_tokens - spec.k - 1
     if len(ids) > room:
         raise UsageError(
             f"the prompt has {len(ids)} tokens, {max(room, 0)} fit into the context of {backend.context} beside the "

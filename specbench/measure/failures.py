@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from specbench.decoding.rounds import NonFiniteError
-from specbench.errors import SpecbenchError
+from specbench.errors import SMALLER, SpecbenchError, out_of_memory
 from specbench.redact import redact
 from specbench.results.cells import Status
 from specbench.wording import first_line
@@ -59,13 +59,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, SpecbenchError):
         return Failure("error", str(error), cause=error)
     if out_of_memory(error):
-        advice = "try a smaller dtype, shorter prompts or a smaller pair"
-        return Failure("oom", f"out of memory ({first_line(error)}): {advice}", cause=error)
+        return Failure("oom", f"out of memory ({first_line(error)}): {SMALLER}", cause=error)
     trace = redact("".join(traceback.format_exception(error)))  # of libraries, which quote URLs
     line = f"unexpected {type(error).__name__}: {first_line(error)} (traceback: journal.jsonl)"
     return Failure("error", line, trace, error)
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; on a CPU torch has no exception of its own for it."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

@@ -32,7 +32,7 @@ def cells(settings: Mapping[str, Any], besides: Collection[str] = ()) -> list[Ru
     settings that a file may have with these; whoever read it took them out. UsageError for a setting that is unknown.
     """
     settings, usual = dict(settings), dict[str, int]()
-    if not settings.get("dataset"):
+    if settings.get("dataset") is None:
         settings["dataset"] = list(DEFAULT_DATASETS)
         usual = {"limit": DEFAULT_LIMIT}
     try:
@@ -68,6 +68,8 @@ def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
 def cell(chosen: Mapping[str, Any]) -> RunSpec:
     """One cell. K may be the word auto; a method without a draft has no lookahead and no acceptance."""
     chosen = dict(chosen)
+    if empty := [name for name, value in chosen.items() if value == ""]:
+        raise UsageError(f"--{empty[0].replace('_', '-')} is empty: leave it out, or give it a value")
     if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and not is_switch(name)]:
         raise UsageError(f"--{wrong[0].replace('_', '-')} is {chosen[wrong[0]]}: a number or a word is wanted")
     if chosen.get("k") == AUTO:

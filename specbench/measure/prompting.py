@@ -6,17 +6,24 @@ Knows specs, backends and prompts; must not know weights or how anything is deco
 from specbench.backends.base import Backend
 from specbench.data.chats import ChatSettings, applied_to
 from specbench.data.prompts import PromptSet, load_prompts, written_in
+from specbench.errors import UsageError
 from specbench.spec import RunSpec
 
 
 def read_prompts(spec: RunSpec, backend: Backend, room: int) -> PromptSet:
     """The prompts of a cell that leave room for so many tokens in the context of its models."""
+    longest = backend.context - room
+    if longest < 1:
+        raise UsageError(
+            f"{spec.max_new_tokens} new tokens and a draft leave no room for a prompt: the context of these models is "
+            f"{backend.context} tokens; lower --max-new-tokens"
+        )
     return load_prompts(
         spec.dataset,
         backend.encode,
         limit=spec.limit,
         seed=spec.seed,
-        longest=backend.context - room,
+        longest=longest,
         column=spec.column,
         template=spec.template,
         chat=chat_settings(spec, backend),

@@ -128,7 +128,7 @@ def test_names_that_are_no_file(tmp_path: Path) -> None:
     assert "no such file: /nowhere/a.jsonl" in complaint("jsonl:/nowhere/a.jsonl")
     assert "is a directory" in complaint(f"text:{tmp_path}")
     assert "names no file; write text:PATH" in complaint("text:")
-    assert "no such file" in complaint("text:" + "a" * 5000)
+    assert "File name too long" in complaint("text:" + "a" * 5000)
     assert "local path" in complaint("jsonl:https://example.org/a.jsonl")
     assert "local path" in complaint(f"text:{write(tmp_path / 'a::b.txt', 'x')}")
     assert "local path" in complaint("text:~a\0b")
