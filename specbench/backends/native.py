@@ -25,7 +25,7 @@ from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.rounds import Rounds
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.verifiers.synthetic import synthetic
-from specbench.errors import UnusableModelError
+from specbench.errors import UnusableModelError, out_of_memory
 from specbench.metrics import Trace
 from specbench.models.checkpoints import loading, precision
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
@@ -233,7 +233,9 @@ def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
 def read_weights(role: Role, device: torch.device) -> loading.Loaded:
     try:
         return loading.load_model(role.checkpoint, role.dtype, device, how=role.how)
-    except torch.OutOfMemoryError as error:
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
         raise UnusableModelError(
             f"{role.checkpoint.name}: its weights do not fit into the memory of {device}; "
             "choose a smaller --dtype, a smaller model or --device cpu"

@@ -11,7 +11,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import adapters, gguf_files, hub, quantised, remote_code
+from specbench.models.checkpoints import adapters, bounds, gguf_files, hub, quantised, remote_code
 from specbench.models.checkpoints.architectures import obstacle
 from specbench.models.checkpoints.pairs import GROWN, Checkpoint
 from specbench.models.scale import growth
@@ -42,9 +42,11 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     folder = description(checkpoint)
     if adapter := adapters.find(checkpoint, folder):
         return load_config(adapter.base)
-    if not checkpoint.file and not (folder / "config.json").is_file():
+    if not checkpoint.file and not (folder / "config.json").exists():
         hint = gguf_files.files_in(folder)
         raise UnusableModelError(f"{checkpoint.name}: no config.json in {folder}: not the folder of a checkpoint{hint}")
+    if not checkpoint.file and (beyond := bounds.obstacle(folder)):
+        raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     remote_code.refuse_unpinned(checkpoint, folder)
     try:
         config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
@@ -90,6 +92,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         return load_tokenizer(adapter.base)
     if not present:
         raise UnusableModelError(f"{checkpoint.name}: no tokenizer in {folder}: expected tokenizer.json")
+    if not checkpoint.file and (beyond := bounds.obstacle(folder)):
+        raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     remote_code.refuse_unpinned(checkpoint, folder)
     try:
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))

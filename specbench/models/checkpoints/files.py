@@ -11,13 +11,13 @@ from typing import Any
 import torch
 import transformers
 
-from specbench.errors import SpecbenchError, UnusableModelError
+from specbench.errors import SpecbenchError, UnusableModelError, out_of_memory
 from specbench.models.checkpoints import gguf_files, quantised
 from specbench.models.checkpoints.architectures import experts, network_class
+from specbench.models.checkpoints.bounds import explained
 from specbench.models.checkpoints.description import common
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.checkpoints.reading import Watch, stored
-from specbench.wording import first_line
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,12 @@ def attempt(failed: str, load: Callable[[], Any]) -> Any:
     """What `load` returns. UnusableModelError, saying what failed, for whatever a library raises."""
     try:
         return load()
-    except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
-        raise  # not the checkpoint's fault: the caller knows what else lies in memory; or said in our words already
+    except SpecbenchError:
+        raise  # said in our words already
     except Exception as error:  # a pickle with code in it, a damaged archive, an adapter of another base
-        raise UnusableModelError(f"{failed}: {first_line(error)}") from error
+        if out_of_memory(error):
+            raise  # not the checkpoint's fault: the caller knows what else lies in memory
+        raise UnusableModelError(f"{failed}: {explained(error)}") from error
 
 
 def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings: dict[str, Any]) -> Any:

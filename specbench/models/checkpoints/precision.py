@@ -28,6 +28,8 @@ def resolve_device(name: str) -> torch.device:
         raise UsageError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"no device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use cpu or auto")
+    if device.type == "cpu" and device.index:
+        raise UsageError(f"no device {name}: there is one CPU; its name is cpu")
     return device
 
 

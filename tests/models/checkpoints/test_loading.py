@@ -145,9 +145,9 @@ def test_damaged_weights_are_refused(folder: Path, damage: Change, complaints: l
     ("damage", "complaint"),
     [
         (lambda f: (f / "config.json").unlink(), "no config.json in"),
-        (lambda f: (f / "config.json").write_text("{nope"), "is not a valid JSON file"),
+        (lambda f: (f / "config.json").write_text("{nope"), "not JSON (Expecting property name"),
         (lambda f: (f / "config.json").write_text("{}"), "config.json: Unrecognized model"),
-        (lambda f: (f / "config.json").write_text("[]"), "unusable"),
+        (lambda f: (f / "config.json").write_text("[]"), "a JSON list, not an object"),
         (lambda f: configure(f, model_type="nope"), "`nope`"),
         (lambda f: configure(f, hidden_size="wide"), "hidden_size"),
         (lambda f: configure(f, model_type="own", auto_map={"AutoConfig": "own.Config"}), "runs no code that comes"),

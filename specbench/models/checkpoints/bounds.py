@@ -1,0 +1,90 @@
+"""Whether the description of a checkpoint can be believed: sizes, lengths and ids that a network can have.
+
+Knows the words of config.json; must not know transformers. What is beyond the bounds would keep a library busy for
+hours, or fill the memory, before it looked at a weight.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from specbench.files import check_regular, read_whole
+from specbench.wording import clean, first_line
+
+LARGEST = 16 << 20  # bytes of config.json; lists of what is quantised make it long
+LARGEST_TOKENIZER = 256 << 20  # bytes of any other description; vocabularies of 256,000 words have 35 MiB
+DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json")
+
+# The largest that a number may be, by the names that architectures give it: some ten times what is known of any.
+MOST = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 2_000),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "head_dim"), 1 << 18),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size"), 1 << 21),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head", "n_heads"), 1 << 13),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 1 << 14),
+    **dict.fromkeys(("vocab_size",), 1 << 23),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 1 << 31),
+}
+MAY_BE_0 = ("intermediate_size", "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts")
+FLOATS = ("float", "bfloat", "half", "double", "auto")  # how the names of types begin that can be computed in
+NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration that say nothing of its sizes
+
+
+def obstacle(folder: Path) -> str | None:
+    """Why the files that describe a checkpoint cannot be read as such; None if they can."""
+    file = folder / "config.json"
+    try:
+        for name in DESCRIPTIONS:
+            if (folder / name).exists():
+                check_regular(folder / name, LARGEST_TOKENIZER)
+        config = json.loads(read_whole(file, LARGEST))
+    except OSError as error:
+        return f"cannot read {clean(error.filename or file, 300)}: {error.strerror}"
+    except (ValueError, RecursionError) as error:
+        return f"unusable {file}: not JSON ({first_line(error)})"
+    if not isinstance(config, dict):
+        return f"unusable {file}: a JSON {type(config).__name__}, not an object"
+    reason = next(objections(config), None)
+    return reason and f"unusable {file}: {reason}"
+
+
+def objections(config: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with the numbers of a configuration and of those inside it, in words."""
+    vocabulary = max((n for key, n in named(config) if key == "vocab_size" and is_count(n)), default=None)
+    for key, value in named(config):
+        if key in MOST and (wrong := beyond(value, 0 if key in MAY_BE_0 else 1, MOST[key])):
+            yield f"{key} is {clean(wrong[0], 40)}, where whole numbers up to {MOST[key]:,} are possible"
+        elif key in ("dtype", "torch_dtype") and isinstance(value, str) and not is_float(value):
+            yield f"{key} is {clean(value, 40)!r}, in which nothing can be computed: write float32, float16 or bfloat16"
+        elif key == "eos_token_id" and vocabulary is not None and (wrong := beyond(value, 0, vocabulary - 1)):
+            yield f"eos_token_id is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary:,} tokens"
+
+
+def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """The entries of a configuration, and of those of the parts that it has (text_config …)."""
+    for key, value in config.items():
+        yield key, value
+        if key.endswith("_config") and key not in NO_NETWORK and isinstance(value, dict) and depth:
+            yield from named(value, depth - 1)
+
+
+def beyond(value: Any, least: int, most: int) -> list[Any]:
+    """What of a number, or of a list of one for every layer, is no whole number within bounds; None says nothing."""
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    return [one for one in found if not (is_count(one) and least <= one <= most)]
+
+
+def is_float(name: str) -> bool:
+    return name.removeprefix("torch.").startswith(FLOATS)
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def explained(error: Exception) -> str:
+    """What an error of loading says; of a word in a configuration that is no key of any table it says no more."""
+    if isinstance(error, KeyError):
+        return f"config.json says {error}, which transformers does not know"
+    return first_line(error)

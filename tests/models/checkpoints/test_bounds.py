@@ -1,0 +1,77 @@
+"""Descriptions of checkpoints that no network can have are refused before a library looks at them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.models.checkpoints import bounds
+from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.shipped import ASSETS
+from tests.support.checkpoints import refusal_of
+
+SHIPPED = json.loads((ASSETS / "pair" / "target" / "config.json").read_text())
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, where whole numbers up to 2,000 are possible"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+    ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+    ({"num_hidden_layers": 2.5}, "num_hidden_layers is 2.5"),
+    ({"hidden_size": "wide"}, "hidden_size is wide"),
+    ({"hidden_size": -1}, "hidden_size is -1"),
+    ({"intermediate_size": [640, 10**12]}, "intermediate_size is 1000000000000"),
+    ({"vocab_size": 10**9}, "vocab_size is 1000000000"),
+    ({"max_position_embeddings": 0}, "max_position_embeddings is 0"),
+    ({"text_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers is 1000000000"),
+    ({"eos_token_id": 10**9}, "eos_token_id is 1000000000, and the vocabulary has 4,096 tokens"),
+    ({"eos_token_id": [0, 4096]}, "eos_token_id is 4096, and the vocabulary"),
+    ({"eos_token_id": "0"}, "eos_token_id is 0, and the vocabulary"),
+    ({"dtype": "int8"}, "dtype is 'int8', in which nothing can be computed"),
+    ({"torch_dtype": "torch.uint8"}, "torch_dtype is 'torch.uint8'"),
+    ({"num_attention_heads": {"a": 1}}, "num_attention_heads is {'a': 1}"),
+]
+GOOD = [
+    {}, {"eos_token_id": None}, {"eos_token_id": [0, 1]}, {"head_dim": None}, {"dtype": None}, {"dtype": "float"},
+    {"intermediate_size": [640] * 16}, {"num_local_experts": 0}, {"torch_dtype": "torch.float8_e4m3fn"},
+    {"quantization_config": {"dtype": "int8", "num_layers": 0}},
+    {"text_config": {"vocab_size": 9000}, "eos_token_id": 8999}, {"max_position_embeddings": 2**20},
+]  # fmt: skip
+
+
+def written(folder: Path, changes: dict[str, Any]) -> Path:
+    (folder / "config.json").write_text(json.dumps({**SHIPPED, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG, ids=[str(changes) for changes, _ in WRONG])
+def test_numbers_that_no_network_has(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    line = refusal_of(load_config, Checkpoint("x", str(written(tmp_path, changes))))
+    assert f"unusable {tmp_path / 'config.json'}: {said}" in line
+
+
+@pytest.mark.parametrize("changes", GOOD, ids=str)
+def test_numbers_that_networks_have(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert bounds.obstacle(written(tmp_path, changes)) is None
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert "config.json: it is a pipe" in refusal_of(load_config, Checkpoint("x", str(tmp_path)))
+    (tmp_path / "config.json").unlink()
+    written(tmp_path, {})
+    (tmp_path / "tokenizer.json").symlink_to("/dev/zero")
+    assert "tokenizer.json: it is a pipe or a device" in str(bounds.obstacle(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"\xff", b'{"vocab_size": ' + b"9" * 5000 + b"}"])
+def test_what_is_no_json(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    assert "config.json: not JSON" in refusal_of(load_config, Checkpoint("x", str(tmp_path)))
+
+
+def test_a_description_of_many_megabytes(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(1 << 30)
+    assert "config.json: it is larger than 16 MiB" in refusal_of(load_config, Checkpoint("x", str(tmp_path)))
