@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from specbench.errors import UsageError
+from specbench.files import check_regular, read_whole
 from specbench.wording import clean_path, unverified
 
 DESCRIPTION = "run.json"
@@ -63,7 +64,7 @@ def is_bare(path: Path) -> bool:
 def beside(table: Path) -> Mapping[str, Any]:
     """The run.json beside a bare table; empty where there is none that can be read."""
     try:
-        found = json.loads(((table if table.is_dir() else table.parent) / DESCRIPTION).read_text(encoding="utf-8"))
+        found = json.loads(read_whole((table if table.is_dir() else table.parent) / DESCRIPTION))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -72,6 +73,7 @@ def beside(table: Path) -> Mapping[str, Any]:
 def content_of(file: Path) -> tuple[list[dict[str, str]], Sequence[str]]:
     """Rows and columns of a CSV file; UsageError if it cannot be read."""
     try:
+        check_regular(file)
         with file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, restval="")
             return list(reader), reader.fieldnames or []

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.errors import UsageError
+from specbench.files import check_regular
 from specbench.judge.holm_test import TOTALLED
 from specbench.wording import clean, clean_path, first_line
 
@@ -92,6 +93,7 @@ def read_records(path: Path) -> list[Record]:
 
 def _read(file: Path, needed: Sequence[str], advice: str) -> pd.DataFrame:
     try:
+        check_regular(file)
         table = pd.read_csv(file, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read {clean_path(file)}: {error.strerror or first_line(error)}; {advice}") from error

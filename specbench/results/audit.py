@@ -14,7 +14,7 @@ from specbench.results import journal
 from specbench.results.cells import UNFINISHED
 from specbench.results.reading import RESULTS, SAMPLES, Run, read_run
 from specbench.results.writing import csv_cell, read_csv
-from specbench.wording import Row, clean, clean_path, first_line, grouped
+from specbench.wording import Row, clean, clean_path, first_line, grouped, resume_command
 
 CLOSE = 1e-9  # other versions of numpy and scipy, and other processors, differ in the last digits of what they compute
 
@@ -49,11 +49,7 @@ def unfinished(run: Run) -> list[str]:
     if not left:
         return []
     where, all_cells = clean_path(run.path), len(run.specs)
-    return [f"{where}: {left} of {all_cells} cells have not ended; {resume_command(run)} goes on with them"]
-
-
-def resume_command(run: Run) -> str:
-    return f"`specbench sweep --resume {clean_path(run.path)}`"
+    return [f"{where}: {left} of {all_cells} cells have not ended; {resume_command(run.path)} goes on with them"]
 
 
 def read_table(run: Run, name: str) -> list[dict[str, str]]:
@@ -64,12 +60,12 @@ def read_table(run: Run, name: str) -> list[dict[str, str]]:
     except FileNotFoundError:
         raise UsageError(
             f"{clean_path(run.path)} has no {name}: the run was cut off before a cell had ended, or the "
-            f"table was removed; {resume_command(run)} goes on and renders it"
+            f"table was removed; {resume_command(run.path)} goes on and renders it"
         ) from None
     except (OSError, ValueError, csv.Error) as error:
         said = first_line(error)
         raise UsageError(
-            f"{clean_path(file)} is not a CSV text file ({said}); {resume_command(run)} renders it anew"
+            f"{clean_path(file)} is not a CSV text file ({said}); {resume_command(run.path)} renders it anew"
         ) from error
 
 
@@ -86,7 +82,7 @@ def check_table(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Ro
             stale = "it is older than the journal, or " if key in older or not rows else ""
             raise UsageError(
                 f"{clean_path(run.path / name)}: {said} (cell {clean(key, 20)}): {stale}it was edited, damaged or "
-                f"rendered by another version; {resume_command(run)} renders it anew"
+                f"rendered by another version; {resume_command(run.path)} renders it anew"
             )
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
+from specbench.files import read_whole
 
 FILE = "journal.jsonl"
+LARGEST = 8 << 30  # bytes; it is read into memory
 _LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
 
 
@@ -33,11 +35,9 @@ class Journal:
         """Write one line and wait until it is on disk; OSError leaves the journal as it was before."""
         line = encode(body)
         try:
-            written = os.write(self._file, line)
-            if written < len(
-                line
-            ):  # the disk is full: the next write would fail, after being appended to this part of a line
-                raise OSError(28, "No space left on device")
+            left = memoryview(line)
+            while left:  # where only a part of it fits, the next write raises the reason
+                left = left[os.write(self._file, left) :]
             os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, self._end)
@@ -67,7 +67,7 @@ def read_bodies(path: Path) -> list[dict[str, Any]]:
 
 def _sound(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """The whole lines of a journal with their bodies; a damaged last line is the write that the process died in."""
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = read_whole(path, LARGEST).splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         body = _body(line)
         if body is not None:
@@ -83,7 +83,10 @@ def _body(line: bytes) -> dict[str, Any] | None:
     found = _LINE.fullmatch(line[:-1]) if line.endswith(b"\n") else None
     if found is None or int(found[1], 16) != zlib.crc32(found[2]):
         return None
-    body: dict[str, Any] = json.loads(found[2])
+    try:
+        body: dict[str, Any] = json.loads(found[2])
+    except (ValueError, RecursionError):  # somebody has computed a checksum for it
+        return None
     return body
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results.cells import Cell, Status
 from specbench.results.losslessness import Losslessness
-from specbench.results.possible import possible
+from specbench.results.possible import agreeing, check_sample, possible
 from specbench.results.samples import ALONE, Sample
 from specbench.spec import RunSpec
 
@@ -44,12 +44,13 @@ def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
 
 
 def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
-    shared = {name: line[name] for name in SHARED} | {"conversation": conversation_of(line)}
+    shared = {name: line[name] for name in SHARED} | {"conversation": conversation_of(line), "cluster": cluster}
     baseline, place = _read(line["baseline"]["trace"]), line["baseline"]["place"]
+    orders = {key: (place, arm["place"]) for key, arm in line["arms"].items()}
+    for order in orders.values():
+        check_sample({**shared, "order": order})
     return {
-        key: Sample(
-            **shared, order=(place, arm["place"]), baseline=baseline, method=_read(arm["trace"]), cluster=cluster
-        )
+        key: Sample(**shared, order=orders[key], baseline=baseline, method=_read(arm["trace"]))
         for key, arm in line["arms"].items()
     }
 
@@ -119,6 +120,8 @@ def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: 
         return Cell(spec, resolved, samples, status, "the run was cut off; go on with --resume")  # type: ignore[arg-type]
     if ended["status"] not in get_args(Status) or (ended["status"] in ("ok", "mismatch") and not samples):
         raise ValueError(f"a cell with {len(samples)} samples that ended as {ended['status']!r}")
-    lossless = Losslessness(**ended["lossless"])
+    lossless = agreeing(Losslessness(**ended["lossless"]))
+    if not all(type(ended[name]) is str for name in ("error", "detail")):
+        raise ValueError("an error that is no text")
     ready = (float(ended["ready"][0]), float(ended["ready"][1]))
     return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready)

@@ -4,9 +4,12 @@ Knows traces and counts; must not know files.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace
+from specbench.results.losslessness import Agreement, Losslessness
+from specbench.settings import is_number
 
 ROUNDING = 0.01  # by how much a sum of probabilities in a low-precision dtype may exceed 1
 
@@ -14,6 +17,8 @@ ROUNDING = 0.01  # by how much a sum of probabilities in a low-precision dtype m
 def possible(trace: Trace) -> Trace:
     """The trace itself; ValueError, saying what is impossible about it."""
     check_seconds(trace)
+    if any(type(token) is not int or token < 0 for token in trace.tokens):
+        raise ValueError("tokens that are no whole numbers from 0 on")
     for one in trace.rounds:
         check_counts(one)
         check_round(one)
@@ -23,6 +28,17 @@ def possible(trace: Trace) -> Trace:
     if emitted != len(trace.tokens):
         raise ValueError(f"{len(trace.tokens)} tokens, where its rounds emitted {emitted}")
     return trace
+
+
+def check_sample(about: Mapping[str, Any]) -> None:
+    """ValueError for what is said of a sample besides its traces, where it is of another kind than it must be."""
+    texts = [about[name] for name in ("prompt", "category", "cluster")]
+    counts = [about[name] for name in ("repeat", "prompt_tokens", "turn")] + list(about["order"])
+    if any(type(text) is not str for text in texts) or any(type(one) is not int or one < 0 for one in counts):
+        raise ValueError(f"a sample of {str(texts)[:80]} with the counts {str(counts)[:80]}")
+    load = about["load"]
+    if load is not None and not (is_number(load) and 0 <= load < math.inf):
+        raise ValueError(f"a load of {str(load)[:40]}")
 
 
 def check_seconds(trace: Trace) -> None:
@@ -56,3 +72,15 @@ def check_round(one: RoundCounts) -> None:
         raise ValueError(f"a round with {one.tested} tested tokens and {len(one.overlap)} chances of acceptance")
     if one.nodes < 0 or not 0 <= one.distance < math.inf:
         raise ValueError(f"a round with {one.nodes} nodes, a distance of {one.distance} from the target's distribution")
+
+
+def agreeing(found: Losslessness) -> Losslessness:
+    """How outputs were compared, itself; ValueError where it contradicts itself."""
+    counts = (found.identical, found.compared)
+    if found.verdict not in get_args(Agreement) or any(type(one) is not int or one < 0 for one in counts):
+        raise ValueError(f"an output that is {str(found.verdict)[:40]}, with {str(counts)[:40]} prompts")
+    if found.identical > found.compared or (found.verdict == "identical" and found.identical < found.compared):
+        raise ValueError(f"an output that is {found.verdict} on {found.identical} of {found.compared} prompts")
+    if not all(one is None or is_number(one) for one in (found.first_divergence, found.gap, found.noise)):
+        raise ValueError("a divergence that is no number")
+    return found

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
+from specbench.files import read_whole
 from specbench.results import journal
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.journal_lines import cell_of, samples_of
@@ -59,7 +60,7 @@ def read_run(path: Path) -> Run:
 def read_description(path: Path) -> dict[str, Any]:
     """The content of run.json."""
     try:
-        description = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+        description = json.loads(read_whole(path / DESCRIPTION))
         version = description["schema_version"]
     except OSError as error:
         raise UsageError(f"{path} is not the folder of a run ({DESCRIPTION}: {error.strerror})") from error

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from specbench import metrics
 from specbench.errors import UsageError
+from specbench.files import read_whole
 from specbench.wording import clean_path
 
 SCHEMA = "specbench trace 1"
@@ -86,7 +87,7 @@ def from_json(text: str | bytes) -> TokenView:
 def read_trace(path: Path) -> TokenView:
     """The view in a file; UsageError if it holds anything else."""
     try:
-        return from_json(path.read_bytes())
+        return from_json(read_whole(path))
     except OSError as error:
         raise UsageError(f"cannot read {clean_path(path)}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from specbench.files import check_regular
 from specbench.wording import clean
 
 LONGEST = 10_000  # characters of a text in a CSV cell; spreadsheets cut at 32,767
@@ -37,6 +38,7 @@ def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file as text. OSError, ValueError or csv.Error where it cannot be read as one."""
+    check_regular(path)
     with path.open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file, restkey="a cell too many", restval=""))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
+from specbench.files import check_regular, read_whole
 from specbench.results.reading import DESCRIPTION
 from specbench.show import plots_why
 from specbench.show.plots import Picture
@@ -56,6 +57,7 @@ def calibration_part(path: Path) -> CalibrationPart:
 
 def read_points(path: Path) -> list[dict[str, str]]:
     try:
+        check_regular(path)
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, restval="")
             rows = [row for row, _ in zip(reader, range(MOST), strict=False)]
@@ -70,7 +72,7 @@ def read_points(path: Path) -> list[dict[str, str]]:
 def read_json(path: Path) -> Mapping[str, Any]:
     """A JSON object; empty where there is none, since the points alone make a report."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_whole(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -18,7 +18,7 @@ from specbench.show.grouping import by_batch
 from specbench.show.headings import caveats, heading
 from specbench.show.plots import Picture
 from specbench.show.report_questions import Question, label, questions
-from specbench.wording import Row, text_in
+from specbench.wording import Row, resume_command, text_in
 
 MACHINE = ("device_name", "cores", "threads", "platform", "fingerprint", "load_average")
 VERSIONS = ("specbench", "torch", "transformers", "python", "cuda")
@@ -52,7 +52,7 @@ def run_part(path: Path) -> RunPart:
     """A run's folder as a part of a report; UsageError if it is not one."""
     run = read_run(path)
     if not run.cells:
-        raise UsageError(f"no cell of {path} has begun: `specbench sweep --resume {path}` begins with them")
+        raise UsageError(f"no cell of {path} has begun: {resume_command(path)} begins with them")
     rows = [cell.row() for cell in run.cells]
     views, unread = traces(run.path)
     return RunPart(

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -74,20 +75,49 @@ def test_a_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
             read_bodies(tmp_path / "bad")
 
 
-def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_leaves_the_journal_as_it_was_and_is_told_from_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     path, write = tmp_path / "j", os.write
     journal = Journal(path)
     journal.append({"n": 1})
-    for part in (7, 0):
+    for room in (7, 0):
+        left = [room]
+
+        def full(file: int, line: bytes, left: list[int] = left) -> int:
+            part = left[0]
+            if not part:
+                raise OSError(number, os.strerror(number))
+            left[0] = 0
+            return write(file, line[:part])
+
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", lambda file, line, part=part: write(file, line[:part]))
-            with pytest.raises(OSError, match="No space left") as full:
+            patch.setattr(os, "write", full)
+            with pytest.raises(OSError, match=os.strerror(number)):
                 journal.append({"n": 2})
-        assert full.value.errno == errno.ENOSPC
         assert read_bodies(path) == [{"n": 1}]
     journal.append({"n": 3})
     journal.close()
     assert read_bodies(path) == [{"n": 1}, {"n": 3}]
+
+
+def test_a_line_that_the_system_takes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, line: write(file, line[:5]))
+        journal = Journal(tmp_path / "j")
+        journal.append({"n": 1})
+        journal.close()
+    assert read_bodies(tmp_path / "j") == [{"n": 1}]
+
+
+@pytest.mark.parametrize("body", [b"{" * 100_000 + b"}", b'{"a":1},{"b":2}', b"{\xff}"])
+def test_a_body_that_is_no_json_is_damage_whatever_its_checksum(tmp_path: Path, body: bytes) -> None:
+    line = b'{"crc32":"%08x","body":%s}\n' % (zlib.crc32(body), body)
+    (tmp_path / "j").write_bytes(line + encode({"n": 2}))
+    with pytest.raises(UsageError, match="j:1: a damaged line"):
+        read_bodies(tmp_path / "j")
 
 
 def test_a_disk_that_fails_to_sync_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
