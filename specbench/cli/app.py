@@ -1,9 +1,7 @@
 """The Typer application: its commands, and how an error becomes one line and an exit code."""
 
-import io
 import sys
 import traceback
-from contextlib import redirect_stderr
 from typing import Annotated, NoReturn
 
 import typer
@@ -24,11 +22,18 @@ from specbench.cli import (
     tree,
     verdict,
 )
-from specbench.cli.streams import Discreet
-from specbench.errors import SpecbenchError, UsageError
+from specbench.cli.signals import INTERRUPTED, Heard, heeded
+from specbench.cli.streams import fit_columns, streams
+from specbench.errors import (
+    SMALLER,
+    InterruptedRunError,
+    SpecbenchError,
+    UnusableModelError,
+    UsageError,
+    out_of_memory,
+)
 from specbench.redact import redact
-
-INTERRUPTED = 130
+from specbench.wording import first_line
 
 app = typer.Typer(
     help="Does speculative decoding pay for this pair, this method and this K, on this hardware?",
@@ -69,32 +74,47 @@ def main_options(
 
 def main() -> None:
     """Entry point: what a user can cause ends in one line on stderr and the exit code of its kind."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that has no α, a file name that is no text
-    with redirect_stderr(Discreet(sys.stderr)):
-        carry_out()
+    fit_columns()
+    with streams(), heeded() as heard:
+        carry_out(heard)
 
 
-def carry_out() -> NoReturn:
-    """The command, and how it ended."""
+def carry_out(heard: Heard) -> NoReturn:
+    """The command, and how it ended; after a signal its exit code is that of the signal."""
+    message, code = outcome(heard)
+    end(message, heard.code if heard.number else code)
+
+
+def outcome(heard: Heard) -> tuple[str, int]:
+    """Carry out the command: the last line for stderr, and the exit code."""
     try:
-        code = app(standalone_mode=False)  # else typer would draw a box of five lines around a wrong option
+        code = app(standalone_mode=False) or 0  # else typer would draw a box of five lines around a wrong option
+        sys.stdout.flush()
+        return (heard.what if code == INTERRUPTED else ""), code
+    except InterruptedRunError as error:
+        return f"{heard.what}; {error}", error.exit_code
     except SpecbenchError as error:
-        end(str(error), error.exit_code)
+        return str(error), error.exit_code
     except typer.TyperException as error:
         message = error.format_message().rstrip(".")  # empty where typer has shown the help instead
-        end(message and f"{message} (see --help)", error.exit_code)
-    except OSError as error:  # a path that cannot even be looked at, a terminal that takes no more
-        end(f"cannot use {str(error.filename or 'the output')[:300]}: {error.strerror or error}", UsageError.exit_code)
+        return message and f"{message} (see --help)", error.exit_code
     except typer.Abort:
-        end("aborted", 1)
-    except Exception:  # a bug: its traceback is for whoever mends it
-        typer.echo(redact(traceback.format_exc()), err=True, nl=False)
-        sys.exit(SpecbenchError.exit_code)
-    if code == INTERRUPTED:
-        end("interrupted", INTERRUPTED)
-    sys.exit(code)
+        return "aborted", SpecbenchError.exit_code
+    except KeyboardInterrupt:  # where typer no longer sees it
+        return heard.what, INTERRUPTED
+    except Exception as error:
+        return unforeseen(error)
+
+
+def unforeseen(error: Exception) -> tuple[str, int]:
+    """An error that no command expects: memory that ran out, a file that cannot be used, or a bug."""
+    if out_of_memory(error):
+        return f"out of memory ({first_line(error)}): {SMALLER}", UnusableModelError.exit_code
+    if isinstance(error, OSError):  # a path that cannot even be looked at, a terminal that takes no more
+        place = str(error.filename or "the output")[:300]
+        return f"cannot use {place}: {error.strerror or error}", UsageError.exit_code
+    typer.echo(redact(traceback.format_exc()), err=True, nl=False)  # for whoever mends it
+    return "", SpecbenchError.exit_code
 
 
 def end(message: str, code: int) -> NoReturn:

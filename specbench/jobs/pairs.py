@@ -12,7 +12,7 @@ from specbench.errors import UsageError
 from specbench.measure import grid
 from specbench.measure.failures import Failure
 from specbench.measure.group import INTERRUPTED, Observer, Past, give_up
-from specbench.measure.pair import Note, Pair, Prepared, Unusable, prepared
+from specbench.measure.pair import Measured, Note, Pair, Prepared, Unusable, prepared
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
 from specbench.results.reading import DESCRIPTION, Run
@@ -77,16 +77,29 @@ def prompts_left(pairs: Sequence[Pair], past: Past) -> int:
 def measure_pairs(
     pairs: Sequence[Pair], observers: Sequence[Observer], past: Past, note: Note
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """The cells of all pairs; after an interrupt, those of the pairs that are left are given up."""
+    """The cells of all pairs; after an interrupt, those of the pairs that are left are given up.
+
+    Raises an interrupt that comes before there is anything to be kept.
+    """
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
     for pair in pairs:
-        found, stop = (INTERRUPTED, stop) if stop else pair.measure(observers, past, note)
+        found, stop = (INTERRUPTED, stop) if stop else measured(pair, observers, past, note)
+        if isinstance(found, Failure) and stop and not (cells or past):
+            raise stop
         if isinstance(found, Failure):
             refuse(found, pairs)
             found = give_up(pair.specs, found, observers, past)
         cells += found
     return cells, stop
+
+
+def measured(pair: Pair, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
+    """What a pair gave, or an interrupt that came while it was loaded."""
+    try:
+        return pair.measure(observers, past, note)
+    except KeyboardInterrupt as stop:
+        return INTERRUPTED, stop
 
 
 def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.errors import CellsFailedError, NotLosslessError
+from specbench.errors import CellsFailedError, InterruptedRunError, NotLosslessError
 from specbench.jobs.description import described, folder_name
 from specbench.jobs.output import Output, say
 from specbench.jobs.pairs import device_of, measure_pairs, pairs_left, pairs_of, prompts_left
@@ -24,7 +24,7 @@ from specbench.results.reading import read_run
 from specbench.show import run_output
 from specbench.show.fitting import screen
 from specbench.spec import RunSpec
-from specbench.wording import text_in
+from specbench.wording import resume_command, text_in
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ def conclude(done: Outcome, output: Output) -> None:
 
 
 def say_where(done: Outcome, output: Output) -> None:
-    """Name the folder of a run; raises the interrupt that ended it."""
+    """Name the folder of a run; raises the interrupt that ended it, as an error that says how to go on."""
     if not output.quiet:
         say(Console(stderr=True), [f"results: {done.path}"])
     if done.stop is not None:
-        raise done.stop
+        raise InterruptedRunError(f"{resume_command(done.path)} goes on with it") from done.stop
 
 
 def raise_for_status(cells: Sequence[Cell]) -> None:

@@ -90,7 +90,17 @@ main()
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_what_was_measured_and_ends_with_130(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "ended by SIGTERM"),
+        (signal.SIGHUP, 129, "ended by SIGHUP"),
+    ],
+)
+def test_a_signal_to_a_process_leaves_what_was_measured(
+    pair: Pair, tmp_path: Path, number: int, code: int, said: str
+) -> None:
     options = (*SHORT, "--repeat", "100000", "--dataset", prompts(tmp_path / "words.jsonl", 4, 6))
     arguments = [
         sys.executable,
@@ -104,16 +114,16 @@ def test_an_interrupt_leaves_what_was_measured_and_ends_with_130(pair: Pair, tmp
     ]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_lines(tmp_path / "results", 5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=120)
     found = Outcome(process.returncode, out, err, tmp_path)
     (row,) = found.table()
-    assert (found.code, row["status"], row["prompts"]) == (130, "partial", "2")
+    assert (found.code, row["status"], row["prompts"]) == (code, "partial", "2")
     untold = len(found.samples()) - len(found.table("samples.csv"))
     assert untold in {0, 1}, "the interrupt may come after a line of the journal and before the runner has noted it"
     assert len(found.samples()) >= 4  # one of the five lines says that the cell has begun
     assert float(row["speedup"]) > 0
-    assert err.splitlines()[-1] == "specbench: interrupted"
+    assert err.splitlines()[-1] == f"specbench: {said}; `specbench sweep --resume {found.folder}` goes on with it"
     assert "Traceback" not in err
     assert "partial: interrupted" in out
 
