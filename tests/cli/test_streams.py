@@ -95,9 +95,7 @@ def test_a_run_whose_reader_has_gone_names_its_folder(run: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("width", ["0", "00", "99999999999999999999"])
-def test_a_terminal_of_no_width_shows_everything(
-    command: Command, monkeypatch: pytest.MonkeyPatch, width: str
-) -> None:
+def test_a_terminal_of_no_width_shows_everything(command: Command, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
     monkeypatch.setenv("COLUMNS", width)
     found = command("run", "--dataset", "nope")
     assert found.code == 2
