@@ -60,6 +60,12 @@ def needs(name: str) -> set[str]:
     return words(name, "model") | words(name, "models")
 
 
+def drafts_with(name: str) -> set[str]:
+    """The names of the models that a method file drafts with; empty where it looks its drafts up."""
+    (outermost,) = read_method(name)["method"].values()
+    return {str(value) for _, key, value in leaves(outermost["drafter"]) if key in ("model", "models")}
+
+
 def words(name: str, field: str) -> set[str]:
     """What stands in the fields of one name anywhere in a method file, as words."""
     return {str(value) for _, key, value in leaves(read_method(name)["method"]) if key == field}

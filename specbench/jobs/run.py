@@ -81,7 +81,8 @@ def measure_into(folder: RunFolder, pairs: Sequence[Pair], description: dict[str
 
 def conclude(done: Outcome, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or what its exit code says."""
-    run_output.print_run([cell.row() for cell in done.cells], output.style, screen(), done.command)
+    rows, by_category = [c.row() for c in done.cells], [row for c in done.cells for row in c.category_rows()]
+    run_output.print_run(rows, output.style, screen(), done.command, by_category)
     say_where(done, output)
     raise_for_status(done.cells)
 

@@ -15,6 +15,7 @@ from specbench.backends.base import Backend, networks_of
 from specbench.backends.choose import backend_for
 from specbench.data.prompts import PromptSet
 from specbench.data.sampling import digest
+from specbench.decoding.method_files import drafts_with
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.grid import AUTO
@@ -88,7 +89,8 @@ class Prepared:
     def resolved(self, spec: RunSpec, costs: Costs | None) -> dict[str, Any]:
         """What the names of a spec stood for, as columns of its row."""
         own = json.dumps(asdict(costs)) if costs and spec.schedule == AUTO else None
-        return {**self.prompts[spec].row(), **resolved_pair(self.backend), COSTS: own}
+        drafted_by = ", ".join(sorted(drafts_with(spec.method)))
+        return {**self.prompts[spec].row(), "drafted_by": drafted_by, **resolved_pair(self.backend), COSTS: own}
 
 
 @dataclass(frozen=True)

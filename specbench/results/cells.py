@@ -10,13 +10,16 @@ from typing import Any, Literal
 
 from specbench.results import noise
 from specbench.results.batches import decodes, pooled
+from specbench.results.categories import numbers_by_category
 from specbench.results.losslessness import Losslessness
 from specbench.results.numbers import NUMBERS, numbers
+from specbench.results.outputs import output_columns
 from specbench.results.samples import Sample
 from specbench.spec import SCHEMA_VERSION, RunSpec, acceptance_of
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
 MEASURED = ("ok", "partial")  # the statuses that come with numbers
+NAMES = ("target", "draft", "method", "k", "schedule", "dataset", "temperature", "batch")  # of a line by category
 UNFINISHED = ("partial", "skipped")  # the statuses that a resumed run goes on with; the others are final
 
 
@@ -46,10 +49,17 @@ class Cell:
             row |= self.lossless.row()
         if self.samples and self.status in MEASURED:
             row |= numbers(self.samples, self.spec.k if self.spec.schedule == "constant" else None, self.spec.batch)
+            row |= output_columns(self.samples, self.spec.max_new_tokens)
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
             if self.spec.acceptance is not None:
                 row["law_distance"] = None  # the synthetic acceptance follows no model's distribution
         return row
+
+    def category_rows(self) -> list[dict[str, Any]]:
+        """The lines of categories.csv; none where all prompts are of one category, or the cell has no numbers."""
+        found = numbers_by_category(self.samples, self.spec.max_new_tokens) if self.status in MEASURED else []
+        named = {name: getattr(self.spec, name) for name in NAMES}
+        return [{"schema_version": SCHEMA_VERSION, "cell": self.spec.key, **named, **numbers} for numbers in found]
 
     def sample_rows(self) -> list[dict[str, Any]]:
         """The lines of samples.csv. Outliers are marked, never dropped."""

@@ -21,7 +21,7 @@ from specbench.redact import redact
 from specbench.results import journal
 from specbench.results.cells import Cell
 from specbench.results.journal_lines import begin_line, end_line, turn_line
-from specbench.results.reading import DESCRIPTION, RESULTS, SAMPLES, read_run
+from specbench.results.reading import CATEGORIES, DESCRIPTION, RESULTS, SAMPLES, read_run
 from specbench.results.samples import Sample
 from specbench.results.writing import LONGEST, replace_text, replacing, write_csv
 from specbench.spec import RunSpec
@@ -52,6 +52,7 @@ class RunFolder:
         self._begun: set[RunSpec] = set()
         self._rows: dict[RunSpec, dict[str, Any]] = {}
         self._samples: dict[RunSpec, list[dict[str, Any]]] = {}
+        self._categories: dict[RunSpec, list[dict[str, Any]]] = {}
         self._rounds: dict[RunSpec, list[dict[str, Any]]] = {}
         self._rendered = True
 
@@ -100,6 +101,7 @@ class RunFolder:
 
     def _keep(self, cell: Cell) -> None:
         self._rows[cell.spec], self._samples[cell.spec] = cell.row(), cell.sample_rows()
+        self._categories[cell.spec] = cell.category_rows()
         self._rounds[cell.spec] = [
             {"cell": cell.spec.key, **r, "prompt": clean(s.prompt, LONGEST)}
             for s in cell.samples
@@ -112,11 +114,13 @@ class RunFolder:
             self._journal.append(line)
 
     def render(self) -> None:
-        """Write results.csv, samples.csv and rounds.parquet anew from every cell that has ended."""
+        """Write the tables anew from every cell that has ended; one by category where there are several."""
         with writing_to(self.path):
             write_csv(self.path / RESULTS, list(self._rows.values()))
-            write_csv(self.path / SAMPLES, [row for rows in self._samples.values() for row in rows])
-            write_rounds(self.path / "rounds.parquet", [row for rows in self._rounds.values() for row in rows])
+            write_csv(self.path / SAMPLES, joined(self._samples))
+            if by_category := joined(self._categories):
+                write_csv(self.path / CATEGORIES, by_category)
+            write_rounds(self.path / "rounds.parquet", joined(self._rounds))
         self._rendered = True
 
     def close(self) -> None:
@@ -129,6 +133,11 @@ class RunFolder:
             self._lock.release()
             if self._made_here and not self._begun:
                 shutil.rmtree(self.path, ignore_errors=True)
+
+
+def joined(rows: Mapping[RunSpec, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The rows of all cells."""
+    return [row for some in rows.values() for row in some]
 
 
 def make_folder(parent: Path, name: str) -> Path:

@@ -12,6 +12,7 @@ from specbench.results import noise, statistics
 from specbench.results.batches import pooled
 from specbench.results.costs import break_even, cost_columns, rows_idle, timing
 from specbench.results.nests import draft_costs, inner_levels, level_columns, relayed, steady
+from specbench.results.outputs import OUTPUTS
 from specbench.results.samples import (  # fmt: skip
     Sample,
     alpha_of,
@@ -35,7 +36,7 @@ NUMBERS = (
     "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
     "draft_hit_rate", "law_distance", "tokens",
     "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average",
-    "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
+    *OUTPUTS, "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
 )  # fmt: skip
 
 

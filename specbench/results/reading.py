@@ -20,7 +20,7 @@ from specbench.results.writing import read_csv
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import clean, first_line
 
-DESCRIPTION, RESULTS, SAMPLES = "run.json", "results.csv", "samples.csv"
+DESCRIPTION, RESULTS, SAMPLES, CATEGORIES = "run.json", "results.csv", "samples.csv", "categories.csv"
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)  # what a wrong line raises
 
 

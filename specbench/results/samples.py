@@ -13,6 +13,7 @@ from specbench import metrics
 from specbench.metrics import Trace
 from specbench.results import statistics
 from specbench.results.nests import round_row
+from specbench.results.repetition import loop_of, repeated_ngrams
 from specbench.wording import grouped
 
 ALONE = (1, 1)  # the conversation of a prompt without later turns
@@ -81,6 +82,8 @@ class Sample:
             "draft_seconds": self.method.spans.get("draft", 0.0),
             "verify_seconds": self.method.spans.get("verify", 0.0),
             "alpha": counts.alpha,
+            **text_columns(self.method.tokens),
+            **{f"baseline_{name}": value for name, value in text_columns(self.baseline.tokens).items()},
         }
 
     def round_rows(self) -> list[dict[str, Any]]:
@@ -93,6 +96,13 @@ class Sample:
 def digest(tokens: Sequence[int]) -> str:
     """Sixteen hex digits of an output, equal for equal outputs, so that no generated text stands in a table."""
     return hashlib.sha256(" ".join(map(str, tokens)).encode()).hexdigest()[:16]
+
+
+def text_columns(tokens: tuple[int, ...]) -> dict[str, Any]:
+    """How far an output repeats itself, and where its loop begins and how long a cycle of it is."""
+    loop = loop_of(tokens)
+    start, cycle = (loop.start, loop.cycle) if loop else (None, None)
+    return {"repeated_4grams": repeated_ngrams(tokens), "loop_start": start, "cycle": cycle}
 
 
 def seconds_per_token(trace: Trace) -> float:

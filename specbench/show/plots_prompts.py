@@ -1,4 +1,4 @@
-"""Figures of prompts and of whole cells: speedup by category, prompt by prompt in time, and intervals side by side.
+"""Figures of prompts and of whole cells: prompt by prompt in time, and intervals side by side.
 
 Knows samples, rows and intervals; must not know how a figure is written.
 """
@@ -32,13 +32,6 @@ from specbench.wording import Row, clean
 
 MOST = 60  # lines of one figure
 FLAGS = (("", BLUE, "o", "usual"), ("mild", YELLOW, "^", "mild outlier"), ("severe", ORANGE, "X", "severe outlier"))
-BY_CATEGORY = Sheet(
-    "by-category",
-    "Speedup by category",
-    "Ratio of totals over the prompts of a category, with its 95 % interval where it has several prompts.",
-    "speedup over the baseline",
-    "",
-)
 OVER_TIME = Sheet(
     "over-time",
     "Speedup of every prompt, in time",
@@ -56,24 +49,6 @@ INTERVALS = Sheet(
     "",
     width=WIDTH * 1.25,
 )
-
-
-def by_category(parts: Sequence[tuple[str, Interval, int]]) -> Picture | None:
-    """Speedups of the categories of one cell, given as (category, speedup, prompts); None for a single one."""
-    parts = [part for part in parts if math.isfinite(part[1].value)][:MOST]
-    if len(parts) < 2:
-        return None
-    with replace(BY_CATEGORY, height=1.2 + 0.36 * len(parts)).drawing() as (picture, axes):
-        value = [interval.value for _, interval, _ in parts]
-        bars = errors(value, [p[1].low for p in parts], [p[1].high for p in parts])
-        drawn = axes.barh(range(len(parts)), value, 0.66, xerr=bars, color="#9cc3dd", ecolor=INK, capsize=3)
-        for bar, (name, interval, prompts) in zip(drawn, parts, strict=True):
-            picture.tip(bar, f"{name}: {interval_tip(interval)}, {prompts} prompts")
-        axes.set_yticks(range(len(parts)), [f"{short(name)} ({n})" for name, _, n in parts])
-        axes.axvline(1, color=INK, linewidth=1)
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-    return picture
 
 
 def interval_tip(interval: Interval) -> str:

@@ -20,6 +20,14 @@ from specbench.show.report_calibration import COLUMNS
 from specbench.wording import Row, clean, text_in
 
 LONGEST = 2000  # characters of one text on the page
+CATEGORIES = (
+    ("prompts", "prompts"), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
+    ("mean of prompts (geometric)", "speedup_geomean"), ("tokens / round", "tokens_per_round"),
+    ("95 % interval", "tokens_per_round_interval"), ("mean of prompts", "tokens_per_round_mean"),
+    ("alpha", "alpha"), ("95 % interval", "alpha_interval"), ("mean of prompts", "alpha_mean"), ("c", "c"),
+    ("mean of prompts", "c_mean"), ("v", "v"), ("mean of prompts", "v_mean"),
+)  # fmt: skip
+CATEGORY_LABELS = ("category", *(label for label, _ in CATEGORIES))
 NUMBER = Markup('<data value="{0}" title="{0}" data-column="{1}" data-cell="{2}">{3}</data>')
 
 
@@ -70,6 +78,17 @@ def batch_cells(row: Row) -> list[str | Markup]:
 def level_cells(rows: Sequence[Row], names: Sequence[str]) -> list[list[str | Markup]]:
     """The table of levels of the nests among some cells, whose names are given."""
     return levels_table.level_lines(rows, names, measured)
+
+
+def category_cells(row: Row) -> list[str | Markup]:
+    """A line by category: pooled values with their intervals, and the means of prompts."""
+    place = f"{text_in(row, 'cell')}/{text_in(row, 'category')}"
+    found: list[str | Markup] = [text_in(row, "category")]
+    for _, column in CATEGORIES:
+        names = [f"{column[:-9]}_{bound}" for bound in ("low", "high")] if column.endswith("_interval") else [column]
+        shown = [data_element(row.get(name), cell_text(row, name), name, place) for name in names]
+        found.append(Markup(" – ").join(shown) if cell_text(row, column) != NOTHING else NOTHING)
+    return found
 
 
 def data_element(value: Any, text: str, column: str, cell: str) -> Markup:

@@ -66,6 +66,8 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "steps_of": steps_of,
     "level_labels": list(map(unbroken, levels_table.HEADER)),
     "level_lines": lambda rows: report_cells.level_cells(rows, [report_questions.label(row, rows) for row in rows]),
+    "category_labels": report_cells.CATEGORY_LABELS,
+    "category_line": report_cells.category_cells,
     "measured": report_cells.measured,
     "interval": report_cells.interval,
     "exact": report_cells.exact,

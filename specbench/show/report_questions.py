@@ -6,13 +6,12 @@ Knows cells, verdicts and figures; must not know HTML. The cells of a question d
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import QUESTION, Recommendation, recommend
 from specbench.results.cells import MEASURED, Cell
-from specbench.results.samples import speedup_of
-from specbench.show import plots_prompts, plots_round, plots_sweep, plots_why
+from specbench.show import plots_category, plots_prompts, plots_round, plots_sweep, plots_why
+from specbench.show.category_table import several
 from specbench.show.cell_text import lookahead, short_dataset
 from specbench.show.grouping import LOOKAHEAD
 from specbench.show.headings import SETTINGS, caveats, shared_settings
@@ -25,7 +24,8 @@ from specbench.wording import Row, grouped, text_in
 class Question:
     """The cells that answer one question, what they say, and their figures.
 
-    The waterfall and the figures of prompts are of `best`, the cell that the verdict names.
+    The waterfall and the figures of prompts are of `best`, the cell that the verdict names. `categories` are the lines
+    by category of every cell that has several, by the cell's name.
     """
 
     heading: str
@@ -34,6 +34,7 @@ class Question:
     rows: Sequence[Row]
     best: Row | None
     pictures: Sequence[Picture]
+    categories: Sequence[tuple[str, Sequence[Row]]]
 
 
 def questions(cells: Sequence[Cell], rows: Sequence[Row], command: str) -> list[Question]:
@@ -62,6 +63,7 @@ def question(
         rows=rows,
         best=best[1] if best else None,
         pictures=list(pictures(cells, rows, best)),
+        categories=by_category(cells, rows),
     )
 
 
@@ -92,7 +94,7 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
         cell, row = best
         found += [
             plots_why.waterfall(row),
-            plots_prompts.by_category(categories(cell)),
+            plots_category.by_category(fastest_of_methods(cells, rows)),
             plots_prompts.over_time(cell.sample_rows()),
         ]
     yield from (picture for picture in found if picture is not None)
@@ -104,10 +106,21 @@ def tested(cells: Sequence[Cell]) -> list[int]:
     return [sum(count >= i for count in counts) for i in range(1, max(counts, default=0) + 1)]
 
 
-def categories(cell: Cell) -> list[tuple[str, Any, int]]:
-    """(category, speedup, prompts) of each category of a cell."""
-    groups = grouped(cell.samples, lambda sample: sample.category)
-    return [(group[0].category, speedup_of(group), len({sample.prompt for sample in group})) for group in groups]
+def by_category(cells: Sequence[Cell], rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:
+    """The cells with several categories: what distinguishes each among them, and its lines by category.
+
+    A category with one prompt has no line.
+    """
+    found = [(label(row, rows), several(cell.category_rows())) for cell, row in zip(cells, rows, strict=True)]
+    return [(name, lines) for name, lines in found if lines]
+
+
+def fastest_of_methods(cells: Sequence[Cell], rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
+    """The lines by category of the fastest cell of every method, the fastest method first."""
+    measured = [pair for pair in zip(cells, rows, strict=True) if math.isfinite(float_in(pair[1], "speedup"))]
+    ordered = sorted(measured, key=lambda pair: -float_in(pair[1], "speedup"))
+    best = [group[0] for group in grouped(ordered, lambda pair: text_in(pair[1], "method"))]
+    return {label(row, rows): cell.category_rows() for cell, row in best}
 
 
 def setting(row: Row, name: str) -> str:

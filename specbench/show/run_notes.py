@@ -1,4 +1,4 @@
-"""What a reader must know besides the numbers of a run: failures, few prompts, a busy machine, costly verification.
+"""What a reader must know besides the numbers of a run: failures, text in circles, few prompts, a busy machine.
 
 Knows rows of results.csv; must not know how they are printed.
 """
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from specbench.judge.advice import costly_verification, losing
 from specbench.judge.candidates import distance_of
+from specbench.judge.misleading import circles, rejected_drafts
 from specbench.results.noise import Diagnostics, warnings
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.show.cell_text import is_absent, lookahead
@@ -19,7 +20,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
     found = [f"{r['dataset']}, K {lookahead(r)}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
     found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
-    found += [note for row in rows for note in notes_on(row)]
+    found += [*circles(rows), *(note for row in rows for note in notes_on(row))]
     return list(dict.fromkeys(found))
 
 
@@ -28,7 +29,7 @@ def notes_on(row: Row) -> list[str]:
     of_dataset = [*form(row), *machine(row), *stopping(row), *few_prompts(row), *shared_time(row)]
     lossy = [f"{row['dataset']}, {row['method']}: {distance_of(row)}"] if row.get("lossless") == "lossy" else []
     found = [*(f"{row['dataset']}: {line}" for line in of_dataset), *lossy, *costly_verification(row), *losing(row)]
-    return [*found, *(f"{row['dataset']}: {line}" for line in near_ties(row))]
+    return [*found, *rejected_drafts(row), *(f"{row['dataset']}: {line}" for line in near_ties(row))]
 
 
 def form(row: Row) -> list[str]:

@@ -17,12 +17,14 @@ from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.writing import json_rows, write_rows
 from specbench.show.batch_table import batch_table
+from specbench.show.category_table import category_table, method_tables
 from specbench.show.cell_text import lookahead, method_name, one_line
 from specbench.show.fitting import draw, sentence
 from specbench.show.grouping import FEW, arranged, by_batch
 from specbench.show.headings import name_among
 from specbench.show.levels_table import levels_table
-from specbench.show.methods_table import methods_table
+from specbench.show.methods_table import fastest, methods_table
+from specbench.show.number_table import NumberTable
 from specbench.show.records import Format
 from specbench.show.run_notes import notes
 from specbench.show.run_table import run_markdown, run_table
@@ -34,20 +36,22 @@ from specbench.wording import Row, literal
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
-def print_run(rows: Sequence[Row], style: str, console: Console, command: str = "") -> None:
-    """Print the rows on the console of stdout; `command` made the run."""
+def print_run(
+    rows: Sequence[Row], style: str, console: Console, command: str = "", categories: Sequence[Row] = ()
+) -> None:
+    """Print the rows on the console of stdout, those by category in tables alone; `command` made the run."""
     if style == "table":
-        draw(console, run_tables(rows))
+        draw(console, run_tables(rows, categories))
         for line in remarks(rows, command):
             sentence(console, line)
     else:
-        console.file.write(rendered(rows, style, command))
+        console.file.write(rendered(rows, style, command, categories))
 
 
-def run_tables(rows: Sequence[Row]) -> Group:
+def run_tables(rows: Sequence[Row], categories: Sequence[Row] = ()) -> Group:
     """Cells that differ in their lookahead alone as a sweep, many that differ in their method alone as the lines of
     one table, the others side by side, a few at a time."""
-    return Group(*_tables(rows))
+    return Group(*_tables(rows), *(table.drawn() for table in category_tables(rows, categories)))
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -78,6 +82,16 @@ def _reasons(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Group]:
         yield table.drawn()
 
 
+def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[NumberTable]:
+    """By category: the best lookahead of every sweep, all methods of a list, and cells that stand alone."""
+    found = arranged(rows)
+    for group in found.methods:
+        yield from method_tables(group, [method_name(row) for row in group], categories)
+    best = [group[place] for group in found.sweeps if (place := fastest(group)) is not None]
+    if table := category_table([*best, *found.alone], categories):
+        yield table
+
+
 def remarks(rows: Sequence[Row], command: str = "") -> list[str]:
     """What stands below the tables: notes, and the answer for every data set. `command` made the run."""
     lines = [*notes(rows), *(line for answer in answers(rows, command) for line in sentences(answer))]
@@ -88,7 +102,7 @@ def answers(rows: Sequence[Row], command: str) -> list[Recommendation]:
     return recommend(with_command(rows, command))
 
 
-def rendered(rows: Sequence[Row], style: str, command: str = "") -> str:
+def rendered(rows: Sequence[Row], style: str, command: str = "", categories: Sequence[Row] = ()) -> str:
     """The rows as csv, json, jsonl or md; `command` made the run."""
     if style == "csv":
         buffer = io.StringIO()
@@ -98,10 +112,10 @@ def rendered(rows: Sequence[Row], style: str, command: str = "") -> str:
         return json.dumps(json_rows(rows), indent=2) + "\n"
     if style == "jsonl":
         return "".join(json.dumps(row) + "\n" for row in json_rows(rows))
-    return markdown(rows, command)
+    return markdown(rows, command, categories)
 
 
-def markdown(rows: Sequence[Row], command: str = "") -> str:
+def markdown(rows: Sequence[Row], command: str = "", categories: Sequence[Row] = ()) -> str:
     """The tables as Markdown, and their notes and answers as a list."""
     found = arranged(rows)
     levels = levels_table(rows, [name_among(row, rows) for row in rows])
@@ -110,6 +124,7 @@ def markdown(rows: Sequence[Row], command: str = "") -> str:
     parts += [run_markdown(found.alone)] if found.alone else []
     parts += [levels.markdown()] if levels else []
     parts += [batch_table(group).markdown() for group in by_batch(rows)]
+    parts += [table.markdown() for table in category_tables(rows, categories)]
     listed = "".join(f"- {literal(one_line(note))}\n" for note in notes(rows))
     listed += "".join("- " + "\n  - ".join(markdown_sentences(answer)) + "\n" for answer in answers(rows, command))
     return "\n".join([*parts, listed] if listed else parts)

@@ -10,8 +10,7 @@ import matplotlib
 import pytest
 from matplotlib.patches import Rectangle
 
-from specbench.results.statistics import Interval
-from specbench.show import plots, plots_prompts, plots_round, plots_svg, plots_sweep, plots_why
+from specbench.show import plots, plots_category, plots_prompts, plots_round, plots_svg, plots_sweep, plots_why
 from specbench.show.plots import Picture
 from tests.support.simulated_sweeps import sweep
 
@@ -110,12 +109,42 @@ def test_the_bars_of_the_waterfall_lead_from_the_formula_to_the_measurement() ->
     assert levels[-2] == pytest.approx(row["speedup"])
 
 
-def test_categories_need_two_and_keep_their_values() -> None:
-    parts = [("easy", Interval(1.5, 1.4, 1.6), 7), ("hard", Interval(0.9, math.nan, math.nan), 1)]
-    found = [bar for bar in bars(drawn(plots_prompts.by_category(parts))) if isinstance(bar, Rectangle)]
-    assert [bar.get_width() for bar in found] == [1.5, 0.9]
-    assert plots_prompts.by_category(parts[:1]) is None
-    assert plots_prompts.by_category([parts[0], ("none", Interval(math.nan, math.nan, math.nan), 1)]) is None
+def kind(name: str, speedup: float = 1.5, prompts: int = 7) -> dict[str, Any]:
+    """A line by category; one prompt has no interval."""
+    low, high = (speedup - 0.1, speedup + 0.2) if prompts > 1 else (math.nan, math.nan)
+    found = {"category": name, "prompts": prompts, "draws": prompts, "speedup": speedup}
+    return {**found, "speedup_low": low, "speedup_high": high}
+
+
+def test_categories_stand_with_the_values_and_intervals_of_every_method() -> None:
+    lines = {"chain": [kind("easy"), kind("hard", 0.9, 5)], "block": [kind("hard", 0.95), kind("easy", 1.6)]}
+    picture = drawn(plots_category.by_category(lines))
+    (axes,) = picture.figure.axes
+    segments = [s for c in axes.containers for s in c.lines[2][0].get_segments()]
+    assert sorted((a[0], b[0]) for a, b in segments) == [(0.8, 1.1), (0.85, 1.15), (1.4, 1.7), (1.5, 1.8)]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["easy (7)", "hard (7)"]
+    assert "easy, chain: 1.500× [1.400, 1.700], 7 prompts" in picture.tips.values()
+    assert len(picture.tips) == 4
+
+
+def test_nothing_is_drawn_of_a_category_with_one_prompt() -> None:
+    lines = {"chain": [kind("easy"), kind("single", 9.0, 1), kind("hard", 0.9)]}
+    picture = drawn(plots_category.by_category(lines))
+    assert len(picture.tips) == 2
+    assert not [tip for tip in picture.tips.values() if "single" in tip]
+    assert plots_category.by_category({"chain": [kind("easy"), kind("single", 1.2, 1)]}) is None
+
+
+def test_categories_without_times_give_no_figure() -> None:
+    assert plots_category.by_category({}) is None
+    blank = {"speedup": None, "speedup_low": None, "speedup_high": None}
+    assert plots_category.by_category({"chain": [{**kind(name), **blank} for name in "ab"]}) is None
+
+
+def test_an_interval_over_few_prompts_does_not_make_the_others_unreadable() -> None:
+    wide = {**kind("few", 1.5, 2), "speedup_low": 0.01, "speedup_high": 300.0}
+    (axes,) = drawn(plots_category.by_category({"chain": [kind("easy"), kind("hard", 0.9), wide]})).figure.axes
+    assert axes.get_xlim()[1] < 2
 
 
 def test_outliers_are_marked_and_kept() -> None:
@@ -180,7 +209,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     found = [
         plots_sweep.speedup_against_k(plots_sweep.by_method(rows)),
         plots_prompts.over_time(samples),
-        plots_prompts.by_category([(HOSTILE, Interval(1.0, 0.9, 1.1), 3)] * 2),
+        plots_category.by_category({HOSTILE: [kind(HOSTILE), kind("other")], "chain": [kind("other")]}),
         plots_prompts.intervals([(run, HOSTILE, ROWS[0]) for run in (HOSTILE, "other")]),
         plots_why.waterfall(rows[0]),
     ]

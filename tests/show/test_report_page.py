@@ -105,10 +105,24 @@ def page(run: Path) -> Page:
 
 def test_every_number_is_the_one_of_the_csv(run: Path, page: Page) -> None:
     rows = {row["cell"]: row for row in table(run / "results.csv")}
+    rows |= {f"{row['cell']}/{row['category']}": row for row in table(run / "categories.csv")}
     assert page.numbers
     for number in page.numbers:
         assert number["value"] == rows[number["data-cell"]][number["data-column"]], number
         assert number["value"] == number["title"]
+
+
+def test_every_category_with_several_prompts_has_its_line(run: Path, page: Page) -> None:
+    found = {number["data-cell"] for number in page.numbers if "/" in number["data-cell"]}
+    assert found == {f"{row['cell']}/{row['category']}" for row in table(run / "categories.csv")}
+    shown = [number["data-column"] for number in page.numbers if number["data-cell"] == min(found)]
+    assert {"prompts", "speedup", "speedup_low", "tokens_per_round", "alpha", "alpha_mean", "c", "v"} <= set(shown)
+
+
+def test_a_category_with_one_prompt_has_none(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path, sweep("code", prompts=4, ks=(2,))))
+    assert {number["data-cell"].split("/")[1] for number in page.numbers if "/" in number["data-cell"]} == {"parsing"}
+    assert "Speedup by category" not in page.text
 
 
 def test_what_is_shown_is_the_number_rounded(page: Page) -> None:

@@ -64,6 +64,18 @@ def of_batches() -> list[Row]:
     return [cell(*PAIR, batch=batch, k=k).row() for k in (2, 4) for batch in (1, 4, 16)]
 
 
+def by_category() -> None:
+    """Seven categories with long names: of five methods, and of a cell with a long name."""
+    kinds = [
+        f"{name} in several turns" for name in ("writing", "roleplay", "maths", "code", "extraction", "stem", "qa")
+    ]
+    some = [sample(f"p{n}", (4, n % 4), category=kinds[n % 7]) for n in range(14)]
+    methods = ("chain", "block", "token-match", "prompt-lookup", "suffix-lookup")
+    cells = [*(cell(*some, method=name, **LLAMAS) for name in methods), cell(*some, dataset=LONG)]
+    for table in run_output.category_tables([c.row() for c in cells], [r for c in cells for r in c.category_rows()]):
+        draw(screen(), table.drawn())
+
+
 def compared() -> None:
     """Names of many words, a long metric, a reason."""
     cells = [f"{data} prompt-lookup K{k} · temperature 0.7" for data in ("code", "articles") for k in (1, 4)]
@@ -94,7 +106,10 @@ def of_a_run() -> None:
 ROWS: dict[str, Callable[[], list[Row]]] = {
     "run": of_run, "run, one cell": of_one_cell, "sweep-k": of_sweep_k, "sweep": of_methods, "batches": of_batches,
 }  # fmt: skip
-OTHERS = {"compare": compared, "calibrate": calibrated, "skip-layers": searched, "predict from a run": of_a_run}
+OTHERS: dict[str, Callable[[], None]] = {
+    "by category": by_category, "compare": compared, "calibrate": calibrated, "skip-layers": searched,
+    "predict from a run": of_a_run,
+}  # fmt: skip
 COMMANDS = {
     "methods": ("methods",),
     "models list": ("models", "list"),

@@ -1,0 +1,94 @@
+"""The numbers of a cell by the category of its prompts: the rows of categories.csv.
+
+Knows samples; must not know files or tables. The columns have the names and the definitions of results.csv, over the
+prompts of a category alone; `<name>_mean` is the mean of the prompts' own values, in which every prompt counts alike.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from specbench import metrics
+from specbench.results import statistics
+from specbench.results.costs import timing
+from specbench.results.numbers import acceptance_columns, speedup_columns
+from specbench.results.outputs import output_columns
+from specbench.results.samples import Sample, by_prompt
+from specbench.theory.costs import measured_costs
+from specbench.wording import grouped
+
+TIMED = ("c", "v", "overhead", "baseline_tokens_per_second", "tokens_per_second", "c_mean", "v_mean", "speedup",
+         "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end")  # fmt: skip
+
+
+def numbers_by_category(samples: Sequence[Sample], longest: int) -> list[dict[str, Any]]:
+    """One row per category, in alphabetical order; none where all prompts are of one.
+
+    `longest` is the number of new tokens that ends an output. Prompts decoded together share their time whatever their
+    categories are: what is made of seconds is then blank.
+    """
+    groups = sorted(grouped(samples, lambda one: one.category), key=lambda group: group[0].category)
+    if len(groups) < 2:
+        return []
+    blank = dict.fromkeys(TIMED) if any(one.cluster for one in samples) else {}
+    return [{**category_numbers(group), **output_columns(group, longest), **blank} for group in groups]
+
+
+def category_numbers(samples: Sequence[Sample]) -> dict[str, Any]:
+    """The numbers of the prompts of one category: ratios of totals with intervals, means of prompts, and counts."""
+    counts = metrics.acceptance([r for s in samples for r in s.method.rounds])
+    return {
+        "category": samples[0].category,
+        "prompts": len({s.prompt for s in samples}),
+        "draws": len(by_prompt(samples)),
+        **acceptance_columns(samples, counts),
+        **tokens_per_round_bounds(samples),
+        **costs(samples),
+        **speedup_columns(samples),
+        **means(samples),
+        "rounds": counts.rounds,
+        "drafted": counts.drafted,
+        "tested": counts.tested,
+        "accepted": counts.accepted,
+        "tokens": counts.emitted,
+    }
+
+
+def tokens_per_round_bounds(samples: Sequence[Sample]) -> dict[str, float]:
+    """The interval of tokens per round over prompts."""
+    groups = [[s.method for s in group] for group in by_prompt(samples)]
+    emitted = [sum(len(trace.tokens) for trace in group) for group in groups]
+    found = statistics.ratio_of_totals(emitted, [sum(len(trace.rounds) for trace in group) for group in groups])
+    return {"tokens_per_round_low": found.low, "tokens_per_round_high": found.high}
+
+
+def costs(samples: Sequence[Sample]) -> dict[str, float]:
+    """c, v and overhead in baseline steps of these very prompts, and the speeds of both arms."""
+    baseline, method = timing([s.baseline for s in samples]), timing([s.method for s in samples])
+    found = measured_costs(baseline, method)
+    return {
+        "c": found.c,
+        "v": found.v,
+        "overhead": found.overhead,
+        "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
+        "tokens_per_second": metrics.ratio(method.tokens, method.seconds),
+    }
+
+
+def means(samples: Sequence[Sample]) -> dict[str, float]:
+    """The mean over prompts of each prompt's own value, its repetitions together; prompts without one are left out."""
+    own = [own_numbers(group) for group in grouped(samples, lambda one: one.prompt)]
+    return {f"{name}_mean": mean([numbers[name] for numbers in own]) for name in own[0]}
+
+
+def own_numbers(samples: Sequence[Sample]) -> dict[str, float]:
+    """α, tokens per round, c and v of one prompt."""
+    counts = metrics.acceptance([r for s in samples for r in s.method.rounds])
+    found = measured_costs(timing([s.baseline for s in samples]), timing([s.method for s in samples]))
+    return {"alpha": counts.alpha, "tokens_per_round": counts.tokens_per_round, "c": found.c, "v": found.v}
+
+
+def mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return fmean(finite) if finite else math.nan

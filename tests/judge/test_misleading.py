@@ -1,0 +1,105 @@
+"""Notes on text in circles and on drafts that are never accepted: said where it matters, silent elsewhere."""
+
+from typing import Any
+
+import pytest
+
+from specbench.judge.misleading import circles, rejected_drafts
+from specbench.show.run_notes import notes
+from tests.support.measured import baseline_trace, cell, method_trace, one_round, sample
+
+Row = dict[str, Any]
+LOOP: Row = {"prompts": 3, "prompts_looping": 2, "looping_share": 0.5, "longest_cycle": 12, "repeated_4grams": 0.6}
+LOOP |= {"alpha": 0.59, "alpha_outside_loops": 0.21, "dataset": "humaneval", "method": "prompt-lookup", "k": 4}
+NONE: Row = {"alpha": 0.01, "rounds": 200, "draft_hit_rate": 1.0, "tokens_per_round": 1.02, "drafted_by": "draft"}
+NONE |= {"dataset": "code", "method": "chain", "k": 4, "dtype_resolved": "bfloat16", "acceptance_mode": "real"}
+NONE |= {"draft_dtype_resolved": "bfloat16"}
+
+
+# --- text in circles --------------------------------------------------------------------------------------------------
+
+
+def test_a_loop_is_told_with_alpha_outside_of_it() -> None:
+    (line,) = circles([LOOP])
+    assert line.startswith(
+        "humaneval, prompt-lookup, K 4: 2 of 3 outputs end in a loop (50% of all tokens, cycles up to 12"
+    )
+    assert "alpha is 0.590, outside the loops 0.210" in line
+
+
+def test_one_line_is_said_of_a_question_about_the_cell_that_gains_most() -> None:
+    mild = {**LOOP, "method": "chain", "alpha": 0.6, "alpha_outside_loops": 0.55}
+    (line,) = circles([mild, LOOP, mild])
+    assert "prompt-lookup" in line
+    assert len(circles([mild, {**LOOP, "dataset": "xsum"}])) == 2
+
+
+@pytest.mark.parametrize(("share", "repeated", "said"), [(0.09, 0.4, 0), (0.1, 0.0, 1), (0.0, 0.5, 1), (None, None, 0)])
+def test_it_is_said_from_a_tenth_of_the_tokens_or_half_of_the_4_grams(share: Any, repeated: Any, said: int) -> None:
+    assert len(circles([{**LOOP, "looping_share": share, "repeated_4grams": repeated}])) == said
+
+
+def test_repetition_without_a_loop_at_the_end_is_no_loop() -> None:
+    (line,) = circles([{**LOOP, "looping_share": 0.0, "prompts_looping": 0}])
+    assert "60% of the 4-grams of an output were in it before" in line
+    assert "end in a loop" not in line
+
+
+def test_the_notes_of_a_run_have_it_and_those_of_a_sound_one_do_not() -> None:
+    looping = sample(method=method_trace([4] * 8, [1, 2] * 20), baseline=baseline_trace([1, 2] * 20))
+    assert [line for line in notes([cell(looping).row()]) if "end in a loop" in line]
+    assert not [line for line in notes([cell(sample()).row()]) if "loop" in line]
+    assert not [line for line in notes([cell(status="oom").row()]) if "loop" in line]
+
+
+# --- drafts that are never accepted -----------------------------------------------------------------------------------
+
+
+def test_a_draft_that_is_never_accepted_is_told_with_likely_causes() -> None:
+    (line,) = rejected_drafts(NONE)
+    assert line.startswith("code, chain, K 4: next to nothing of the draft is accepted (alpha 0.010, 1.02 tokens")
+    assert "another family" in line
+    assert "dtype" not in line
+    assert "float16," not in line
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"alpha": 0.05},
+        {"alpha": None},
+        {"rounds": 63},
+        {"draft_hit_rate": 0.3},
+        {"drafted_by": ""},
+        {"acceptance_mode": "synthetic"},
+    ],
+    ids=lambda row: next(iter(row)),
+)
+def test_it_is_not_said_on_little_nor_of_lookups_nor_of_synthetic_acceptance(row: Row) -> None:
+    assert rejected_drafts({**NONE, **row}) == []
+
+
+def test_dtypes_are_a_cause_where_they_differ_or_overflow() -> None:
+    (line,) = rejected_drafts({**NONE, "draft_dtype_resolved": "float16"})
+    assert "two dtypes (bfloat16 target, float16 draft; --draft-dtype); float16," in line
+
+
+def test_a_template_that_is_not_applied_is_the_first_cause_and_a_way_out_of_circles() -> None:
+    plain = {"chat_template_resolved": "not applied"}
+    assert "Likely causes: no chat template, which" in rejected_drafts({**NONE, **plain})[0]
+    assert "serves it: the chat template, fewer" in circles([{**LOOP, **plain}])[0]
+    assert not [line for line in (*rejected_drafts(NONE), *circles([LOOP])) if "chat template" in line]
+
+
+def test_a_model_that_drafts_for_itself_has_other_causes() -> None:
+    (line,) = rejected_drafts({**NONE, "drafted_by": "target[:25%]", "draft_dtype_resolved": "float16"})
+    assert "too little of the target (target[:25%])" in line
+    assert "family" not in line
+
+
+def test_the_notes_of_a_measured_run_have_it() -> None:
+    rounds = [one_round(0, 0.01) for _ in range(64)]
+    trace = method_trace([0] * 64)
+    poor = sample(method=type(trace)(tuple(range(64)), tuple(rounds), trace.seconds, 0.1, trace.spans))
+    found = cell(poor, resolved={"drafted_by": "draft"})
+    assert [line for line in notes([found.row()]) if "next to nothing of the draft" in line]
