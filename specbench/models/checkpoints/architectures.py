@@ -1,4 +1,5 @@
-"""Which architectures the engine can drive: causal models whose state is a cache of keys and values by position.
+"""Which architectures the engine can drive: causal models whose state is a cache of keys and values by position, or one
+that can be copied and put back.
 
 Knows configurations and model classes; must not know weights. Everything here is decided before a weight is read.
 """
@@ -14,12 +15,24 @@ from specbench.models.network import attention as grouped
 
 # By name, because the list must hold over several releases: a layer class that is not here is refused, known or not.
 ROLLED_BACK_BY_POSITION = {"DynamicLayer", "DynamicSlidingWindowLayer"}
+PUT_BACK = {
+    *("LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"),
+    *("LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer"),
+}
 OTHER_HEAD = re.compile(r"For(?!CausalLM|ConditionalGeneration)[A-Z]")  # LlamaForSequenceClassification
 
 
 def obstacle(config: PreTrainedConfig) -> str | None:
     """Why a checkpoint with this configuration cannot be driven; None if it can."""
-    return _not_causal(config) or _not_by_position(config) or _not_our_inputs(config)
+    if (reason := _not_causal(config)) or recurrent(config):
+        return reason
+    return _not_by_position(config) or _not_our_inputs(config)
+
+
+def recurrent(config: PreTrainedConfig) -> bool:
+    """Whether all that a network remembers is a cache of transformers' own with recurrent states in it."""
+    layers = _cache_layers(config)
+    return any(name.startswith("Linear") for name in layers) and layers <= PUT_BACK | ROLLED_BACK_BY_POSITION
 
 
 def _not_causal(config: PreTrainedConfig) -> str | None:
@@ -64,8 +77,9 @@ def _not_by_position(config: PreTrainedConfig) -> str | None:
     if foreign or network_class(config)._is_stateful:
         kept = f" ({', '.join(sorted(foreign))})" if foreign else ""
         return (
-            f"the state of {config.model_type} cannot be rolled back by position{kept}, so rejected tokens could not "
-            "be taken back; models with full or sliding-window attention work"
+            f"the state of {config.model_type} cannot be rolled back by position{kept}, nor copied as a cache of "
+            "transformers, so rejected tokens could not be taken back; models with full or sliding-window attention "
+            "work, and recurrent ones with such a cache: Mamba, Mamba2, Qwen3-Next, LFM2"
         )
     text = config.get_text_config(decoder=True)
     if "chunked_attention" in (getattr(text, "layer_types", None) or ()) or getattr(text, "attention_chunk_size", None):

@@ -92,7 +92,7 @@ class Causal:
         else:
             fed = self.composer.committed(context, refeed + 1)
             logits = self._forward(self.composer.chain(context, fed))[:, -1:]
-        return self._scores(logits) if raw else self._rows(context, logits)
+        return scores_of(logits, self.width) if raw else self._rows(context, logits)
 
     @torch.no_grad()
     def sample(
@@ -169,11 +169,6 @@ class Causal:
         context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
         return rows
 
-    def _scores(self, logits: Tensor) -> Tensor:
-        """Logits [B, n, V'] as scores [B, n, V]: what the draft does not know comes last."""
-        logits = logits[..., : self.width]
-        return F.pad(logits, (0, self.width - logits.shape[-1]), value=-torch.inf)
-
     def _forward(self, one: Pass, keep: int = 0) -> Tensor:
         """Logits [B, q, V'] of a pass (of its last `keep` tokens where that is not 0)."""
         assert self.cache is not None, "start() comes before any other call"
@@ -195,3 +190,9 @@ class Causal:
 
         inputs = (one.ids, one.positions, one.slots, *(one.mask.values() if names else (one.mask,)))
         return run(*inputs) if keep or self.passes is None else self.passes(run, *inputs)
+
+
+def scores_of(logits: Tensor, width: int) -> Tensor:
+    """Logits [B, n, V'] as scores [B, n, width]: what the draft does not know comes last."""
+    logits = logits[..., :width]
+    return F.pad(logits, (0, width - logits.shape[-1]), value=-torch.inf)

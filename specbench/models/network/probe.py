@@ -1,8 +1,11 @@
-"""A probe of a loaded network: does it answer by position alone, as the engine needs?
+"""A probe of a loaded network: how can tokens be taken back from it, so that its answers are those of the text alone?
 
 Configurations are judged in `architectures`; this catches what no configuration says (a mask that is ignored or read
-in another sense, state outside the cache). It costs four short passes, once per network, before anything is timed.
+in another sense, state outside the cache). It costs a few short passes, once per network, before anything is timed.
 """
+
+import math
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,16 +13,47 @@ from torch import Tensor
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.errors import UnusableModelError
+from specbench.models.execution.compiled import Passes
 from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from specbench.models.network.recurrent import Recurrent
 
 COMMITTED, DRAFTED = 5, 3
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # total variation; 16-bit types below
 LOOSE = 0.1
 
 
+# position: to write again where rejected tokens lie takes them back; snapshot: to put a copy of the state back does,
+# and so does single, for a network that goes on from a state by one token at a time only
+Rollback = Literal["position", "snapshot", "single"]
+
+
+def rollback_of(network: Any, recurrent: bool, width: int, name: str) -> Rollback:
+    """How tokens are taken back from a network; UnusableModelError if its rows after that are not those of the text."""
+    possible: tuple[Rollback, ...] = ("snapshot", "single") if recurrent else ("position",)
+    for rollback in possible:
+        change = distance(model_of(rollback, network, Law(), width))
+        if change <= TOLERANCE.get(network.dtype, LOOSE):
+            return rollback
+    raise UnusableModelError(
+        f"{name}: its distributions change by {change:.2g} (total variation) when drafted tokens are taken "
+        "back: it keeps state that positions do not describe, or that no cache holds; specbench cannot measure it"
+    )
+
+
+def model_of(
+    rollback: Rollback, network: Any, law: Law, width: int, fixed: bool = False, passes: Passes | None = None
+) -> Causal | Recurrent:
+    """A network as a model; `fixed` and `passes` as of `Causal`."""
+    if rollback == "position":
+        return Causal(network, law, width, fixed, passes)
+    return Recurrent(network, law, width, stepwise=rollback == "single")
+
+
 @torch.no_grad()
-def probe(model: Causal, name: str, device: torch.device) -> None:
-    """Raise UnusableModelError unless rows after a rollback equal those of one plain pass over the whole sequence."""
+def distance(model: Causal | Recurrent) -> float:
+    """Total variation between rows after a rollback and those of one plain pass over the whole sequence."""
+    device = model.network.device
     text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=device).unsqueeze(0) % model.config.vocab_size
     context = context_of(text[:, :COMMITTED], DRAFTED)
     model.start(context)
@@ -27,13 +61,9 @@ def probe(model: Causal, name: str, device: torch.device) -> None:
     again = model.probs(context, TokenTree.chain(text[:, COMMITTED:]))
     plain = model.law(model.network(input_ids=text).logits[:, COMMITTED - 1 :], model.width)
     if not plain.isfinite().all():
-        return  # NaN by itself, whatever the cache holds: the loop finds it, and the cell gets it as its status
-    distance = float(((again - plain).abs().sum(-1) / 2).max())
-    if not distance <= TOLERANCE.get(model.network.dtype, LOOSE):
-        raise UnusableModelError(
-            f"{name}: its distributions change by {distance:.2g} (total variation) when drafted tokens are taken "
-            "back: it keeps state that positions do not describe; specbench cannot measure it"
-        )
+        return 0.0  # NaN by itself, whatever the cache holds: the loop finds it, and the cell gets it as its status
+    found = float(((again - plain).abs().sum(-1) / 2).max())
+    return found if math.isfinite(found) else math.inf
 
 
 def context_of(ids: Tensor, drafted: int) -> Context:
