@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from specbench.backends import recurrent
 from specbench.backends.base import Decode
 from specbench.backends.checked import CheckedPair, check_models
-from specbench.backends.roles import Role, depth_of, shipped_source
+from specbench.backends.roles import depth_of, shipped_source
 from specbench.backends.tiers import Tier
+from specbench.backends.weights import read_weights
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin, buffer_length, decode
@@ -25,16 +27,15 @@ from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.rounds import Rounds
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.verifiers.synthetic import synthetic
-from specbench.errors import UnusableModelError, out_of_memory
 from specbench.metrics import Trace
-from specbench.models.checkpoints import loading, precision
+from specbench.models.checkpoints import precision
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import compiled, threads
 from specbench.models.network.causal import Causal
 from specbench.models.network.early_exit import sharing
 from specbench.models.network.law import Law
 from specbench.models.network.layers import with_layers
-from specbench.models.network.probe import probe
+from specbench.models.network.probe import Rollback, model_of
 from specbench.models.scale import growth
 from specbench.settings import group
 from specbench.spec import RunSpec
@@ -53,9 +54,14 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     threads.fit_threads()
     device = precision.resolve_device(specs[0].device)
     name, why = compiled.choose(specs[0].tier, device)
+    forms = {spec: form(spec, None) for spec in specs}
     for spec in specs:
-        synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
-    return Native(check_models(specs, device, name), Tier(name, device), f"tier {name}: {why}")
+        synthetic(forms[spec], spec.acceptance)  # a wrong method file ends it here
+    pair = check_models(specs, device, name)
+    if recurrent.roles(pair):
+        name, why = recurrent.checked(pair, forms)
+        pair = check_models(specs, device, name)
+    return Native(pair, Tier(name, device), f"tier {name}: {why}")
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class Native:
     modules: dict[str, Any] = field(default_factory=dict)
     commits: dict[str, str | None] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
+    rollbacks: dict[str, Rollback] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(init=False)
     _longest: int = 0  # tokens of the longest prompt: what is compiled for it serves all data sets
     _arms: dict[RunSpec, Arm] = field(default_factory=dict)
@@ -129,14 +136,14 @@ class Native:
         """Read the weights of every role."""
         self._longest = longest
         for name, role in self.pair.roles.items():
-            loaded = read_weights(role, self.device)
-            probe(Causal(loaded.model, Law(), self.width), role.checkpoint.name, self.device)
+            loaded, self.rollbacks[name] = read_weights(role, self.width, self.device)
             self.modules[name] = loaded.model
             self.commits[name] = loaded.commit
             self.weights[name] = loaded.weights
-            self.warnings += loaded.warnings
+            self.warnings += (*loaded.warnings, *recurrent.notes(name, self.rollbacks[name]))
         for name, (base, layers) in self.pair.kept.items():
             self.modules[name] = with_layers(self.modules[base], layers)
+            self.rollbacks[name] = self.rollbacks[base]
         self.warnings += tuple(runs_on(self.tokenizer, self.ends()))
 
     def unload(self) -> None:
@@ -163,8 +170,10 @@ class Native:
     def models(self, spec: RunSpec) -> dict[str, Model]:
         fixed, static = self.tier.name != "eager", form(spec, self.costs).drafter.static
         made = {name: self.tier.passes(static) for name in self.modules}
-        every = self.modules.items()
-        models = {name: Causal(network, self.law(spec), self.width, fixed, made[name]) for name, network in every}
+        models = {
+            name: model_of(self.rollbacks[name], network, self.law(spec), self.width, fixed, made[name])
+            for name, network in self.modules.items()
+        }
         return sharing(models, needs(spec.method))
 
     def method(self, spec: RunSpec, clock: Clock | None = None) -> Speculate:
@@ -214,7 +223,7 @@ class Native:
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
         context = begin([list(ids[:start])], len(ids) - start, block, [], self.device)
         context.seq[0, : len(ids)] = torch.tensor(list(ids), device=self.device)
-        model = Causal(self.modules["target"], Law(), self.width)
+        model = model_of(self.rollbacks["target"], self.modules["target"], Law(), self.width)
         known = growth.vocabulary(self.pair.roles["target"].config)  # sunk logits would drown the noise of real ones
         return model.read(context, len(ids) - start, block)[:, :known]
 
@@ -228,15 +237,3 @@ def form(spec: RunSpec, costs: Costs | None) -> Speculate:
 def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
     """The rule that says how many of K tokens a drafter draws."""
     return scheduled(spec.schedule, spec.confidence, costs)
-
-
-def read_weights(role: Role, device: torch.device) -> loading.Loaded:
-    try:
-        return loading.load_model(role.checkpoint, role.dtype, device, how=role.how)
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        raise UnusableModelError(
-            f"{role.checkpoint.name}: its weights do not fit into the memory of {device}; "
-            "choose a smaller --dtype, a smaller model or --device cpu"
-        ) from error

@@ -137,7 +137,7 @@ def natives(spec: RunSpec, tiers: Sequence[str]) -> dict[str, Native]:
         if native is first:
             say(f"loading {spec.target}, {spec.dtype}")
             native.load()
-        native.modules, native.commits = first.modules, first.commits
+        native.modules, native.commits, native.rollbacks = first.modules, first.commits, first.rollbacks
     return found
 
 

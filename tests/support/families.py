@@ -48,3 +48,33 @@ CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
 }
 ARCHITECTURES = tuple(CONFIGS)
 UNLIKE = ("llama", "gpt2", "mistral", "qwen3-moe", "gemma3")  # rotary and learned positions, windows, experts
+
+# Networks with a recurrent state, alone or beside attention.
+
+HYBRID_STATE = {"layer_types": ["linear_attention", "full_attention"]}
+STATE_SPACE = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_n_groups": 1, "mamba_chunk_size": 4}
+DELTA = {f"linear_{name}": size for name, size in (("num_key_heads", 2), ("num_value_heads", 4))}
+DELTA |= {"linear_key_head_dim": 4, "linear_value_head_dim": 4}
+SMALL = {name: size for name, size in PLAIN.items() if name != "max_position_embeddings"}
+SCAN = {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "residual_in_fp32": False}
+MANY_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
+RECURRENT: dict[str, tuple[type, dict[str, Any]]] = {
+    "mamba": (hf.MambaConfig, {**SCAN, "time_step_rank": 2}),
+    "mamba2": (hf.Mamba2Config, {**SCAN, "num_heads": 4, "head_dim": 8, "n_groups": 1, "chunk_size": 4}),
+    "lfm2": (
+        hf.Lfm2Config,
+        {**SMALL, "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention"]},
+    ),
+    "qwen3-next": (
+        hf.Qwen3NextConfig,
+        {**GROUPED, **HYBRID_STATE, **DELTA, **MANY_EXPERTS, "moe_intermediate_size": 8}
+        | {"shared_expert_intermediate_size": 8},
+    ),
+    "falcon-h1": (hf.FalconH1Config, {**SMALL, **STATE_SPACE, "mamba_d_ssm": 32}),
+    "jamba": (
+        hf.JambaConfig,
+        {**SMALL, "num_experts": 4, "mamba_d_state": 4, "mamba_dt_rank": 2, "expert_layer_offset": 1}
+        | {"attn_layer_period": 2, "attn_layer_offset": 1},
+    ),
+    "olmo-hybrid": (hf.OlmoHybridConfig, {**SMALL, **HYBRID_STATE, **DELTA}),
+}

@@ -25,7 +25,7 @@ from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
 from specbench.models.checkpoints.architectures import attention, experts
 from specbench.models.network.law import Law
-from tests.support.families import CONFIGS
+from tests.support.families import CONFIGS, RECURRENT
 from tests.support.sources import enumerate_outcomes
 from tests.support.toys import levels_left
 
@@ -36,10 +36,12 @@ TOLERANCE = 1e-12
 @lru_cache(maxsize=64)
 def network(name: str, vocab: int = 3, seed: int = 0, dtype: torch.dtype = torch.float64) -> Any:
     """A random network whose laws are far from uniform and depend on every token; shared, so nobody may change it."""
-    config, shape = CONFIGS[name]
+    config, shape = {**CONFIGS, **RECURRENT}[name]
     config = config(vocab_size=vocab, bos_token_id=None, eos_token_id=None, pad_token_id=None, **shape)
     how = {"attn_implementation": attention(config), "experts_implementation": experts(config, dtype)}
-    built = hf.AutoModelForCausalLM.from_config(config, **how).to(dtype).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # some biases of recurrent networks are drawn
+        built = hf.AutoModelForCausalLM.from_config(config, **how).to(dtype).eval()
     generator = torch.Generator().manual_seed(1000 * seed + len(name))
     for parameter in built.parameters():
         noise = 0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)

@@ -5,7 +5,7 @@ alone and goes on from what they left of the others. Knows when they have seen a
 """
 
 from collections.abc import Collection, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ TEXT, DRAFTED = (2, 3, 4, 5, 6), 3  # of the check: what is committed, and how m
 REFUSED = "this network cannot be run in two parts: use --method early-exit, whose draft has a cache of its own"
 
 
-def sharing(models: Mapping[str, Causal], named: Collection[str]) -> dict[str, Model]:
+def sharing(models: Mapping[str, Any], named: Collection[str]) -> dict[str, Model]:
     """The models by name; those of the `named` ones that say so share a cache with the network they are the start of.
 
     UsageError where two would share one cache, where nobody fills it, or where the passes of a network are made ready

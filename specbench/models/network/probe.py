@@ -17,6 +17,7 @@ from specbench.models.execution.compiled import Passes
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.recurrent import Recurrent
+from specbench.wording import first_line
 
 COMMITTED, DRAFTED = 5, 3
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # total variation; 16-bit types below
@@ -31,13 +32,14 @@ Rollback = Literal["position", "snapshot", "single"]
 def rollback_of(network: Any, recurrent: bool, width: int, name: str) -> Rollback:
     """How tokens are taken back from a network; UnusableModelError if its rows after that are not those of the text."""
     possible: tuple[Rollback, ...] = ("snapshot", "single") if recurrent else ("position",)
+    change = math.inf
     for rollback in possible:
-        change = distance(model_of(rollback, network, Law(), width))
+        change = distance(model_of(rollback, network, Law(), width), name)
         if change <= TOLERANCE.get(network.dtype, LOOSE):
             return rollback
     raise UnusableModelError(
         f"{name}: its distributions change by {change:.2g} (total variation) when drafted tokens are taken "
-        "back: it keeps state that positions do not describe, or that no cache holds; specbench cannot measure it"
+        "back: it keeps state that neither positions nor its cache describe; specbench cannot measure it"
     )
 
 
@@ -51,19 +53,24 @@ def model_of(
 
 
 @torch.no_grad()
-def distance(model: Causal | Recurrent) -> float:
-    """Total variation between rows after a rollback and those of one plain pass over the whole sequence."""
-    device = model.network.device
-    text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=device).unsqueeze(0) % model.config.vocab_size
+def distance(model: Causal | Recurrent, name: str) -> float:
+    """Total variation between rows after a rollback and those of one plain pass over the whole sequence.
+
+    UnusableModelError for a network that does not even take the passes.
+    """
+    text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=model.network.device).unsqueeze(0) % model.config.vocab_size
     context = context_of(text[:, :COMMITTED], DRAFTED)
-    model.start(context)
-    model.probs(context, TokenTree.chain(text.flip(1)[:, :DRAFTED]))  # tokens that are then taken back
-    again = model.probs(context, TokenTree.chain(text[:, COMMITTED:]))
     plain = model.law(model.network(input_ids=text).logits[:, COMMITTED - 1 :], model.width)
+    try:
+        model.start(context)
+        model.probs(context, TokenTree.chain(text.flip(1)[:, :DRAFTED]))  # tokens that are then taken back
+        again = model.probs(context, TokenTree.chain(text[:, COMMITTED:]))
+    except Exception as error:  # whatever the code of a network raises that does not expect such a cache
+        raise UnusableModelError(f"{name}: its cache takes no drafted tokens ({first_line(error)})") from error
     if not plain.isfinite().all():
         return 0.0  # NaN by itself, whatever the cache holds: the loop finds it, and the cell gets it as its status
     found = float(((again - plain).abs().sum(-1) / 2).max())
-    return found if math.isfinite(found) else math.inf
+    return math.inf if math.isnan(found) else found
 
 
 def context_of(ids: Tensor, drafted: int) -> Context:

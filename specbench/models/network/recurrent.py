@@ -23,6 +23,7 @@ from specbench.models.network.snapshots import Memory
 
 REPLAYED = 8  # accepted tokens in a pass beside new ones; more of them are read by a pass of their own, once for all
 ONE_ROW = "decodes one sequence at a time, as its recurrent state has no padding: take --batch 1"
+NO_KEYS = "keeps a recurrent state, from which no keys can be retrieved: take a method without Retrieval"
 NO_TREES = "verifies chains only, as its recurrent state has no branches: take a method without trees"
 
 
@@ -47,7 +48,7 @@ class Recurrent:
         return Recurrent(self.network, self.law, self.width, self.stepwise)
 
     def retrieved(self, budget: int, chunk: int, tail: int) -> Retrieved:
-        raise UsageError(f"{self._name}: no keys can be retrieved from a recurrent state: take a method without Retrieval")
+        raise UsageError(f"{self._name} {NO_KEYS}")
 
     @torch.no_grad()
     def start(self, context: Context) -> None:
@@ -86,7 +87,7 @@ class Recurrent:
 
     @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
-        """[tokens, V'] logits along the sequence that already lies in context.seq [1, L], fed `block` tokens at a time."""
+        """[tokens, V'] logits along the sequence that already lies in context.seq [1, L], `block` tokens at a time."""
         self.start(context)
         root = int(context.pos)
         text: list[int] = context.seq[0, root : root + tokens].tolist()
@@ -95,7 +96,7 @@ class Recurrent:
     @torch.no_grad()
     def successors(self) -> Tensor:
         if self.bigrams is None:
-            texts = torch.arange(self.width, device=self.network.device).unsqueeze(1).split(TEXTS)
+            texts = torch.split(torch.arange(self.width, device=self.network.device).unsqueeze(1), TEXTS)
             found = [self.network(input_ids=ids, use_cache=False).logits[:, -1, : self.width] for ids in texts]
             self.bigrams = torch.cat([logits.argmax(-1) for logits in found])
         return self.bigrams
@@ -130,7 +131,7 @@ class Recurrent:
         return self._read(text[begun:] + drafted, len(drafted) + 1)
 
     def _read(self, tokens: list[int], keep: int) -> Tensor:
-        """[1, keep, V'] logits after the last `keep` of the tokens (0: of all), which are read in one pass, or singly."""
+        """[1, keep, V'] logits after the last `keep` of the tokens (0: of all), read in one pass or one by one."""
         if self.stepwise and self.memory.read:
             return torch.cat([self._pass([token], 1) for token in tokens], 1)[:, -keep:]
         return self._pass(tokens, keep)

@@ -7,7 +7,7 @@ import pytest
 import transformers
 from transformers import PreTrainedConfig
 
-from specbench.models.checkpoints.architectures import attention, obstacle
+from specbench.models.checkpoints.architectures import attention, obstacle, recurrent
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint
@@ -20,18 +20,26 @@ def config_of(name: str, **changes: Any) -> PreTrainedConfig:
 
 
 @pytest.mark.parametrize(
-    "name", ["mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "jamba", "bamba", "zamba2", "falcon_h1", "nemotron_h",
-             "recurrent_gemma", "qwen3_next", "olmo_hybrid", "minimax"]
-)  # fmt: skip
-def test_a_running_state_is_refused(name: str) -> None:
+    "name",
+    ["mamba", "mamba2", "falcon_mamba", "jamba", "zamba2", "falcon_h1", "nemotron_h", "qwen3_next", "olmo_hybrid"],
+)
+def test_a_state_in_a_cache_of_transformers_passes_as_recurrent(name: str) -> None:
+    assert obstacle(config_of(name)) is None
+    assert recurrent(config_of(name))
+
+
+def test_so_does_a_convolution_state_and_nothing_with_attention_alone() -> None:
+    layers = ["conv", "full_attention"]
+    assert recurrent(config_of("lfm2", num_hidden_layers=2, layer_types=layers))
+    assert not any(recurrent(config_of(name)) for name in ("llama", "mistral", "gemma3_text", "gpt_oss"))
+
+
+@pytest.mark.parametrize("name", ["rwkv", "xlstm"])
+def test_a_state_of_another_form_is_refused(name: str) -> None:
     reason = obstacle(config_of(name))
     assert reason is not None
-    assert f"state of {name} cannot be rolled back" in reason
-
-
-def test_a_convolution_state_is_refused() -> None:
-    layers = ["conv", "full_attention"]
-    assert "LinearAttentionLayer" in str(obstacle(config_of("lfm2", num_hidden_layers=2, layer_types=layers)))
+    assert f"state of {name} cannot be rolled back by position" in reason
+    assert "nor copied" in reason
 
 
 @pytest.mark.parametrize(
@@ -64,8 +72,8 @@ def test_sdpa_is_the_attention_where_the_architecture_has_it() -> None:
     assert attention(config_of("falcon")) == "sdpa"
 
 
-def test_a_mamba_checkpoint_is_refused_by_its_configuration_alone(tmp_path: Path) -> None:
-    transformers.MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2).save_pretrained(tmp_path)
+def test_a_checkpoint_with_a_state_of_another_form_is_refused_by_its_configuration_alone(tmp_path: Path) -> None:
+    transformers.RwkvConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2).save_pretrained(tmp_path)
     checkpoint = Checkpoint("tiny", str(tmp_path))
     assert "cannot be rolled back" in refusal_of(load_config, checkpoint)
     assert "cannot be rolled back" in refusal_of(load_model, checkpoint, None, CPU)

@@ -1,0 +1,26 @@
+"""The weights of a role, read, and probed for how tokens are taken back from the network.
+
+Knows checkpoints and networks; must not know specs or methods.
+"""
+
+import torch
+
+from specbench.backends.roles import Role
+from specbench.errors import UnusableModelError, out_of_memory
+from specbench.models.checkpoints import loading
+from specbench.models.checkpoints.architectures import recurrent
+from specbench.models.network.probe import Rollback, rollback_of
+
+
+def read_weights(role: Role, width: int, device: torch.device) -> tuple[loading.Loaded, Rollback]:
+    """The network of a role, for rows of `width`. UnusableModelError for one that cannot be read, or taken back."""
+    try:
+        loaded = loading.load_model(role.checkpoint, role.dtype, device, how=role.how)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise UnusableModelError(
+            f"{role.checkpoint.name}: its weights do not fit into the memory of {device}; "
+            "choose a smaller --dtype, a smaller model or --device cpu"
+        ) from error
+    return loaded, rollback_of(loaded.model, recurrent(role.config), width, role.checkpoint.name)
