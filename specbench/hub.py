@@ -5,15 +5,12 @@ fetched, because most commands fetch nothing. The hub is asked first whether it 
 would be tried again for minutes.
 """
 
-import logging
-import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from specbench.hub_client import bound_waiting, interruptible, quiet, stoppable
 from specbench.repository import COMMIT, Repository
 
 FRESH = 60.0  # seconds for which an answer counts for the next files of a repository, too
@@ -37,11 +34,11 @@ def snapshot(repository: Repository, patterns: list[str], bars: type[Any] | None
             revision=repository.revision,
             allow_patterns=patterns,
             ignore_patterns=["*/*"],
-            tqdm_class=bars,
+            tqdm_class=stoppable(bars),
             local_files_only=cached,
         )
 
-    return _fetched(repository, fetch, known=_has_listing(repository))
+    return _fetched(repository, lambda cached: interruptible(lambda: fetch(cached)), known=_has_listing(repository))
 
 
 def one_file(repository: Repository, file: str) -> Path:
@@ -111,7 +108,7 @@ def answer_of(repository: Repository) -> Exception | None:
 def _ask(repository: Repository) -> Exception | None:
     import huggingface_hub
 
-    _bound_waiting()
+    bound_waiting()
     try:
         huggingface_hub.HfApi().repo_info(
             repository.id,
@@ -122,46 +119,3 @@ def _ask(repository: Repository) -> Exception | None:
     except Exception as error:  # refused, no connection, no proxy, no answer in time
         return error.with_traceback(None)
     return None
-
-
-def _bound_waiting() -> None:
-    """No request waits longer for a sign of life than HF_HUB_DOWNLOAD_TIMEOUT: listings have no limit of their own."""
-    import huggingface_hub
-    from huggingface_hub.utils import _http
-
-    def bound(request: Any) -> None:
-        most = huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
-        limits = request.extensions.get("timeout", {})
-        request.extensions["timeout"] = {step: min(limit or most, most) for step, limit in limits.items()}
-
-    def client() -> Any:
-        made = _http.default_client_factory()
-        made.event_hooks = {**made.event_hooks, "request": [*made.event_hooks["request"], bound]}
-        return made
-
-    huggingface_hub.set_client_factory(client)
-
-
-class _Waiting(logging.Handler):
-    """Shows of what the library says only what explains a silence: that the hub asked to wait."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "Rate limited" in record.getMessage():
-            print(record.getMessage(), file=sys.stderr)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silences the hub's retries, advice and progress bars meanwhile: our one line says how it ended."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    no_bars, library = are_progress_bars_disabled(), logging.getLogger("huggingface_hub")
-    handlers, library.handlers = library.handlers, [_Waiting()]
-    disable_progress_bars()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        library.handlers = handlers
-        if not no_bars:
-            enable_progress_bars()

@@ -34,7 +34,7 @@ class Fault:
     """What goes wrong with the first `times` requests of a path (a pattern of the shell) and a method.
 
     Another `status`, with an error `code` and further headers; the connection cut `after` so many bytes of the body;
-    or `seconds` of silence before the answer.
+    `seconds` of silence before the answer, or before the cut.
     """
 
     path: str
@@ -130,8 +130,9 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
         asked = Asked(path, parse_qs(parts.query), parse_qs(body), entry.token, entry.range)
         fault = self.server.fault_of(self.command, path) or Fault("")
-        self.server.closing.wait(fault.seconds)
-        self.send(self.faulty(fault) or answer_to(asked, self.server), entry, fault.after)
+        if fault.after is None:
+            self.server.closing.wait(fault.seconds)
+        self.send(self.faulty(fault) or answer_to(asked, self.server), entry, fault)
 
     def token(self) -> str | None:
         header = self.headers["Authorization"]
@@ -143,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         named = {"X-Error-Code": fault.code} if fault.code else {}
         return Answer(fault.status, json.dumps({"error": "as declared"}).encode(), {**named, **fault.headers})
 
-    def send(self, answer: Answer, entry: Logged, after: int | None) -> None:
+    def send(self, answer: Answer, entry: Logged, fault: Fault) -> None:
         entry.status = answer.status
         self.send_response(answer.status)
         for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
@@ -151,10 +152,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        whole = memoryview(answer.body)[:after]
+        whole = memoryview(answer.body)[: fault.after]
         for start in range(0, len(whole), BLOCK):
             entry.sent += self.wfile.write(whole[start : start + BLOCK])
-        if after is not None:
+        if fault.after is not None:
+            self.server.closing.wait(fault.seconds)
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
 

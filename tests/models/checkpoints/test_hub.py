@@ -3,6 +3,8 @@
 The clients are the real ones; the hub is a server on this machine.
 """
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +14,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from specbench import hub
+from specbench import hub, hub_client
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.hub import fetch
 from specbench.models.checkpoints.loading import load_model
@@ -129,6 +131,27 @@ def test_what_broke_off_for_good_is_said_and_the_next_run_fetches_only_that(serv
     server.log.clear()
     fetch(PINNED, (WEIGHTS,))
     assert {one.path.rpartition("/")[2] for one in server.requests("*/resolve/*")} == {WEIGHTS}
+
+
+def test_an_interrupt_ends_the_transfers_too(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[float] = []
+
+    class Bar(huggingface_hub.utils.tqdm):  # type: ignore[misc]
+        def update(self, n: float | None = 1) -> None:
+            told.append(n or 0)
+            signal.raise_signal(signal.SIGINT)  # as from the keyboard: it reaches the main thread
+            assert hub_client._STOPPED.wait(30)
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    serve()
+    with pytest.raises(KeyboardInterrupt):
+        fetch(PINNED, (WEIGHTS,), Bar)
+    for thread in threading.enumerate():
+        if thread.name.startswith("ThreadPoolExecutor"):
+            thread.join(30)
+    assert sum(told) < 8 * 1000 + 1
+    assert list((tmp_path / "cache").rglob("*.incomplete")) == []
+    assert (fetch(PINNED, (WEIGHTS,)) / WEIGHTS).exists()
 
 
 def test_a_silent_hub_is_given_up(serve: Serve, naps: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
