@@ -37,7 +37,8 @@ def circle(row: Row) -> str:
     if share >= LOOPING:
         outputs = counted(int(number_in(row, "prompts") or 0), "output")
         cycle = counted(int(number_in(row, "longest_cycle") or 0), "token")
-        what = f"{row['prompts_looping']} of {outputs} end in a loop ({share:.0%} of all tokens, cycles up to {cycle})"
+        some = f"{row['prompts_looping']} of {outputs} end{'s' * (number_in(row, 'prompts_looping') == 1)}"
+        what = f"{some} in a loop ({share:.0%} of the tokens, cycles up to {cycle})"
     alpha, outside = (formatted(number_in(row, name)) for name in ("alpha", "alpha_outside_loops"))
     return (
         f"{named(row)}: {what}: alpha is {alpha}, outside the loops {outside}. Text in circles is easy to draft, and "

@@ -4,20 +4,19 @@ Knows rows of categories.csv and results.csv; must not know how they were measur
 line: one prompt is no category, and its number no finding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from specbench.show.cell_text import NOTHING, cell_text, lookahead, method_name, short_dataset
 from specbench.show.headings import name_among
 from specbench.show.number_table import NumberTable
-from specbench.wording import Row, clean, counted, text_in
+from specbench.wording import Row, clean, text_in
 
 COLUMNS = (
-    ("prompts", "prompts"), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
-    ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("mean of\nprompts", "alpha_mean"), ("c", "c"),
-    ("v", "v"),
+    ("n", "prompts"), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
+    ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("mean\nalpha", "alpha_mean"), ("c", "c"), ("v", "v"),
 )  # fmt: skip
 ACROSS = (("speedup", "speedup"), ("tokens per round", "tokens_per_round"))  # of every method, in every category
-LEGEND = "from totals over the prompts of a category; mean of prompts: of their own alphas, each counted alike"
+LEGEND = "from totals over the n prompts of a category; mean alpha: of their own alphas, each counted alike"
 SHORTEST = 2  # prompts of a category that is shown
 
 
@@ -31,37 +30,30 @@ def of_cell(row: Row, categories: Sequence[Row]) -> list[Row]:
     return [one for one in categories if text_in(one, "cell") == text_in(row, "cell")]
 
 
-def category_table(rows: Sequence[Row], categories: Sequence[Row]) -> NumberTable | None:
-    """One line per category of every cell; None where no category has several prompts."""
-    named = [(name_among(row, rows), one) for row in rows for one in several(of_cell(row, categories))]
-    if not named:
-        return None
-    keys = 1 if len(rows) == 1 else 2
-    lines = [[name, *category_line(one)] for name, one in named]
+def cell_tables(rows: Sequence[Row], categories: Sequence[Row]) -> list[NumberTable]:
+    """A table of every cell that has categories with several prompts, what its columns mean below the last one."""
+    shown = [row for row in rows if several(of_cell(row, categories))]
+    names = [name_among(row, shown) if len(shown) > 1 else cell_name(row) for row in shown]
+    legends = [*[""] * (len(shown) - 1), LEGEND]
+    return [category_table(n, of_cell(r, categories), last) for n, r, last in zip(names, shown, legends, strict=False)]
+
+
+def category_table(name: str, categories: Sequence[Row], legend: str) -> NumberTable:
+    """One line per category of a cell with this name."""
+    shown = several(categories)
+    single = len(categories) - len(shown)
     return NumberTable(
-        title=" · ".join(["by category", *(cell_name(row) for row in rows if len(rows) == 1)]),
-        header=("", "category", *(label for label, _ in COLUMNS))[2 - keys :],
-        lines=[line[2 - keys :] for line in lines],
-        left=keys,
-        keys=keys,
-        legend=LEGEND + left_out(rows, categories),
+        title=f"by category · {name}" + f" · {single} with one prompt not shown" * bool(single),
+        header=("category", *(label for label, _ in COLUMNS)),
+        lines=[[clean(one["category"]), *(cell_text(one, column) for _, column in COLUMNS)] for one in shown],
+        left=1,
+        legend=legend,
     )
 
 
 def cell_name(row: Row) -> str:
     """The data set, the method and the lookahead of a cell."""
     return clean(f"{short_dataset(row['dataset'])} · {method_name(row)} · K {lookahead(row)}", 200)
-
-
-def category_line(row: Row, text: Callable[[Row, str], str] = cell_text) -> list[str]:
-    """A category and its numbers as `text` writes them."""
-    return [clean(row["category"]), *(text(row, column) for _, column in COLUMNS)]
-
-
-def left_out(rows: Sequence[Row], categories: Sequence[Row]) -> str:
-    """How many categories of these cells have one prompt."""
-    single = {one["category"] for row in rows for one in of_cell(row, categories) if one["prompts"] < SHORTEST}
-    return f"; not shown: {counted(len(single), 'with one prompt')}" if single else ""
 
 
 def method_tables(rows: Sequence[Row], names: Sequence[str], categories: Sequence[Row]) -> list[NumberTable]:

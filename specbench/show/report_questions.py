@@ -92,9 +92,10 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
     ]
     if best is not None:
         cell, row = best
+        categories = fastest_of_methods(cells, rows)
         found += [
             plots_why.waterfall(row),
-            plots_category.by_category(fastest_of_methods(cells, rows)),
+            *(plots_category.by_category(categories, column) for column in plots_category.SHEETS),
             plots_prompts.over_time(cell.sample_rows()),
         ]
     yield from (picture for picture in found if picture is not None)

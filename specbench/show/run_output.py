@@ -17,7 +17,7 @@ from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.writing import json_rows, write_rows
 from specbench.show.batch_table import batch_table
-from specbench.show.category_table import category_table, method_tables
+from specbench.show.category_table import cell_tables, method_tables
 from specbench.show.cell_text import lookahead, method_name, one_line
 from specbench.show.fitting import draw, sentence
 from specbench.show.grouping import FEW, arranged, by_batch
@@ -88,8 +88,7 @@ def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[
     for group in found.methods:
         yield from method_tables(group, [method_name(row) for row in group], categories)
     best = [group[place] for group in found.sweeps if (place := fastest(group)) is not None]
-    if table := category_table([*best, *found.alone], categories):
-        yield table
+    yield from cell_tables([*best, *found.alone], categories)
 
 
 def remarks(rows: Sequence[Row], command: str = "") -> list[str]:

@@ -22,7 +22,7 @@ NONE |= {"draft_dtype_resolved": "bfloat16"}
 def test_a_loop_is_told_with_alpha_outside_of_it() -> None:
     (line,) = circles([LOOP])
     assert line.startswith(
-        "humaneval, prompt-lookup, K 4: 2 of 3 outputs end in a loop (50% of all tokens, cycles up to 12"
+        "humaneval, prompt-lookup, K 4: 2 of 3 outputs end in a loop (50% of the tokens, cycles up to 12"
     )
     assert "alpha is 0.590, outside the loops 0.210" in line
 
@@ -47,7 +47,7 @@ def test_repetition_without_a_loop_at_the_end_is_no_loop() -> None:
 
 def test_the_notes_of_a_run_have_it_and_those_of_a_sound_one_do_not() -> None:
     looping = sample(method=method_trace([4] * 8, [1, 2] * 20), baseline=baseline_trace([1, 2] * 20))
-    assert [line for line in notes([cell(looping).row()]) if "end in a loop" in line]
+    assert [line for line in notes([cell(looping).row()]) if "in a loop" in line]
     assert not [line for line in notes([cell(sample()).row()]) if "loop" in line]
     assert not [line for line in notes([cell(status="oom").row()]) if "loop" in line]
 

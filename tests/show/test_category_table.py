@@ -3,11 +3,12 @@
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
-from specbench.show.category_table import category_table, method_tables
+from specbench.show.category_table import cell_tables, method_tables
 from specbench.show.run_output import category_tables, print_run
 from tests.support.measured import cell, sample
 
@@ -28,29 +29,24 @@ def measured(*cells: Cell) -> tuple[list[Row], list[Row]]:
 
 def test_a_category_has_a_line_with_its_numbers() -> None:
     rows, categories = measured(cell(*MIXED))
-    table = category_table(rows, categories)
-    assert table is not None
+    (table,) = cell_tables(rows, categories)
     assert [line[0] for line in table.lines] == ["math", "qa"]
     qa = next(row for row in categories if row["category"] == "qa")
     assert table.lines[1][1:3] == ["2", f"{qa['speedup']:.3f}×"]
     assert table.lines[1][3] == f"{qa['speedup_low']:.3f} – {qa['speedup_high']:.3f}"
-    assert table.title == "by category · code · chain · K 4"
+    assert table.lines[1][5:7] == [f"{qa['alpha']:.3f}", f"{qa['alpha_mean']:.3f}"]
+    assert table.title == "by category · code · chain · K 4 · 1 with one prompt not shown"
 
 
-def test_one_prompt_is_no_category_and_the_table_says_so() -> None:
-    table = category_table(*measured(cell(*MIXED)))
-    assert table is not None
-    assert table.legend.endswith("not shown: 1 with one prompt")
-    assert category_table(*measured(cell(*kinds("a", "b", "c")))) is None
-    assert category_table(*measured(cell(*kinds("a", "a")))) is None
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("a", "a")])
+def test_one_prompt_is_no_category_and_one_category_none(names: tuple[str, ...]) -> None:
+    assert cell_tables(*measured(cell(*kinds(*names)))) == []
 
 
-def test_several_cells_are_told_apart() -> None:
-    table = category_table(*measured(cell(*MIXED), cell(*MIXED, dataset="articles")))
-    assert table is not None
-    assert [line[:2] for line in table.lines] == [
-        ["code", "math"], ["code", "qa"], ["articles", "math"], ["articles", "qa"],
-    ]  # fmt: skip
+def test_several_cells_are_told_apart_and_explained_once() -> None:
+    first, second = cell_tables(*measured(cell(*MIXED), cell(*MIXED, dataset="articles")))
+    assert (first.title[:20], second.title[:24]) == ("by category · code ·", "by category · articles ·")
+    assert (first.legend, bool(second.legend)) == ("", True)
 
 
 def test_methods_stand_across_categories() -> None:

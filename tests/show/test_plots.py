@@ -123,7 +123,7 @@ def test_categories_stand_with_the_values_and_intervals_of_every_method() -> Non
     segments = [s for c in axes.containers for s in c.lines[2][0].get_segments()]
     assert sorted((a[0], b[0]) for a, b in segments) == [(0.8, 1.1), (0.85, 1.15), (1.4, 1.7), (1.5, 1.8)]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["easy (7)", "hard (7)"]
-    assert "easy, chain: 1.500× [1.400, 1.700], 7 prompts" in picture.tips.values()
+    assert "easy, chain: 1.500× [1.400 – 1.700], 7 prompts" in picture.tips.values()
     assert len(picture.tips) == 4
 
 
@@ -139,6 +139,14 @@ def test_categories_without_times_give_no_figure() -> None:
     assert plots_category.by_category({}) is None
     blank = {"speedup": None, "speedup_low": None, "speedup_high": None}
     assert plots_category.by_category({"chain": [{**kind(name), **blank} for name in "ab"]}) is None
+
+
+def test_tokens_per_round_are_drawn_where_prompts_shared_their_time() -> None:
+    tokens = {"tokens_per_round": 2.5, "tokens_per_round_low": 2.25, "tokens_per_round_high": 3.0}
+    lines = {"chain": [{**kind(name), **tokens, "speedup": None} for name in "ab"]}
+    picture = drawn(plots_category.by_category(lines, "tokens_per_round"))
+    assert "a, chain: 2.500 [2.250 – 3.000], 7 prompts" in picture.tips.values()
+    assert plots_category.by_category(lines) is None
 
 
 def test_an_interval_over_few_prompts_does_not_make_the_others_unreadable() -> None:
