@@ -4,12 +4,14 @@ Knows the chat of a tokenizer by its protocol; must not know rows, models or how
 """
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.chat import Chat
 from specbench.errors import UsageError
+from specbench.files import read_whole
 from specbench.wording import clean, clean_path, first_line
 
 NONE, ALWAYS = "none", "always"  # of --chat-template; None is auto, anything else the path of a file
@@ -84,7 +86,7 @@ def chosen_template(asked: ChatSettings, instructions: bool) -> tuple[str, str] 
     if asked.template == NONE or (asked.template is None and not instructions):
         return None
     if asked.template not in (None, ALWAYS):
-        return clean(asked.template, 300), read_template(Path(str(asked.template)).expanduser())
+        return clean(asked.template, 300), read_template(Path(os.path.expanduser(str(asked.template))))
     if asked.own is None and asked.template == ALWAYS:
         raise UsageError("--chat-template always: the target's tokenizer has no chat template; give a file with one")
     return (OWN, asked.own) if asked.own is not None else None
@@ -101,13 +103,14 @@ def why_plain(asked: ChatSettings) -> str:
 def read_template(path: Path) -> str:
     """The template in a file."""
     try:
-        if not path.is_file():
-            raise UsageError(f"no such file: {clean_path(path)}; --chat-template takes auto, none, always or a file")
-        if path.stat().st_size > LARGEST:
-            raise UsageError(f"{clean_path(path)} is larger than {LARGEST >> 20} MiB: this is no chat template")
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the chat template {clean_path(path)}: {first_line(error)}") from None
+        return read_whole(path, LARGEST).decode()
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+    except ValueError as error:  # bytes that are no text, a path that none can have
+        reason = first_line(error)
+    raise UsageError(
+        f"cannot read the chat template {clean_path(path)}: {reason}; --chat-template takes auto, none, always or a file"
+    )
 
 
 def check_places(chat: Chat, applied: Applied) -> None:

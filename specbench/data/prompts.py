@@ -9,11 +9,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from specbench.data.chats import Applied, ChatSettings, applied_to
-from specbench.data.forms import chosen_column, given_form, instruction_form, plain_form
+from specbench.data.forms import Form, chosen_column, given_form, instruction_form, plain_form
 from specbench.data.longtext import Encode, is_long, long_rows
+from specbench.data.readers import DataRow
 from specbench.data.rows import EMPTY, TextRow, surely_longer, text_rows
 from specbench.data.sampling import sample
 from specbench.data.sources import read_rows
@@ -130,28 +132,38 @@ def load_prompts(
     """
     if limit is not None and limit < 1:
         raise UsageError(f"a limit of {limit} leaves no prompts: it must be at least 1")
-    name = clean(dataset, 300)
-    if is_long(dataset):
-        whole = written_in(applied_to(name, chat, False), chat, encode)
-        rows, revision = long_rows(dataset, lambda text: whole([text]), limit=limit, seed=seed, longest=longest)
-    else:
-        rows, revision = read_rows(dataset)
-    column = chosen_column(name, rows, column, template)
-    instruction = instruction_form(dataset, rows, column)
-    applied = applied_to(name, chat, instruction is not None)
-    form = (instruction if applied else None) or plain_form(column)
-    if template is not None:
-        form = given_form(rows, column, template)
+    rows, revision = source_rows(dataset, encode, chat, limit=limit, seed=seed, longest=longest)
+    column = chosen_column(clean(dataset, 300), rows, column, template)
+    form, applied = written_as(dataset, rows, column, template, chat)
     rejected = Counter[str]()
     found = text_rows(rows, column, form, rejected)
-    write = written_in(applied, chat, encode)
-    to = Tokenizing(write, longest, chat.answer if applied else None, rejected)
+    to = Tokenizing(written_in(applied, chat, encode), longest, chat.answer if applied else None, rejected)
     prompts = sample([one.category for one in found], lambda i: to.prompt(found[i]), limit, seed)
     if not prompts:
-        raise UsageError(nothing_usable(name, len(rows), rejected, column, longest))
-    counts, sha256 = dict(rejected), fingerprint(prompts, applied)
-    instruct = chat.own is not None
+        raise UsageError(nothing_usable(clean(dataset, 300), len(rows), rejected, column, longest))
+    counts, sha256, instruct = dict(rejected), fingerprint(prompts, applied), chat.own is not None
     return PromptSet(dataset, tuple(prompts), len(rows), counts, sha256, revision, form.name, applied, instruct)
+
+
+def source_rows(
+    dataset: str, encode: Encode, chat: ChatSettings, *, limit: int | None, seed: int, longest: int | None
+) -> tuple[list[DataRow], str | None]:
+    """The rows of a data set and its revision. Long prompts are as long as asked for with the template around them."""
+    if not is_long(dataset):
+        return read_rows(dataset)
+    write = written_in(applied_to(clean(dataset, 300), chat, False), chat, encode)
+    return long_rows(dataset, lambda text: write([text]), limit=limit, seed=seed, longest=longest)
+
+
+def written_as(
+    dataset: str, rows: Sequence[DataRow], column: str, template: str | None, chat: ChatSettings
+) -> tuple[Form, Applied | None]:
+    """The form of the texts, and the chat template around them."""
+    instruction = instruction_form(dataset, rows, column)
+    applied = applied_to(clean(dataset, 300), chat, instruction is not None)
+    if template is not None:
+        return given_form(rows, column, template), applied
+    return (instruction if applied else None) or plain_form(column), applied
 
 
 def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> Write:
@@ -173,7 +185,7 @@ class Tokenizing:
 
     def prompt(self, row: TextRow) -> Prompt | None:
         """The prompt of a row, None where it cannot be used."""
-        first, *later = row.turns
+        first, later = row.turns[0], list(takewhile(lambda turn: not surely_longer(turn, self.longest), row.turns[1:]))
         reason, ids = self.tokenized(first)
         if reason:
             self.rejected[reason] += 1
@@ -181,7 +193,7 @@ class Tokenizing:
         if not later or self.answer is None:
             self.rejected.update({LATER: len(later)} if later else {})
             return Prompt(row.id, row.category, first, ids)
-        return Prompt(row.id, row.category, first, ids, tuple(later), most=self.most(row.turns, self.answer))
+        return Prompt(row.id, row.category, first, ids, tuple(later), most=self.most([first, *later], self.answer))
 
     def tokenized(self, text: str) -> tuple[str, tuple[int, ...]]:
         """Why the prompt of a text cannot be used, "" where it can, and its ids."""

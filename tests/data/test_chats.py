@@ -96,7 +96,10 @@ def test_a_system_message_and_a_switch_stand_where_the_template_has_them(tmp_pat
 
 REFUSED = {
     "no template": (replace(BASE, template="always"), "the target's tokenizer has no chat template; give a file"),
-    "no file": (replace(CHAT, template="/nowhere"), "no such file: /nowhere; --chat-template takes auto, none, always"),
+    "no file": (
+        replace(CHAT, template="/nowhere"),
+        "template /nowhere: No such file or directory; --chat-template takes auto",
+    ),
     "no chat": (ChatSettings(template=__file__), "this backend takes plain text only"),
     "no place": (replace(CHAT, chat=Spelled("nosystem>"), system="x"), "no place for a system message"),
     "no switch": (replace(CHAT, thinking=False), "--thinking: the chat template has no such switch"),
@@ -119,8 +122,9 @@ def test_plain_text_says_how_it_gets_a_system_message(tmp_path: Path) -> None:
 def test_a_file_that_is_no_template_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * ((1 << 20) + 1))
     (tmp_path / "latin").write_bytes(b"\xff")
+    assert "it is a pipe or a device" in complaint("code", chat=replace(CHAT, template="/dev/zero"))
     data = jsonl(tmp_path / "a.jsonl", PLAIN)
-    assert "larger than 1 MiB" in complaint(data, chat=replace(CHAT, template=str(tmp_path / "large")))
+    assert "it is larger than 1 MiB" in complaint(data, chat=replace(CHAT, template=str(tmp_path / "large")))
     assert "cannot read the chat template" in complaint(data, chat=replace(CHAT, template=str(tmp_path / "latin")))
 
 
@@ -156,6 +160,8 @@ def test_room_is_kept_for_the_answers_and_a_conversation_ends_where_it_runs_out(
 def test_a_later_turn_that_is_no_text_ends_the_conversation(tmp_path: Path) -> None:
     found = loaded(tmp_path, {"turns": ["one", "two", None, "four"]})
     assert (found.prompts[0].text, found.prompts[0].later) == ("one", ("two",))
+    far = loaded(tmp_path, {"turns": ["one", "x" * 100_000, "three"]}, longest=100)
+    assert far.prompts[0].later == (), "told by its characters, not by tokenizing it"
 
 
 def test_later_turns_without_a_template_are_left_out_and_counted(tmp_path: Path) -> None:
