@@ -109,7 +109,8 @@ def read_template(path: Path) -> str:
     except ValueError as error:  # bytes that are no text, a path that none can have
         reason = first_line(error)
     raise UsageError(
-        f"cannot read the chat template {clean_path(path)}: {reason}; --chat-template takes auto, none, always or a file"
+        f"cannot read the chat template {clean_path(path)} ({reason}): --chat-template takes auto, none, always, or a "
+        "file"
     )
 
 

@@ -75,7 +75,7 @@ def test_dtypes_are_pairs_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"kay": 2}, "unknown setting kay; known are acceptance, batch, chat_template, column, "),
+        ({"kay": 2}, "unknown setting kay; known are acceptance, "),
         ({"temperature": "hot"}, "--temperature 'hot': "),
         ({"temperature": [0, -1]}, "--temperature -1: "),
         ({"schedule": "often"}, "--schedule 'often': "),
