@@ -128,7 +128,7 @@ def test_a_template_of_ones_own_makes_a_base_model_chat(command: Command, pair: 
 
 
 REFUSED = {
-    "no file": (["--chat-template", "nowhere"], "cannot read the chat template nowhere: No such file"),
+    "no file": (["--chat-template", "nowhere"], "cannot read the chat template nowhere (No such file"),
     "no place": (["--chat-template", "none", "--system", "x"], "--system needs a chat template, and the prompts of"),
 }
 

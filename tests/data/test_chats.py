@@ -98,7 +98,7 @@ REFUSED = {
     "no template": (replace(BASE, template="always"), "the target's tokenizer has no chat template; give a file"),
     "no file": (
         replace(CHAT, template="/nowhere"),
-        "template /nowhere: No such file or directory; --chat-template takes auto",
+        "template /nowhere (No such file or directory): --chat-template takes auto",
     ),
     "no chat": (ChatSettings(template=__file__), "this backend takes plain text only"),
     "no place": (replace(CHAT, chat=Spelled("nosystem>"), system="x"), "no place for a system message"),
