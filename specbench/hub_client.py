@@ -26,12 +26,15 @@ def interruptible(work: Callable[[], str]) -> str:
 
     The library waits for all transfers of a snapshot before it lets an interrupt through, which may take an hour.
     """
+    from huggingface_hub.utils import _xet
+
     result: Future[str] = Future()
     threading.Thread(target=lambda: _keep(result, work), daemon=True).start()
     try:
         return result.result()
     except (KeyboardInterrupt, SystemExit):
         _STOPPED.set()
+        _xet.abort_xet_session()  # type: ignore[no-untyped-call]  # its transfers do not pass through Python
         raise
 
 

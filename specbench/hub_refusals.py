@@ -38,7 +38,7 @@ def reason(repository: Repository, error: Exception, file: str = "") -> str:
     for kind, words in SENTENCES:
         if isinstance(error, kind):
             return f"{repository.subject} {words(repository, error, file)}"
-    return f"{repository.subject} cannot be fetched: {type(error).__name__}: {first_line(error)}"
+    return f"{repository.subject} cannot be fetched: {type(error).__name__}: {first_line(error)}; {KEPT}"
 
 
 def _not_here(repository: Repository, why: str, file: str = "") -> str:

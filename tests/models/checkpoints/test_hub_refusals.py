@@ -1,0 +1,139 @@
+"""What a user reads where a hub refuses a checkpoint, or cannot be asked.
+
+The clients are the real ones; the hub is a server on this machine.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from specbench import hub
+from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.hub import fetch
+from specbench.models.checkpoints.loading import load_model
+from specbench.models.checkpoints.pairs import Checkpoint, resolve
+from tests.support.checkpoints import CPU, WEIGHTS, WORDS, refusal_of
+from tests.support.hub_model import LATEST, PINNED, TOKEN, Serve
+from tests.support.hub_repos import COMMIT
+from tests.support.hub_server import Fault
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+ASK = "/api/models/some/model*"
+OURS = "ours (some/model) "
+REFUSALS: dict[str, tuple[dict[str, Any], str | None, list[str]]] = {
+    "gated, no token": ({"gated": True}, None, ["is gated: accept its conditions on http", "no token is set"]),
+    "gated, not granted": ({"gated": True}, TOKEN, ["is gated", "check that the token in use may read it"]),
+    "private, no token": ({"private": True}, None, ["does not exist", "gated or private", "hf auth login"]),
+    "private, other token": ({"private": True}, TOKEN, ["does not exist", "gated or private", "the token in use"]),
+    "invalid token": ({}, "hf_invalidinvalidinvalid", ["the token in use is not valid", "hf auth login"]),
+    "no such revision": ({"commit": "a" * 40}, None, [f"has no revision {COMMIT}", "/some/model/commits"]),
+    "forbidden": ({"fault": Fault(ASK, status=403, times=9)}, TOKEN, ["lacks the permission", "/settings/tokens"]),
+    "rate limit": (
+        {"fault": Fault(ASK, status=429, headers={"RateLimit": '"api";r=0;t=55'}, times=9)},
+        None,
+        ["the hub's rate limit is reached: run the same again in 55 seconds", "more requests are allowed after"],
+    ),
+    "retry after": (
+        {"fault": Fault(ASK, status=429, headers={"Retry-After": "7"}, times=9)},
+        TOKEN,
+        ["the hub's rate limit is reached: run the same again in 7 seconds; files that arrived whole are kept"],
+    ),
+    "down": ({"fault": Fault(ASK, status=503, times=9)}, None, ["answers with error 503: try again later"]),
+    "not a hub": ({"fault": Fault("*/resolve/*", status=200, times=99)}, None, ["check HF_ENDPOINT and the proxy"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_is_one_line_that_says_what_to_do(serve: Serve, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    settings, token, said = REFUSALS[case]
+    settings = dict(settings)
+    faults = [settings.pop("fault")] if "fault" in settings else []
+    server = serve(*faults, **settings)
+    server.tokens |= {TOKEN}
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    for step in (load_config, load_tokenizer):
+        message = refusal_of(step, PINNED)
+        assert message.startswith(OURS), message
+        assert [words for words in said if words not in message] == [], message
+        assert token is None or token not in message
+
+
+def test_a_gated_repository_is_read_with_its_token_which_storage_never_sees(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(gated=True, private=True, readers=(TOKEN,))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert load_model(PINNED, None, CPU).commit == COMMIT
+    assert {one.token for one in server.requests("*/resolve/*")} == {TOKEN}
+    assert {one.token for one in server.requests("/storage/*")} == {None}
+
+
+def test_a_repository_that_is_not_there_and_is_called_by_its_id(serve: Serve) -> None:
+    serve()
+    message = refusal_of(load_config, resolve("nobody/nothing"))
+    assert message.startswith("nobody/nothing does not exist (neither as a folder nor at ")
+
+
+def test_a_full_disk(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    serve()
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", fail)
+    message = refusal_of(load_config, PINNED)
+    assert "could not be fetched into" in message
+    assert "No space left on device (HF_HOME names another place)" in message
+
+
+# --- without a hub ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_network_a_part_in_the_cache_is_not_taken_for_the_whole(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve()
+    load_config(PINNED)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert load_tokenizer(PINNED).get_vocab() == WORDS
+    message = refusal_of(fetch, PINNED, (WEIGHTS,))
+    assert message.startswith("ours (some/model) is not complete in the cache and HF_HUB_OFFLINE is set: run `hf down")
+
+
+def test_a_gated_checkpoint_that_is_not_there_offline(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    message = refusal_of(load_config, resolve("llama3-8b"))
+    revision = resolve("llama3-8b").revision
+    assert f"`hf download meta-llama/Llama-3.1-8B-Instruct --revision {revision}`" in message
+    assert "it is gated" in message
+
+
+def test_a_hub_that_cannot_be_reached_is_noticed_at_once_and_the_cache_serves(
+    serve: Serve, naps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(commit="c" * 40)
+    load_config(LATEST)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub, "_ANSWERS", {})
+    naps.clear()
+    assert load_config(LATEST).vocab_size == 64
+    message = refusal_of(load_config, resolve("llama-68m"))
+    assert "is not complete in the cache and http://127.0.0.1:9 cannot be reached (ConnectError: " in message
+    assert naps == []
+
+
+def test_a_damaged_file_of_the_cache_says_how_to_fetch_it_again(serve: Serve) -> None:
+    serve()
+    weights = fetch(PINNED, (WEIGHTS,)) / WEIGHTS
+    weights.write_bytes(b"cut")
+    assert f"delete it and run `hf download some/model --revision {COMMIT}`" in refusal_of(
+        load_model, PINNED, None, CPU
+    )
+
+
+def test_a_missing_folder_is_not_looked_for_on_the_hub(tmp_path: Path) -> None:
+    assert "there is no folder" in refusal_of(load_config, Checkpoint("demo", str(tmp_path / "nope")))
