@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from specbench.backends import recurrent
+from specbench.backends import recurrent, tier_choice
 from specbench.backends.base import Decode
 from specbench.backends.checked import CheckedPair, check_models
 from specbench.backends.roles import depth_of, shipped_source
@@ -30,7 +30,7 @@ from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.metrics import Trace
 from specbench.models.checkpoints import precision
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
-from specbench.models.execution import compiled, threads
+from specbench.models.execution import threads
 from specbench.models.network.causal import Causal
 from specbench.models.network.early_exit import sharing
 from specbench.models.network.law import Law
@@ -53,7 +53,7 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     """
     threads.fit_threads()
     device = precision.resolve_device(specs[0].device)
-    name, why = compiled.choose(specs[0].tier, device)
+    name, why = tier_choice.choose(specs[0], device)
     forms = {spec: form(spec, None) for spec in specs}
     for spec in specs:
         synthetic(forms[spec], spec.acceptance)  # a wrong method file ends it here

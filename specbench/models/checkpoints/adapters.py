@@ -3,7 +3,6 @@
 Knows what an adapter says about itself, and peft; must not know how a base is loaded.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from specbench.errors import SpecbenchError, UnusableModelError
 from specbench.models.checkpoints import hub
 from specbench.models.checkpoints.extras import require
 from specbench.models.checkpoints.pairs import Checkpoint, resolve
-from specbench.wording import clean, first_line
+from specbench.wording import clean
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -60,9 +59,11 @@ def find(checkpoint: Checkpoint, folder: Path) -> Adapter | None:
 
 def _described(checkpoint: Checkpoint, file: Path) -> _Description:
     try:
-        return _Description.model_validate(json.loads(file.read_bytes()))
-    except (ValueError, ValidationError, OSError) as error:
-        raise UnusableModelError(f"{checkpoint.name}: unusable {file}: {first_line(error)}") from error
+        return _Description.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+        raise UnusableModelError(f"{checkpoint.name}: unusable {file}: {clean(reason, 200)}") from error
 
 
 def _base(checkpoint: Checkpoint, described: _Description) -> Checkpoint:

@@ -6,6 +6,7 @@ packed: transformers does that only for devices other than a CPU, with kernels t
 
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,11 @@ def unpacking(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def kinds(file: Path) -> Counter[str]:
     """How its weights are packed: of every type of GGUF (Q4_1, F32 …) the number of weights."""
+    return _kinds(file, file.stat().st_mtime_ns)
+
+
+@cache  # a file says it between all the words of its tokenizer, which take seconds to read
+def _kinds(file: Path, _: int) -> Counter[str]:
     from gguf import GGUFReader
 
     found: Counter[str] = Counter()

@@ -18,6 +18,7 @@ from specbench.wording import first_line
 
 GROUP = 32  # weights of a row with a common scale and zero point in int4: the finest that torchao has, as in GGUF's Q4
 BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0}
+UNPACKED_BY_COMPILER = frozenset({"int8", "fp8"})  # inductor computes a frozen weight's product with its scale once
 SCALES = {"int8": 5, "fp8": 4}  # bytes per row: a float32 scale, and for int8 a zero point
 
 

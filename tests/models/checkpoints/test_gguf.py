@@ -1,0 +1,118 @@
+"""GGUF files: found by name, dequantised on load, and the same model as the folder that is made from one."""
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from specbench.models.checkpoints import extras, gguf_files
+from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.loading import load_model
+from specbench.models.checkpoints.pairs import Checkpoint, resolve
+from specbench.models.network.probe import rollback_of
+from tests.support.checkpoints import CPU, refusal_of, save_tiny
+from tests.support.ggufs import TOKENS, save_gguf, tiny_llama
+
+needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="the extra gguf is not installed")
+MODELS = os.environ.get("SPECBENCH_SMOLLM2", "")
+needs_smollm2 = pytest.mark.skipif(not MODELS, reason="SPECBENCH_SMOLLM2 names no folder with SmolLM2")
+
+
+def greedy(model: Any, prompt: list[int], new: int) -> list[int]:
+    found = model.generate(torch.tensor([prompt]), max_new_tokens=new, do_sample=False, pad_token_id=0)
+    return list(map(int, found[0, len(prompt) :]))
+
+
+@needs_gguf
+def test_a_file_is_the_model_it_was_written_from(tmp_path: Path) -> None:
+    model, file = tiny_llama(), save_gguf(tiny_llama(), tmp_path / "tiny.gguf", "F32")
+    checkpoint = resolve(str(file))
+    loaded = load_model(checkpoint, torch.float32, CPU)
+    assert all(torch.equal(weight, model.state_dict()[name]) for name, weight in loaded.model.state_dict().items())
+    assert greedy(loaded.model, [3, 1, 4], 16) == greedy(model, [3, 1, 4], 16)
+    assert (loaded.weights, loaded.warnings, loaded.commit) == ("GGUF F32, dequantised", (), None)
+    assert load_config(checkpoint).dtype == torch.float32
+    assert load_tokenizer(checkpoint).convert_ids_to_tokens([0, 62, 63]) == [TOKENS[0], "!!", "<eos>"]
+
+
+@needs_gguf
+def test_packed_weights_are_those_that_the_package_unpacks_and_the_folder_made_of_them_decodes_alike(
+    tmp_path: Path,
+) -> None:
+    import gguf
+
+    file = save_gguf(tiny_llama(), tmp_path / "tiny.gguf")
+    loaded = load_model(resolve(str(file)), None, CPU)
+    packed = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}["blk.1.ffn_up.weight"]
+    unpacked = torch.from_numpy(gguf.quants.dequantize(packed.data, packed.tensor_type).copy())
+    assert torch.equal(loaded.model.model.layers[1].mlp.up_proj.weight, unpacked)
+    assert (loaded.weights, loaded.dtype) == ("GGUF Q8_0, dequantised", torch.float32)
+    loaded.model.save_pretrained(tmp_path / "folder")
+    folder = load_model(resolve(str(tmp_path / "folder")), torch.float32, CPU)
+    assert greedy(folder.model, [5, 9], 24) == greedy(loaded.model, [5, 9], 24)
+    assert rollback_of(loaded.model, False, len(TOKENS), "tiny") == "position"
+
+
+@needs_gguf
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    file = save_gguf(tiny_llama(), tmp_path / "tiny.gguf")
+    whole = file.read_bytes()
+    for content in (b"garbage!" * 9, b"", whole[: len(whole) // 2]):
+        file.write_bytes(content)
+        assert "unusable" in refusal_of(load_model, resolve(str(file)), None, CPU)
+
+
+def test_what_reads_the_file_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tiny.gguf"
+    file.touch()
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    assert refusal_of(load_config, resolve(str(file))) == (
+        f"{file}: a GGUF file needs gguf: pip install 'specbench-decoding[gguf]'"
+    )
+
+
+def test_files_are_found_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "tiny-Q4_K_M.gguf"
+    assert f"there is no file {file}" in refusal_of(resolve, str(file))
+    file.touch()
+    assert resolve(str(file)) == Checkpoint(str(file), str(tmp_path), file=file.name)
+    assert resolve(str(file)).place == str(file)
+    remote = resolve("owner/tiny-GGUF/tiny-Q4_K_M.gguf", "abc")
+    assert (remote.source, remote.file, remote.revision) == ("owner/tiny-GGUF", "tiny-Q4_K_M.gguf", "abc")
+
+
+@needs_gguf
+def test_a_part_of_a_file_and_a_folder_of_files_say_what_to_do(tmp_path: Path) -> None:
+    part = tmp_path / "tiny-00001-of-00002.gguf"
+    part.touch()
+    assert "join the parts with llama-gguf-split --merge" in refusal_of(load_config, resolve(str(part)))
+    folder = refusal_of(load_config, resolve(str(tmp_path)))
+    assert re.search(r"it holds GGUF files: name one of them, such as .*00001", folder)
+
+
+def test_a_folder_beside_files_is_still_a_folder(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    (tmp_path / "tiny.gguf").touch()
+    assert load_model(resolve(str(tmp_path)), None, CPU).weights == "safetensors"
+
+
+@needs_gguf
+@needs_smollm2
+@pytest.mark.slow
+def test_a_real_file_is_the_folder_that_was_made_from_it() -> None:
+    (file,) = Path(MODELS).glob("SmolLM2*.gguf")
+    ours = load_model(resolve(str(file)), torch.bfloat16, CPU)
+    folder = Path(MODELS) / "smollm2-135m"
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    assert gguf_files.commonest(file) == "Q4_1"
+    for (name, one), (other, two) in zip(ours.model.state_dict().items(), theirs.state_dict().items(), strict=True):
+        assert name == other
+        assert torch.equal(one, two), name
+    prompt = load_tokenizer(resolve(str(file)))("The capital of France is").input_ids
+    assert prompt == load_tokenizer(resolve(str(folder)))("The capital of France is").input_ids
+    assert greedy(ours.model, prompt, 8) == greedy(theirs, prompt, 8)

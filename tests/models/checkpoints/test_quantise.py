@@ -1,0 +1,146 @@
+"""Networks quantised after loading: which weights, that they decode as transformers says, and what is refused."""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
+
+from specbench.backends import tier_choice
+from specbench.decoding.decode import decode
+from specbench.decoding.drafters.chain import ModelDrafter
+from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import seeded
+from specbench.decoding.verifiers.rejection import Rejection
+from specbench.errors import UsageError
+from specbench.models.checkpoints import extras, quantise
+from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.how import How
+from specbench.models.checkpoints.loading import Loaded, load_model
+from specbench.models.checkpoints.pairs import resolve
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from specbench.models.network.probe import rollback_of
+from specbench.spec import RunSpec
+from tests.support.checkpoints import CPU, llama, refusal_of
+
+needs_torchao = pytest.mark.skipif(
+    importlib.util.find_spec("torchao") is None, reason="the extra quant is not installed"
+)
+kinds = pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+PROMPT = [5, 9, 2, 40, 7]
+
+
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 64, "eos_token_id": None}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint whose rows fit into groups, and whose distributions are far from uniform."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(llama(**SHAPE, bos_token_id=None))
+    for weight in (w for w in model.parameters() if w.ndim > 1):
+        weight.data *= 15
+    place = tmp_path_factory.mktemp("quantised")
+    model.save_pretrained(place)
+    return place
+
+
+def quantised(folder: Path, kind: str | None) -> Loaded:
+    return load_model(resolve(str(folder)), torch.float32, CPU, how=How(kind))
+
+
+def speculated(target: Any, draft: Any, prompt: Sequence[int], new: int) -> list[int]:
+    """Greedy tokens of speculation with our caches and masks."""
+    width = target.config.vocab_size
+    models = [Causal(network, Law(0), width) for network in (draft, target)]
+    method = Speculate(ModelDrafter(models[0], 3), models[1], Rejection())
+    (trace,) = decode(method, [prompt], new=new, eos=(), rng=seeded([0], CPU), device=CPU)
+    return list(trace.tokens)
+
+
+@needs_torchao
+@kinds
+def test_a_quantised_target_decodes_as_transformers_decodes_it(folder: Path, kind: str) -> None:
+    loaded, draft = quantised(folder, kind), quantised(folder, None).model
+    assert rollback_of(loaded.model, False, 64, "tiny") == "position"
+    theirs = loaded.model.generate(torch.tensor([PROMPT]), max_new_tokens=24, do_sample=False, pad_token_id=0)
+    assert speculated(loaded.model, draft, PROMPT, 24) == theirs[0, len(PROMPT) :].tolist()
+    assert loaded.weights == f"safetensors, {kind} by torchao (88% of the weights)"
+    assert "lossless means: with respect to the quantised weights" in loaded.warnings[-1]
+
+
+@needs_torchao
+@kinds
+def test_linear_layers_are_quantised_and_head_embedding_and_norms_are_not(folder: Path, kind: str) -> None:
+    plain, loaded = quantised(folder, None).model, quantised(folder, kind).model
+    types = {name: type(weight).__name__ for name, weight in loaded.named_parameters()}
+    names = {f"{name}.weight" for name in quantise.linear_layers(loaded)}
+    assert {name for name, found in types.items() if found != "Parameter"} == names
+    assert len(names) == 7 * plain.config.num_hidden_layers
+    for untouched in ("lm_head", "model.embed_tokens", "model.norm"):
+        assert torch.equal(loaded.get_submodule(untouched).weight, plain.get_submodule(untouched).weight)
+    layer, eye = "model.layers.1.mlp.up_proj", torch.eye(64)
+    far = (loaded.get_submodule(layer)(eye) - plain.get_submodule(layer)(eye)).abs().mean()
+    assert 0 < far < 0.1 * plain.get_submodule(layer).weight.abs().mean()
+
+
+@needs_torchao
+@kinds
+def test_bytes_are_known_before_anything_is_loaded(folder: Path, kind: str) -> None:
+    config, held = load_config(resolve(str(folder))), 0
+    with torch.device("meta"):
+        empty = LlamaForCausalLM(config).to(torch.float32)
+    for weight in quantised(folder, kind).model.parameters():
+        names = (*getattr(weight, "tensor_data_names", ()), *getattr(weight, "optional_tensor_data_names", ()))
+        parts = [getattr(weight, name) for name in names] if names else [weight]
+        held += sum(part.numel() * part.element_size() for part in parts if part is not None)
+    assert quantise.bytes_of(empty, kind) == pytest.approx(held, rel=0.01)
+    assert quantise.bytes_of(empty) > 2 * quantise.bytes_of(empty, kind)
+
+
+@needs_torchao
+def test_layers_that_no_group_fits_keep_their_type_and_are_counted() -> None:
+    model = LlamaForCausalLM(llama(hidden_size=32, intermediate_size=48)).eval()
+    done = quantise.apply(model, "int4", CPU)
+    assert (done.layers, done.left) == (12, 2), "the rows of down_proj are 48 long"
+    assert "2 linear layers whose width is no multiple of 32" in done.warnings[0]
+    without = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64))
+    assert "GPT2LMHeadModel has no linear layers" in refusal_of(quantise.apply, without, "int8", CPU)
+
+
+@needs_torchao
+def test_what_does_not_compute_here_is_refused_before_a_weight_is_read() -> None:
+    refused = refusal_of(load_model, resolve("demo"), torch.float64, CPU, lambda *_: None, How("int8"))
+    assert refused.startswith("int8 weights do not compute on cpu in float64 here: ")
+
+
+def test_what_quantises_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    refused = refusal_of(load_model, resolve("demo"), torch.float32, CPU, lambda *_: None, How("int8"))
+    assert refused == "quantising to int8 needs torchao: pip install 'specbench-decoding[quant]'"
+
+
+def test_weights_that_a_compiler_unpacks_are_not_compiled() -> None:
+    def chosen(tier: str, **settings: str) -> str:
+        return tier_choice.choose(RunSpec.model_validate({"tier": tier, **settings}), CPU)[0]
+
+    assert chosen("auto", quantize="int8") == chosen("auto", draft_quantize="fp8") == "eager"
+    assert chosen("eager", quantize="fp8") == "eager"
+    assert chosen("compile", quantize="int4") == chosen("compile") == "compile"
+    with pytest.raises(UsageError, match=r"unpacks int8 ones.*use --tier eager, or int4"):
+        chosen("compile", quantize="int8")
+
+
+def test_the_attention_is_the_one_asked_for() -> None:
+    def attention(name: str | None) -> str:
+        return str(
+            load_model(resolve("demo-draft"), None, CPU, how=How(attention=name)).model.config._attn_implementation
+        )
+
+    assert (attention(None), attention("sdpa"), attention("eager")) == ("specbench_grouped", "sdpa", "eager")
+    with pytest.raises(UsageError, match=r"flash_attention_2: token trees and rollback need .* sdpa and eager do"):
+        attention("flash_attention_2")
