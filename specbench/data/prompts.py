@@ -22,7 +22,7 @@ from specbench.data.sources import read_rows
 from specbench.errors import UsageError
 from specbench.wording import clean
 
-TOO_LONG, LATER = "too long", "later turns (they need a chat template)"
+TOO_LONG, LATER = "too long", "of the later turns (for want of a chat template)"
 STANDIN = "OK."  # for answers that are not there yet, where only the length of what surrounds them counts
 PLAIN = ChatSettings()
 SLACK = 8  # tokens by which an answer may grow when it is tokenized anew between others

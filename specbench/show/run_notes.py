@@ -52,7 +52,7 @@ def conversations(row: Row) -> list[str]:
     if not row.get("turns"):
         return []
     of = f"{row['turns']} turns of {counted(row['prompts'], 'conversation')}, each on the baseline's earlier answers"
-    cut = f"; {row['turns_cut']} later turns were not decoded: no context was left for them" * bool(row["turns_cut"])
+    cut = f"; no context was left for {counted(row['turns_cut'], 'later turn')}" * bool(row["turns_cut"])
     return [of + cut * (row["status"] == "ok")]
 
 

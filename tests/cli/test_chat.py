@@ -90,14 +90,14 @@ def test_a_conversation_that_outgrows_the_context_ends(chat: Command) -> None:
     found = chat("--max-new-tokens", 16, "--ignore-eos")
     (row,) = found.table()
     assert (row["status"], row["turns"], row["turns_cut"]) == ("ok", "5", "1")
-    assert "1 later turns were not decoded: no context was left for them" in found.out
+    assert "; no context was left for 1 later turn" in found.out
 
 
 def test_plain_text_for_an_instruct_model_is_said(chat: Command) -> None:
     found = chat("--chat-template", "none")
     (row,) = found.table()
     assert (row["prompt_form"], row["chat_template_resolved"], row["turns"]) == ("text", "not applied", "")
-    assert row["rejected"] == "3 later turns (they need a chat template)"
+    assert row["rejected"] == "3 of the later turns (for want of a chat template)"
     assert "an instruct model has read plain text (prompt form text)" in found.out
     assert found.out.count("leave out --chat-template none") == 1
 

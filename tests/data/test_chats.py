@@ -166,7 +166,7 @@ def test_a_later_turn_that_is_no_text_ends_the_conversation(tmp_path: Path) -> N
 
 def test_later_turns_without_a_template_are_left_out_and_counted(tmp_path: Path) -> None:
     found = loaded(tmp_path, TURNS, BASE)
-    assert found.row()["rejected"] == "2 later turns (they need a chat template)"
+    assert found.row()["rejected"] == "2 of the later turns (for want of a chat template)"
     assert found.turns == len(found.prompts) == 1
 
 

@@ -29,7 +29,7 @@ class TokenizerChat:
             found: str = self.tokenizer.get_chat_template()
         except (ValueError, AttributeError):  # none, several without a default, or a tokenizer that knows no chats
             return None
-        return found
+        return found or None
 
     def ids(self, template: str, messages: Sequence[Message], switches: Mapping[str, bool]) -> list[int]:
         dated = DATED + template if "strftime_now" in template else template
@@ -43,7 +43,10 @@ class TokenizerChat:
                 **switches,
             )
         except Exception as error:  # a template raises whatever it likes
-            raise UsageError(f"the chat template does not render these messages: {first_line(error)}") from error
+            raise UsageError(
+                f"the chat template does not render these messages ({first_line(error)}): change them, or give another "
+                "one, or none, with --chat-template"
+            ) from error
         return found
 
     def text(self, ids: Sequence[int]) -> str:
