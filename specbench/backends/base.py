@@ -18,6 +18,7 @@ from specbench.metrics import Trace
 from specbench.models.network.law import Law
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
+from specbench.theory.experts import Experts
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], list[Trace]]  # prompts as token ids, one seed per prompt
 Scores = Callable[[Sequence[int], int, int], torch.Tensor]  # see `Backend.scores`
@@ -67,6 +68,11 @@ class Networks(Protocol):
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source:
         """Where the draws of a spec come from: one seed per row."""
+        ...
+
+    def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Experts | None:
+        """The experts that the target's passes touch, of one that has any, counted while prompts are decoded in the
+        rows of one batch with the method of a spec, step by step and untimed."""
         ...
 
     def gradless(self) -> AbstractContextManager[None]:

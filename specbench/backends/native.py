@@ -13,13 +13,13 @@ import torch
 from specbench.backends import recurrent, tier_choice
 from specbench.backends.base import Decode
 from specbench.backends.checked import CheckedPair, check_models
+from specbench.backends.forms import form, schedule_of
 from specbench.backends.roles import depth_of, shipped_source
 from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_weights
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin, buffer_length, decode
-from specbench.decoding.drafters.schedule import Schedule, scheduled
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
 from specbench.decoding.protocols import Model
@@ -31,8 +31,8 @@ from specbench.metrics import Trace
 from specbench.models.checkpoints import precision
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import threads
-from specbench.models.network.causal import Causal
 from specbench.models.network.early_exit import sharing
+from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
 from specbench.models.network.law import Law
 from specbench.models.network.layers import with_layers
 from specbench.models.network.probe import Rollback, model_of
@@ -40,10 +40,10 @@ from specbench.models.scale import growth
 from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
+from specbench.theory.experts import Experts
 
 NAME = "native"
 OF_PROMPTS = tuple(one.name for name in ("excerpt", "chat", "limit") for one in group(name, RunSpec))
-NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Native":
@@ -54,12 +54,11 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     threads.fit_threads()
     device = precision.resolve_device(specs[0].device)
     name, why = tier_choice.choose(specs[0], device)
-    forms = {spec: form(spec, None) for spec in specs}
     for spec in specs:
-        synthetic(forms[spec], spec.acceptance)  # a wrong method file ends it here
+        synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
     pair = check_models(specs, device, name)
     if recurrent.roles(pair):
-        name, why = recurrent.checked(pair, forms)
+        name, why = recurrent.checked(pair, specs)
         pair = check_models(specs, device, name)
     return Native(pair, Tier(name, device), f"tier {name}: {why}")
 
@@ -167,18 +166,29 @@ class Native:
     def law(self, spec: RunSpec) -> Law:
         return Law(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
 
-    def models(self, spec: RunSpec) -> dict[str, Model]:
-        fixed, static = self.tier.name != "eager", form(spec, self.costs).drafter.static
-        made = {name: self.tier.passes(static) for name in self.modules}
+    def models(self, spec: RunSpec, eager: bool = False) -> dict[str, Model]:
+        fixed, static = self.tier.name != "eager" and not eager, form(spec, self.costs).drafter.static
+        made = {name: self.tier.passes(static or eager) for name in self.modules}
         models = {
             name: model_of(self.rollbacks[name], network, self.law(spec), self.width, fixed, made[name])
             for name, network in self.modules.items()
         }
         return sharing(models, needs(spec.method))
 
-    def method(self, spec: RunSpec, clock: Clock | None = None) -> Speculate:
-        method = build(spec.method, self.models(spec), spec.k, clock, schedule_of(spec, self.costs))
+    def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False) -> Speculate:
+        method = build(spec.method, self.models(spec, eager), spec.k, clock, schedule_of(spec, self.costs))
         return synthetic(method, spec.acceptance)
+
+    def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Experts | None:
+        target = self.modules["target"]
+        if not (layers := layers_with_experts(target)):
+            return None
+        count = Count(target, layers, len(prompts))
+        to: Any = {"new": min(spec.max_new_tokens, ENOUGH), "eos": self.eos(spec), "device": self.device}
+        with self.gradless(), count.counting():
+            method = self.method(spec, count, eager=True)
+            decode(method, prompts, rng=self.source(spec, seeds), clock=count, **to)
+        return count.found()
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
         return seeded(seeds, self.device, self.law(spec).certain)
@@ -226,14 +236,3 @@ class Native:
         model = model_of(self.rollbacks["target"], self.modules["target"], Law(), self.width)
         known = growth.vocabulary(self.pair.roles["target"].config)  # sunk logits would drown the noise of real ones
         return model.read(context, len(ids) - start, block)[:, :known]
-
-
-def form(spec: RunSpec, costs: Costs | None) -> Speculate:
-    """The method of a spec with nothing in the place of its models."""
-    nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
-    return build(spec.method, nothing, spec.k, schedule=schedule_of(spec, costs))
-
-
-def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
-    """The rule that says how many of K tokens a drafter draws."""
-    return scheduled(spec.schedule, spec.confidence, costs)

@@ -3,10 +3,10 @@
 Knows configurations, specs and the forms of methods; must not know networks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from specbench.backends.checked import CheckedPair
-from specbench.decoding.loop import Speculate
+from specbench.backends.forms import form
 from specbench.errors import UsageError
 from specbench.models.checkpoints.architectures import recurrent
 from specbench.models.execution.compiled import EAGER, Name
@@ -23,15 +23,15 @@ def roles(pair: CheckedPair) -> list[str]:
     return [name for name, role in pair.roles.items() if recurrent(role.config)]
 
 
-def checked(pair: CheckedPair, forms: Mapping[RunSpec, Speculate]) -> tuple[Name, str]:
+def checked(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]:
     """The tier of such a pair, and what to know about it. UsageError, saying what works, for what does not."""
     name = roles(pair)[0]
     keeps = f"{pair.roles[name].checkpoint.name} ({pair.roles[name].config.model_type}) keeps a recurrent state"
     for part, (base, _) in pair.kept.items():
         if base in roles(pair):
             raise UsageError(f"{part}: {keeps}, and drafts from some of its layers are not known: methods are {CHAINS}")
-    for spec, form in forms.items():
-        if form.drafter.branches:
+    for spec in specs:
+        if form(spec, None).drafter.branches:
             raise UsageError(f"--method {spec.method} drafts trees, and {keeps}, which has no branches: take {CHAINS}")
         if spec.batch > 1:
             raise UsageError(f"--batch {spec.batch}: {keeps}, which has no padding: take --batch 1")

@@ -28,6 +28,19 @@ def costly_verification(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def experts_touched(row: Mapping[str, Any]) -> list[str]:
+    """A line for a cell whose target has experts: what its passes touch, and the v that follows from bytes."""
+    names = ("experts", "experts_per_step", "experts_per_verify", "v_by_experts", "v_by_independence", "v")
+    total, once, many, by_experts, by_independence, v = (number_in(row, name) for name in names)
+    if None in (total, once, many, by_experts, by_independence, v):
+        return []
+    return [
+        f"{row['dataset']}, {row['method']}, K {row['k']}: a verify pass touches {many:.1f} of {total:.0f} experts of "
+        f"a layer, a step {once:.1f}: where memory decides, that makes v = {by_experts:.2f} "
+        f"({by_independence:.2f} if tokens chose independently), measured {v:.2f}"
+    ]
+
+
 def drafts_trees(row: Mapping[str, Any]) -> bool:
     """Whether a cell drafts trees: a pass over more nodes than K, and than the levels of the drafts."""
     k, nodes, levels = (number_in(row, name) or 0 for name in ("k", "nodes_per_round", "drafted_per_round"))

@@ -20,12 +20,14 @@ from specbench.measure.calibrate import quick_costs
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.grid import AUTO
 from specbench.measure.group import Job, Observer, Past
+from specbench.measure.order import seed_of
 from specbench.measure.prompting import read_prompts
 from specbench.measure.runner import measure
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
+from specbench.theory.experts import COLUMNS
 from specbench.wording import grouped
 
 MACHINE = ("device_name", "threads", "torch", "transformers", "specbench", "fingerprint")
@@ -66,7 +68,22 @@ class Prepared:
         """Read the weights, and measure what `--k auto` must know beforehand, unless a continued run has it already."""
         self.backend.load(max(found.longest for found in self.prompts.values()))
         costs = self.costs(past)
-        return [Job(spec, self.prompts[spec], self.resolved(spec, costs)) for spec in self.specs]
+        return [
+            Job(spec, self.prompts[spec], self.resolved(spec, costs) | ({} if spec in past else self.experts(spec)))
+            for spec in self.specs
+        ]
+
+    def experts(self, spec: RunSpec) -> dict[str, Any]:
+        """The experts that passes of the target touch, as columns, counted over a few tokens before anything is timed.
+
+        They are empty of a target without experts, and of a method that fails here: its cell will say why.
+        """
+        networks, first = self.backend.networks, self.prompts[spec].prompts[: spec.batch]
+        if networks is None:
+            return dict.fromkeys(COLUMNS)
+        seeds = [seed_of(spec.baseline, prompt.id, 0, "experts") for prompt in first]
+        found = attempt(lambda: networks.experts(spec, [prompt.ids for prompt in first], seeds))
+        return dict.fromkeys(COLUMNS) if found is None or isinstance(found, Failure) else found.row()
 
     def costs(self, past: Past) -> Costs | None:
         """The costs that `--k auto` computes with; None where no cell has that schedule."""

@@ -5,7 +5,7 @@ Knows rows of results.csv; must not know how they are printed.
 
 from collections.abc import Sequence
 
-from specbench.judge.advice import costly_verification, losing
+from specbench.judge.advice import costly_verification, experts_touched, losing
 from specbench.judge.candidates import distance_of
 from specbench.judge.misleading import circles, rejected_drafts
 from specbench.results.noise import Diagnostics, warnings
@@ -29,6 +29,7 @@ def notes_on(row: Row) -> list[str]:
     of_dataset = [*form(row), *machine(row), *stopping(row), *few_prompts(row), *shared_time(row)]
     lossy = [f"{row['dataset']}, {row['method']}: {distance_of(row)}"] if row.get("lossless") == "lossy" else []
     found = [*(f"{row['dataset']}: {line}" for line in of_dataset), *lossy, *costly_verification(row), *losing(row)]
+    found += experts_touched(row)
     return [*found, *rejected_drafts(row), *(f"{row['dataset']}: {line}" for line in near_ties(row))]
 
 

@@ -1,8 +1,10 @@
 """The native backend: what opening a pair does, and what it says about the pair."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from specbench.backends import choose, native
 from specbench.backends.base import networks_of
@@ -10,7 +12,9 @@ from specbench.backends.native import Native, open_pair
 from specbench.models.checkpoints import description
 from specbench.models.execution import threads
 from specbench.spec import RunSpec
-from tests.support.tinypair import CONTEXT, Pair
+from tests.support.frontdoor import SHORT, Command
+from tests.support.tiny import network
+from tests.support.tinypair import CONTEXT, Pair, prompts, save_tokenizer
 
 
 def not_to_be_called(*_: Any) -> None:
@@ -43,3 +47,17 @@ def test_the_native_backend_is_the_one_that_is_chosen_and_gives_its_networks(pai
     assert isinstance(backend, native.Native)
     assert networks_of(backend, "a test") is backend
     assert networks_of(backend, "a test").depth == 2
+
+
+def test_a_run_counts_the_experts_of_its_target(command: Command, tmp_path: Path) -> None:
+    for place, family in ((tmp_path / "target", "mixtral"), (tmp_path / "draft", "llama")):
+        network(family, 64, dtype=torch.float32).save_pretrained(place)
+        save_tokenizer(place)
+    pair = Pair(tmp_path / "target", tmp_path / "draft")
+    found = command("run", *pair.options, "--dataset", prompts(tmp_path / "words.jsonl", 4, 6), *SHORT)
+    assert found.code == 0, found.err
+    (row,) = found.table()
+    assert (row["lossless"], row["experts"], row["experts_per_step"]) == ("identical", "4", "2.0")
+    assert 2 < float(row["experts_per_verify"]) <= 4
+    assert 1 < float(row["v_by_experts"]) <= 2
+    assert "of 4 experts of a layer" in " ".join(found.out.split())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specbench.judge.advice import costly_verification
+from specbench.judge.advice import costly_verification, experts_touched
 
 CELL = {
     "dataset": "code",
@@ -45,3 +45,13 @@ def test_a_warning_is_one_line_with_the_numbers_and_the_likely_reason(different:
     assert line.startswith("code, chain: v = 1.80 at K = 4: ")
     assert blamed in line
     assert "\n" not in line
+
+
+def test_experts_are_a_line_with_both_predictions_and_the_measured_v() -> None:
+    row = {"dataset": "code", "method": "chain", "k": 4, "v": 1.9, "experts": 8, "experts_per_step": 2.0}
+    row |= {"experts_per_verify": 5.25, "v_by_experts": 1.62, "v_by_independence": 1.84}
+    assert experts_touched(row) == [
+        "code, chain, K 4: a verify pass touches 5.2 of 8 experts of a layer, a step 2.0: where memory decides, that "
+        "makes v = 1.62 (1.84 if tokens chose independently), measured 1.90"
+    ]
+    assert experts_touched(row | {"experts": None}) == []
