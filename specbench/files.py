@@ -38,7 +38,7 @@ def check_regular(path: Path, most: int = LARGEST) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is a pipe or a device; write what it holds to a file", str(path))
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
     if found.st_size > most:
         raise too_large(path, most)
 

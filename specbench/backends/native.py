@@ -114,8 +114,7 @@ class Native:
         return TokenizerChat(self.tokenizer)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text).input_ids
-        return ids
+        return self.pair.roles["target"].encode(text)
 
     def describe(self) -> dict[str, Any]:
         """What every role resolved to. `scale_model` names the roles that are scale models; it may be empty."""

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from specbench.decoding.method_files import needs
-from specbench.errors import UsageError
+from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import pairs
 from specbench.models.checkpoints.how import AS_STORED, How
 from specbench.models.network.layers import base_of, chosen
 from specbench.named_models import PAIR_ROLES
 from specbench.shipped import PACKAGE
 from specbench.spec import RunSpec
+from specbench.wording import first_line
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,14 @@ class Role:
     tokenizer: Any
     dtype: torch.dtype
     how: How = AS_STORED
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text; UnusableModelError where the tokenizer fails on it."""
+        try:
+            return list(self.tokenizer(text).input_ids)
+        except Exception as error:  # the tokenizers library raises bare Exceptions
+            reason = f"its tokenizer fails on a text: {first_line(error)}"
+            raise UnusableModelError(f"{self.checkpoint.name}: {reason}") from error
 
 
 def named_by(specs: Iterable[RunSpec]) -> dict[str, list[str]]:

@@ -1,6 +1,5 @@
 """The body of `specbench trace`: from a prompt and settings to the token view of one decode. May import torch."""
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from specbench.measure.order import seed_of
 from specbench.measure.prompting import text_ids
 from specbench.measure.tracing import trace as follow
 from specbench.results.trace_file import Setting, TokenView, TracedRound, to_json
+from specbench.results.writing import replace_text
 from specbench.settings import group
 from specbench.show import token_view
 from specbench.spec import RunSpec
@@ -139,9 +139,7 @@ def write_view(path: Path, text: str) -> None:
     """Replace the file by the text."""
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        replace_text(path, text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another --output") from None

@@ -61,7 +61,12 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to be written, which replaces `path` at once when it is whole and on disk, or never."""
+    """A file to be written, which replaces `path` at once when it is whole and on disk, or never.
+
+    OSError for a path that is a folder, a pipe or a device: it would be replaced, too.
+    """
+    if path.exists():
+        check_regular(path)
     temporary = path.with_suffix(path.suffix + ".tmp")  # left over by a kill, it is overwritten by the next rendering
     yield temporary
     with temporary.open("rb") as file:

@@ -1,12 +1,14 @@
 """Every kind of source of prompts: what is read from it, without a network, and what is said when it cannot be read."""
 
 import gzip
+import os
 import socket
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
+from specbench.data.prompts import load_prompts
 from tests.support.datafiles import complaint, jsonl, load, parquet, texts, write
 
 
@@ -147,3 +149,65 @@ def test_unknown_names_come_with_close_ones(tmp_path: Path, monkeypatch: pytest.
 def test_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.data.readers.LARGEST", 10)
     assert "cut it to the rows you need" in complaint(f"text:{write(tmp_path / 'a.txt', 'x' * 11)}")
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gzip_bomb_is_unpacked_no_further_than_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = tmp_path / "a.jsonl.gz"
+    bomb.write_bytes(gzip.compress(bytes(32 << 20), 1))
+    assert f"{bomb}:1: the line is longer than 16 MiB" in complaint(f"jsonl:{bomb}")
+    monkeypatch.setattr("specbench.data.readers.LARGEST", 5000)
+    write(bomb, '{"prompt": "a"}\n' * 1000)
+    assert "holds more than 5,000 bytes, unpacked: cut it to the rows you need" in complaint(f"jsonl:{bomb}")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "text"])
+def test_a_line_without_an_end_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("specbench.data.readers.LONGEST", 100)
+    file = write(tmp_path / "a", "prompt\n" + '{"prompt": "' + "x" * 200)
+    assert "a:2: the line is longer than 100 bytes; put one prompt on a line" in complaint(f"{kind}:{file}")
+
+
+def test_rows_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.data.readers.MOST", 3)
+    rows = [{"text": f"row {n}"} for n in range(4)]
+    for data in (
+        jsonl(tmp_path / "a.jsonl", *rows),
+        parquet(tmp_path / "a.parquet", *rows),
+        f"csv:{write(tmp_path / 'a.csv', 'text' + chr(10) + 'x' + chr(10) * 4)}",
+    ):
+        assert "has more than 3 rows: cut it to those that you need" in complaint(data)
+    assert len(load(jsonl(tmp_path / "b.jsonl", *rows[:3])).prompts) == 3
+
+
+def test_a_parquet_file_of_few_bytes_can_hold_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.data.readers.LARGEST", 1 << 20)
+    data = parquet(tmp_path / "a.parquet", *[{"text": "x" * 10_000}] * 200)
+    assert (tmp_path / "a.parquet").stat().st_size < 1 << 17
+    assert "holds more than 1 MiB, unpacked" in complaint(data)
+
+
+def test_a_long_prompt_is_too_long_before_it_is_tokenized(tmp_path: Path) -> None:
+    def never(text: str) -> list[int]:
+        assert len(text) < 1000
+        return [1]
+
+    data = jsonl(tmp_path / "a.jsonl", {"prompt": "x" * 5_000_000}, {"prompt": "y"})
+    found = load_prompts(data, never, limit=None, seed=0, longest=10)
+    assert (texts(found), dict(found.rejected)) == (["y"], {"too long": 1})
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "text", "parquet"])
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is a pipe or a device, not a file" in complaint(f"{kind}:{tmp_path / 'pipe'}")
+    assert "it is a pipe or a device, not a file" in complaint(f"{kind}:/dev/zero")
+
+
+@pytest.mark.parametrize("packed", [b"BZh91AY", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd\xff", b"PK\x03\x04\xff"])
+def test_other_packers_are_named(tmp_path: Path, packed: bytes) -> None:
+    assert "is compressed with " in complaint(f"text:{write(tmp_path / 'a.txt', packed + bytes([255]))}")

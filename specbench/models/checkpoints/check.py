@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specbench.errors import UnusableModelError
+from specbench.wording import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -117,8 +118,10 @@ def _other_habits(target: "PreTrainedTokenizerBase", draft: "PreTrainedTokenizer
 
 
 def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return ids
+    try:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    except Exception as error:  # the tokenizers library raises bare Exceptions
+        raise UnusableModelError(f"a tokenizer fails on the text {text!r}: {first_line(error)}") from error
 
 
 def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int, draft: str) -> list[str]:

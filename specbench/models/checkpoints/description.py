@@ -23,11 +23,19 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.mo
 def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     """The configuration of a checkpoint that the engine can drive; any other is refused with a reason."""
     config = _stored_config(checkpoint)
-    if reason := obstacle(config) or (checkpoint.shape and _not_to_be_grown(config, checkpoint)):
+    if reason := _obstacle(config) or (checkpoint.shape and _not_to_be_grown(config, checkpoint)):
         raise UnusableModelError(f"{checkpoint.name}: {reason}")
     if checkpoint.shape is not None:
         return growth.grown_config(config, checkpoint.shape, origin(checkpoint))
     return config
+
+
+def _obstacle(config: PreTrainedConfig) -> str | None:
+    """Why the engine cannot drive a network of this configuration, or that it makes no sense."""
+    try:
+        return obstacle(config)
+    except Exception as error:  # entries of a type that transformers lets pass
+        return f"unusable config.json: {first_line(error)}"
 
 
 def _not_to_be_grown(config: PreTrainedConfig, checkpoint: Checkpoint) -> str | None:
@@ -92,11 +100,10 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         return load_tokenizer(adapter.base)
     if not present:
         raise UnusableModelError(f"{checkpoint.name}: no tokenizer in {folder}: expected tokenizer.json")
-    if not checkpoint.file and (beyond := bounds.obstacle(folder)):
-        raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     remote_code.refuse_unpinned(checkpoint, folder)
     try:
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
+        tokenizer("a")  # some faults of a description show with the first text only
     except Exception as error:  # the tokenizers library raises bare Exceptions
         reason = f"unusable tokenizer in {folder}: {first_line(error)}{_tokenizer_hint(checkpoint, folder)}"
         raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
