@@ -53,6 +53,16 @@ def one_file(repository: Repository, file: str) -> Path:
     return _fetched(repository, fetch, known=_is_commit(repository), file=file)
 
 
+def cached_file(repository: Repository, file: str) -> Path | None:
+    """Where one file of a repository lies in the cache."""
+    import huggingface_hub
+
+    found = huggingface_hub.try_to_load_from_cache(
+        repository.id, file, revision=repository.revision, repo_type=repository.kind
+    )
+    return Path(found) if isinstance(found, str) else None
+
+
 def _fetched(repository: Repository, fetch: Callable[[bool], str], known: bool, file: str = "") -> Path:
     """What `fetch` gives: from the cache alone where that is `known` to tell whether it is whole, or nobody answers."""
     from specbench.hub_refusals import reason
@@ -64,7 +74,8 @@ def _fetched(repository: Repository, fetch: Callable[[bool], str], known: bool, 
         try:
             return Path(fetch(refusal is not None))
         except Exception as error:  # besides its own errors the hub lets those of its HTTP library through
-            raise UnavailableError(reason(repository, refusal or error, file)) from error
+            failure = refusal or error
+            raise UnavailableError(reason(repository, failure, file)) from failure
 
 
 def _from_cache(fetch: Callable[[bool], str]) -> Path | None:
@@ -119,3 +130,17 @@ def _ask(repository: Repository) -> Exception | None:
     except Exception as error:  # refused, no connection, no proxy, no answer in time
         return error.with_traceback(None)
     return None
+
+
+def file_sizes(repository: Repository) -> dict[str, int]:
+    """The bytes of the files of a repository, as the hub lists them; empty where it does not answer."""
+    import huggingface_hub
+
+    if answer_of(repository) is not None:
+        return {}
+    tree = huggingface_hub.HfApi().list_repo_tree
+    try:
+        found = list(tree(repository.id, repo_type=repository.kind, revision=repository.revision, recursive=True))
+    except Exception:  # it is known already that nothing can be fetched, or that everything can
+        return {}
+    return {one.path: one.size for one in found if isinstance(one, huggingface_hub.hf_api.RepoFile)}

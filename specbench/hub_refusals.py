@@ -41,6 +41,11 @@ def reason(repository: Repository, error: Exception, file: str = "") -> str:
     return f"{repository.subject} cannot be fetched: {type(error).__name__}: {first_line(error)}; {KEPT}"
 
 
+def refused(error: BaseException | None) -> bool:
+    """Whether the hub answered, and said no."""
+    return isinstance(error, HfHubHTTPError)
+
+
 def _not_here(repository: Repository, why: str, file: str = "") -> str:
     login = " (it is gated: log in with `hf auth login` first)" if repository.gated else ""
     command = repository.command(file)

@@ -38,6 +38,13 @@ def formatted(value: float | None, form: str = ".3f") -> str:
     return "–" if value is None else format(value, form)
 
 
+def gigabytes(size: int) -> str:
+    """Bytes for readers, in the decimal units of the hub."""
+    if size < 1e9:
+        return f"{size / 1e6:.0f} MB"
+    return f"{size / 1e9:.2f} GB" if size < 1e10 else f"{size / 1e9:.1f} GB"
+
+
 def interval_text(low: float | None, high: float | None) -> str:
     """The bounds of an interval."""
     return "[no interval]" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"

@@ -5,6 +5,7 @@ What an engine lacks it declares as None; nothing is ever asked for with getattr
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -16,12 +17,18 @@ from specbench.decoding.randomness import Source
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.models.network.law import Law
-from specbench.spec import RunSpec
+from specbench.spec import BASELINE, RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.experts import Experts
+from specbench.theory.memory import Demand
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], list[Trace]]  # prompts as token ids, one seed per prompt
+Loading = Callable[[str, int, int], None]  # (what is done with which model, bytes done, bytes in all)
 Scores = Callable[[Sequence[int], int, int], torch.Tensor]  # see `Backend.scores`
+
+
+def unseen(what: str, done: int, total: int) -> None:
+    """A `Loading` that shows nothing."""
 
 
 class Networks(Protocol):
@@ -84,6 +91,19 @@ class Networks(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Held:
+    """Cells with one baseline, whose arms are all held ready at once, and the tokens of their longest prompt."""
+
+    specs: Sequence[RunSpec]
+    prompt: int
+
+    @property
+    def arms(self) -> list[RunSpec]:
+        """The baseline and every other cell."""
+        return [self.specs[0].baseline, *(spec for spec in self.specs if spec.method != BASELINE)]
+
+
 class Backend(Protocol):
     """An engine and the pair of some specs, checked as far as that is possible without weights.
 
@@ -143,8 +163,15 @@ class Backend(Protocol):
         """What the names of the pair stood for, as columns: target_source, target_commit, dtype_resolved …"""
         ...
 
-    def load(self, longest: int = 0) -> None:
-        """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError."""
+    def demand(self, held: Sequence[Held]) -> Demand | None:
+        """The memory that measuring these cells takes, group after group, weights included; None where nobody knows."""
+        ...
+
+    def load(self, longest: int = 0, watch: Loading = unseen) -> None:
+        """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError.
+
+        `watch` hears what is being fetched or read, how many bytes of it are done, and how many there are.
+        """
         ...
 
     def unload(self) -> None:

@@ -3,14 +3,16 @@
 Knows names, configurations and tokenizers; must not know weights or how anything is decoded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
 
 from specbench.backends.roles import Role, checkpoint_of, depth_of, half, how_of, kept_layers, named_by
-from specbench.models.checkpoints import check, description, loading, precision
+from specbench.missing import MissingError
+from specbench.models.checkpoints import check, description, loading, pairs, precision
+from specbench.models.checkpoints.missing import unavailable
 from specbench.models.execution import compiled
 from specbench.spec import RunSpec
 
@@ -36,18 +38,32 @@ class CheckedPair:
 
 def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> CheckedPair:
     """Read configurations and tokenizers. Raises UsageError or UnusableModelError for what does not fit."""
-    spec, named = specs[0], named_by(specs)
+    spec, named, checkpoints = specs[0], named_by(specs), checkpoints_of(specs)
+    refuse_missing(checkpoints)
     target = role_of("target", spec, spec.dtype, device, tier)
     loading.refuse_unable(target.checkpoint, target.config, target.dtype, device, target.how)
     alone = CheckedPair(device, {"target": target}, {}, check.context_length(target.config), ())
-    names = sorted({names[-1] for names in named.values()} - {"target"})
-    pair = reduce(lambda found, name: with_drafter(found, name, spec, tier), names, alone)
+    drafters = [name for name in checkpoints if name != "target"]
+    pair = reduce(lambda found, name: with_drafter(found, name, spec, tier), drafters, alone)
     kept = {
         name: (trail[-1], kept_layers(trail, depth_of(pair.roles[trail[-1]])))
         for name, trail in named.items()
         if name not in pair.roles
     }
     return replace(pair, kept=kept)
+
+
+def checkpoints_of(specs: Sequence[RunSpec]) -> dict[str, pairs.Checkpoint]:
+    """The checkpoints of the roles of some specs, the target's first."""
+    names = {names[-1] for names in named_by(specs).values()} - {"target"}
+    return {name: checkpoint_of(name, specs[0]) for name in ("target", *sorted(names))}
+
+
+def refuse_missing(checkpoints: Mapping[str, pairs.Checkpoint]) -> None:
+    """MissingError where checkpoints, by their roles, can neither be found on this machine nor be fetched."""
+    lacking = [found for name, checkpoint in checkpoints.items() if (found := unavailable(name, checkpoint))]
+    if lacking:
+        raise MissingError(lacking)
 
 
 def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> CheckedPair:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from specbench.backends import recurrent, tier_choice
-from specbench.backends.base import Decode
+from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair, check_models
 from specbench.backends.forms import form, schedule_of
+from specbench.backends.memory import Estimate, demand_of
 from specbench.backends.roles import depth_of, shipped_source
 from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_weights
@@ -41,6 +42,7 @@ from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.experts import Experts
+from specbench.theory.memory import Demand
 
 NAME = "native"
 OF_PROMPTS = tuple(one.name for name in ("excerpt", "chat", "limit") for one in group(name, RunSpec))
@@ -130,11 +132,14 @@ class Native:
             }
         return found
 
-    def load(self, longest: int = 0) -> None:
+    def demand(self, held: Sequence[Held]) -> Demand | None:
+        return demand_of(Estimate(self.pair, lambda s: form(s, None).drafter.room, self.tier.name != "eager"), held)
+
+    def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         """Read the weights of every role."""
         self._longest = longest
         for name, role in self.pair.roles.items():
-            loaded, self.rollbacks[name] = read_weights(role, self.width, self.device)
+            loaded, self.rollbacks[name] = read_weights(role, self.width, self.device, watch)
             self.modules[name] = loaded.model
             self.commits[name] = loaded.commit
             self.weights[name] = loaded.weights

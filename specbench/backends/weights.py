@@ -5,6 +5,7 @@ Knows checkpoints and networks; must not know specs or methods.
 
 import torch
 
+from specbench.backends.base import Loading, unseen
 from specbench.backends.roles import Role
 from specbench.errors import UnusableModelError, out_of_memory
 from specbench.models.checkpoints import loading
@@ -12,10 +13,19 @@ from specbench.models.checkpoints.architectures import recurrent
 from specbench.models.network.probe import Rollback, rollback_of
 
 
-def read_weights(role: Role, width: int, device: torch.device) -> tuple[loading.Loaded, Rollback]:
-    """The network of a role, for rows of `width`. UnusableModelError for one that cannot be read, or taken back."""
+def read_weights(
+    role: Role, width: int, device: torch.device, watch: Loading = unseen
+) -> tuple[loading.Loaded, Rollback]:
+    """The network of a role, for rows of `width`; `watch` hears how many bytes have been fetched and read.
+
+    UnusableModelError for one that cannot be read, or taken back.
+    """
+
+    def named(verb: str, done: int, total: int) -> None:
+        watch(f"{verb} {role.checkpoint.name}", done, total)
+
     try:
-        loaded = loading.load_model(role.checkpoint, role.dtype, device, how=role.how)
+        loaded = loading.load_model(role.checkpoint, role.dtype, device, named, role.how)
     except Exception as error:
         if not out_of_memory(error):
             raise

@@ -9,6 +9,7 @@ import typer
 from specbench import __version__
 from specbench.cli import (
     calibrate,
+    check,
     compare,
     methods,
     models,
@@ -48,6 +49,7 @@ app.command(name="compare")(compare.compare)
 app.command(name="report")(report.report)
 app.command(name="trace")(trace.trace)
 app.command(name="verdict")(verdict.verdict)
+app.command(name="check")(check.check)
 app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="skip-layers")(skip_layers.skip_layers)
 app.command(name="tree")(tree.tree)

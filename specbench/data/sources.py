@@ -85,15 +85,23 @@ def unknown(dataset: str) -> UsageError:
     return UsageError(clean(f"unknown data set {dataset}{hint}; there are: {', '.join(names)}", 500))
 
 
+def hub_file(dataset: str) -> HubFile | None:
+    """The file of the hub that a data set is read from; None of any other."""
+    return PG19 if dataset.startswith("pg19:") else HUB.get(dataset)
+
+
+def repository(name: str, source: HubFile) -> Repository:
+    return Repository(source.repo, source.revision, f"data set {name}", "dataset")
+
+
 def hub_rows(name: str, source: HubFile) -> list[DataRow]:
     """From the hub's own cache if the pinned file lies there, so that `hf download` is enough to work offline.
 
     `datasets` reads the file and does not fetch it: it would ask for eight things more, and where a hub refuses it says
     that its cache of converted sets lacks this one.
     """
-    repository = Repository(source.repo, source.revision, f"data set {name}", "dataset")
     try:
-        return parquet_rows(hub.one_file(repository, source.file))
+        return parquet_rows(hub.one_file(repository(name, source), source.file))
     except hub.UnavailableError as error:
         instead = " or ".join(SHIPPED)
         raise UsageError(f"{error}; or use the prompts that ship with specbench: --dataset {instead}") from error

@@ -11,6 +11,7 @@ from rich.console import Console
 from specbench.backends.base import Backend, networks_of
 from specbench.backends.choose import backend_for
 from specbench.jobs.description import described, folder_name
+from specbench.jobs.loading import load
 from specbench.jobs.output import Output, say
 from specbench.measure import grid
 from specbench.measure.calibrate import calibrate, fitting
@@ -33,8 +34,7 @@ def start(
     backend = backend_for([spec])
     networks = networks_of(backend, "a calibration")
     lengths = fitting(contexts, max(widths), networks)
-    backend.load()
-    say(err, [f"note: {warning}" for warning in backend.warnings])
+    load(backend, spec, max(lengths), err)
     if lengths != list(contexts):
         say(err, [f"note: contexts {join(lengths)}: these models hold {backend.context} tokens"])
     asked = {"widths": list(widths), "contexts": lengths, "repeat": repeat}

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from specbench.jobs import panel
+from specbench.jobs.loading import Bytes
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
@@ -41,6 +42,7 @@ class Display:
         self._progress = bar(console, self._working)
         self._task = self._progress.add_task("loading", total=prompts)
         self._draws = console.is_terminal and not quiet
+        self._loading = Bytes(self._picture if self._draws else None, self._say, now)
         # Without auto_refresh there is no thread: it would draw beside the loop that is being timed.
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._began = self._drawn = self._said = now()
@@ -54,6 +56,9 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        self._loading(what, done, total)
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         self._group = {cell.spec: panel.Rolling.of(cell.samples) for cell in cells}
@@ -105,8 +110,11 @@ class Display:
         if self._draws:
             shown = work or panel.data_of(next(iter(self._group), RunSpec()))
             self._progress.update(self._task, description=shown, total=self._total)
-            self._live.update(Group(self._progress, panel.table(self._group)), refresh=True)
+            self._picture(Group(self._progress, panel.table(self._group)))
             self._drawn = self._now()
+
+    def _picture(self, shown: RenderableType) -> None:
+        self._live.update(shown, refresh=True)
 
     def _say(self, line: str) -> None:
         self._said = self._now()

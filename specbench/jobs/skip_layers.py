@@ -8,13 +8,14 @@ from typing import Any, Literal
 from rich.console import Console
 
 from specbench.backends.base import Networks, networks_of
-from specbench.backends.choose import backend_for
 from specbench.data.prompts import Prompt
 from specbench.decoding.timing import clock_for
 from specbench.errors import UsageError
+from specbench.jobs.loading import load
 from specbench.jobs.method_file import write_method
 from specbench.jobs.output import say
 from specbench.measure import grid
+from specbench.measure.fit import complete_backend
 from specbench.measure.pair import prompts_of
 from specbench.measure.skip_scores import Written, alpha_of_layers, layer_shares, timed_costs, written_by
 from specbench.measure.skip_search import Kept, Move, Scored, SearchPath, name, search
@@ -70,13 +71,12 @@ def start(settings: Mapping[str, Any], search: LayerSearch, output: Path | None,
     """Search, print the steps, write the file, and say what it is worth."""
     specs = grid.cells({"method": BASELINE, **settings})
     err = Console(stderr=True, quiet=quiet)
-    backend = backend_for(specs)
+    backend = complete_backend(specs)
     networks = networks_of(backend, "the search for layers")
     depth = networks.depth
     check_depth(depth, search, specs[0].target)
     prompts = [(spec, halves(prompts_of([spec], backend).prompts, spec)) for spec in specs]
-    backend.load()
-    say(err, [f"note: {warning}" for warning in backend.warnings])
+    load(backend, specs[0], max(len(prompt.ids) for _, parts in prompts for half in parts for prompt in half), err)
     with networks.gradless():
         found, trials = search_layers(networks, prompts, depth, search, err)
     print_trials(trials, style)

@@ -12,7 +12,7 @@ from specbench.backends.choose import backend_for
 from specbench.data.rows import surely_longer
 from specbench.errors import UsageError
 from specbench.files import read_whole
-from specbench.jobs.output import say
+from specbench.jobs.loading import load
 from specbench.measure import grid
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.order import seed_of
@@ -65,8 +65,7 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> TokenView:
     backend = backend_for([spec])
     networks = networks_of(backend, "a trace")
     ids = fitting_ids(prompt, spec, backend)
-    backend.load()
-    say(Console(stderr=True), [f"note: {warning}" for warning in backend.warnings])
+    load(backend, spec, len(ids), Console(stderr=True))
     return TokenView(prompt, shown_settings(spec, backend), rounds_of(spec, networks, ids))
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from rich.console import Console
 
 from specbench.backends.base import networks_of
-from specbench.backends.choose import backend_for
+from specbench.jobs.loading import load
 from specbench.jobs.method_file import write_method
 from specbench.jobs.output import say
 from specbench.measure import grid, tree_search
+from specbench.measure.fit import complete_backend
 from specbench.measure.tree_search import BestTree
 from specbench.show.records import Format, print_records
 from specbench.spec import RunSpec
@@ -41,17 +42,16 @@ def start(settings: Mapping[str, Any], search: TreeSearch, output: Path | None, 
 
 def search_tree(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> BestTree:
     """The best tree for the pair of the cells, by acceptance on their prompts and costs on this machine."""
-    backend = backend_for(specs)
+    backend = complete_backend(specs)
     networks = networks_of(backend, "the search for a tree")
     tree_search.check_room(backend, search.nodes)
     work = [(spec, tree_search.prompts_with_room(backend, spec, search.children)) for spec in specs]
-    backend.load()
-    say(err, [f"note: {warning}" for warning in backend.warnings])
     counts = {spec: len(prompts) for spec, prompts in work}
+    lengths = [len(prompt.ids) for _, prompts in work for prompt in prompts]
+    load(backend, specs[0], max(lengths), err)
     children = tree_search.count_children(
         networks, work, search.children, lambda spec: say(err, [f"{spec.dataset}: decoding {counts[spec]} prompts …"])
     )
-    lengths = [len(prompt.ids) for _, prompts in work for prompt in prompts]
     middle = sum(lengths) // len(lengths) + specs[0].max_new_tokens // 2
     say(err, [f"context {middle}: timing passes over up to {search.nodes + 1} tokens …"])
     context, costs = tree_search.costs_at(networks, specs[0], middle, search.nodes, search.repeat)

@@ -25,6 +25,10 @@ Samples = Mapping[RunSpec, Sequence[Sample]]  # of one turn: the same prompts fo
 class Observer(Protocol):
     """Sees everything as it is measured: it may store and draw, it cannot change a number."""
 
+    def loading(self, what: str, done: int, total: int) -> None:
+        """So many bytes of a model have been fetched or read; called by several threads."""
+        ...
+
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         """A group begins: its cells, and how many prompts it decodes at most, all turns and repetitions counted."""
         ...

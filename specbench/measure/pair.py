@@ -7,17 +7,18 @@ import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
-from specbench.backends.base import Backend, networks_of
-from specbench.backends.choose import backend_for
+from specbench.backends.base import Backend, Held, Loading, networks_of, unseen
 from specbench.data.prompts import PromptSet
 from specbench.data.sampling import digest
 from specbench.decoding.method_files import drafts_with
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.failures import Failure, attempt
+from specbench.measure.fit import complete_backend, fit_of, refuse_too_large
 from specbench.measure.grid import AUTO
 from specbench.measure.group import Job, Observer, Past
 from specbench.measure.order import seed_of
@@ -28,6 +29,7 @@ from specbench.results.environment import environment
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.experts import COLUMNS
+from specbench.theory.memory import Fit
 from specbench.wording import grouped
 
 MACHINE = ("device_name", "threads", "torch", "transformers", "specbench", "fingerprint")
@@ -45,6 +47,12 @@ class Prepared:
     backend: Backend
     prompts: Mapping[RunSpec, PromptSet]
 
+    @cached_property
+    def fit(self) -> Fit | None:
+        """The memory that measuring takes beside what there is."""
+        groups = grouped(self.specs, lambda spec: spec.baseline)
+        return fit_of(self.backend, [Held(some, self.prompts[some[0]].longest) for some in groups])
+
     def left(self, past: Past) -> int:
         """How many prompts are decoded at most, every turn and repetition counted, in groups that have not ended."""
         unfinished = [s for s in self.specs if s not in past or past[s].status in UNFINISHED]
@@ -53,7 +61,7 @@ class Prepared:
     def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
         """Load the pair and measure its cells; a Failure where it cannot be loaded."""
         try:
-            jobs = attempt(lambda: self.load(past))
+            jobs = attempt(lambda: self.load(past, partial(shown, observers)))
             if isinstance(jobs, Failure):
                 return jobs, None
             note(self.backend.execution)
@@ -64,9 +72,9 @@ class Prepared:
         finally:
             self.unload()
 
-    def load(self, past: Past) -> list[Job]:
+    def load(self, past: Past, watch: Loading = unseen) -> list[Job]:
         """Read the weights, and measure what `--k auto` must know beforehand, unless a continued run has it already."""
-        self.backend.load(max(found.longest for found in self.prompts.values()))
+        self.backend.load(max(found.longest for found in self.prompts.values()), watch)
         costs = self.costs(past)
         return [
             Job(spec, self.prompts[spec], self.resolved(spec, costs) | ({} if spec in past else self.experts(spec)))
@@ -110,6 +118,12 @@ class Prepared:
         return {**self.prompts[spec].row(), "drafted_by": drafted_by, **resolved_pair(self.backend), COSTS: own}
 
 
+def shown(observers: Sequence[Observer], what: str, done: int, total: int) -> None:
+    """Tell observers what is being fetched or read."""
+    for observer in observers:
+        observer.loading(what, done, total)
+
+
 @dataclass(frozen=True)
 class Unusable:
     """The cells of a pair that cannot be measured, and why."""
@@ -132,13 +146,15 @@ def prepared(specs: Sequence[RunSpec]) -> Pair:
 
 def checked(specs: Sequence[RunSpec]) -> Prepared:
     """`prepared`, with an exception where the pair is unusable."""
-    backend = backend_for(specs)
+    backend = complete_backend(specs)
     if any(spec.schedule == AUTO for spec in specs):
         networks_of(backend, "--k auto")
     prompts: dict[RunSpec, PromptSet] = {}
     for group in grouped(specs, lambda spec: spec.baseline):
         prompts |= dict.fromkeys(group, prompts_of(group, backend))
-    return Prepared(specs, backend, prompts)
+    found = Prepared(specs, backend, prompts)
+    refuse_too_large(found.fit)
+    return found
 
 
 def read_costs(text: str) -> Costs:

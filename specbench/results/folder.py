@@ -85,8 +85,11 @@ class RunFolder:
                 self._write({"begin": begin_line(cell.spec, cell.resolved)})
                 self._begun.add(cell.spec)
 
-    def preparing(self, spec: RunSpec | None) -> None:
+    def loading(self, what: str, done: int, total: int) -> None:
         return  # nothing was measured
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        return
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         """Append one finished turn to the journal and wait until it is on disk."""

@@ -33,6 +33,9 @@ class Narrator:
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         self.left = prompts
 
+    def loading(self, what: str, done: int, total: int) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         if spec is not None:
             say(f"preparing {spec.method} K = {spec.k}")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specbench.backends import choose
-from specbench.backends.base import Decode
+from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.errors import UnusableModelError, UsageError
 from specbench.jobs import run
 from specbench.jobs.output import Output
@@ -46,7 +46,10 @@ class Table:
     def describe(self) -> dict[str, Any]:
         return {"target_source": "a table", "dtype_resolved": "none"}
 
-    def load(self, longest: int = 0) -> None:
+    def demand(self, held: Sequence[Held]) -> None:
+        return None
+
+    def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         self.calls.append(f"load {longest}")
 
     def unload(self) -> None:
@@ -146,7 +149,7 @@ def test_a_display_that_fails_loses_nothing_that_was_measured(
 
 
 def refusing(error: Exception) -> Callable[..., None]:
-    def load(self: Table, longest: int = 0) -> None:
+    def load(self: Table, longest: int = 0, watch: Loading = unseen) -> None:
         raise error
 
     return load

@@ -29,6 +29,9 @@ class Notebook:
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         self._note(f"begin {len(cells)} {prompts}")
 
+    def loading(self, what: str, done: int, total: int) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         self._note(f"preparing {spec.key if spec else None}")
 

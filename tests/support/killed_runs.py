@@ -45,6 +45,9 @@ class Acknowledging:
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         return
 
+    def loading(self, what: str, done: int, total: int) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         return
 

@@ -113,6 +113,9 @@ class Witness:
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         self.begun.append(([c.spec.dataset for c in cells], prompts))
 
+    def loading(self, what: str, done: int, total: int) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         self.prepared.append(spec)
 

@@ -56,7 +56,7 @@ def refuse_unable(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, devic
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is wanted of one network: dtype and device are resolved, `watch` hears how many bytes have been read."""
+    """What is wanted of one network: dtype and device are resolved, `watch` hears how many bytes have come."""
 
     dtype: torch.dtype
     device: torch.device
@@ -73,7 +73,7 @@ def load_model(
 ) -> Loaded:
     """The network in evaluation mode, without gradients; `dtype` None is what auto resolves to.
 
-    Its weights go straight to `device`; `watch` hears how many bytes of them have been read.
+    Its weights go straight to `device`; `watch` hears how many bytes of them have been fetched and read.
     """
     config = load_config(checkpoint)
     dtype = dtype or resolve_dtype("auto", config, device)
@@ -98,7 +98,7 @@ def _plain(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
 
 
 def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
-    folder, found = weights.find(checkpoint)
+    folder, found = weights.find(checkpoint, wanted.watch)
     files = Files(checkpoint, folder, found, config)
     model, info = network(files, wanted.dtype, wanted.device, wanted.how.attention_of(config), wanted.watch)
     complete.refuse_incomplete(checkpoint, info)

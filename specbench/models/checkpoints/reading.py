@@ -13,10 +13,10 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-Watch = Callable[[int, int], None]  # called with the bytes that are done, and with those there are
+Watch = Callable[[str, int, int], None]  # (fetching or loading, bytes that are done, bytes that there are)
 
 
-def unwatched(done: int, total: int) -> None:
+def unwatched(verb: str, done: int, total: int) -> None:
     """A `Watch` that tells nobody."""
 
 
@@ -32,7 +32,7 @@ class Counted:
     def add(self, size: int) -> None:
         with self._lock:
             self.done += size
-            self.watch(self.done, self.total)
+            self.watch("loading", self.done, self.total)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,11 @@ def saved(folder: Path, shard: str) -> Checkpoint:
 
 def test_what_has_been_read_is_told_in_bytes(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    model = load_model(saved(tmp_path, "8KB"), torch.float32, CPU, lambda done, total: told.append((done, total))).model
+
+    def hear(verb: str, done: int, total: int) -> None:
+        told.append((done, total))
+
+    model = load_model(saved(tmp_path, "8KB"), torch.float32, CPU, hear).model
     sizes = [file.stat().st_size for file in (tmp_path / "shards").glob("*.safetensors")]
     done = [count for count, _ in told]
     assert {total for _, total in told} == {sum(sizes)}

@@ -1,0 +1,110 @@
+"""What a checked pair takes of memory while some cells are measured, before any weight is read; and what would help.
+
+Knows roles, methods and sizes; must not know prompts as text, or what is done where memory is short.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+
+import torch
+
+from specbench.backends.base import Held
+from specbench.backends.checked import CheckedPair
+from specbench.decoding.decode import buffer_length
+from specbench.decoding.method_files import leaves, needs, read_method
+from specbench.models.checkpoints.sizes import network_sizes
+from specbench.models.network.layers import shares
+from specbench.spec import RunSpec
+from specbench.theory.memory import Arm, Demand, Network, Part, parts
+
+SMALL = torch.bfloat16
+TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside that of the model which they read
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The demand of a pair. room: the places that a method needs after a text; keeps: whether arms outlive their
+    cells, as what was compiled or captured does; copies: of the weights, that the way of execution makes."""
+
+    pair: CheckedPair
+    room: Callable[[RunSpec], int]
+    keeps: bool = False
+    copies: int = 0
+
+    def demand(self, held: Sequence[Held]) -> Demand:
+        """What is held at the fullest, and what it would be with other settings."""
+        return Demand(
+            self.parts(held),
+            max(net.read for net in self.networks.values()),
+            {name: change.parts(other) for name, change, other in self.others(held)},
+        )
+
+    def parts(self, held: Sequence[Held]) -> list[Part]:
+        groups = [[self.arm(spec, one.prompt) for spec in one.arms] for one in held]
+        return parts(self.networks, [list(chain(*groups))] if self.keeps else groups, self.copies)
+
+    def others(self, held: Sequence[Held]) -> list[tuple[str, "Estimate", Sequence[Held]]]:
+        """Settings that take less memory: their names, and what they change."""
+        found: list[tuple[str, Estimate, Sequence[Held]]] = []
+        if any(role.dtype.itemsize > SMALL.itemsize for role in self.pair.roles.values()):
+            found.append(("--dtype bfloat16", self.in_(SMALL), held))
+        if self.pair.device.type != "cpu" and not any(role.how.quantize for role in self.pair.roles.values()):
+            found += [(f"--quantize {kind}", self.quantised(kind), held) for kind in ("int8", "int4")]
+        if any(len(one.arms) > 2 for one in held):
+            largest = [replace(one, specs=[self.largest(one)]) for one in held]
+            found.append(("one method and one K at a time", self, largest))
+        if any(spec.batch > 1 for one in held for spec in one.specs):
+            alone = [replace(one, specs=[spec.with_(batch=1) for spec in one.specs]) for one in held]
+            found.append(("--batch 1", self, alone))
+        return found
+
+    def in_(self, dtype: torch.dtype) -> "Estimate":
+        """The same with all weights in another dtype."""
+        roles = {name: replace(role, dtype=dtype) for name, role in self.pair.roles.items()}
+        return replace(self, pair=replace(self.pair, roles=roles))
+
+    def quantised(self, kind: str) -> "Estimate":
+        """The same with the linear layers of the target quantised."""
+        target = self.pair.roles["target"]
+        roles = {**self.pair.roles, "target": replace(target, how=replace(target.how, quantize=kind))}
+        return replace(self, pair=replace(self.pair, roles=roles))
+
+    def largest(self, held: Held) -> RunSpec:
+        return max(held.specs, key=lambda spec: self.arm(spec, held.prompt).caches)
+
+    @cached_property
+    def networks(self) -> Mapping[str, Network]:
+        return {
+            name: network_sizes(role.config, role.dtype, self.pair.device, role.how)
+            for name, role in self.pair.roles.items()
+        }
+
+    def arm(self, spec: RunSpec, prompt: int) -> Arm:
+        room = self.room(spec)
+        cached = [self.network(name) for name in sorted(needs(spec.method)) if not shares(name)]
+        twins = [self.network(name) for name in read_by_twins(spec.method)]
+        return Arm([*cached, *twins], prompt, buffer_length(prompt, spec.max_new_tokens, room), room, spec.batch)
+
+    def network(self, name: str) -> Network:
+        """That of a role, or of some of its layers."""
+        if name in self.pair.kept:
+            base, layers = self.pair.kept[name]
+            return self.networks[base].of_layers(len(layers))
+        return self.networks[name]
+
+
+def demand_of(estimate: Estimate, held: Sequence[Held]) -> Demand | None:
+    """The demand; None for a pair with a network that says of its sizes what nobody expects: then memory will tell."""
+    try:
+        return estimate.demand(held)
+    except (AttributeError, TypeError, ValueError, KeyError):
+        return None
+
+
+def read_by_twins(method: str) -> list[str]:
+    """The models of which a method keeps a second cache."""
+    return [
+        str(value) for part, key, value in leaves(read_method(method)["method"]) if key == "model" and part in TWINS
+    ]

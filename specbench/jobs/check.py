@@ -1,0 +1,76 @@
+"""The body of `specbench check`: what a run needs, whether the pair fits, and whether memory is enough; no weights.
+
+May import torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from specbench.backends.base import Backend, Held
+from specbench.backends.choose import backend_for
+from specbench.errors import UnusableModelError
+from specbench.jobs.output import say
+from specbench.measure import grid
+from specbench.measure.fit import fit_of, refuse_too_large
+from specbench.measure.needed import Needed, needed
+from specbench.measure.pair import prompts_of
+from specbench.missing import MissingError, command_for
+from specbench.show.check_tables import memory_rows, memory_table, needed_rows, needed_table
+from specbench.show.records import Format, print_records
+from specbench.spec import RunSpec
+from specbench.theory.memory import Fit
+from specbench.wording import gigabytes, grouped
+
+ASSUMED = 1024  # tokens of the longest prompt of a data set that is not here yet
+
+
+def start(settings: Mapping[str, Any], style: Format, quiet: bool) -> None:
+    """Check every pair of some settings; the first that is not ready ends the command with what is wrong."""
+    err = Console(stderr=True, quiet=quiet)
+    for specs in grid.by_pair(grid.cells(settings)):
+        check_pair(specs, style, err)
+
+
+def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
+    """Print what one pair needs and takes. MissingError for what is neither here nor to be had, UnusableModelError for
+    a pair that does not fit together, or into memory."""
+    found = needed(specs)
+    title = f"what {specs[0].target} needs"
+    if lacking := [one.lacking for one in found if one.state == "missing"]:
+        print_records(needed_rows(found), {title: needed_table(found)}, style)
+        raise MissingError([*lacking, *(one.lacking for one in found if one.state == "to fetch")])
+    try:
+        backend = backend_for(specs)
+    except UnusableModelError:
+        print_records(needed_rows(found), {title: needed_table(found)}, style)
+        raise
+    fit = fit_of(backend, held(specs, backend, found, err))
+    tables = {title: needed_table(found), **({f"memory of {fit.device}": memory_table(fit)} if fit else {})}
+    print_records([*needed_rows(found), *(memory_rows(fit) if fit else [])], tables, style)
+    say(err, conclusion(found, fit, backend))
+    refuse_too_large(fit)
+
+
+def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], err: Console) -> list[Held]:
+    """The groups of cells that share a baseline, with their longest prompts as far as the data sets are here."""
+    absent = {one.name for one in found if one.what == "data set" and one.state == "to fetch"}
+    if absent:
+        say(err, [f"note: {', '.join(sorted(absent))} not here yet: prompts of {ASSUMED} tokens are assumed"])
+    return [
+        Held(group, ASSUMED if group[0].dataset in absent else prompts_of(group, backend).longest)
+        for group in grouped(specs, lambda spec: spec.baseline)
+    ]
+
+
+def conclusion(found: Sequence[Needed], fit: Fit | None, backend: Backend) -> list[str]:
+    """What is to be known and done, line by line."""
+    lines = [f"note: {warning}" for warning in backend.warnings]
+    lines.append(f"the pair fits together; both read up to {backend.context:,} tokens")
+    if command := command_for([one.lacking for one in found]):
+        lines.append(f"to fetch, with one command (a run does it, too): {command}")
+    if fit is not None and fit.fits:
+        free = "" if fit.free is None else f" of {gigabytes(fit.free)} free"
+        lines.append(f"memory is enough: about {gigabytes(fit.total)}{free} on {fit.device}")
+    return lines

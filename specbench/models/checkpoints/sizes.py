@@ -1,0 +1,70 @@
+"""The sizes of a network from its configuration: it is built without memory for its weights, and measured.
+
+Knows configurations and module classes; must not know checkpoints' files or what a network is used for.
+"""
+
+from copy import copy
+from heapq import nlargest
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from specbench.models.checkpoints import quantise, quantised
+from specbench.models.checkpoints.how import AS_STORED, How
+from specbench.models.network.attention import NAME
+from specbench.models.network.passes import windows_of
+from specbench.models.scale.grow import skeleton
+from specbench.theory.memory import Network
+
+READERS = 4  # threads of transformers that read weights at the same time
+
+
+def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, how: How = AS_STORED) -> Network:
+    """What is needed to say how much memory the network of a configuration takes, loaded in this way."""
+    text: Any = config.get_text_config(decoder=True)
+    attention = how.attention_of(config)
+    net = in_dtype(config, dtype, attention)
+    shapes = [tensor.shape for tensor in net.parameters()]
+    heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
+    shared = getattr(text, "num_key_value_heads", None) or heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)
+    windows, ours = windows_of(text), attention == NAME
+    return Network(
+        weights=weight_bytes(net, config, device, how),
+        read=host_bytes(net, device, how),
+        layers=text.num_hidden_layers,
+        kept=2 * shared * width,
+        hidden=text.hidden_size,
+        inner=max(max(shape[-2:]) for shape in shapes if len(shape) > 1 and text.vocab_size not in shape),
+        heads=heads,
+        groups=heads // shared if ours and shared else 1,
+        vocabulary=text.vocab_size,
+        item=dtype.itemsize,
+        scored=attention == "eager",
+        masked=0 if ours and windows == {"": None} else len(windows),
+    )
+
+
+def in_dtype(config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> Any:
+    """The network in a dtype, on the device meta."""
+    wanted = copy(config)
+    wanted.dtype = dtype
+    return skeleton(wanted, attention)
+
+
+def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: How) -> int:
+    """The weights as they lie on the device; a CPU holds them whole before it quantises them."""
+    if how.quantize and device.type != "cpu":
+        return quantise.bytes_of(net, how.quantize)
+    whole, bits = quantise.bytes_of(net), quantised.settings(config).get("bits")
+    if not bits or quantised.label(config, device).endswith("dequantised"):
+        return whole
+    packed = quantise.linear_layers(net).values()
+    return whole - int(sum(layer.weight.numel() * (layer.weight.element_size() - int(bits) / 8) for layer in packed))
+
+
+def host_bytes(net: Any, device: torch.device, how: How) -> int:
+    """What the host holds while weights are read for another device: few of them, or all where it quantises them."""
+    sizes = [tensor.numel() * tensor.element_size() for tensor in net.parameters()]
+    return sum(sizes if how.quantize and device.type != "cpu" else nlargest(READERS, sizes))

@@ -1,0 +1,168 @@
+"""How much memory decoding takes, from sizes alone: weights, caches, and what a pass works with meanwhile.
+
+Pure arithmetic in bytes; must not know checkpoints, methods or devices. What an allocator keeps to itself is not in it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from specbench.wording import gigabytes
+
+Kind = Literal["weights", "caches", "working memory", "loading"]
+UPCAST = 4  # bytes of a number where a pass computes in float32 whatever the weights are
+ROWS = 4  # float32 copies of a row of logits on its way to a verdict: scores, p or q, what is left of it, its sum
+
+
+@dataclass(frozen=True)
+class Network:
+    """The sizes of a network: bytes of its weights, and of those that the host holds at most while they are read.
+
+    kept: numbers that a layer keeps of a token, keys and values together. inner: the widest of what a layer computes.
+    heads: of queries; `groups` of them share a key. scored: whether attention holds all its scores at once. masked:
+    for how many types of layer a pass over a prompt has a mask. item: the bytes of a number.
+    """
+
+    weights: int
+    read: int
+    layers: int
+    kept: int
+    hidden: int
+    inner: int
+    heads: int
+    groups: int
+    vocabulary: int
+    item: int
+    scored: bool = False
+    masked: int = 0
+
+    def of_layers(self, layers: int) -> "Network":
+        """So many layers of it, on its weights."""
+        return replace(self, layers=layers, weights=0)
+
+    def cache(self, length: int, rows: int) -> int:
+        """A static cache of so many places."""
+        return self.layers * self.kept * length * rows * self.item
+
+    def prefill(self, prompt: int, length: int, rows: int) -> int:
+        """What a pass over the prompts holds at its fullest, in its widest layer."""
+        mlp = 2 * self.hidden * (self.item + UPCAST) + 3 * self.inner * self.item
+        scores = self.heads * length * (2 * self.item + UPCAST) if self.scored else 0
+        masks = self.masked * self.groups * length * (self.item + 1)
+        return rows * (prompt * (mlp + scores + masks) + self.vocabulary * (self.item + ROWS * UPCAST))
+
+    def round(self, nodes: int, rows: int) -> int:
+        """The rows of logits of a round: those of the verified tokens and those that the drafts were drawn from."""
+        return rows * (2 * nodes + 1) * self.vocabulary * (self.item + ROWS * UPCAST)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one role takes of one kind, in bytes."""
+
+    role: str
+    kind: Kind
+    size: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method as it is held ready: the networks that have caches, the places of each, and the nodes of a round."""
+
+    networks: Sequence[Network]
+    prompt: int
+    length: int
+    nodes: int
+    rows: int
+
+    @property
+    def caches(self) -> int:
+        return sum(network.cache(self.length, self.rows) for network in self.networks)
+
+    @property
+    def working(self) -> int:
+        """What its largest pass works with; a row that is refilled is taken in with caches of its own."""
+        admitted = self.caches // self.rows if self.rows > 1 else 0
+        passes = [n.prefill(self.prompt, self.length, self.rows) for n in self.networks]
+        return admitted + max([*passes, *(n.round(self.nodes, self.rows) for n in self.networks)])
+
+
+def parts(roles: Mapping[str, Network], groups: Iterable[Sequence[Arm]], copies: int = 0) -> list[Part]:
+    """What a run holds at its fullest: all weights, and the caches of the group of arms that takes the most.
+
+    copies: how many further copies of the weights the way of execution makes.
+    """
+    groups = list(groups)
+    weights = [Part(name, "weights", (1 + copies) * net.weights) for name, net in roles.items()]
+    fullest = max(groups, key=lambda arms: sum(arm.caches for arm in arms), default=())
+    caches = sum(arm.caches for arm in fullest)
+    working = max((arm.working for arms in groups for arm in arms), default=0)
+    shown = f"{len(fullest)} arms" if len(fullest) > 1 else "1 arm"
+    return [*weights, Part(shown, "caches", caches), Part("a pass", "working memory", working)]
+
+
+def total(some: Iterable[Part]) -> int:
+    return sum(part.size for part in some)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a run takes on its device, what its host needs while weights are read on their way to another device, and
+    what it would take on its device with other settings, by their names."""
+
+    parts: Sequence[Part]
+    loading: int
+    others: Mapping[str, Sequence[Part]]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A demand beside what there is: bytes free on the device and on its host, None where nobody knows.
+
+    used: what this process holds of the memory of the device already.
+    """
+
+    device: str
+    demand: Demand
+    free: int | None
+    host: int | None
+    used: int = 0
+
+    @property
+    def total(self) -> int:
+        return total(self.demand.parts)
+
+    @property
+    def fits(self) -> bool:
+        return self.holds(self.total) and (self.host is None or self.demand.loading <= self.host)
+
+    def holds(self, size: int) -> bool:
+        return self.free is None or size <= self.free
+
+    @property
+    def share(self) -> float:
+        """Of what is free; 0 where nobody knows that."""
+        return self.total / self.free if self.free else 0.0
+
+    @property
+    def advice(self) -> str:
+        """Other settings that fit, as a part of a sentence; or how far they are from fitting."""
+        sizes = {name: total(some) for name, some in self.demand.others.items()}
+        if fitting := [f"{name} takes {gigabytes(size)}" for name, size in sizes.items() if self.holds(size)]:
+            return "; or ".join(fitting)
+        tried = "".join(f"; even with {name} it is {gigabytes(size)}" for name, size in sizes.items())
+        return f"choose a smaller pair or a larger machine{tried}"
+
+    @property
+    def refusal(self) -> str:
+        """Why it does not fit and what would, in one line."""
+        if self.holds(self.total):
+            return (
+                f"reading the weights takes about {gigabytes(self.demand.loading)} of the host's memory, of which "
+                f"{gigabytes(self.host or 0)} are free: end what else runs there"
+            )
+        listed = ", ".join(f"{part.role} {part.kind} {gigabytes(part.size)}" for part in self.demand.parts)
+        return (
+            f"this takes about {gigabytes(self.total)} of the memory of {self.device}, and {gigabytes(self.free or 0)} "
+            f"are free ({listed}): {self.advice}"
+        )

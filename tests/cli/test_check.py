@@ -1,0 +1,137 @@
+"""`specbench check`, and the same in the first second of a run: what is missing, what does not fit, and one way out.
+
+The clients of the hub are the real ones; the hub is a server on this machine.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from specbench.measure import fit
+from specbench.models.checkpoints import loading
+from specbench.models.checkpoints.pairs import resolve
+from tests.support.frontdoor import Command
+from tests.support.hub_repos import Repo, alias, official, shipped
+from tests.support.hub_server import serving, use
+from tests.support.tinypair import Pair
+
+GB = 10**9
+BOTH = ("--dataset", "humaneval", "--dataset", "xsum")
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading weights is an error."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(loading, "load_model", fail)
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with serving() as server:
+        use(server, tmp_path / "cache", monkeypatch)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def test_the_shipped_pair_is_ready(command: Command, unloaded: None) -> None:
+    found = command("check", "--k", "1-4", "--format", "jsonl")
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert found.code == 0
+    assert {row["state"] for row in rows if row["kind"] == "needed"} == {"here"}
+    sizes = {(row["what"], row["name"]): row["bytes"] for row in rows}
+    assert sizes["weights", "target"] > sizes["weights", "draft"] > 0
+    assert sizes["total", "cpu"] == sum(
+        row["bytes"] for row in rows if row["kind"] == "memory" and row["name"] != "cpu"
+    )
+    assert "memory is enough" in found.err
+
+
+@pytest.mark.usefixtures("offline", "unloaded")
+@pytest.mark.parametrize("words", [("check", "llama-7b"), ("run", "--target", "llama-7b")])
+def test_all_that_is_missing_is_named_at_once_with_one_command(command: Command, words: tuple[str, ...]) -> None:
+    found = command(*words, *BOTH)
+    assert found.code == 4
+    line = found.err.splitlines()[-1]
+    assert "4 things are missing" in line
+    assert all(f" {name}" in line for name in ("target llama-7b", "draft llama-68m", "humaneval", "data set xsum"))
+    commands = line.partition("`")[2].rstrip("`").split(" && ")
+    assert commands[0] == f"hf download huggyllama/llama-7b --revision {resolve('llama-7b').revision}"
+    assert [one.split()[2] for one in commands] == [
+        "huggyllama/llama-7b", "JackFram/llama-68m", "openai/openai_humaneval", "EdinburghNLP/xsum"
+    ]  # fmt: skip
+    assert [one for one in commands[2:] if "--repo-type dataset" not in one] == []
+
+
+def test_what_can_be_fetched_is_listed_with_its_size_and_not_fetched(
+    command: Command, unloaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = shipped("llama-7b", "llama-68m")
+    with serving(target, draft, official("humaneval")) as server:
+        use(server, tmp_path / "cache", monkeypatch)
+        found = command("check", "llama-7b", "llama-68m", "--dataset", "humaneval", "--format", "jsonl")
+        assert server.requests("/storage/*") == []
+    rows = [row for row in map(json.loads, found.out.splitlines()) if row["kind"] == "needed"]
+    weights = len(target.contents["model.safetensors"])
+    assert (found.code, [row["state"] for row in rows]) == (0, ["to fetch"] * 3)
+    assert weights < rows[0]["bytes"] < weights + GB / 1000
+    assert " && ".join(row["command"] for row in rows) in found.err
+    assert "prompts of 1024 tokens are assumed" in found.err
+
+
+def test_what_a_hub_refuses_is_told_beside_what_is_missing(
+    command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(alias("llama3-8b", pair.target), Repo("some/private", {}, readers=("hf_x",))) as server:
+        use(server, tmp_path / "cache", monkeypatch)
+        found = command("run", "-t", "llama3-8b", "-d", "some/gone", "--dataset", "xsum")
+    assert found.code == 4
+    assert "target llama3-8b (" in found.line
+    assert "is gated: accept its conditions on" in found.line
+    assert "draft some/gone (does not exist" in found.line
+    assert "`hf download meta-llama/Llama-3.1-8B-Instruct" in found.line
+    assert "data set xsum (does not exist" in found.line
+    assert found.line.count("hf download ") == 3
+    assert "the hub does not answer" not in found.line
+
+
+@pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("words", [("check",), ("run",), ("trace", "--prompt", "a"), ("calibrate",), ("tree",)])
+def test_what_does_not_fit_is_refused_before_a_weight_is_read(
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(fit, "free_memory", lambda device: 20 * GB)
+    found = command(*words, "--target", "demo@llama3-8b")
+    line = found.err.splitlines()[-1]
+    assert found.code == 4
+    assert " of the memory of cpu, and 20.0 GB are free (target weights 32.1 GB, draft weights 4.94 GB, " in line
+    assert "--dtype bfloat16 takes 1" in line
+    assert not (found.cwd / "results").exists()
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_the_real_machine_is_too_small_for_a_thousand_rows(command: Command) -> None:
+    found = command("run", "--target", "demo@llama3-8b", "--batch", "4096", "--max-new-tokens", "4096")
+    assert found.code == 4
+    assert "--batch 1 takes" in found.line or "even with --batch 1" in found.line
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_a_gpu_is_asked_for_its_own_memory_and_quantised_weights_are_a_way_out(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {"cuda": 12 * GB, "cpu": 64 * GB}
+    monkeypatch.setattr(fit, "free_memory", lambda device: free[device.type])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    found = command("check", "demo@llama3-8b", "--device", "cuda", "--dtype", "bfloat16", "--method", "prompt-lookup")
+    assert (found.code, "--quantize int8 takes" in found.err) == (4, True)
+    assert "while reading weights" in found.out
+
+
+def test_a_name_given_twice_is_refused(command: Command) -> None:
+    found = command("check", "demo", "--target", "demo")
+    assert (found.code, "named twice" in found.line) == (2, True)
