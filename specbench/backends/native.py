@@ -128,6 +128,7 @@ class Native:
                 f"{name}_source": shipped_source(role.checkpoint.place),
                 f"{name}_commit": self.commits.get(name) or role.checkpoint.revision,
                 f"{name}_weights": self.weights.get(name),
+                f"{name}_rollback": self.rollbacks.get(name),
                 f"{'' if name == 'target' else f'{name}_'}dtype_resolved": str(role.dtype).removeprefix("torch."),
             }
         return found

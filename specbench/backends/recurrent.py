@@ -14,8 +14,8 @@ from specbench.models.network.probe import Rollback
 from specbench.spec import RunSpec
 
 CHAINS = "baseline, chain, block, token-match, prompt-lookup, suffix-lookup, maxgram, jacobi"  # among those that work
-REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of v"
-SINGLE = "; it goes on from a state by one token at a time only, so v is about K + 1"
+REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
+SINGLE = "it goes on from a state by one token at a time only"
 
 
 def roles(pair: CheckedPair) -> list[str]:
@@ -42,4 +42,7 @@ def checked(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]:
 
 def notes(role: str, rollback: Rollback) -> list[str]:
     """What a user should know about a network, by how tokens are taken back from it."""
-    return [] if rollback == "position" else [f"{role}: {REPLAY}{SINGLE if rollback == 'single' else ''}"]
+    if rollback == "position":
+        return []
+    cost, width = ("v", ", so v is about K + 1") if role == "target" else ("c", "")
+    return [f"{role}: {REPLAY} {cost}{f'; {SINGLE}{width}' if rollback == 'single' else ''}"]

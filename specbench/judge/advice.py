@@ -79,6 +79,11 @@ def inner_round(row: Mapping[str, Any]) -> str:
 
 def likely_reason(row: Mapping[str, Any]) -> str:
     """The likely reason for a costly pass."""
+    if (rollback := row.get("target_rollback")) in ("snapshot", "single"):
+        read = (
+            "tokens are read one by one" if rollback == "single" else "accepted tokens are read again in later passes"
+        )
+        return f"The target keeps a recurrent state: {read}"
     if row["batch"] > 1:
         return f"With {row['batch']} rows a pass is bound by arithmetic, not by memory: more tokens cost more"
     if str(row.get("device_name", "")).startswith(("NVIDIA", "cuda")):

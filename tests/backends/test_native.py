@@ -36,8 +36,10 @@ def test_a_pair_describes_itself_in_columns(pair: Pair) -> None:
     opened = open_pair([RunSpec(target=str(pair.target), draft=str(pair.draft), dtype="float64")])
     assert opened.describe() == {
         "tier_resolved": "eager", "scale_model": "",
-        "target_source": str(pair.target), "target_commit": None, "target_weights": None, "dtype_resolved": "float64",
-        "draft_source": str(pair.draft), "draft_commit": None, "draft_weights": None, "draft_dtype_resolved": "float64",
+        "target_source": str(pair.target), "target_commit": None, "target_weights": None,
+        "target_rollback": None, "dtype_resolved": "float64",
+        "draft_source": str(pair.draft), "draft_commit": None, "draft_weights": None,
+        "draft_rollback": None, "draft_dtype_resolved": "float64",
     }  # fmt: skip
     assert opened.execution.startswith("tier eager: ")
 

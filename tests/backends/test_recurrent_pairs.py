@@ -26,8 +26,10 @@ def test_a_run_is_lossless_and_says_what_taking_back_costs(command: Command, rec
     assert row["lossless"] in ("identical", "numeric")
     assert (row["tier_resolved"], row["dtype_resolved"]) == ("eager", "float32")
     assert "(mamba2) keeps a recurrent state" in found.err
-    assert "target: rejected tokens are taken back by a copy of its state" in found.err
-    assert "one token at a time only, so v is about K + 1" in found.err  # of the draft, a Mamba
+    taken_back = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
+    assert f"target: {taken_back} v\n" in found.err
+    assert f"draft: {taken_back} c; it goes on from a state by one token at a time only\n" in found.err
+    assert (row["target_rollback"], row["draft_rollback"]) == ("snapshot", "single")
 
 
 @pytest.mark.parametrize(

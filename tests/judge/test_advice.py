@@ -38,6 +38,8 @@ def test_the_limit_is_one_and_a_half_at_four_and_in_proportion_elsewhere(v: floa
         ({"dtype_resolved": "bfloat16"}, "compare --dtype float32"),
         ({"device_name": "NVIDIA H100 80GB HBM3", "dtype_resolved": "bfloat16"}, "quantised kernels"),
         ({"batch": 16}, "With 16 rows"),
+        ({"target_rollback": "snapshot"}, "accepted tokens are read again"),
+        ({"target_rollback": "single"}, "tokens are read one by one"),
     ],
 )
 def test_a_warning_is_one_line_with_the_numbers_and_the_likely_reason(different: dict[str, Any], blamed: str) -> None:
