@@ -31,25 +31,28 @@ def gained(row: Row) -> tuple[float, float]:
 def circle(row: Row) -> str:
     """What to know of a cell whose text runs in circles, or repeats itself; empty where too little of it does."""
     share, repeated = (number_in(row, name) or 0.0 for name in ("looping_share", "repeated_4grams"))
-    if share < LOOPING and repeated < REPEATED:
-        return ""
-    what = f"{repeated:.0%} of the 4-grams of an output were in it before"
     if share >= LOOPING:
-        outputs = counted(int(number_in(row, "prompts") or 0), "output")
-        cycle = counted(int(number_in(row, "longest_cycle") or 0), "token")
-        some = f"{row['prompts_looping']} of {outputs} end{'s' * (number_in(row, 'prompts_looping') == 1)}"
-        what = f"{some} in a loop ({share:.0%} of the tokens, cycles up to {cycle})"
+        return f"{named(row)}: {loops(row, share)}. {remedy(row)}"
+    if repeated >= REPEATED:
+        return f"{named(row)}: {repeated:.0%} of the 4-grams of an output were in it before. {remedy(row)}"
+    return ""
+
+
+def loops(row: Row, share: float) -> str:
+    """How much of the text loops, and what that does to α."""
+    prompts, looping, cycle = (int(number_in(row, f) or 0) for f in ("prompts", "prompts_looping", "longest_cycle"))
+    some = f"{looping} of {counted(prompts, 'output')} end{'s' * (looping == 1)} in a loop"
+    much = f"{share:.0%} of the tokens, cycles up to {counted(cycle, 'token')}"
     alpha, outside = (formatted(number_in(row, name)) for name in ("alpha", "alpha_outside_loops"))
-    return (
-        f"{named(row)}: {what}: alpha is {alpha}, outside the loops {outside}. Text in circles is easy to draft, and "
-        f"nobody serves it: {remedy(row)}"
-    )
+    easy = ", which is easy to draft" * (gained(row)[0] > 0)
+    return f"{some} ({much}){easy}: alpha is {alpha}, outside the loops {outside}"
 
 
 def remedy(row: Row) -> str:
     """What may keep a model out of circles."""
     plain = text_in(row, "chat_template_resolved") == "not applied"
-    return f"{'the chat template, ' * plain}fewer --max-new-tokens, a --temperature or other prompts avoid it"
+    ways = f"{'the chat template, ' * plain}fewer --max-new-tokens, a --temperature or other prompts"
+    return f"Nobody serves such text: {ways} avoid it"
 
 
 def named(row: Row) -> str:

@@ -48,11 +48,11 @@ class NumberTable:
 
     def _column(self, number: int, label: str) -> Column:
         style = "bold" if number in self.bold_columns else ""
-        return Column(label, justify="left" if number < self.left else "right", style=style)
+        return Column(Text(label), justify="left" if number < self.left else "right", style=style)
 
     def markdown(self) -> str:
         """The same as Markdown."""
-        labels = [unbroken(label) for label in self.header]
+        labels = [literal(unbroken(label)) for label in self.header]
         lines = [[literal(name), *numbers] for name, *numbers in self.lines]
         align = "l" * self.left + "r" * (len(labels) - self.left)
         found = markdown.paragraphs([f"**{literal(self.title.strip())}**", *map(literal, self.above)])

@@ -130,6 +130,17 @@ def test_tables_and_remarks_steer_no_terminal(cells: list[Cell], colours: bool) 
     assert ":skull: :warning:" in found
 
 
+def test_categories_are_text_in_their_tables() -> None:
+    samples = [sample(f"{text} {n}", category=text) for text in PAYLOADS for n in (1, 2)]
+    every = [cell(*samples, method=name) for name in ("chain", "block", "jacobi", "lookahead", "maxgram")]
+    rows, categories = [c.row() for c in every], [row for c in every for row in c.category_rows()]
+    for table in run_output.category_tables(rows[:1], categories):
+        assert commands(screen(table.drawn(), colours=True)) == []
+    for table in run_output.category_tables(rows, categories):
+        _, _, *lines = table.markdown().splitlines()
+        assert set(bars("\n".join(lines))) == {len({s.category for s in samples}) + 2}
+
+
 @pytest.mark.parametrize("style", ["json", "jsonl"])
 def test_json_has_the_texts_exactly(cells: list[Cell], style: str) -> None:
     found = run_output.rendered([c.row() for c in cells], style)

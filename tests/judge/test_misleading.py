@@ -1,11 +1,15 @@
 """Notes on text in circles and on drafts that are never accepted: said where it matters, silent elsewhere."""
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specbench.judge.misleading import circles, rejected_drafts
 from specbench.show.run_notes import notes
+from tests.support.frontdoor import Command
 from tests.support.measured import baseline_trace, cell, method_trace, one_round, sample
 
 Row = dict[str, Any]
@@ -24,7 +28,9 @@ def test_a_loop_is_told_with_alpha_outside_of_it() -> None:
     assert line.startswith(
         "humaneval, prompt-lookup, K 4: 2 of 3 outputs end in a loop (50% of the tokens, cycles up to 12"
     )
-    assert "alpha is 0.590, outside the loops 0.210" in line
+    assert "which is easy to draft: alpha is 0.590, outside the loops 0.210" in line
+    (line,) = circles([{**LOOP, "alpha_outside_loops": 0.7}])
+    assert "tokens): alpha is 0.590, outside the loops 0.700" in line
 
 
 def test_one_line_is_said_of_a_question_about_the_cell_that_gains_most() -> None:
@@ -87,7 +93,7 @@ def test_dtypes_are_a_cause_where_they_differ_or_overflow() -> None:
 def test_a_template_that_is_not_applied_is_the_first_cause_and_a_way_out_of_circles() -> None:
     plain = {"chat_template_resolved": "not applied"}
     assert "Likely causes: no chat template, which" in rejected_drafts({**NONE, **plain})[0]
-    assert "serves it: the chat template, fewer" in circles([{**LOOP, **plain}])[0]
+    assert "text: the chat template, fewer" in circles([{**LOOP, **plain}])[0]
     assert not [line for line in (*rejected_drafts(NONE), *circles([LOOP])) if "chat template" in line]
 
 
@@ -103,3 +109,19 @@ def test_the_notes_of_a_measured_run_have_it() -> None:
     poor = sample(method=type(trace)(tuple(range(64)), tuple(rounds), trace.seconds, 0.1, trace.spans))
     found = cell(poor, resolved={"drafted_by": "draft"})
     assert [line for line in notes([found.row()]) if "next to nothing of the draft" in line]
+
+
+# --- the real thing ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_model_in_circles_is_caught(command: Command, tmp_path: Path) -> None:
+    if "SPECBENCH_SMOLLM2" not in os.environ:
+        pytest.skip("SPECBENCH_SMOLLM2 names no folder with smollm2-135m")
+    (tmp_path / "circles.jsonl").write_text(json.dumps({"prompt": "1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3,"}) + "\n")
+    asked = ("--method", "prompt-lookup", "--dataset", "jsonl:circles.jsonl", "--dtype", "float32", "--warmup", 0)
+    found = command("run", "-t", Path(os.environ["SPECBENCH_SMOLLM2"], "smollm2-135m"), *asked, "--max-new-tokens", 40)
+    (row,) = found.table()
+    assert (row["prompts_looping"], row["baseline_prompts_looping"], row["drafted_by"]) == ("1", "1", "")
+    assert float(row["looping_share"]) > 0.5
+    assert "circles.jsonl, prompt-lookup, K 4: 1 of 1 output ends in a loop" in found.out
