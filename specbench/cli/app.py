@@ -22,6 +22,7 @@ from specbench.cli import (
     trace,
     tree,
     verdict,
+    verify,
 )
 from specbench.cli.signals import INTERRUPTED, Heard, heeded
 from specbench.cli.streams import fit_columns, streams
@@ -53,6 +54,7 @@ app.command(name="check")(check.check)
 app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="skip-layers")(skip_layers.skip_layers)
 app.command(name="tree")(tree.tree)
+app.command(name="verify")(verify.verify)
 app.command(name="selftest")(selftest.selftest)
 app.command(name="predict")(predict.predict)
 app.command(name="methods")(methods.methods)

@@ -1,0 +1,71 @@
+"""The body of `specbench verify`: proofs, the checks of a pair, a certificate and an exit code. May import torch."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from specbench.decoding.method_files import methods
+from specbench.errors import CellsFailedError, NotLosslessError
+from specbench.jobs import verify_pair
+from specbench.jobs.output import Output, say
+from specbench.measure.proof_checks import proof_checks
+from specbench.models.checkpoints.precision import resolve_device
+from specbench.results import certificate, folder
+from specbench.results.certificate import Certificate
+from specbench.results.environment import command_line, environment, now
+from specbench.results.writing import replace_text
+from specbench.show import certificate_table, run_output
+from specbench.show.fitting import draw, screen
+
+
+def start(settings: Mapping[str, Any], wanted: Sequence[str] | None, tokens: int, output: Output) -> None:
+    """Check, write the certificate, print it; raises what the exit code says. Without a target only the proofs."""
+    began, names = now(), list(dict.fromkeys(wanted or methods()))
+    err = Console(stderr=True, quiet=output.quiet)
+    checks, pair = proof_checks(names, lambda what: say(err, [f"{what} …"])), verify_pair.NOTHING
+    if "target" in settings:
+        pair = verify_pair.verified(settings, names, wanted is not None, tokens, lambda what: say(err, [what]))
+    device = resolve_device(str(settings.get("device", "auto")))
+    found = Certificate(
+        began, command_line(), [*checks, *pair.checks], pair.about, pair.settings, environment(device), pair.warnings
+    )
+    path = write(found, output.parent, [began, "verify", *map(folder.slug, pair.names)])
+    print_certificate(found, output.style)
+    say(err, [*(f"note: {note}" for note in (*pair.warnings, *certificate_table.notes(found))), f"certificate: {path}"])
+    raise_for(found)
+
+
+def write(found: Certificate, parent: Path, parts: Sequence[str]) -> Path:
+    """The certificate as JSON and as Markdown in a folder of its own; the path of the page."""
+    with folder.writing_to(parent):
+        made = folder.make_folder(parent, "_".join(parts))
+        replace_text(made / certificate.FILE, certificate.to_json(found))
+        replace_text(made / certificate.PAGE, certificate_table.page(found))
+    return made / certificate.PAGE
+
+
+def print_certificate(found: Certificate, style: str) -> None:
+    """On stdout: tables and the answer for readers, the certificate as json, its checks as csv or jsonl."""
+    if style == "json":
+        sys.stdout.write(certificate.to_json(found))
+    elif style == "md":
+        sys.stdout.write(certificate_table.page(found))
+    elif style in ("csv", "jsonl"):
+        sys.stdout.write(run_output.rendered(certificate_table.records(found), style))
+    else:
+        for table in certificate_table.tables(found):
+            draw(screen(), table)
+        say(screen(), [certificate_table.summary(found)])
+
+
+def raise_for(found: Certificate) -> None:
+    """5 where something is not lossless, 6 where a check broke."""
+    if found.failed:
+        first = certificate_table.sentence(found.failed[0])
+        raise NotLosslessError(f"{len(found.failed)} of {len(found.checks)} checks failed, the first: {first}")
+    if found.broken:
+        first = certificate_table.sentence(found.broken[0])
+        raise CellsFailedError(f"{len(found.broken)} checks could not be made, the first: {first}")

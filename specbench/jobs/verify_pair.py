@@ -1,0 +1,193 @@
+"""The pair's part of `specbench verify`: which methods it can run, its checks, and what the certificate says of it.
+
+Knows settings, backends and checks; must not know files or how anything is shown.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from specbench.backends.base import Backend, networks_of
+from specbench.backends.choose import backend_for
+from specbench.data.prompts import PromptSet
+from specbench.decoding.method_files import needs, read_method
+from specbench.errors import SpecbenchError, UsageError
+from specbench.judge.lossless_text import judged
+from specbench.measure import grid, verifying
+from specbench.measure.failures import Failure, attempt
+from specbench.measure.pair import prompts_of, resolved_pair
+from specbench.measure.verifying import Judge, Tallies
+from specbench.measure.weights_hash import weights_sha256
+from specbench.results.certificate import Check
+from specbench.spec import BASELINE, RunSpec
+
+T = TypeVar("T")
+# Of sampled text: rows that are decoded at once, each as it would be alone, and tokens of one. Both save time.
+TOGETHER, LONGER = 8, 128
+USUAL = {"dataset": "code", "limit": 8, "max_new_tokens": 48}
+SAID = ("target", "draft", "k", "dataset", "limit", "max_new_tokens", "temperature", "tier", "batch", "seed")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What is known of a pair: its checks, what it resolved to, the settings, its names and what to know of it."""
+
+    checks: Sequence[Check] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    names: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
+NOTHING = Verified()
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method of a pair, greedy and sampled."""
+
+    greedy: RunSpec
+    sampled: RunSpec
+
+
+def verified(settings: Mapping[str, Any], names: Sequence[str], chosen: bool, tokens: int, note: Say) -> Verified:
+    """Check a pair with the methods; those that were chosen must run, of all others those that can."""
+    arms = [arm_of(settings, name) for name in dict.fromkeys([BASELINE, *names])]
+    able, refused = usable(arms, chosen)
+    backend = backend_for([arm.greedy for arm in able])
+    prompts = prompts_of([arm.sampled for arm in able], backend)
+    try:
+        backend.load(max(len(prompt.ids) for prompt in prompts.prompts))
+        note(f"{len(able)} methods on {len(prompts.prompts)} prompts; generating with transformers …")
+        checks = [*refused, *checked(backend, able, prompts, tokens, note)]
+        return Verified(checks, about(backend, able), said(able, prompts), pair_names(able), backend.warnings)
+    finally:
+        backend.unload()
+
+
+def arm_of(settings: Mapping[str, Any], name: str) -> Arm:
+    """The cells of a method: greedy ones as they are asked for, sampled ones several rows at a time unless told."""
+    given = {**USUAL, **settings}
+    (spec,) = one_cell(grid.cells({**given, "method": name, "warmup": 0}))
+    temperature = spec.temperature if "temperature" in settings else 1.0
+    if temperature == 0:
+        raise UsageError("--temperature 0 samples nothing: greedy text is checked in any case; choose one above 0")
+    rows, new = settings.get("batch", TOGETHER), settings.get("max_new_tokens", LONGER)
+    return Arm(spec.with_(temperature=0.0), spec.with_(temperature=temperature, batch=rows, max_new_tokens=new))
+
+
+def one_cell(cells: Sequence[RunSpec]) -> Sequence[RunSpec]:
+    """UsageError for lists of settings."""
+    if len(cells) > 1:
+        raise UsageError("a pair is verified with one value of every setting: give one --dataset, one --k, one --batch")
+    return cells
+
+
+def usable(arms: Sequence[Arm], chosen: bool) -> tuple[list[Arm], list[Check]]:
+    """The methods whose models can be had, and why the others are not checked. Raises the error of a chosen one."""
+    found, refused, known = list[Arm](), list[Check](), dict[frozenset[str], Backend | Failure]()
+    for arm in arms:
+        models = frozenset(needs(arm.greedy.method))
+        if models not in known:
+            known[models] = attempt(partial(backend_for, [arm.greedy]))
+        missing = known[models]
+        if not isinstance(missing, Failure):
+            found.append(arm)
+        elif missing.cause is not None and (chosen or arm.greedy.method == BASELINE):
+            raise missing.cause
+        else:
+            refused.append(Check(verifying.GREEDY, "not checked", arm.greedy.method, detail=missing.error))
+    return found, refused
+
+
+def checked(backend: Backend, arms: Sequence[Arm], prompts: PromptSet, tokens: int, note: Say) -> list[Check]:
+    """All checks of a loaded pair."""
+    first, networks = arms[0], networks_of(backend, "scoring text again")
+    if backend.scores is None:
+        raise UsageError(f"the backend {backend.name} gives no logits, which are what output is judged by")
+    k = max(arm.greedy.k for arm in arms)
+    greedy, sampled = first.greedy.with_(k=k), first.greedy.with_(k=k, temperature=first.sampled.temperature)
+    judge = verifying.judge_of(networks, backend.scores, greedy, prompts.prompts)
+    found = verifying.control_checks(judge, greedy, sampled, prompts.prompts)
+    tallied: dict[str, Tallies] = {}
+    for number, arm in enumerate(arms, 1):
+        note(f"{number} of {len(arms)}: {arm.greedy.method} …")
+        found += greedy_part(backend, judge, arm.greedy, prompts)
+        found += sampled_part(backend, judge, arm.sampled, prompts, tokens, tallied)
+    return [*found, *z_checks(tallied)]
+
+
+def greedy_part(backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSet) -> list[Check]:
+    """The greedy checks of a method, or why there are none."""
+
+    def checks() -> list[Check]:
+        decode = backend.prepare(spec, longest(prompts))
+        return verifying.greedy_checks(judge, spec, decode, prompts.prompts)
+
+    found = attempt(checks)
+    return [unable(verifying.GREEDY, spec, found)] if isinstance(found, Failure) else found
+
+
+def sampled_part(
+    backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSet, tokens: int, into: dict[str, Tallies]
+) -> list[Check]:
+    """Sample a method's text into its tallies, or say why there are none. A method that takes no rows together is
+    decoded alone."""
+
+    def tallies(spec: RunSpec) -> Tallies:
+        decode = backend.prepare(spec, longest(prompts))
+        return verifying.sampled_tallies(judge, spec, decode, prompts.prompts, tokens)
+
+    found = attempt(partial(tallies, spec))
+    if isinstance(found, Failure) and isinstance(found.cause, UsageError) and spec.batch > 1:
+        found = attempt(partial(tallies, spec.with_(batch=1)))
+    if isinstance(found, Failure):
+        return [unable(verifying.SURPRISE, spec, found)]
+    into[spec.method] = found
+    return []
+
+
+def unable(name: str, spec: RunSpec, failure: Failure) -> Check:
+    """A check that could not be made: because the pair cannot do it, or because of a fault."""
+    refused = isinstance(failure.cause, SpecbenchError)
+    return Check(name, "not checked" if refused else "error", spec.method, detail=failure.error)
+
+
+def longest(prompts: PromptSet) -> int:
+    return max(len(prompt.ids) for prompt in prompts.prompts)
+
+
+def z_checks(tallied: Mapping[str, Tallies]) -> list[Check]:
+    """The z-tests of all methods: of those that say they are lossless together, with one chance of a false alarm."""
+    every = {(method, name): tally for method, some in tallied.items() for name, tally in some.items()}
+    family = {key: tally for key, tally in every.items() if read_method(key[0])["lossless"]}
+    decided, found = judged(family), list[Check]()
+    for (method, name), tally in every.items():
+        test = decided.get((method, name))
+        outcome: Any = "lossy" if test is None else "FAILED" if test.differs else "ok"
+        detail = f"{tally.tokens} tokens, {tally.excess:+.4f} per token"
+        found.append(Check(name, outcome, method, tally.z, None if test is None else test.limit, detail))
+    return found
+
+
+def about(backend: Backend, arms: Iterable[Arm]) -> dict[str, Any]:
+    """What the pair resolved to, with the digests of the weights that were computed with."""
+    networks, found = networks_of(backend, "a certificate"), resolved_pair(backend)
+    for name in [n for n in ("target", "draft", *dict(next(iter(arms)).greedy.model)) if f"{n}_source" in found]:
+        digest = attempt(lambda name=name: weights_sha256(networks.network(name)))  # type: ignore[misc]
+        found[f"{name}_weights_sha256"] = None if isinstance(digest, Failure) else digest
+    return found
+
+
+def said(arms: Sequence[Arm], prompts: PromptSet) -> dict[str, Any]:
+    """The settings that all methods share."""
+    spec = arms[-1].sampled
+    shared = {name: getattr(spec, name) for name in SAID}
+    return shared | {"prompts_sha256": prompts.sha256, "prompts": len(prompts.prompts)}
+
+
+def pair_names(arms: Sequence[Arm]) -> list[str]:
+    spec = arms[0].greedy
+    return [spec.target, spec.draft or "none"]
