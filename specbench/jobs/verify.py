@@ -25,9 +25,9 @@ def start(settings: Mapping[str, Any], wanted: Sequence[str] | None, tokens: int
     """Check, write the certificate, print it; raises what the exit code says. Without a target only the proofs."""
     began, names = now(), list(dict.fromkeys(wanted or methods()))
     err = Console(stderr=True, quiet=output.quiet)
-    checks, pair = proof_checks(names, lambda what: say(err, [f"{what} …"])), verify_pair.NOTHING
-    if "target" in settings:
-        pair = verify_pair.verified(settings, names, wanted is not None, tokens, lambda what: say(err, [what]))
+    opened = verify_pair.opened(settings, names, wanted is not None) if "target" in settings else None
+    checks = proof_checks(names, lambda what: say(err, [f"{what} …"]))
+    pair = opened.verified(tokens, lambda what: say(err, [what])) if opened else verify_pair.NOTHING
     device = resolve_device(str(settings.get("device", "auto")))
     found = Certificate(
         began, command_line(), [*checks, *pair.checks], pair.about, pair.settings, environment(device), pair.warnings

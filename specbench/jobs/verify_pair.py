@@ -52,19 +52,33 @@ class Arm:
     sampled: RunSpec
 
 
-def verified(settings: Mapping[str, Any], names: Sequence[str], chosen: bool, tokens: int, note: Say) -> Verified:
-    """Check a pair with the methods; those that were chosen must run, of all others those that can."""
+@dataclass(frozen=True)
+class Opened:
+    """A pair that was checked without weights: the methods it can run, why it cannot run others, its prompts."""
+
+    backend: Backend
+    arms: Sequence[Arm]
+    refused: Sequence[Check]
+    prompts: PromptSet
+
+    def verified(self, tokens: int, note: Say) -> Verified:
+        """Load the pair and check it with all methods; `tokens` of each are sampled at least."""
+        try:
+            self.backend.load(longest(self.prompts))
+            note(f"{len(self.arms)} methods on {len(self.prompts.prompts)} prompts; generating with transformers …")
+            checks = [*self.refused, *checked(self.backend, self.arms, self.prompts, tokens, note)]
+            found, names = about(self.backend, self.arms), pair_names(self.arms)
+            return Verified(checks, found, said(self.arms, self.prompts), names, self.backend.warnings)
+        finally:
+            self.backend.unload()
+
+
+def opened(settings: Mapping[str, Any], names: Sequence[str], chosen: bool) -> Opened:
+    """The pair with the methods; those that were chosen must run, of all others those that can."""
     arms = [arm_of(settings, name) for name in dict.fromkeys([BASELINE, *names])]
     able, refused = usable(arms, chosen)
     backend = backend_for([arm.greedy for arm in able])
-    prompts = prompts_of([arm.sampled for arm in able], backend)
-    try:
-        backend.load(max(len(prompt.ids) for prompt in prompts.prompts))
-        note(f"{len(able)} methods on {len(prompts.prompts)} prompts; generating with transformers …")
-        checks = [*refused, *checked(backend, able, prompts, tokens, note)]
-        return Verified(checks, about(backend, able), said(able, prompts), pair_names(able), backend.warnings)
-    finally:
-        backend.unload()
+    return Opened(backend, able, refused, prompts_of([arm.sampled for arm in able], backend))
 
 
 def arm_of(settings: Mapping[str, Any], name: str) -> Arm:
