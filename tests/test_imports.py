@@ -45,6 +45,7 @@ LIGHT_COMMANDS = {
     "compare --help": ["compare", "--help"],
     "verdict --help": ["verdict", "--help"],
     "calibrate --help": ["calibrate", "--help"],
+    "check --help": ["check", "--help"],
     "methods": ["methods"],
     "tree --help": ["tree", "--help"],
     "skip-layers --help": ["skip-layers", "--help"],

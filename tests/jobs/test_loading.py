@@ -1,0 +1,83 @@
+"""Bytes of models on their way: a bar in a terminal, a line elsewhere where it takes long, nothing if quiet."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+from rich.progress import Progress
+
+from specbench.jobs.loading import AGAIN, SOON, Bytes, shown
+from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.weights import find
+from tests.support.hub_repos import shipped
+from tests.support.hub_server import serving, use
+
+GB = 10**9
+
+
+class Clock:
+    """Seconds that a test lets pass."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_a_line_is_said_when_it_takes_long_and_then_seldom() -> None:
+    clock, lines = Clock(), list[str]()
+    told = Bytes(None, lines.append, clock)
+    for clock.seconds, done in (
+        (0, 0),
+        (SOON - 1, GB),
+        (SOON, 2 * GB),
+        (SOON + AGAIN - 1, 3 * GB),
+        (SOON + AGAIN, 4 * GB),
+    ):
+        told("loading some/model", done, 16 * GB)
+    assert lines == ["loading some/model: 2.00 GB of 16.0 GB", "loading some/model: 4.00 GB of 16.0 GB"]
+
+
+def test_every_model_has_its_own_seconds() -> None:
+    clock, lines = Clock(), list[str]()
+    told = Bytes(None, lines.append, clock)
+    told("loading target", 0, GB)
+    clock.seconds = SOON - 1
+    told("loading draft", 0, GB)
+    clock.seconds = SOON + 1
+    told("loading draft", GB, GB)
+    assert lines == []
+
+
+def test_a_terminal_has_a_bar_with_the_bytes_and_is_not_redrawn_for_each() -> None:
+    clock, bars = Clock(), list[RenderableType]()
+    told = Bytes(bars.append, str, clock)
+    for clock.seconds in (0.0, 0.01, 0.02, 1.0):
+        told("fetching target", int(clock.seconds * GB), 2 * GB)
+    assert len(bars) == 2
+    console = Console(file=StringIO(), width=120)
+    console.print(bars[-1])
+    assert isinstance(console.file, StringIO)
+    assert "1.0/2.0 GB" in console.file.getvalue()
+    assert isinstance(bars[-1], Progress)
+
+
+@pytest.mark.parametrize(("terminal", "quiet"), [(True, True), (False, True), (False, False)])
+def test_nothing_is_drawn_without_a_terminal_or_if_quiet(terminal: bool, quiet: bool) -> None:
+    screen = StringIO()
+    with shown(Console(file=screen, force_terminal=terminal, quiet=quiet)) as told:
+        told("loading target", 1, 2)
+    assert screen.getvalue() == ""
+
+
+def test_bytes_of_a_download_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, int]] = []
+    target, draft = shipped("llama-7b", "llama-68m")
+    with serving(target, draft) as server:
+        use(server, tmp_path / "cache", monkeypatch)
+        find(resolve("llama-68m"), lambda *one: told.append(one))
+    sizes = {name: len(data) for name, data in draft.contents.items()}
+    assert {verb for verb, *_ in told} == {"fetching"}
+    assert sizes["model.safetensors"] <= told[-1][1] == told[-1][2] <= sum(sizes.values())
