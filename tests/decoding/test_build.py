@@ -10,7 +10,7 @@ from specbench.decoding.build import build
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Schedule
 from specbench.decoding.loop import Speculate
-from specbench.decoding.method_files import HEADER, methods, needs, read_method, words
+from specbench.decoding.method_files import HEADER, drafts_with, methods, needs, read_method, words
 from specbench.decoding.proofs.methods import SIZES, affordable, method_error, table_models
 from specbench.decoding.timing import Under, WallClock
 from specbench.decoding.verifiers.rejection import Rejection
@@ -98,6 +98,21 @@ def test_files_become_objects() -> None:
 def test_needs_are_the_models_of_a_file() -> None:
     assert needs("baseline") == {"target"}
     assert needs("chain") == {"target", "draft"}
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("chain", {"draft"}),
+        ("early-exit", {"target[:25%]"}),
+        ("triforce", {"target", "draft"}),
+        ("prompt-lookup", set()),
+        ("jacobi", set()),
+        ("baseline", set()),
+    ],
+)
+def test_a_method_drafts_with_the_models_of_its_drafter(name: str, models: set[str]) -> None:
+    assert drafts_with(name) == models
 
 
 def written(folder: Path, method: object) -> str:
