@@ -11,7 +11,7 @@ import torch
 
 from specbench.backends.roles import Role, checkpoint_of, depth_of, half, how_of, kept_layers, named_by
 from specbench.missing import MissingError
-from specbench.models.checkpoints import check, description, loading, pairs, precision
+from specbench.models.checkpoints import check, description, loading, pairs, precision, quantised
 from specbench.models.checkpoints.missing import unavailable
 from specbench.models.execution import compiled
 from specbench.spec import RunSpec
@@ -87,6 +87,8 @@ def role_of(name: str, spec: RunSpec, dtype: str, device: torch.device, tier: st
     checkpoint = checkpoint_of(name, spec)
     config = description.load_config(checkpoint)
     tokenizer = description.load_tokenizer(checkpoint)
+    if tier == "compile":
+        quantised.refuse_compiled(checkpoint, config, device)
     if dtype == "auto" and tier == "compile" and half(config) and compiled.fast_bfloat16(device):
         dtype = "bfloat16"
     return Role(checkpoint, config, tokenizer, precision.resolve_dtype(dtype, config, device), how_of(name, spec))

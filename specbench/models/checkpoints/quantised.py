@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specbench.errors import UnusableModelError
+from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.extras import require
 from specbench.models.checkpoints.pairs import Checkpoint
 
@@ -31,7 +31,7 @@ NEEDS = {
     "fbgemm_fp8": Need("", cpu=False),
     "nvfp4": Need("", cpu=False),
 }
-DEQUANTISED_ON_CPU = ("fp8", "mxfp8", "mxfp4")
+DEQUANTISED_ON_CPU = ("fp8", "mxfp8", "mxfp4", "compressed-tensors")
 
 
 def settings(config: Any) -> Mapping[str, Any]:
@@ -58,6 +58,16 @@ def refuse_unmet(checkpoint: Checkpoint, config: Any, device: torch.device) -> N
         raise UnusableModelError(f"{checkpoint.name}: its weights are quantised by {method}, which needs a GPU")
     if need.extra:
         require(need.extra, f"{checkpoint.name}: its weights are quantised by {method}, which")
+
+
+def refuse_compiled(checkpoint: Checkpoint, config: Any, device: torch.device) -> None:
+    """UsageError where a compiler that freezes weights might unpack them, and what is timed be another network."""
+    method = method_of(config)
+    if device.type == "cpu" and method and method not in DEQUANTISED_ON_CPU:
+        raise UsageError(
+            f"--tier compile: {checkpoint.name} is quantised by {method}, and a compiler that freezes weights may "
+            "unpack them: use --tier eager"
+        )
 
 
 def label(config: Any, device: torch.device) -> str:
