@@ -21,7 +21,9 @@ SCHEMA = "specbench certificate 1"
 # numeric: greedy output differs where the best tokens are closer than the noise between two ways of computing them.
 # lossy: the method says that it is not lossless, so nothing is demanded of it. error: the check itself broke.
 Outcome = Literal["ok", "numeric", "lossy", "not checked", "error", "FAILED"]
-Same = ("target_source", "target_commit", "draft_source", "draft_commit", "dtype_resolved")  # columns of results.csv
+# Columns of results.csv that name the target; those of the draft, which not every method has.
+OF_TARGET = ("target_source", "target_commit", "target_weights", "dtype_resolved")
+OF_DRAFT = ("draft_source", "draft_commit", "draft_weights", "draft_dtype_resolved")
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ class Certificate:
         return [check for check in self.checks if check.outcome == "error"]
 
     def is_of(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of a run is of the same pair: the same sources, commits and dtype."""
-        return bool(self.pair) and all((self.pair.get(name) or "") == (row.get(name) or "") for name in Same)
+        """Whether a row of a run is of the same pair: the same sources, commits and dtypes."""
+        names = (*OF_TARGET, *(OF_DRAFT if row.get("draft_source") else ()))
+        return bool(self.pair) and all((self.pair.get(name) or "") == (row.get(name) or "") for name in names)
 
 
 def to_json(found: Certificate) -> str:

@@ -17,6 +17,7 @@ from specbench.show import plots_batch, plots_prompts, run_notes
 from specbench.show.grouping import by_batch
 from specbench.show.headings import caveats, heading
 from specbench.show.plots import Picture
+from specbench.show.report_certificates import CertificatePart, certificates
 from specbench.show.report_questions import Question, label, questions
 from specbench.wording import Row, resume_command, text_in
 
@@ -46,6 +47,7 @@ class RunPart:
     batches: Sequence[Batches]
     notes: Sequence[str]
     traces: Sequence[tuple[str, TokenView]]
+    certificates: Sequence[CertificatePart]
 
 
 def run_part(path: Path) -> RunPart:
@@ -55,14 +57,16 @@ def run_part(path: Path) -> RunPart:
         raise UsageError(f"no cell of {path} has begun: {resume_command(path)} begins with them")
     rows = [cell.row() for cell in run.cells]
     views, unread = traces(run.path)
+    papers, foreign = certificates(run.path, rows)
     return RunPart(
         name=run.path.resolve().name,
         facts=facts(run.description),
         rows=rows,
         questions=questions(run.cells, rows, text_in(run.description, "command")),
         batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
-        notes=[*run_notes.notes(rows), *unread],
+        notes=[*run_notes.notes(rows), *unread, *foreign],
         traces=views,
+        certificates=papers,
     )
 
 

@@ -1,0 +1,64 @@
+"""Certificates in the folder of a run: shown in its report where they are of its pair, else named in a note."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specbench.errors import UsageError
+from specbench.results.certificate import FILE, Certificate, Check, read_certificate, to_json
+from specbench.show.certificate_table import notes, page, summary, tables
+from specbench.show.fitting import screen
+from tests.show.test_report_page import HOSTILE, check_harmless, page_of
+from tests.support.measured import cell, sample
+from tests.support.simulated_sweeps import write_run
+
+PAIR = {"target_source": "big", "draft_source": "small", "dtype_resolved": "float32", "draft_dtype_resolved": "float32"}
+CHECKS = (
+    Check("noise floor", "ok", found=1e-5, detail="places"),
+    Check("proof", "ok", "chain", 1e-16, 1e-12),
+    Check("z of the surprise", "FAILED", "chain", -7.25, 3.3, "2000 tokens"),
+    Check("greedy = generate", "not checked", "mine", detail="no draft"),
+    Check("z of the leaning", "lossy", "typical", float("inf"), None, HOSTILE[0]),
+)
+FOUND = Certificate("20260101T000000Z", "specbench verify big small", CHECKS, PAIR, {"k": 2}, {"torch": "2"})
+
+
+def test_a_certificate_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(to_json(FOUND))
+    assert to_json(read_certificate(tmp_path / FILE)) == to_json(FOUND)
+    for text in ("", "[]", '{"schema": "specbench certificate 1"}', "[" * 100_000):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(UsageError, match="is not a certificate"):
+            read_certificate(tmp_path / FILE)
+
+
+def test_readers_are_told_what_failed_and_what_was_not_checked() -> None:
+    assert summary(FOUND) == "NOT LOSSLESS: 1 of 5 checks failed (2 ok, 1 lossy)"
+    assert notes(FOUND) == [
+        "not checked: mine: no draft", "FAILED: z of the surprise of chain: -7.25, limit 3.30 (2000 tokens)",
+    ]  # fmt: skip
+    assert summary(replace(FOUND, checks=CHECKS[:2])) == "LOSSLESS as far as was checked: 2 ok"
+    assert "| z of the surprise | chain | FAILED | \\-7.25 | 3.30 | 2000 tokens |" in page(FOUND)
+
+
+def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    for table in tables(FOUND):
+        screen().print(table, crop=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("chain" in line and "FAILED" in line and "-7.25" in line for line in lines)
+
+
+def test_the_report_shows_the_certificates_of_its_pair(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [cell(sample(), resolved=PAIR)])
+    (run / FILE).write_text(to_json(FOUND))
+    (run / "certificate-2.json").write_text(to_json(replace(FOUND, pair=PAIR | {"dtype_resolved": "bfloat16"})))
+    (run / "certificate-3.json").write_text("{}")
+    found = page_of(run)
+    check_harmless(found)
+    assert "Certificate: certificate.json" in found.visible
+    assert summary(FOUND) in found.visible
+    assert "certificate-2.json certifies another pair, commit or dtype" in found.visible
+    assert "certificate-3.json is not a certificate" in found.visible
+    assert HOSTILE[0] in found.visible
