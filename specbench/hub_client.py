@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+NO_ROOM = "Not enough free disk space"  # a warning of the library, which would begin all the same: here it is an error
+
 _STOPPED = threading.Event()
 
 
@@ -29,8 +31,11 @@ def interruptible(work: Callable[[], str]) -> str:
     from huggingface_hub.utils import _xet
 
     result: Future[str] = Future()
-    threading.Thread(target=lambda: _keep(result, work), daemon=True).start()
+    background = threading.Thread(target=lambda: _keep(result, work), daemon=True)
     try:
+        background.start()
+        while background.is_alive():
+            background.join(0.5)  # a signal that comes just before a wait without end would not end it
         return result.result()
     except (KeyboardInterrupt, SystemExit):
         _STOPPED.set()
@@ -95,6 +100,7 @@ def quiet() -> Iterator[None]:
     disable_progress_bars()
     try:
         with warnings.catch_warnings(action="ignore"):
+            warnings.filterwarnings("error", NO_ROOM)
             yield
     finally:
         if not _STOPPED.is_set():  # else what goes on in the background would complain of its end

@@ -4,6 +4,7 @@ Knows the errors of huggingface_hub and of the HTTP library under it; must not f
 """
 
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +127,13 @@ def _system(repository: Repository, error: Any, file: str) -> str:
     return _broken(repository, error, file)  # what arrived has not the size that was announced
 
 
+def _no_room(repository: Repository, error: Any, file: str) -> str:
+    """The library says how large the file is, and how much is free."""
+    sizes = re.findall(r"[\d.]+ [kMGT]?B", str(error)) or ["more than there is"]
+    place = f"{constants.HF_HUB_CACHE} (HF_HOME names another place)"
+    return f"does not fit on the disk: {sizes[0]} for one file, {sizes[-1]} free in {place}; {KEPT}"
+
+
 SENTENCES: tuple[tuple[Any, Callable[[Repository, Any, str], str]], ...] = (  # the first that fits; special ones first
     (GatedRepoError, _gated),
     (RepositoryNotFoundError, _not_found),
@@ -137,4 +145,5 @@ SENTENCES: tuple[tuple[Any, Callable[[Repository, Any, str], str]], ...] = (  # 
     ((http.RemoteProtocolError, http.ReadError, http.WriteError), _broken),
     (http.HTTPError, _unreachable),
     (OSError, _system),
+    (UserWarning, _no_room),
 )

@@ -135,8 +135,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send(self.faulty(fault) or answer_to(asked, self.server), entry, fault)
 
     def token(self) -> str | None:
-        header = self.headers["Authorization"]
-        return header.removeprefix("Bearer ") if header else None
+        """None also of a password for a proxy before the hub."""
+        kind, _, value = (self.headers["Authorization"] or "").partition(" ")
+        return value if kind == "Bearer" else None
 
     def faulty(self, fault: Fault) -> Answer | None:
         if fault.status is None:

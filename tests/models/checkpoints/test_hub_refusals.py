@@ -4,6 +4,7 @@ The clients are the real ones; the hub is a server on this machine.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,6 +88,22 @@ def test_a_full_disk(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     message = refusal_of(load_config, PINNED)
     assert "could not be fetched into" in message
     assert "No space left on device (HF_HOME names another place)" in message
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_not_begun(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10_000))
+    message = refusal_of(fetch, PINNED, (WEIGHTS,))
+    assert "does not fit on the disk: 0.03 MB for one file, 0.01 MB free in " in message
+    assert server.requests("/storage/*") == []
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_shown(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(gated=True)
+    monkeypatch.setattr(constants, "ENDPOINT", server.url.replace("://", "://user:pa55word@"))
+    message = refusal_of(load_config, PINNED)
+    assert "is gated: accept its conditions on http://***@127.0.0.1:" in message
+    assert "pa55word" not in message
 
 
 # --- without a hub ----------------------------------------------------------------------------------------------------
