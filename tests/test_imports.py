@@ -53,7 +53,8 @@ LIGHT_COMMANDS = {
     "models grow --help": ["models", "grow", "--help"],
     "report --help": ["report", "--help"],
     "trace --help": ["trace", "--help"],
-    "selftest --help": ["selftest", "--help"],
+    "verify --help": ["verify", "--help"],
+    "noise --help": ["noise", "--help"],
 }
 WATCH = """
 import json, sys

@@ -13,10 +13,10 @@ from specbench.cli import (
     compare,
     methods,
     models,
+    noise,
     predict,
     report,
     run,
-    selftest,
     skip_layers,
     sweep,
     trace,
@@ -55,7 +55,7 @@ app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="skip-layers")(skip_layers.skip_layers)
 app.command(name="tree")(tree.tree)
 app.command(name="verify")(verify.verify)
-app.command(name="selftest")(selftest.selftest)
+app.command(name="noise")(noise.noise)
 app.command(name="predict")(predict.predict)
 app.command(name="methods")(methods.methods)
 app.add_typer(models.models, name="models")

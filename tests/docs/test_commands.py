@@ -18,7 +18,7 @@ LESS_WORK = {  # what a command is given besides its options on the page, of whi
     "sweep": (*SHORT, "--warmup", "0"),
     "tree": (*SHORT, "--nodes", "4", "--depth", "2", "--repeat", "1"),
     "skip-layers": ("--limit", "2", "--max-new-tokens", "4", "--evaluations", "20", "--cost", "share"),
-    "selftest": SHORT,
+    "noise": SHORT,
     "verify": (*SHORT, "--tokens", "100"),
     "calibrate": ("--widths", "1,2", "--contexts", "16", "--repeat", "1"),
     "trace": ("--max-new-tokens", "8"),

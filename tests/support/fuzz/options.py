@@ -18,11 +18,11 @@ from tests.support.fuzz import changes
 SLOW = ("show", "repeat", "tier", "verbose", "until_ci")  # options by the names of their parameters
 WRITES = ("--output", "--output-dir", "--junit", "--gha")  # never to places outside, which would be as asked for
 PLACES = ("results/x", "pipe", ".", "", "in", "\udcff", "a" * 300, "run", "run/journal.jsonl/x", "x.json", "x.html")
-MEASURING = ("run", "sweep-k", "trace", "tree", "skip-layers", "calibrate", "selftest")
+MEASURING = ("run", "sweep-k", "trace", "tree", "skip-layers", "calibrate", "noise")
 FEW = {
     "run": (), "sweep-k": (), "trace": (),
     "tree": ("--nodes", "2", "--depth", "2"), "skip-layers": ("--evaluations", "4", "--cost", "share"),
-    "calibrate": ("--widths", "1-2", "--contexts", "8", "--repeat", "1"), "selftest": (),
+    "calibrate": ("--widths", "1-2", "--contexts", "8", "--repeat", "1"), "noise": (),
 }  # fmt: skip
 LIGHT = ("predict", "methods", "verdict", "report", "compare", "list", "grow")
 

@@ -12,7 +12,7 @@ from tests.support.fuzz.processes import Ended, Limits, carried_out
 from tests.support.simulated_sweeps import sweep, write_run
 from tests.support.tinypair import prompts, save_pair
 
-JOBS = ("calibrate", "compare", "run", "selftest", "skip_layers", "trace", "tree", "verdict")
+JOBS = ("calibrate", "compare", "run", "noise", "skip_layers", "trace", "tree", "verdict")
 NEEDED = (
     *("datasets", "matplotlib.figure", "pyarrow.parquet", "transformers", "specbench.show.report_page"),
     *(f"specbench.jobs.{name}" for name in JOBS),

@@ -1,17 +1,15 @@
-"""`specbench selftest`: the baseline against itself as numbers, and the quick check of an installation."""
+"""`specbench noise`: the baseline against itself as numbers."""
 
 import csv
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scipy.stats import norm, t
 
-from specbench.measure import lossless
 from specbench.results.cells import Cell
-from specbench.show import selftest
+from specbench.show import noise_table
 from tests.support.frontdoor import Command
 from tests.support.measured import baseline_trace, cell, sample
 from tests.support.tinypair import Pair, prompts
@@ -26,7 +24,7 @@ def a_against_a(*steps: float) -> Cell:
 
 
 def test_the_numbers_of_equal_arms_are_those_computed_by_hand() -> None:
-    row = selftest.noise_row(a_against_a(*STEPS))
+    row = noise_table.noise_row(a_against_a(*STEPS))
     left_out = [math.log(0.030 / (sum(STEPS) - step)) for step in STEPS]
     error = math.sqrt(3 / 4 * sum((x - sum(left_out) / 4) ** 2 for x in left_out))
     sure = norm.ppf(0.975) + norm.ppf(0.8)
@@ -38,37 +36,36 @@ def test_the_numbers_of_equal_arms_are_those_computed_by_hand() -> None:
 
 
 def test_a_smaller_effect_needs_more_prompts_by_its_square() -> None:
-    assert selftest.prompts_for(0.01, 0.1) == pytest.approx(100 * selftest.prompts_for(0.1, 0.1), rel=0.15)
-    assert selftest.prompts_for(0.05, 0.0) == 2
-    assert selftest.prompts_for(0.05, math.nan) is None
+    assert noise_table.prompts_for(0.01, 0.1) == pytest.approx(100 * noise_table.prompts_for(0.1, 0.1), rel=0.15)
+    assert noise_table.prompts_for(0.05, 0.0) == 2
+    assert noise_table.prompts_for(0.05, math.nan) is None
 
 
 def test_one_prompt_tells_no_noise() -> None:
-    row = selftest.noise_row(a_against_a(0.010))
+    row = noise_table.noise_row(a_against_a(0.010))
     assert row["ratio"] == pytest.approx(1.0)
     assert math.isnan(row["smallest_effect"])
     assert row["prompts_for_1_percent"] is None
-    assert "–" in selftest.markdown(selftest.grid([row], selftest.NOISE_LINES))
+    assert "–" in noise_table.markdown(noise_table.grid([row]))
 
 
 def test_equal_arms_that_differ_are_said_openly() -> None:
     """The second arm is always slower, as it would be if something favoured the first."""
-    biased = selftest.noise_row(a_against_a(0.0119, 0.0120, 0.0121, 0.0120))
-    assert any("two equal arms differ" in note for note in selftest.noise_notes([biased]))
-    fair = selftest.noise_notes([selftest.noise_row(a_against_a(*STEPS))])
+    biased = noise_table.noise_row(a_against_a(0.0119, 0.0120, 0.0121, 0.0120))
+    assert any("two equal arms differ" in note for note in noise_table.noise_notes([biased]))
+    fair = noise_table.noise_notes([noise_table.noise_row(a_against_a(*STEPS))])
     assert not any("two equal arms differ" in note for note in fair)
-    assert fair[-1] == selftest.FLOOR
+    assert fair[-1] == noise_table.FLOOR
 
 
 def test_the_warnings_of_the_machine_are_passed_on() -> None:
-    row = selftest.noise_row(a_against_a(*STEPS)) | {"load_average": 9.0, "threads": 2}
-    assert any("load average 9.0 on 2 threads" in note for note in selftest.noise_notes([row]))
+    row = noise_table.noise_row(a_against_a(*STEPS)) | {"load_average": 9.0, "threads": 2}
+    assert any("load average 9.0 on 2 threads" in note for note in noise_table.noise_notes([row]))
 
 
 def test_hostile_names_stay_text() -> None:
-    row: dict[str, Any] = {"dataset": "jsonl:/tmp/a|b\x1b[31m", "k": 1, "lossless": "identical"}
-    row |= {"prompts_identical": 1, "prompts_compared": 1}
-    heading = selftest.markdown(selftest.grid([row], selftest.CHECK_LINES)).splitlines()[0]
+    row = noise_table.noise_row(a_against_a(*STEPS)) | {"dataset": "jsonl:/tmp/a|b\x1b[31m"}
+    heading = noise_table.markdown(noise_table.grid([row])).splitlines()[0]
     assert "a\\|b" in heading
     assert "\x1b" not in heading
 
@@ -79,31 +76,13 @@ def short(pair: Pair, tmp_path: Path) -> tuple[str, ...]:
     return (*pair.options, "--dataset", data, "--limit", "3", "--max-new-tokens", "8", "--format", "jsonl")
 
 
-def test_the_quick_check_decodes_greedily_at_three_lookaheads(command: Command, short: tuple[str, ...]) -> None:
-    done = command("selftest", *short)
-    assert done.code == 0, done.err
-    rows = [json.loads(line) for line in done.out.splitlines()]
-    assert [(r["k"], r["lossless"], r["prompts_identical"]) for r in rows] == [(k, "identical", 3) for k in (1, 2, 4)]
-    assert {(r["method"], r["dtype_resolved"]) for r in rows} == {("chain", "float32")}
-
-
-def test_another_output_ends_with_the_code_of_a_lossy_method(
-    command: Command, short: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = lossless.Losslessness("MISMATCH", identical=2, compared=3, first_divergence=1, gap=2.0, noise=0.0)
-    monkeypatch.setattr(lossless, "compare_outputs", lambda *_: broken)
-    done = command("selftest", *short, "--quiet")
-    assert done.code == 5
-    assert json.loads(done.out.splitlines()[0])["lossless"] == "MISMATCH"
-
-
 def test_the_noise_is_measured_by_the_runner_of_every_run(command: Command, short: tuple[str, ...]) -> None:
-    done = command("selftest", "--noise", *short, "--repeat", "2")
+    done = command("noise", *short, "--repeat", "2")
     assert done.code == 0, done.err
     (row,) = [json.loads(line) for line in done.out.splitlines()]
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
     assert (row["prompts"], row["repeat"]) == (3, 2)
-    assert selftest.FLOOR in done.err
+    assert noise_table.FLOOR in done.err
     (cell,) = done.table()
     assert (cell["method"], cell["k"], cell["lossless"]) == ("baseline", "0", "identical")
     with (done.folder / "samples.csv").open(newline="") as file:
@@ -112,13 +91,13 @@ def test_the_noise_is_measured_by_the_runner_of_every_run(command: Command, shor
 
 
 def test_tables_are_read_by_people(command: Command, short: tuple[str, ...]) -> None:
-    done = command("selftest", "--noise", *short[:-1], "table")
+    done = command("noise", *short[:-1], "table")
     assert done.code == 0, done.err
     assert "smallest effect" in done.out
     assert "baseline ÷ itself" in done.out
 
 
 def test_a_wrong_option_is_one_line(command: Command, short: tuple[str, ...]) -> None:
-    done = command("selftest", *short[:-1], "yaml")
+    done = command("noise", *short[:-1], "yaml")
     assert done.code == 2
     assert "unknown --format 'yaml'" in done.line

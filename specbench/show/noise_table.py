@@ -1,4 +1,4 @@
-"""The results of a self-test, as rows: the noise of this machine (the baseline against itself), or lossless output.
+"""The noise of this machine, the baseline against itself, as rows and as a table.
 
 Knows measured cells; must not know how they were measured.
 """
@@ -70,19 +70,13 @@ def noise_notes(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row["ratio_low"] > 1 or row["ratio_high"] < 1:
             found.append(
-                f"{row['dataset']}: two equal arms differ; by chance that happens in 5 of 100 self-tests. Run it "
+                f"{row['dataset']}: two equal arms differ; by chance that happens in 5 of 100 runs. Run it "
                 "again: if it stays, a difference of this size means nothing on this machine"
             )
         numbers = noise.Diagnostics(**{name: row[name] for name in noise.Diagnostics.__dataclass_fields__})
         samples = (row["prompts"] or 0) * (row["repeat"] or 1)
         found += [f"{row['dataset']}: {line}" for line in noise.warnings(numbers, samples, row["threads"])]
     return [*found, FLOOR]
-
-
-def check_row(cell: Cell) -> dict[str, Any]:
-    """A greedy cell: whether the method's outputs are the baseline's."""
-    row = cell.row()
-    return {name: row.get(name) for name in (*SETTINGS, "lossless", "prompts_identical", "prompts_compared")}
 
 
 NOISE_LINES: tuple[Line, ...] = (
@@ -97,21 +91,16 @@ NOISE_LINES: tuple[Line, ...] = (
         for e in EFFECTS
     ),
 )
-CHECK_LINES: tuple[Line, ...] = (
-    ("K", lambda r: str(r["k"])),
-    ("greedy output", lambda r: f"{r['lossless']}"),
-    ("prompts identical", lambda r: f"{r['prompts_identical']} of {r['prompts_compared']}"),
-)
 
 
 def _number(value: float | None, form: str) -> str:
     return "–" if value is None or math.isnan(value) else form.format(value)
 
 
-def grid(rows: Sequence[Row], lines: Sequence[Line]) -> list[list[str]]:
+def grid(rows: Sequence[Row]) -> list[list[str]]:
     """A heading and one line per number, one column per row."""
     heading = ["", *(one_line(short_dataset(r["dataset"])) for r in rows)]
-    return [heading, *([label, *(text(r) for r in rows)] for label, text in lines)]
+    return [heading, *([label, *(text(r) for r in rows)] for label, text in NOISE_LINES)]
 
 
 def table(cells: Sequence[Sequence[str]]) -> Fitted:
