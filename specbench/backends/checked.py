@@ -10,9 +10,9 @@ from functools import reduce
 import torch
 
 from specbench.backends.roles import Role, checkpoint_of, depth_of, half, how_of, kept_layers, named_by
-from specbench.missing import MissingError
+from specbench.missing import Missing, MissingError
 from specbench.models.checkpoints import check, description, loading, pairs, precision, quantised
-from specbench.models.checkpoints.missing import unavailable
+from specbench.models.checkpoints.missing import lacking_extra, unavailable, without_extra
 from specbench.models.execution import compiled
 from specbench.spec import RunSpec
 
@@ -39,7 +39,7 @@ class CheckedPair:
 def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> CheckedPair:
     """Read configurations and tokenizers. Raises UsageError or UnusableModelError for what does not fit."""
     spec, named, checkpoints = specs[0], named_by(specs), checkpoints_of(specs)
-    refuse_missing(checkpoints)
+    refuse_missing(checkpoints, specs[0])
     target = role_of("target", spec, spec.dtype, device, tier)
     loading.refuse_unable(target.checkpoint, target.config, target.dtype, device, target.how)
     alone = CheckedPair(device, {"target": target}, {}, check.context_length(target.config), ())
@@ -59,11 +59,20 @@ def checkpoints_of(specs: Sequence[RunSpec]) -> dict[str, pairs.Checkpoint]:
     return {name: checkpoint_of(name, specs[0]) for name in ("target", *sorted(names))}
 
 
-def refuse_missing(checkpoints: Mapping[str, pairs.Checkpoint]) -> None:
-    """MissingError where checkpoints, by their roles, can neither be found on this machine nor be fetched."""
+def refuse_missing(checkpoints: Mapping[str, pairs.Checkpoint], spec: RunSpec) -> None:
+    """MissingError where checkpoints, by their roles, can neither be found on this machine nor be fetched, or what
+    reads or quantises them is not installed."""
     lacking = [found for name, checkpoint in checkpoints.items() if (found := unavailable(name, checkpoint))]
-    if lacking:
+    if lacking := [*lacking, *lacking_extras(checkpoints, spec)]:
         raise MissingError(lacking)
+
+
+def lacking_extras(checkpoints: Mapping[str, pairs.Checkpoint], spec: RunSpec) -> list[Missing]:
+    """The extras that reading these checkpoints, or quantising them, needs and this installation lacks; each once."""
+    kind = spec.quantize or spec.draft_quantize
+    found = [without_extra(checkpoint) for checkpoint in checkpoints.values()]
+    found.append(lacking_extra("quant", f"quantising to {kind}") if kind else None)
+    return list({extra.name: extra for extra in found if extra}.values())
 
 
 def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> CheckedPair:

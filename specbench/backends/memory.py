@@ -26,12 +26,11 @@ TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside
 @dataclass(frozen=True)
 class Estimate:
     """The demand of a pair. room: the places that a method needs after a text; keeps: whether arms outlive their
-    cells, as what was compiled or captured does; copies: of the weights, that the way of execution makes."""
+    cells, as what was compiled or captured does."""
 
     pair: CheckedPair
     room: Callable[[RunSpec], int]
     keeps: bool = False
-    copies: int = 0
 
     def demand(self, held: Sequence[Held]) -> Demand:
         """What is held at the fullest, and what it would be with other settings."""
@@ -43,7 +42,7 @@ class Estimate:
 
     def parts(self, held: Sequence[Held]) -> list[Part]:
         groups = [[self.arm(spec, one.prompt) for spec in one.arms] for one in held]
-        return parts(self.networks, [list(chain(*groups))] if self.keeps else groups, self.copies)
+        return parts(self.networks, [list(chain(*groups))] if self.keeps else groups)
 
     def others(self, held: Sequence[Held]) -> list[tuple[str, "Estimate", Sequence[Held]]]:
         """Settings that take less memory: their names, and what they change."""

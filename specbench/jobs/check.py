@@ -23,6 +23,7 @@ from specbench.spec import RunSpec
 from specbench.theory.memory import Fit
 from specbench.wording import gigabytes, grouped
 
+TIGHT = 0.9  # of what is free
 ASSUMED = 1024  # tokens of the longest prompt of a data set that is not here yet
 
 
@@ -72,5 +73,6 @@ def conclusion(found: Sequence[Needed], fit: Fit | None, backend: Backend) -> li
         lines.append(f"to fetch, with one command (a run does it, too): {command}")
     if fit is not None and fit.fits:
         free = "" if fit.free is None else f" of {gigabytes(fit.free)} free"
-        lines.append(f"memory is enough: about {gigabytes(fit.total)}{free} on {fit.device}")
+        enough = "just enough, by a reckoning that may be wrong by a tenth" if fit.share > TIGHT else "enough"
+        lines.append(f"memory is {enough}: about {gigabytes(fit.total)}{free} on {fit.device}")
     return lines

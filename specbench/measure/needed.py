@@ -1,4 +1,4 @@
-"""Everything that some cells need from elsewhere, and whether it is here: checkpoints and data sets.
+"""Everything that some cells need from elsewhere, and whether it is here: checkpoints, data sets and extras.
 
 Knows names, the cache and what the hub says; must not know weights or what a data set says.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from specbench import hub
-from specbench.backends.checked import checkpoints_of
+from specbench.backends.checked import checkpoints_of, lacking_extras
 from specbench.backends.roles import shipped_source
 from specbench.data import sources
 from specbench.missing import Missing
@@ -44,8 +44,11 @@ class Needed:
 
 def needed(specs: Sequence[RunSpec]) -> list[Needed]:
     """All of it, in the order of its roles."""
-    models = [of_model(role, checkpoint) for role, checkpoint in checkpoints_of(specs).items()]
-    return [*models, *(of_data(name) for name in dict.fromkeys(spec.dataset for spec in specs))]
+    checkpoints = checkpoints_of(specs)
+    models = [of_model(role, checkpoint) for role, checkpoint in checkpoints.items()]
+    data = [of_data(name) for name in dict.fromkeys(spec.dataset for spec in specs)]
+    extras = lacking_extras(checkpoints, specs[0])
+    return [*models, *data, *(Needed(e.what, e.name, "", "missing", None, e.command, e.alone) for e in extras)]
 
 
 def of_model(role: str, checkpoint: Checkpoint) -> Needed:

@@ -51,6 +51,8 @@ def memory_rows(fit: Fit) -> list[dict[str, Any]]:
 def memory_table(fit: Fit) -> Sequence[dict[str, Any]]:
     rows = [{"role": part.role, "takes": part.kind, "memory": gigabytes(part.size)} for part in fit.demand.parts]
     rows.append({"role": "all", "takes": "", "memory": gigabytes(fit.total)})
+    if fit.used:
+        rows.append({"role": "this process", "takes": "already", "memory": gigabytes(fit.used)})
     if fit.free is not None:
         rows.append({"role": fit.device, "takes": "free", "memory": gigabytes(fit.free)})
     if fit.host is not None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from specbench.wording import gigabytes
 
-Kind = Literal["weights", "caches", "working memory", "loading"]
+Kind = Literal["weights", "caches", "working memory"]
 UPCAST = 4  # bytes of a number where a pass computes in float32 whatever the weights are
 ROWS = 4  # float32 copies of a row of logits on its way to a verdict: scores, p or q, what is left of it, its sum
 
@@ -87,13 +87,9 @@ class Arm:
         return admitted + max([*passes, *(n.round(self.nodes, self.rows) for n in self.networks)])
 
 
-def parts(roles: Mapping[str, Network], groups: Iterable[Sequence[Arm]], copies: int = 0) -> list[Part]:
-    """What a run holds at its fullest: all weights, and the caches of the group of arms that takes the most.
-
-    copies: how many further copies of the weights the way of execution makes.
-    """
-    groups = list(groups)
-    weights = [Part(name, "weights", (1 + copies) * net.weights) for name, net in roles.items()]
+def parts(roles: Mapping[str, Network], groups: Sequence[Sequence[Arm]]) -> list[Part]:
+    """What a run holds at its fullest: all weights, and the caches of the group of arms that takes the most."""
+    weights = [Part(name, "weights", net.weights) for name, net in roles.items()]
     fullest = max(groups, key=lambda arms: sum(arm.caches for arm in arms), default=())
     caches = sum(arm.caches for arm in fullest)
     working = max((arm.working for arms in groups for arm in arms), default=0)
@@ -141,7 +137,7 @@ class Fit:
 
     @property
     def share(self) -> float:
-        """Of what is free; 0 where nobody knows that."""
+        """The part of what is free that is taken; 0 where nobody knows what is free."""
         return self.total / self.free if self.free else 0.0
 
     @property

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specbench.measure import fit
-from specbench.models.checkpoints import loading
+from specbench.models.checkpoints import extras, loading
 from specbench.models.checkpoints.pairs import resolve
 from tests.support.frontdoor import Command
 from tests.support.hub_repos import Repo, alias, official, shipped
@@ -65,6 +65,21 @@ def test_all_that_is_missing_is_named_at_once_with_one_command(command: Command,
         "huggyllama/llama-7b", "JackFram/llama-68m", "openai/openai_humaneval", "EdinburghNLP/xsum"
     ]  # fmt: skip
     assert [one for one in commands[2:] if "--repo-type dataset" not in one] == []
+
+
+@pytest.mark.usefixtures("offline", "unloaded")
+@pytest.mark.parametrize("words", [("check",), ("run",)])
+def test_extras_are_among_what_is_missing(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    (tmp_path / "model.gguf").write_bytes(b"")
+    found = command(*words, "-t", str(tmp_path / "model.gguf"), "-d", "llama-68m", "--quantize", "int8")
+    line = found.err.splitlines()[-1]
+    assert found.code == 4
+    assert "3 things are missing" in line
+    assert all(name in line for name in ("draft llama-68m", "extra gguf", "extra quant"))
+    assert "&& pip install 'specbench-decoding[gguf]' && pip install 'specbench-decoding[quant]'`" in line
 
 
 def test_what_can_be_fetched_is_listed_with_its_size_and_not_fetched(

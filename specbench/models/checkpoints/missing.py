@@ -1,15 +1,17 @@
 """Whether a checkpoint is on this machine or can be had from the hub; and what is missing of it, as a download.
 
-Knows the files of checkpoints and what the hub says about them; must not know what a checkpoint is needed for.
+Knows the files of checkpoints, what reads them and what the hub says about them; must not know what they are for.
 """
 
+import json
 from pathlib import Path
 
 from specbench import hub
 from specbench.errors import UnusableModelError
 from specbench.hub_refusals import refused
 from specbench.missing import Missing
-from specbench.models.checkpoints import weights
+from specbench.models.checkpoints import adapters, quantised, weights
+from specbench.models.checkpoints.extras import install, require
 from specbench.models.checkpoints.hub import download_command, fetch, repository
 from specbench.models.checkpoints.pairs import Checkpoint
 
@@ -28,6 +30,39 @@ def unavailable(role: str, checkpoint: Checkpoint) -> Missing | None:
     if weights.there(checkpoint, folder) or hub.answer_of(repository(checkpoint)) is None:
         return None
     return described(role, checkpoint, without_weights(checkpoint), None)
+
+
+def without_extra(checkpoint: Checkpoint) -> Missing | None:
+    """The extra of ours that brings what reads a checkpoint, where it is not installed; looks at its description."""
+    try:
+        extra, words = needed_extra(checkpoint, fetch(checkpoint))
+    except UnusableModelError:
+        return None  # nothing is known of it: it is missing itself
+    return lacking_extra(extra, f"{checkpoint.name}: {words}") if extra else None
+
+
+def lacking_extra(extra: str, words: str) -> Missing | None:
+    """An extra that is not installed; `words` say what needs it."""
+    try:
+        require(extra, words)
+    except UnusableModelError as error:
+        return Missing("extra", extra, str(error), install(extra))
+    return None
+
+
+def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
+    """The extra that a checkpoint needs, and what of it needs that; empty for an ordinary one."""
+    if checkpoint.file:
+        return "gguf", "a GGUF file"
+    if (folder / adapters.CONFIG).is_file():
+        return "peft", "an adapter"
+    try:
+        found = json.loads((folder / "config.json").read_bytes()).get("quantization_config") or {}
+        method = str(found.get("quant_method"))
+    except (OSError, ValueError, AttributeError):
+        return "", ""  # who reads the configuration says what is wrong with it
+    need = quantised.NEEDS.get(method)
+    return (need.extra, f"its weights are quantised by {method}, which") if need else ("", "")
 
 
 def described(role: str, checkpoint: Checkpoint, message: str, cause: BaseException | None) -> Missing:
