@@ -60,7 +60,7 @@ class NotComparableError(SpecbenchError):
 
 
 SMALLER = "try a smaller --dtype, shorter prompts, a smaller batch or pair, or a higher limit of memory"
-EXHAUSTED = ("allocate memory", "unable to mmap", "failed to map segment", "bad_alloc", "out of memory")
+EXHAUSTED = ("allocate memory", "unable to mmap", "failed to map segment", "bad_alloc", "out of memory", "thread pool")
 
 
 def out_of_memory(error: BaseException) -> bool:

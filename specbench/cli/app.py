@@ -106,11 +106,13 @@ def outcome(heard: Heard) -> tuple[str, int]:
         return "aborted", SpecbenchError.exit_code
     except KeyboardInterrupt:  # where typer no longer sees it
         return heard.what, INTERRUPTED
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic of a library written in Rust is no Exception
         return unforeseen(error)
 
 
-def unforeseen(error: Exception) -> tuple[str, int]:
+def unforeseen(error: BaseException) -> tuple[str, int]:
     """An error that no command expects: memory that ran out, a file that cannot be used, or a bug."""
     if out_of_memory(error):
         return f"out of memory ({first_line(error)}): {SMALLER}", UnusableModelError.exit_code

@@ -165,6 +165,15 @@ BAD = [
     (("--target", "lama-7b"), 4, "did you mean llama-7b"),
     (("--target", "./nope"), 4, "unknown model './nope'"),
     (("--output-dir", "words.jsonl"), 2, "choose another --output-dir"),
+    (("--device", "cpu:99"), 2, "there is one CPU; its name is cpu"),
+    (("--draft", ""), 2, "--draft is empty: leave it out, or give it a value"),
+    (("--max-new-tokens", "9" * 23), 2, "--max-new-tokens"),
+    (("--max-new-tokens", "1000"), 2, "leave no room for a prompt: the context of these models is 48 tokens"),
+    (("--warmup", "1" + "0" * 12), 2, "--warmup"),
+    (("--dataset", "text:/dev/zero"), 2, "it is a pipe or a device, not a file"),
+    (("--config", "/dev/zero"), 2, "it is a pipe or a device, not a file"),
+    (("--method", "/dev/zero"), 2, "it is a pipe or a device, not a file"),
+    (("--method", "/"), 2, "it is a folder"),
 ]
 
 
@@ -191,6 +200,11 @@ def test_bad_input_is_one_line_and_the_exit_code_of_its_kind(
         ("- a\n- b\n", "expected keys and values"),
         ("k: [1\n", "is not readable as YAML"),
         ("k: \x1b\n", "is not readable as YAML"),
+        ("k: 1\nk: 2\n", "line 1: the key 'k' stands there twice"),
+        ("max-new-tokens: 4\nmax_new_tokens: 5\n", "a key stands there twice, with - and with _"),
+        ("dataset: &a [*a]\n", "this value contains itself"),
+        ("dataset: []\n", "the list of dataset is empty"),
+        ("draft: ''\n", "--draft is empty"),
     ],
 )
 def test_a_bad_config_is_one_line(command: Command, tmp_path: Path, content: str, text: str) -> None:
@@ -249,6 +263,25 @@ def test_a_method_file_with_an_unknown_part_ends_the_run_before_weights_are_read
     found = run("--method", tmp_path / "my.yaml")
     assert found.code == 2
     assert "unknown part 'Oracle'" in found.line
+
+
+@pytest.mark.usefixtures("unloadable")
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("method: &a {Speculate: {drafter: *a, model: target, verifier: Rejection}}\n", "this value contains itself"),
+        ("method: {Speculate: {drafter: NoDraft}}\nmethod: 1\n", "the key 'method' stands there twice"),
+        ("method: [1]\nlossless: maybe\n", "lossless is true or false, not 'maybe'"),
+        ("method: [1]\nsummary: [1]\n", "summary is a text, not '[1]'"),
+    ],
+)
+def test_a_method_file_that_is_none_is_one_line(run: Command, tmp_path: Path, content: str, text: str) -> None:
+    usual = {"summary": "s", "paper": "p", "lossless": "true"}
+    header = "".join(f"{key}: {value}\n" for key, value in usual.items() if f"{key}:" not in content)
+    (tmp_path / "my.yaml").write_text(header + content)
+    found = run("--method", tmp_path / "my.yaml")
+    assert found.code == 2
+    assert text in found.line
 
 
 @pytest.mark.usefixtures("unloadable")

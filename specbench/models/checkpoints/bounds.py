@@ -28,6 +28,7 @@ MOST = {
 }
 MAY_BE_0 = ("intermediate_size", "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts")
 FLOATS = ("float", "bfloat", "half", "double", "auto")  # how the names of types begin that can be computed in
+DENSEST = 8  # weights of a byte, of the tightest quantisation
 NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration that say nothing of its sizes
 
 
@@ -45,7 +46,7 @@ def obstacle(folder: Path) -> str | None:
         return f"unusable {file}: not JSON ({first_line(error)})"
     if not isinstance(config, dict):
         return f"unusable {file}: a JSON {type(config).__name__}, not an object"
-    reason = next(objections(config), None)
+    reason = next(objections(config), None) or too_few_weights(folder, config)
     return reason and f"unusable {file}: {reason}"
 
 
@@ -59,6 +60,23 @@ def objections(config: dict[str, Any]) -> Iterator[str]:
             yield f"{key} is {clean(value, 40)!r}, in which nothing can be computed: write float32, float16 or bfloat16"
         elif key == "eos_token_id" and vocabulary is not None and (wrong := beyond(value, 0, vocabulary - 1)):
             yield f"eos_token_id is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary:,} tokens"
+
+
+def too_few_weights(folder: Path, config: dict[str, Any]) -> str | None:
+    """Why the weights beside a configuration are not those of it; what it lacks would be filled with random numbers."""
+    files = [file for pattern in ("*.safetensors", "*.bin") for file in folder.glob(pattern) if file.is_file()]
+    stored, wanted = sum(file.stat().st_size for file in files), least_weights(config)
+    if not files or wanted <= DENSEST * stored:
+        return None
+    return f"a network of its sizes has {wanted:,} weights or more, and the files of weights have {stored:,} bytes"
+
+
+def least_weights(config: dict[str, Any]) -> int:
+    """A lower bound of the number of weights: of the embedding, and a square matrix for every layer."""
+    parts = [config, *(value for key, value in named(config) if key.endswith("_config") and isinstance(value, dict))]
+    sizes = [[part.get(name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")] for part in parts]
+    return max((words * size + layers * size**2 // 2 for words, size, layers in sizes if words and size and layers),
+               default=0)  # fmt: skip
 
 
 def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:

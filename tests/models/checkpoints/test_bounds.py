@@ -56,6 +56,18 @@ def test_numbers_that_networks_have(tmp_path: Path, changes: dict[str, Any]) -> 
     assert bounds.obstacle(written(tmp_path, changes)) is None
 
 
+def test_weights_that_are_too_few_for_their_description(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(200_000))  # 4096 × 256 and 16 layers have a million and a half
+    assert bounds.obstacle(written(tmp_path, {})) is None
+    for changes in (
+        {"vocab_size": 8_000_000},
+        {"hidden_size": 2**18},
+        {"text_config": {**SHIPPED, "vocab_size": 2**23}},
+    ):
+        line = refusal_of(load_config, Checkpoint("x", str(written(tmp_path, changes))))
+        assert "weights or more, and the files of weights have 200,000 bytes" in line
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
     assert "config.json: it is a pipe" in refusal_of(load_config, Checkpoint("x", str(tmp_path)))

@@ -1,0 +1,75 @@
+"""Memory that runs out, wherever it does, is one line and an exit code that the guide has."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.cli import app
+from specbench.errors import UsageError, out_of_memory
+from specbench.models.checkpoints import loading, weights
+from tests.support.frontdoor import Command
+
+EXHAUSTED = [
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("unable to mmap 4096 bytes from file <model.safetensors>: Cannot allocate memory (12)"),
+    ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    OSError(12, "Cannot allocate memory"),
+    torch.OutOfMemoryError("CUDA out of memory."),
+]
+
+
+@pytest.mark.parametrize("error", EXHAUSTED, ids=lambda error: type(error).__name__)
+def test_it_is_told_from_other_errors(error: Exception) -> None:
+    assert out_of_memory(error)
+    assert not out_of_memory(UsageError("no such file"))
+    assert not out_of_memory(OSError(28, "No space left on device"))
+
+
+@pytest.mark.parametrize("error", EXHAUSTED, ids=lambda error: type(error).__name__)
+def test_anywhere_it_is_one_line(command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def exhausted(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app, "app", exhausted)
+    found = command("run")
+    assert (found.code, found.out) == (4, "")
+    assert found.line.startswith("specbench: out of memory (")
+
+
+@pytest.mark.parametrize("error", EXHAUSTED[:3], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("place", [weights, loading], ids=["mapping", "loading"])
+def test_of_weights_it_says_what_to_do(
+    run: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, place: Any
+) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(place, "find" if place is weights else "load_model", exhausted)
+    found = run("-q")
+    assert (found.code, found.out) == (4, "")
+    assert "do not fit into the memory of cpu" in found.line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [300, 600])
+def test_a_process_with_little_address_space(tmp_path: Path, megabytes: int) -> None:
+    limit = megabytes << 20
+    done = subprocess.run(
+        [sys.executable, "-c", "from specbench.cli.app import main; main()", "run", "--limit", "1"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.splitlines()[-1].startswith("specbench: out of memory (")
+    assert "Traceback" not in done.stderr
