@@ -76,5 +76,6 @@ RECURRENT: dict[str, tuple[type, dict[str, Any]]] = {
         {**SMALL, "num_experts": 4, "mamba_d_state": 4, "mamba_dt_rank": 2, "expert_layer_offset": 1}
         | {"attn_layer_period": 2, "attn_layer_offset": 1},
     ),
+    "bamba": (hf.BambaConfig, {**SMALL, **STATE_SPACE, "attn_layer_indices": [1]}),
     "olmo-hybrid": (hf.OlmoHybridConfig, {**SMALL, **HYBRID_STATE, **DELTA}),
 }

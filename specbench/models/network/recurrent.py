@@ -41,6 +41,7 @@ class Recurrent:
         self.config = network.config.get_text_config(decoder=True)
         inputs = inspect.signature(network.forward).parameters
         self.cached_as = "cache_params" if "cache_params" in inputs else "past_key_values"
+        self.placed = "position_ids" in inputs  # else there are none; Bamba counts wrong ones by itself
         self.memory = Memory(self.config)
         self.bigrams: Tensor | None = None
 
@@ -138,8 +139,10 @@ class Recurrent:
 
     def _pass(self, tokens: list[int], keep: int) -> Tensor:
         ids = torch.tensor([tokens], device=self.network.device).clamp_max(self.config.vocab_size - 1)
-        cache = {self.cached_as: self.memory.cache}
-        logits: Tensor = self.network(input_ids=ids, use_cache=True, logits_to_keep=keep, **cache).logits
+        how: dict[str, Any] = {self.cached_as: self.memory.cache, "use_cache": True, "logits_to_keep": keep}
+        if self.placed:
+            how["position_ids"] = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0) + len(self.memory.read)
+        logits: Tensor = self.network(input_ids=ids, **how).logits
         self.memory.read += tokens
         return logits
 
