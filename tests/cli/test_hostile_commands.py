@@ -60,7 +60,7 @@ def test_a_run_on_hostile_data_measures_it(ran: Outcome) -> None:
     samples = ran.table("samples.csv")
     (row,) = ran.table()
     assert int(row["prompts"]) == len(samples) > 0.9 * len(PAYLOADS)
-    assert row["rejected"] == "4 not text, 1 too long"
+    assert row["rejected"] == "4 not text, 3 too long"
     assert row["dataset"] == clean(f"jsonl:{ran.cwd / NAME}", 300)
     assert [s.prompt for s in ran.samples()] == [clean(s.prompt) for s in ran.samples()]
     assert {path.name for path in ran.cwd.iterdir()} == {NAME, "results"}
