@@ -58,7 +58,9 @@ def short(check: Check | None) -> str:
         return NOTHING
     if check.name == "greedy = generate":
         return "equal" if check.found is None and check.outcome != "error" else check.outcome
-    return number(check.found) if check.found is not None else check.outcome
+    if check.found is None:
+        return check.outcome
+    return f"{check.found:.2f}" if check.name.startswith("z of") else number(check.found)
 
 
 def outcome_of(found: Certificate, method: str) -> str:
