@@ -5,6 +5,7 @@ hours, or fill the memory, before it looked at a weight.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ MOST = {
 }
 MAY_BE_0 = ("intermediate_size", "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts")
 FLOATS = ("float", "bfloat", "half", "double", "auto")  # how the names of types begin that can be computed in
+PART = re.compile(r"-of-(\d+)\.")  # of so many files
 DENSEST = 8  # weights of a byte, of the tightest quantisation
 NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration that say nothing of its sizes
 
@@ -62,11 +64,17 @@ def objections(config: dict[str, Any]) -> Iterator[str]:
             yield f"eos_token_id is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary:,} tokens"
 
 
+def _all_parts(files: list[Path]) -> bool:
+    """Whether no part of weights in parts is still to come: an interrupted download has only the first."""
+    parts = [found for file in files if (found := PART.search(file.name))]
+    return all(int(found[1]) <= len(parts) for found in parts)
+
+
 def too_few_weights(folder: Path, config: dict[str, Any]) -> str | None:
     """Why the weights beside a configuration are not those of it; what it lacks would be filled with random numbers."""
     files = [file for pattern in ("*.safetensors", "*.bin") for file in folder.glob(pattern) if file.is_file()]
     stored, wanted = sum(file.stat().st_size for file in files), least_weights(config)
-    if not files or wanted <= DENSEST * stored:
+    if not files or not _all_parts(files) or wanted <= DENSEST * stored:
         return None
     return f"a network of its sizes has {wanted:,} weights or more, and the files of weights have {stored:,} bytes"
 
