@@ -1,5 +1,6 @@
 """Where the results of a measuring command go, and in which form. Nothing of it changes a number."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
     style, parent = settings.pop("format", "table"), settings.pop("output_dir", "results")
     if not isinstance(parent, str | Path):
         raise UsageError(f"--output-dir {parent!r} is no folder's name")
+    if str(parent) != os.fsencode(parent).decode(errors="replace"):  # tables in Parquet can have no other names
+        raise UsageError(f"--output-dir {str(parent)!r} is not UTF-8 text: choose another")
     return Output(style, Path(parent), given["quiet"], given.get("verbose", 0))
 
 

@@ -48,10 +48,13 @@ def arguments() -> argparse.Namespace:
 
 
 def tried(session: Session, kinds: list[str], cases: int) -> Iterator[tuple[str, Ended]]:
-    """The cases in turn, those with a finding printed at once."""
+    """The cases in turn, those with a finding printed at once; after Ctrl-C no further ones."""
     for number in range(cases):
         kind = kinds[number % len(kinds)]
-        found = session.ended(kind, number)
+        try:
+            found = session.ended(kind, number)
+        except KeyboardInterrupt:
+            return
         if found.wrong:
             print(
                 f"{kind} {number}: {', '.join(found.wrong)} (exit code {found.code}, {found.seconds:.1f} s)", flush=True

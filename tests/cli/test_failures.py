@@ -165,6 +165,7 @@ BAD = [
     (("--target", "lama-7b"), 4, "did you mean llama-7b"),
     (("--target", "./nope"), 4, "unknown model './nope'"),
     (("--output-dir", "words.jsonl"), 2, "choose another --output-dir"),
+    (("--output-dir", "\udcff"), 2, "is not UTF-8 text: choose another"),
     (("--device", "cpu:99"), 2, "there is one CPU; its name is cpu"),
     (("--draft", ""), 2, "--draft is empty: leave it out, or give it a value"),
     (("--max-new-tokens", "9" * 23), 2, "--max-new-tokens"),

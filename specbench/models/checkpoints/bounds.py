@@ -15,7 +15,8 @@ from specbench.wording import clean, first_line
 
 LARGEST = 16 << 20  # bytes of config.json; lists of what is quantised make it long
 LARGEST_TOKENIZER = 256 << 20  # bytes of any other description; vocabularies of 256,000 words have 35 MiB
-DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json")
+GENERATION = "generation_config.json"
+DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", GENERATION, "special_tokens_map.json")
 
 # The largest that a number may be, by the names that architectures give it: some ten times what is known of any.
 MOST = {
@@ -49,7 +50,17 @@ def obstacle(folder: Path) -> str | None:
     if not isinstance(config, dict):
         return f"unusable {file}: a JSON {type(config).__name__}, not an object"
     reason = next(objections(config), None) or too_few_weights(folder, config)
+    if not reason and (other := next(objections({**config, "eos_token_id": ends_in(folder)}), None)):
+        return f"unusable {folder / GENERATION}: {other}"
     return reason and f"unusable {file}: {reason}"
+
+
+def ends_in(folder: Path) -> Any:
+    """The ids that end a sequence by the generation config, which goes before those of config.json; None without."""
+    try:
+        return json.loads(read_whole(folder / GENERATION, LARGEST))["eos_token_id"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # of any other fault transformers will tell
+        return None
 
 
 def objections(config: dict[str, Any]) -> Iterator[str]:

@@ -68,6 +68,15 @@ def test_weights_that_are_too_few_for_their_description(tmp_path: Path) -> None:
         assert "weights or more, and the files of weights have 200,000 bytes" in line
 
 
+def test_the_end_of_a_sequence_is_a_token_in_the_generation_config_too(tmp_path: Path) -> None:
+    for ids in (0, [0, 4095], None):
+        (tmp_path / bounds.GENERATION).write_text(json.dumps({"eos_token_id": ids}))
+        assert bounds.obstacle(written(tmp_path, {})) is None
+    for ids in (0.5, 10**9, [0, "1"]):
+        (tmp_path / bounds.GENERATION).write_text(json.dumps({"eos_token_id": ids}))
+        assert "generation_config.json: eos_token_id is" in str(bounds.obstacle(written(tmp_path, {})))
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
     assert "config.json: it is a pipe" in refusal_of(load_config, Checkpoint("x", str(tmp_path)))
