@@ -12,30 +12,31 @@ from typing import Any
 from specbench import metrics
 from specbench.results import statistics
 from specbench.results.costs import timing
-from specbench.results.numbers import acceptance_columns, speedup_columns
+from specbench.results.numbers import acceptance_columns, explanation, speedup_columns
 from specbench.results.outputs import output_columns
 from specbench.results.samples import Sample, by_prompt
 from specbench.theory.costs import measured_costs
 from specbench.wording import grouped
 
+PREDICTED = ("speedup_predicted", "speedup_calibrated")
 TIMED = ("c", "v", "overhead", "baseline_tokens_per_second", "tokens_per_second", "c_mean", "v_mean", "speedup",
-         "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end")  # fmt: skip
+         "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", *PREDICTED)  # fmt: skip
 
 
-def numbers_by_category(samples: Sequence[Sample], longest: int) -> list[dict[str, Any]]:
+def numbers_by_category(samples: Sequence[Sample], longest: int, lookahead: int | None) -> list[dict[str, Any]]:
     """One row per category, in alphabetical order; none where all prompts are of one.
 
-    `longest` is the number of new tokens that ends an output. Prompts decoded together share their time whatever their
-    categories are: what is made of seconds is then blank.
+    `longest` is the number of new tokens that ends an output, `lookahead` as of `numbers`. Prompts decoded together
+    share their time whatever their categories are: what is made of seconds is then blank.
     """
     groups = sorted(grouped(samples, lambda one: one.category), key=lambda group: group[0].category)
     if len(groups) < 2:
         return []
     blank = dict.fromkeys(TIMED) if any(one.cluster for one in samples) else {}
-    return [{**category_numbers(group), **output_columns(group, longest), **blank} for group in groups]
+    return [{**category_numbers(group, lookahead), **output_columns(group, longest), **blank} for group in groups]
 
 
-def category_numbers(samples: Sequence[Sample]) -> dict[str, Any]:
+def category_numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[str, Any]:
     """The numbers of the prompts of one category: ratios of totals with intervals, means of prompts, and counts."""
     counts = metrics.acceptance([r for s in samples for r in s.method.rounds])
     return {
@@ -46,6 +47,7 @@ def category_numbers(samples: Sequence[Sample]) -> dict[str, Any]:
         **tokens_per_round_bounds(samples),
         **costs(samples),
         **speedup_columns(samples),
+        **predictions(samples, lookahead),
         **means(samples),
         "rounds": counts.rounds,
         "drafted": counts.drafted,
@@ -74,6 +76,13 @@ def costs(samples: Sequence[Sample]) -> dict[str, float]:
         "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
         "tokens_per_second": metrics.ratio(method.tokens, method.seconds),
     }
+
+
+def predictions(samples: Sequence[Sample], lookahead: int | None) -> dict[str, float]:
+    """What these very prompts' α and costs predict of their speedup."""
+    arms = timing([s.baseline for s in samples]), timing([s.method for s in samples])
+    explained = explanation(samples, *arms, lookahead)
+    return {name: explained[name] for name in PREDICTED}
 
 
 def means(samples: Sequence[Sample]) -> dict[str, float]:

@@ -40,6 +40,11 @@ class Cell:
     detail: str = ""
     ready: tuple[float, float] = field(default=(math.nan, math.nan), compare=False)
 
+    @property
+    def lookahead(self) -> int | None:
+        """The K of a constant schedule, None for any other."""
+        return self.spec.k if self.spec.schedule == "constant" else None
+
     def row(self) -> dict[str, Any]:
         """The columns of results.csv, in their order; the numbers of a cell that ended without them are blank."""
         row: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "status": self.status, "error": self.error}
@@ -48,7 +53,7 @@ class Cell:
         if self.status in (*MEASURED, "mismatch"):
             row |= self.lossless.row()
         if self.samples and self.status in MEASURED:
-            row |= numbers(self.samples, self.spec.k if self.spec.schedule == "constant" else None, self.spec.batch)
+            row |= numbers(self.samples, self.lookahead, self.spec.batch)
             row |= output_columns(self.samples, self.spec.max_new_tokens)
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
             if self.spec.acceptance is not None:
@@ -57,7 +62,8 @@ class Cell:
 
     def category_rows(self) -> list[dict[str, Any]]:
         """The lines of categories.csv; none where all prompts are of one category, or the cell has no numbers."""
-        found = numbers_by_category(self.samples, self.spec.max_new_tokens) if self.status in MEASURED else []
+        asked = (self.spec.max_new_tokens, self.lookahead)
+        found = numbers_by_category(self.samples, *asked) if self.status in MEASURED else []
         named = {name: getattr(self.spec, name) for name in NAMES}
         return [{"schema_version": SCHEMA_VERSION, "cell": self.spec.key, **named, **numbers} for numbers in found]
 

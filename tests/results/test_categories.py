@@ -14,9 +14,11 @@ from specbench.results.samples import Sample
 from tests.support.measured import baseline_trace, cell, sample
 from tests.support.simulated_sweeps import sweep, write_run
 
-SHARED = ("prompts", "draws", "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted",
-          "tokens_per_round", "c", "v", "overhead", "speedup", "speedup_low", "speedup_high", "speedup_geomean",
-          "speedup_end_to_end", "repeated_4grams", "prompts_looping", "rounds", "tested")  # fmt: skip
+SHARED = ("prompts", "draws", "alpha", "alpha_low", "alpha_high", "alpha_tested",
+          "accepted_per_drafted", "tokens_per_round", "c", "v", "overhead", "speedup",
+          "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end",
+          "speedup_predicted", "speedup_calibrated", "repeated_4grams", "prompts_looping", "rounds",
+          "tested")  # fmt: skip
 
 
 def of_kinds() -> tuple[Sample, ...]:
