@@ -21,6 +21,7 @@ from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.checkpoints import loading
 from tests.support.frontdoor import SHORT, Command, Outcome
+from tests.support.signals import MAIN
 from tests.support.tinypair import CONTEXT, Pair, change_weights, prompts, save_tokenizer
 
 # --- runs that fail ---------------------------------------------------------------------------------------------------
@@ -81,14 +82,6 @@ def test_a_method_that_changes_the_text_is_not_lossless(run: Command, monkeypatc
     assert "differs from the baseline's beyond numerical noise" in found.line
 
 
-INTERRUPTIBLE = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the shell that runs the tests has done with it
-from specbench.cli.app import main
-main()
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "said"),
@@ -102,17 +95,10 @@ def test_a_signal_to_a_process_leaves_what_was_measured(
     pair: Pair, tmp_path: Path, number: int, code: int, said: str
 ) -> None:
     options = (*SHORT, "--repeat", "100000", "--dataset", prompts(tmp_path / "words.jsonl", 4, 6))
-    arguments = [
-        sys.executable,
-        "-c",
-        INTERRUPTIBLE,
-        "run",
-        *pair.options,
-        *options,
-        "--output-dir",
-        str(tmp_path / "results"),
-    ]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    arguments = [sys.executable, "-c", MAIN, "run", *pair.options, *options, "--output-dir", str(tmp_path / "results")]
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
     wait_for_lines(tmp_path / "results", 5)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)

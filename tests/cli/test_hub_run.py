@@ -19,10 +19,10 @@ from specbench.models.checkpoints.pairs import resolve
 from tests.support.frontdoor import Command, Outcome
 from tests.support.hub_repos import Repo, alias, official, shipped
 from tests.support.hub_server import Fault, HubServer, environment, serving, use
+from tests.support.signals import MAIN
 from tests.support.tinypair import Pair
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
-MAIN = "from specbench.cli.app import main; main()"
 ROOT = str(Path(__file__).parents[2])
 SMALL = ("--limit", "1", "--max-new-tokens", "4", "--warmup", "0", "--quiet")
 PAIR = ("run", "--target", "llama-7b", "--draft", "llama-68m", *SMALL)

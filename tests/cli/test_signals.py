@@ -13,6 +13,7 @@ from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
 from specbench.results.samples import Sample
 from tests.support.frontdoor import Command, Outcome
+from tests.support.signals import as_a_shell_leaves_them
 
 ENDS = [
     (signal.SIGTERM, 143, "ended by SIGTERM"),
@@ -22,14 +23,9 @@ ENDS = [
 
 
 @pytest.fixture(autouse=True)
-def _as_a_shell_starts_it() -> Iterator[None]:
-    """Whatever the process that runs the tests has done with these signals."""
-    before = {number: signal.getsignal(number) for number, *_ in ENDS}
-    for number in before:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def _as_a_shell_leaves_them() -> Iterator[None]:
+    with as_a_shell_leaves_them():
+        yield
 
 
 def killed_after(turns: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +69,7 @@ def test_a_signal_leaves_tables_and_the_run_can_be_gone_on_with(
 
 
 def test_a_signal_before_anything_is_measured_leaves_nothing(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(self: Prepared, past: object) -> None:
+    def load(self: Prepared, *rest: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Prepared, "load", load)

@@ -130,7 +130,7 @@ def test_a_file_that_is_there_is_replaced_only_when_asked(tree: Command, tmp_pat
         (("--dataset", "nowhere"), "nowhere"),
         (("--nodes", "0"), "--nodes"),
         (("--nodes", "200"), "--nodes 200: the models' context of 48 tokens"),
-        (("--max-new-tokens", "48"), "0 usable rows"),
+        (("--max-new-tokens", "48"), "leave no room for a prompt"),
         (("--by", "luck"), "--by"),
     ],
     ids=str,

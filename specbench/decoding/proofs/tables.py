@@ -73,7 +73,9 @@ class TableModel:
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
-        number, ids, rows = self.number(context), list[Tensor](), list[Tensor]()
+        number = self.number(context)
+        ids: list[Tensor] = []
+        rows: list[Tensor] = []
         for _ in range(k):
             rows.append(self.table[number])
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))

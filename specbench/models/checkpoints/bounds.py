@@ -31,6 +31,7 @@ MOST = {
 MAY_BE_0 = ("intermediate_size", "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts")
 FLOATS = ("float", "bfloat", "half", "double", "auto")  # how the names of types begin that can be computed in
 PART = re.compile(r"-of-(\d+)\.")  # of so many files
+BUILT_AT_ONCE = 50_000_000  # weights; what a smaller network lacks is said by name once it is loaded
 DENSEST = 8  # weights of a byte, of the tightest quantisation
 NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration that say nothing of its sizes
 
@@ -82,10 +83,10 @@ def _all_parts(files: list[Path]) -> bool:
 
 
 def too_few_weights(folder: Path, config: dict[str, Any]) -> str | None:
-    """Why the weights beside a configuration are not those of it; what it lacks would be filled with random numbers."""
+    """Why the weights beside a configuration are not those of it, before a network of such a size is built for them."""
     files = [file for pattern in ("*.safetensors", "*.bin") for file in folder.glob(pattern) if file.is_file()]
     stored, wanted = sum(file.stat().st_size for file in files), least_weights(config)
-    if not files or not _all_parts(files) or wanted <= DENSEST * stored:
+    if wanted <= BUILT_AT_ONCE or not files or not _all_parts(files) or wanted <= DENSEST * stored:
         return None
     return f"a network of its sizes has {wanted:,} weights or more, and the files of weights have {stored:,} bytes"
 

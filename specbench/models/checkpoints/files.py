@@ -75,13 +75,15 @@ def attempt(failed: str, load: Callable[[], Any]) -> Any:
 def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings: dict[str, Any]) -> Any:
     kind, own = network_class(files.config), files.folder / "generation_config.json"
     text = files.config.get_text_config(decoder=True)
-    return kind.from_pretrained(
+    model, info = kind.from_pretrained(
         None,
         config=text if kind.config_class is type(text) else files.config,
         state_dict=stored(files.weights, device.type == "cpu", watch),
         generation_config=transformers.GenerationConfig.from_pretrained(files.folder) if own.is_file() else None,
         **settings,
     )
+    model.config.name_or_path = str(files.folder)  # transformers was given tensors and no name
+    return model, info
 
 
 def _from_pretrained(files: Files, device: torch.device, watch: Watch, settings: dict[str, Any]) -> Any:

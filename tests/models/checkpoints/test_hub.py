@@ -23,6 +23,7 @@ from tests.support.checkpoints import CPU, WEIGHTS, WORDS, refusal_of
 from tests.support.hub_model import LATEST, PINNED, Serve
 from tests.support.hub_repos import COMMIT
 from tests.support.hub_server import Fault
+from tests.support.signals import as_a_shell_leaves_them
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ def test_an_interrupt_ends_the_transfers_too(serve: Serve, monkeypatch: pytest.M
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     monkeypatch.setattr("huggingface_hub.utils._xet.abort_xet_session", lambda: aborted.append(True))
     serve()
-    with pytest.raises(KeyboardInterrupt):
+    with as_a_shell_leaves_them(), pytest.raises(KeyboardInterrupt):
         fetch(PINNED, (WEIGHTS,), Bar)
     for thread in threading.enumerate():
         if thread.name.startswith("ThreadPoolExecutor"):
