@@ -163,6 +163,7 @@ def leaks(folder: Path) -> list[str]:
     return [path.name for path in files if SECRET.encode() in path.read_bytes() or SECRET in path.name]
 
 
+@pytest.mark.slow
 def test_a_password_in_the_address_of_the_hub_is_in_no_file_and_on_no_screen(
     command: Command,
     pair,

@@ -61,6 +61,7 @@ def test_conversations_are_decoded_turn_by_turn_and_the_row_says_how(chat: Comma
     assert "6 turns of 3 conversations, each on the baseline's earlier answers" in found.out
 
 
+@pytest.mark.slow
 def test_a_sampled_run_that_was_cut_off_in_a_conversation_ends_as_it_would_have(
     chat: Command, command: Command
 ) -> None:

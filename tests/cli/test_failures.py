@@ -99,9 +99,12 @@ def test_a_signal_to_a_process_leaves_what_was_measured(
     process = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     )
-    wait_for_lines(tmp_path / "results", 5)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=120)
+    try:
+        wait_for_lines(tmp_path / "results", 5)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     found = Outcome(process.returncode, out, err, tmp_path)
     (row,) = found.table()
     assert (found.code, row["status"], row["prompts"]) == (code, "partial", "2")

@@ -213,6 +213,7 @@ def test_the_summary_of_a_job_is_one_table_without_links_or_html(compared: compa
     assert commands(text) == []
 
 
+@pytest.mark.slow
 def test_other_formats_parse_and_hold_no_command(compared: compare.Comparison, folder: Path) -> None:
     suite = ElementTree.fromstring(compare_export.junit(compared).split("\n", 1)[1])[0]
     assert len(suite) == len(compared.findings)

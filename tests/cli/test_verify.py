@@ -60,6 +60,7 @@ def test_a_pair_is_checked_and_its_certificate_read_again(verified: Callable[...
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_equal_commands_find_the_same(verified: Callable[..., Outcome], tmp_path: Path) -> None:
     first, second, other = (
         verified(*CHAIN, "--format", "jsonl", "-o", tmp_path / name, "--seed", seed)
@@ -89,6 +90,7 @@ def test_a_rule_that_is_not_lossless_ends_with_its_code(
     assert found["greedy = generate", "baseline"]["outcome"] == "ok"
 
 
+@pytest.mark.slow
 def test_methods_that_the_pair_cannot_run_say_why(
     command: Command, pair: Pair, tmp_path: Path, monkeypatch: Any
 ) -> None:

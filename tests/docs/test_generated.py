@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from specbench.decoding.method_files import methods
 from specbench.spec import RunSpec
 from tests.docs.blocks import ROOT
@@ -47,6 +49,7 @@ def test_every_command_has_a_section() -> None:
     assert [name for name in names if f"## `specbench {name}`" not in made("commands")] == []
 
 
+@pytest.mark.slow
 def test_every_page_is_written_once_and_left_alone_as_long_as_nothing_changes(tmp_path: Path) -> None:
     write: Callable[[Path], None] = generate()["write_pages"]
     write(tmp_path)

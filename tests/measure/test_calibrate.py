@@ -232,6 +232,7 @@ def test_a_calibration_leaves_its_folder(command: Command, pair: Pair) -> None:
     assert described["environment"]["torch"] == torch.__version__
 
 
+@pytest.mark.slow
 def test_the_formats_hold_the_same_numbers(command: Command, pair: Pair, tmp_path: Any) -> None:
     found = command("calibrate", *pair.options, *SHORT, "--format", "json", "-q")
     assert found.err == ""

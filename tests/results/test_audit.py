@@ -66,7 +66,7 @@ def refused(found: Outcome, *said: str) -> None:
     assert [text for text in said if text not in found.line] == [], found.line
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", quick_or_slow(COMMANDS, lambda name: name in ("compare", "report")))
 def test_an_untouched_run_is_believed(read: Callable[[str], Outcome], name: str) -> None:
     found = read(name)
     assert (found.code, found.err) == (0, "")
@@ -289,7 +289,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", quick_or_slow(COMMANDS, lambda name: name == "verdict"))
 @pytest.mark.parametrize(("change", "said"), FORGERIES.values(), ids=FORGERIES)
 def test_impossible_numbers_are_refused_by_every_command_with_their_line(
     read: Callable[[str], Outcome], run: Path, name: str, change: Change, said: str
