@@ -17,6 +17,7 @@ from specbench.measure.fit import fit_of, refuse_too_large
 from specbench.measure.needed import Needed, needed
 from specbench.measure.pair import prompts_of
 from specbench.missing import MissingError, command_for
+from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.show.check_tables import memory_rows, memory_table, needed_rows, needed_table
 from specbench.show.records import Format, print_records
 from specbench.spec import RunSpec
@@ -68,7 +69,8 @@ def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], er
 def conclusion(found: Sequence[Needed], fit: Fit | None, backend: Backend) -> list[str]:
     """What is to be known and done, line by line."""
     lines = [f"note: {warning}" for warning in backend.warnings]
-    lines.append(f"the pair fits together; both read up to {backend.context:,} tokens")
+    limit = "" if backend.context == NO_LIMIT else f"; texts have up to {backend.context:,} tokens"
+    lines.append(f"the pair fits together{limit}")
     if command := command_for([one.lacking for one in found]):
         lines.append(f"to fetch, with one command (a run does it, too): {command}")
     if fit is not None and fit.fits:

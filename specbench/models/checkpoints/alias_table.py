@@ -47,7 +47,7 @@ class Model(_Entry):
 
     @property
     def source(self) -> str:
-        return self.repo or (f"package {self.package.name}" if self.package else "shipped")
+        return self.repo or (f"package:{self.package.name}" if self.package else "shipped")
 
 
 class Pair(_Entry):

@@ -14,16 +14,21 @@ from specbench.models.checkpoints.pairs import Checkpoint
 from tests.support.checkpoints import CPU, llama, save_tiny
 
 PEAK = """
-import json, resource, sys, torch
+import sys, torch
+from pathlib import Path
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint
 
+def peak():  # not that of getrusage, which a process inherits from the one that began it
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1])
+
 checkpoint = Checkpoint("sharded", sys.argv[1])
 load_config(checkpoint)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 load_model(checkpoint, torch.bfloat16, torch.device(sys.argv[2]))
-print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+print(1024 * (peak() - before))
 """
 
 
