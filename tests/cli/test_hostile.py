@@ -195,7 +195,8 @@ def compared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> compare.
     return compare.compare_runs([read_records(folder)], [read_records(write(place, failed))], compare.Policy())
 
 
-@pytest.mark.parametrize("colours", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("colours", [False, True])
 def test_a_comparison_steers_no_terminal(compared: compare.Comparison, colours: bool) -> None:
     assert compared.missing
     assert {"REGRESSION", "ok"} <= {row.outcome for row in compared.findings}

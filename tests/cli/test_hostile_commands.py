@@ -55,6 +55,7 @@ def ran(pair: Any, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return Outcome(int(ended.value.code or 0), out.getvalue(), err.getvalue(), place)
 
 
+@pytest.mark.slow
 def test_a_run_on_hostile_data_measures_it(ran: Outcome) -> None:
     assert (ran.code, commands(ran.out), commands(ran.err)) == (0, [], [])
     samples = ran.table("samples.csv")
@@ -66,6 +67,7 @@ def test_a_run_on_hostile_data_measures_it(ran: Outcome) -> None:
     assert {path.name for path in ran.cwd.iterdir()} == {NAME, "results"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["csv", "json", "jsonl", "md"])
 def test_every_format_of_a_run(pair: Any, command: Command, tmp_path: Path, style: str) -> None:
     path = data(tmp_path)
@@ -96,6 +98,7 @@ def arguments(name: str, path: Path) -> Sequence[object]:
     return {"compare": (path, path), "predict": ("--from-run", path), "verdict": (path,)}[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "style"), FORMATS)
 def test_commands_that_read_a_run(ran: Outcome, command: Command, name: str, style: str) -> None:
     found = command(name, *arguments(name, ran.folder), "--format", style)
@@ -104,6 +107,7 @@ def test_commands_that_read_a_run(ran: Outcome, command: Command, name: str, sty
         assert_inert(found.out)
 
 
+@pytest.mark.slow
 def test_the_summary_of_a_job(ran: Outcome, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     assert command("compare", "-q", ran.folder, ran.folder).code == 0

@@ -156,6 +156,7 @@ def test_two_data_sets_are_two_cells_and_one_given_twice_is_one(run: Command, tm
     assert [row["dataset"].rsplit("/", 1)[-1] for row in rows] == ["words.jsonl", "other.jsonl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", FORMATS)
 def test_a_file_whose_name_is_no_text_is_measured_like_any_other(run: Command, tmp_path: Path, style: str) -> None:
     path = Path(os.fsdecode(bytes(tmp_path) + b"/[bold]\xff\x1b[31m.jsonl"))

@@ -89,6 +89,7 @@ def tree(command: Command, pair: Pair, tmp_path: Path) -> Command:
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", ["0", "1"])
 def test_a_tree_that_was_found_runs(tree: Command, run: Command, temperature: str) -> None:
     found = tree("--temperature", temperature, "--by", "tokens", "--output", "mine.yaml")

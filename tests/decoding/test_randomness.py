@@ -126,6 +126,7 @@ def test_where_laws_are_certain_looking_is_drawing() -> None:
     assert torch.equal(drawn, ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["baseline", "chain", "match"])
 def test_seeds_reproduce_a_decode(name: str) -> None:
     first, again, other = (decoded(toy_method(name), seeded([seed], CPU)) for seed in (1, 1, 2))

@@ -19,11 +19,11 @@ from specbench.models.execution.compiled import Compiled, Passes
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from tests.support.cases import quick_or_slow
 from tests.support.sources import Audit
 from tests.support.tiers import (
     NAMES,
     NEEDS_COMPILER,
-    STATIC,
     Ready,
     as_it_is,
     bigrams,
@@ -44,15 +44,10 @@ RAGGED = ([4], [5, 6, 7, 8, 9], [3, 1])
 EOS = [10, 17]
 F32, F64 = torch.float32, torch.float64
 # In float32 no two tokens and no draw and its boundary are closer than 1e-4, but for the draws of ragged rows.
-CASES = [
-    pytest.param(dtype, law, prompts, id=f"{dtype}-{'greedy' if law == GREEDY else 'top-p'}-{len(prompts)} rows")
-    for dtype, law, prompts in [
-        (F32, GREEDY, RAGGED),
-        (F32, SAMPLED, ALONE),
-        (F64, SAMPLED, RAGGED),
-    ]
-]
-laws = pytest.mark.parametrize("law", [GREEDY, SAMPLED], ids=["greedy", "top-p"])
+CASES = [("chain", F32, GREEDY, RAGGED), ("chain", F32, SAMPLED, ALONE), ("chain", F64, SAMPLED, RAGGED)]
+EACH = quick_or_slow(
+    [*CASES, *((name, F64, SAMPLED, RAGGED) for name in NAMES if name != "chain")], lambda *case: case in CASES
+)
 names = pytest.mark.parametrize("name", NAMES)
 
 
@@ -83,8 +78,7 @@ def check(name: str, dtype: torch.dtype, law: Law, prompts: Sequence[Sequence[in
 
 
 @pytest.mark.processor
-@pytest.mark.parametrize(("dtype", "law", "prompts"), CASES)
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize(("name", "dtype", "law", "prompts"), EACH)
 def test_whole_rounds_give_the_tokens_of_rows_alone(
     name: str, dtype: torch.dtype, law: Law, prompts: tuple[list[int], ...]
 ) -> None:
@@ -158,8 +152,7 @@ class Noted:
 
 
 @pytest.mark.slow
-@laws
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3"])
+@pytest.mark.parametrize(("name", "law"), [("mistral", GREEDY), ("gemma3", SAMPLED)])
 def test_how_far_passes_read_changes_nothing(name: str, law: Law) -> None:
     found, new, prompts = [], 80, RAGGED
     for reaches in ((128,), (64, 128), (12, 24, 64, 80, 128)):

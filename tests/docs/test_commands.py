@@ -23,7 +23,6 @@ LESS_WORK = {  # what a command is given besides its options on the page, of whi
     "calibrate": ("--widths", "1,2", "--contexts", "16", "--repeat", "1"),
     "trace": ("--max-new-tokens", "8"),
 }
-HEAVY = {"README.md", "first-results.md", "usage.md"}
 CONSOLE = of("console")
 
 
@@ -76,12 +75,13 @@ def test_a_block_is_run_or_says_why_not(block: Block) -> None:
 
 
 RUN = [
-    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in HEAVY else [])
+    pytest.param(page, id=page.name)
     for page in PAGES
     if any(block.language == "console" and block.mark[0] != "not run" for block in blocks(page))
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run(page: Path, command: Command, tmp_path: Path) -> None:
     for block in blocks(page):

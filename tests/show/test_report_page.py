@@ -221,6 +221,7 @@ def test_a_cell_measured_without_phases_is_a_report_without_a_waterfall(tmp_path
     assert not [name for name in names if name.startswith("From predicted")]
 
 
+@pytest.mark.slow
 def test_several_runs_are_sections_with_figures_of_their_own(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, [cell(sample("p1"), sample("p2"), k=4)], name) for name in ("old", "new")]
     page = page_of(*runs, png=True)

@@ -205,6 +205,7 @@ def decoded(target: Any, draft: Any, law: Law, k: int = 3) -> list[Trace]:
     return [trace for run in runs for trace in run]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "law",
     quick_or_slow(
