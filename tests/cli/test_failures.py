@@ -87,7 +87,6 @@ def test_a_method_that_changes_the_text_is_not_lossless(run: Command, monkeypatc
     ("number", "code", "said"),
     [
         (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGTERM, 143, "ended by SIGTERM"),
         (signal.SIGHUP, 129, "ended by SIGHUP"),
     ],
 )

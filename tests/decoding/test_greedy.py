@@ -218,7 +218,7 @@ def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
 # The shipped pair: 20 prompts of the shipped data sets in one ragged batch.
 
 LONG = 64
-EVERY = [(torch.float32, k) for k in (1, 3, 8)] + [(torch.float64, 4)]
+EVERY = [(torch.float32, k) for k in (3, 8)] + [(torch.float64, 4)]
 SHIPPED = quick_or_slow(EVERY, lambda dtype, k: k == 3)
 
 
