@@ -42,7 +42,7 @@ K = 2
 PROMPT = (0, 1, 2)
 PLAIN = Law()
 verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
-refeeds = pytest.mark.parametrize("refeed", quick_or_slow([0, 1, 2], lambda refeed: refeed < 2))
+refeeds = pytest.mark.parametrize("refeed", [0, 2])
 architectures = pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lambda name: name in UNLIKE))
 
 
@@ -168,11 +168,8 @@ def test_every_architecture_emits_its_warped_law(name: str, verifier: Verifier) 
 @pytest.mark.parametrize(
     "pair",
     [
-        ("llama", "gpt2"),
         ("gpt2", "mistral"),
-        ("mistral", "gemma3"),
         ("gemma2", "opt"),
-        ("opt", "neox"),
         ("neox", "qwen3"),
     ],
     ids=" drafted by ".join,
