@@ -19,7 +19,7 @@ from specbench.measure.failures import Failure, attempt
 from specbench.measure.pair import prompts_of, resolved_pair
 from specbench.measure.verifying import Judge, Tallies
 from specbench.measure.weights_hash import weights_sha256
-from specbench.results.certificate import Check
+from specbench.results.certificate import GREEDY, SURPRISE, Check
 from specbench.spec import BASELINE, RunSpec
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ def usable(arms: Sequence[Arm], chosen: bool) -> tuple[list[Arm], list[Check]]:
         elif missing.cause is not None and (chosen or arm.greedy.method == BASELINE):
             raise missing.cause
         else:
-            refused.append(Check(verifying.GREEDY, "not checked", arm.greedy.method, detail=missing.error))
+            refused.append(Check(GREEDY, "not checked", arm.greedy.method, detail=missing.error))
     return found, refused
 
 
@@ -141,7 +141,7 @@ def greedy_part(backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSe
         return verifying.greedy_checks(judge, spec, decode, prompts.prompts)
 
     found = attempt(checks)
-    return [unable(verifying.GREEDY, spec, found)] if isinstance(found, Failure) else found
+    return [unable(GREEDY, spec, found)] if isinstance(found, Failure) else found
 
 
 def sampled_part(
@@ -158,7 +158,7 @@ def sampled_part(
     if isinstance(found, Failure) and isinstance(found.cause, UsageError) and spec.batch > 1:
         found = attempt(partial(tallies, spec.with_(batch=1)))
     if isinstance(found, Failure):
-        return [unable(verifying.SURPRISE, spec, found)]
+        return [unable(SURPRISE, spec, found)]
     into[spec.method] = found
     return []
 

@@ -15,15 +15,22 @@ from specbench.measure.greedy_reference import Floor, agreement, generated, nois
 from specbench.measure.order import seed_of
 from specbench.measure.rescoring import PlainPass, Rescore, Text, near_ties, tallies, worst_shortfall
 from specbench.measure.self_speculation import most_missing, self_speculation
-from specbench.results.certificate import Check, Outcome
+from specbench.results.certificate import (
+    ACCEPTED,
+    ALPHA,
+    FLOOR,
+    GREEDY,
+    LEANING,
+    RESCORED,
+    SURPRISE,
+    Check,
+    Outcome,
+)
 from specbench.results.tally import Tally, total
 from specbench.spec import RunSpec
 
 MOST = 100  # times that all prompts are decoded again for enough tokens: of some pair every text ends at once
 
-FLOOR, ACCEPTED, ALPHA = "noise floor", "draft = target: accepted", "draft = target: α"
-GREEDY, RESCORED = "greedy = generate", "greedy re-scored"
-SURPRISE, LEANING = "z of the surprise", "z of the leaning"
 Tallies = dict[str, Tally]  # by the name of the check
 
 

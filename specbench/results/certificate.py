@@ -6,7 +6,7 @@ Knows checks and the file; must not know how anything was checked or is shown.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,11 @@ SCHEMA = "specbench certificate 1"
 # numeric: greedy output differs where the best tokens are closer than the noise between two ways of computing them.
 # lossy: the method says that it is not lossless, so nothing is demanded of it. error: the check itself broke.
 Outcome = Literal["ok", "numeric", "lossy", "not checked", "error", "FAILED"]
+# The names of checks: of the installation, of the pair, and of every method with it.
+PROOF, CACHED, CONTROL = "proof", "proof with a cache", "control: a false q"
+FLOOR, ACCEPTED, ALPHA = "noise floor", "draft = target: accepted", "draft = target: α"
+GREEDY, RESCORED = "greedy = generate", "greedy re-scored"
+SURPRISE, LEANING = "z of the surprise", "z of the leaning"
 # Columns of results.csv that name the target; those of the draft, which not every method has.
 OF_TARGET = ("target_source", "target_commit", "target_weights", "dtype_resolved")
 OF_DRAFT = ("draft_source", "draft_commit", "draft_weights", "draft_dtype_resolved")
@@ -40,7 +45,6 @@ class Check:
     found: float | None = None
     limit: float | None = None
     detail: str = ""
-    numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

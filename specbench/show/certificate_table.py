@@ -10,15 +10,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.certificate import Certificate, Check
+from specbench.results.certificate import GREEDY, LEANING, PROOF, RESCORED, SURPRISE, Certificate, Check
 from specbench.show import markdown
 from specbench.show.cell_text import NOTHING, one_line
 from specbench.show.fitting import Fitted
 from specbench.wording import literal
 
 COLUMNS = {  # a heading for every check of a method
-    "proof": "proof", "greedy = generate": "greedy", "greedy re-scored": "re-\nscored",
-    "z of the surprise": "z sur-\nprise", "z of the leaning": "z lean-\ning",
+    PROOF: "proof", GREEDY: "greedy", RESCORED: "re-\nscored", SURPRISE: "z sur-\nprise", LEANING: "z lean-\ning",
 }  # fmt: skip
 FINE = ("ok", "numeric", "lossy")
 LINES = ("check", "method", "outcome", "found", "limit", "detail")
@@ -56,11 +55,11 @@ def short(check: Check | None) -> str:
     """A check as one cell: of a comparison how it came out, else its number."""
     if check is None or check.outcome == "not checked":
         return NOTHING
-    if check.name == "greedy = generate":
+    if check.name == GREEDY:
         return "equal" if check.found is None and check.outcome != "error" else check.outcome
     if check.found is None:
         return check.outcome
-    return f"{check.found:.2f}" if check.name.startswith("z of") else number(check.found)
+    return f"{check.found:.2f}" if check.name in (SURPRISE, LEANING) else number(check.found)
 
 
 def outcome_of(found: Certificate, method: str) -> str:
