@@ -24,6 +24,7 @@ from specbench.cli import (
     verdict,
     verify,
 )
+from specbench.cli.address_space import refuse_too_small
 from specbench.cli.signals import INTERRUPTED, Heard, heeded
 from specbench.cli.streams import fit_columns, streams
 from specbench.errors import (
@@ -74,6 +75,7 @@ def main_options(
     ] = False,
 ) -> None:
     """Options that stand before the command."""
+    refuse_too_small()
 
 
 def main() -> None:

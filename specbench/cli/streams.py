@@ -18,7 +18,7 @@ WIDEST = 10_000  # columns; a terminal of 0 columns would show nothing at all
 class Discreet:
     """A text stream that lets no credential through, such as those in URLs that warnings and logs of libraries quote.
 
-    In everything else it is the stream after it.
+    In everything else it is the stream that it wraps.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -35,7 +35,7 @@ class Discreet:
 class Lasting:
     """A text stream that takes more after its reader has gone: it drops what nobody can read, and is no error.
 
-    `gone` are the errors by which that is known. In everything else it is the stream after it.
+    `gone` are the errors by which that is known. In everything else it is the stream that it wraps.
     """
 
     def __init__(self, stream: TextIO, *gone: type[OSError]) -> None:
