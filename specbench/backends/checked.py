@@ -39,7 +39,7 @@ class CheckedPair:
 def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> CheckedPair:
     """Read configurations and tokenizers. Raises UsageError or UnusableModelError for what does not fit."""
     spec, named, checkpoints = specs[0], named_by(specs), checkpoints_of(specs)
-    refuse_missing(checkpoints, specs[0])
+    refuse_missing(checkpoints, spec)
     target = role_of("target", spec, spec.dtype, device, tier)
     loading.refuse_unable(target.checkpoint, target.config, target.dtype, device, target.how)
     alone = CheckedPair(device, {"target": target}, {}, check.context_length(target.config), ())

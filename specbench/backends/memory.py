@@ -97,9 +97,10 @@ class Estimate:
 def demand_of(estimate: Estimate, held: Sequence[Held]) -> Demand | None:
     """The demand; None for a pair with a network that says of its sizes what nobody expects: then memory will tell."""
     try:
-        return estimate.demand(held)
+        _ = estimate.networks
     except (AttributeError, TypeError, ValueError, KeyError):
         return None
+    return estimate.demand(held)
 
 
 def read_by_twins(method: str) -> list[str]:

@@ -60,8 +60,8 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
         synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
     pair = check_models(specs, device, name)
     if recurrent.roles(pair):
-        name, why = recurrent.checked(pair, specs)
-        pair = check_models(specs, device, name)
+        before, (name, why) = name, recurrent.checked(pair, specs)
+        pair = pair if name == before else check_models(specs, device, name)  # dtypes depend on the tier
     return Native(pair, Tier(name, device), f"tier {name}: {why}")
 
 

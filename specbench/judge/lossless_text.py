@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from scipy.special import ndtri
 
+from specbench.judge.holm_test import holm
 from specbench.results.tally import Tally, two_sided
 
 LEVEL = 0.001  # chance that any of the methods is accused wrongly
@@ -30,10 +31,11 @@ def judged(found: Mapping[Name, Tally], level: float = LEVEL) -> dict[Name, Test
     The farthest z is held against the limit of all tests together, the next one against that of one test fewer, and
     so on up to the first that is within its limit.
     """
-    in_order = sorted(found, key=lambda name: two_sided(found[name].z))
-    decided, differs = dict[Name, Tested](), True
-    for rank, name in enumerate(in_order):
-        z, limit = found[name].z, float(-ndtri(level / (len(in_order) - rank) / 2))
-        differs = differs and not abs(z) <= limit
-        decided[name] = Tested(z, limit, differs)
-    return decided
+    chances = {name: two_sided(tally.z) for name, tally in found.items()}
+    in_order = sorted(chances, key=chances.__getitem__)
+    corrected = holm([chances[name] for name in in_order])
+    limits = [float(-ndtri(level / left / 2)) for left in range(len(in_order), 0, -1)]
+    return {
+        name: Tested(found[name].z, limit, chance < level)
+        for name, limit, chance in zip(in_order, limits, corrected, strict=True)
+    }

@@ -20,11 +20,8 @@ from specbench.decoding.randomness import Source
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 
-METHODS = (
-    "chain",
-    "block",
-    "tree-distinct",
-)  # two chains that are rolled back, a tree that is gathered
+# Chains that are rolled back, and a tree of one level: larger ones, whose nodes are gathered, have too many outcomes.
+METHODS = ("chain", "block", "tree-distinct")
 VOCAB, K, NEW, EOS = 3, 1, 3, (2,)
 PROMPT = (0, 1)
 Sequences = dict[tuple[int, ...], float]  # the probability of every one

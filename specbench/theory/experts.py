@@ -24,9 +24,9 @@ def touched(experts: int, chosen: int, tokens: float) -> float:
 class Experts:
     """What was counted over some passes of a network: distinct experts of a layer, in the mean.
 
-    once: those of a step, of one token in each row; many: those of a verify pass, over `tokens` tokens in the mean row;
-    independent: what `touched` expects in the place of `many`. dense and expert: bytes of all weights that
-    every pass reads, and of one expert in each of the layers that have experts.
+    once: those of a step, of one token in each row; many: those of a verify pass; independent: what `touched` expects
+    in the place of `many`. dense and expert: bytes of all weights that every pass reads, and of one expert in each of
+    the layers that have experts.
     """
 
     experts: int

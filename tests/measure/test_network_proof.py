@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from specbench.decoding.proofs.exact import EXACT
+from specbench.measure import network_proof
 from specbench.measure.network_proof import METHODS, expected, network, network_error
 from specbench.models.network.causal import Causal
+from tests.laws.test_cache_mutants import CountsPositionsFromOne, WritesOneSlotBehind
+from tests.support.cases import quick_or_slow
 
 
 @pytest.mark.slow
@@ -20,6 +23,13 @@ def test_the_target_has_many_sequences_and_all_of_its_probability() -> None:
     assert len(law) == 15
     assert sum(law.values()) == pytest.approx(1, abs=1e-12)
     assert min(law.values()) > 1e-6
+
+
+@pytest.mark.parametrize("broken", [WritesOneSlotBehind, CountsPositionsFromOne])
+@pytest.mark.parametrize("name", quick_or_slow(METHODS, lambda name: name == "chain"))
+def test_a_broken_cache_is_seen(monkeypatch: pytest.MonkeyPatch, name: str, broken: type[Causal]) -> None:
+    monkeypatch.setattr(network_proof, "Causal", broken)
+    assert network_error(name) > 1e-3
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ class How:
         if self.attention not in MASKED:
             raise UsageError(
                 f"--attn-implementation {self.attention}: token trees and rollback need attention that takes a mask "
-                f"of their own for every query, and of those there are, sdpa and eager do"
+                "of its own for every query, which only sdpa and eager do"
             )
         if self.attention == "sdpa" and own == "eager":
             raise UsageError(f"--attn-implementation sdpa: {config.model_type} has no other than eager")

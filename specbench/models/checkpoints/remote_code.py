@@ -5,7 +5,6 @@ running it: a repository at a pinned commit, or a folder on this disk.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from specbench.errors import UnusableModelError
 from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.repository import COMMIT
 
 OPTION = "--trust-remote-code"
 CODE = ("*.py",)
-COMMIT = re.compile("[0-9a-f]{40}")
 REFUSED = (
     "it needs code of its own (auto_map), and specbench runs no code that comes with a checkpoint unless you say "
     f"{OPTION}, and its revision is pinned to a commit (or it is a folder of yours)"
