@@ -81,6 +81,7 @@ def test_a_run_compared_with_itself_is_fine(command: Command, measured: Any) -> 
     assert "REGRESSION" not in found.out
 
 
+@pytest.mark.slow
 def test_two_runs_of_the_same_code_are_fine(command: Command, measured: Any) -> None:
     assert command("compare", measured("base"), measured("new")).code == 0
 

@@ -13,6 +13,7 @@ from specbench.cli import app
 from specbench.cli.address_space import LEAST, refuse_too_small
 from specbench.errors import UsageError, out_of_memory
 from specbench.models.checkpoints import loading, weights
+from tests.support.cases import quick_or_slow
 from tests.support.frontdoor import Command
 
 EXHAUSTED = [
@@ -57,7 +58,7 @@ def test_of_weights_it_says_what_to_do(
     assert "do not fit into the memory of cpu" in found.line
 
 
-@pytest.mark.parametrize("megabytes", [300, 600, 700, 1200])
+@pytest.mark.parametrize("megabytes", quick_or_slow([300, 600, 700, 1200], lambda megabytes: megabytes == 700))
 def test_a_process_with_little_address_space(tmp_path: Path, megabytes: int) -> None:
     """In each of these, a library ends otherwise: with an error, with a crash, in a loop without end, with a crash."""
     limit = megabytes << 20

@@ -253,8 +253,8 @@ def shipped_baseline(dtype: torch.dtype) -> list[tuple[int, ...]]:
 def test_the_baseline_of_the_shipped_pair_is_generate(dtype: torch.dtype) -> None:
     plain = hf.AutoModelForCausalLM.from_pretrained(PAIR / "target", dtype=dtype, attn_implementation="sdpa").eval()
     end = plain.config.eos_token_id
-    some = shipped_prompts()[::4]  # of both data sets
-    same_texts(some, [generated(plain, prompt, LONG, [end]) for prompt in some], shipped_baseline(dtype)[::4], plain)
+    some = shipped_prompts()[::7]  # of both data sets
+    same_texts(some, [generated(plain, prompt, LONG, [end]) for prompt in some], shipped_baseline(dtype)[::7], plain)
 
 
 @pytest.mark.processor

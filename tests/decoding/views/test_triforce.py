@@ -77,7 +77,8 @@ def test_the_middle_of_the_published_code_is_seen() -> None:
     assert block_error(wrong, p, 3) > 1e-3
 
 
-@pytest.mark.parametrize("eos", [pytest.param((), id="endless", marks=pytest.mark.slow), pytest.param((5,), id="eos")])
+@pytest.mark.slow
+@pytest.mark.parametrize("eos", [(), (5,)], ids=["endless", "eos"])
 def test_greedy_text_is_the_targets_and_rows_do_not_disturb_each_other(eos: tuple[int, ...]) -> None:
     alone = run(Speculate(NoDraft(), Causal(network("llama", V), Law(0.0), V), Rejection()), eos=eos)
     together = run(of_networks(Law(0.0)), eos=eos)
