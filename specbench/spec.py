@@ -113,6 +113,10 @@ class RunSpec(BaseModel):
     attn_implementation: Annotated[str | None, Setting(
         "Pair", "precision", "auto (grouped queries without copies, on sdpa), sdpa or eager.", of=PAIR,
         usual="auto", late=True)] = None
+    device_map: Annotated[str | None, Setting(
+        "Pair", "precision", "Divide a target that is larger than the device, which is slow: auto, or what device and "
+        "host may hold (cuda:0=20GB,cpu=40GB); the rest is read from disk at every pass.", of=PAIR, usual="none",
+        late=True)] = None
     device: Annotated[str, Setting("Pair", "device", "auto, cpu or cuda.", of=(*LOADED, "heading"))] = "auto"
     trust_remote_code: Annotated[bool | None, Setting(
         "Pair", "device", "Run code that comes with a checkpoint, at a pinned commit or from a folder.", of=LOADED,
@@ -138,15 +142,15 @@ class RunSpec(BaseModel):
     def _read_models(cls, given: Any) -> tuple[tuple[str, str], ...]:
         return named_models(given)
 
-    @field_validator("chat_template")
+    @field_validator("chat_template", "attn_implementation")
     @classmethod
-    def _usual_template(cls, given: str | None) -> str | None:
+    def _leave_auto(cls, given: str | None) -> str | None:
         return None if given == "auto" else given
 
-    @field_validator("quantize", "draft_quantize", "attn_implementation", "trust_remote_code", mode="before")
+    @field_validator("quantize", "draft_quantize", "device_map", "trust_remote_code", mode="before")
     @classmethod
-    def _leave_usual(cls, given: Any) -> Any:
-        return None if given in ("none", "auto", False) else given  # as in tables from before there were such settings
+    def _leave_none(cls, given: Any) -> Any:
+        return None if given in ("none", False) else given  # as in tables from before there were such settings
 
     @field_serializer("model", when_used="json")
     def _write_models(self, model: tuple[tuple[str, str], ...]) -> str | None:

@@ -16,7 +16,7 @@ from specbench.show.settings_page import markdown
 from specbench.spec import RunSpec
 
 LAW = ("temperature", "top_k", "top_p", "min_p", "eta")
-LOADED = ("quantize", "attn_implementation")
+LOADED = ("quantize", "attn_implementation", "device_map")
 LENGTH = ("max_new_tokens", "ignore_eos")
 
 
@@ -41,16 +41,16 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     assert (*revisions, "draft_dtype", "draft_quantize", "device", "trust_remote_code", *draws) == matching.FURTHER
     assert (
         "schema_version", *pair, "acceptance", "dataset", *chat, *LAW, *LENGTH, "tier", "batch", "dtype_resolved",
-        "draft_dtype_resolved", "quantize", "draft_quantize", "attn_implementation", "device_name", "fingerprint",
-        "prompts_sha256",
+        "draft_dtype_resolved", "quantize", "draft_quantize", "attn_implementation", "device_map", "device_name",
+        "fingerprint", "prompts_sha256",
     ) == verdict.QUESTION  # fmt: skip
     assert (
         *pair, *how, "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize", "attn_implementation",
-        *LAW, *LENGTH, *chat, "limit", "until_ci", "seed", "tier", "batch", "device",
+        "device_map", *LAW, *LENGTH, *chat, "limit", "until_ci", "seed", "tier", "batch", "device",
     ) == headings.SETTINGS  # fmt: skip
     assert (
         "target", "draft", *revisions, "model", "dtype", "draft_dtype", "quantize", "draft_quantize",
-        "attn_implementation", "device", "trust_remote_code", "tier",
+        "attn_implementation", "device_map", "device", "trust_remote_code", "tier",
     ) == grid.PAIR  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from functools import reduce
 import torch
 
 from specbench.backends.roles import Role, checkpoint_of, depth_of, half, how_of, kept_layers, named_by
+from specbench.errors import UsageError
 from specbench.missing import Missing, MissingError
 from specbench.models.checkpoints import check, description, loading, pairs, precision, quantised
 from specbench.models.checkpoints.missing import lacking_extra, unavailable, without_extra
@@ -50,6 +51,8 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
         for name, trail in named.items()
         if name not in pair.roles
     }
+    if spec.device_map and (parts := [name for name, (base, _) in kept.items() if base == "target"]):
+        raise UsageError(f"--device-map: {parts[0]} drafts from layers of the target, which needs it in one place")
     return replace(pair, kept=kept)
 
 

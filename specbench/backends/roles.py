@@ -112,8 +112,10 @@ def _named_checkpoint(role: str, spec: RunSpec) -> pairs.Checkpoint:
 
 
 def how_of(role: str, spec: RunSpec) -> How:
-    """How the network of a role is wanted. What drafts is quantised only where that is said of the draft."""
-    return How(spec.quantize if role == "target" else spec.draft_quantize, spec.attn_implementation)
+    """How the network of a role is wanted. What drafts is quantised only where that is said of the draft, and whole."""
+    if role == "target":
+        return How(spec.quantize, spec.attn_implementation, spec.device_map)
+    return How(spec.draft_quantize, spec.attn_implementation)
 
 
 def draft_name(spec: RunSpec) -> str:

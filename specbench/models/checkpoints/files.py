@@ -12,10 +12,11 @@ import torch
 import transformers
 
 from specbench.errors import SpecbenchError, UnusableModelError, out_of_memory
-from specbench.models.checkpoints import gguf_files, quantised
+from specbench.models.checkpoints import divided, gguf_files, quantised
 from specbench.models.checkpoints.architectures import experts, network_class
 from specbench.models.checkpoints.bounds import explained
 from specbench.models.checkpoints.description import common
+from specbench.models.checkpoints.how import How
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.checkpoints.reading import Watch, stored
 
@@ -45,19 +46,24 @@ class Files:
         return quantised.label(self.config, device) or self.weights[0].suffix.removeprefix(".")
 
 
-def network(files: Files, dtype: torch.dtype, device: torch.device, attention: str, watch: Watch) -> Any:
+def network(files: Files, dtype: torch.dtype, device: torch.device, how: How, watch: Watch) -> Any:
     """(the network on `device`, what its files lacked or had besides). UnusableModelError where they do not load."""
     settings = {
         "dtype": dtype,
         "device_map": None if device.type == "cpu" else {"": device},
-        "attn_implementation": attention,
+        "attn_implementation": how.attention_of(files.config),
         "experts_implementation": experts(files.config, dtype),
         "ignore_mismatched_sizes": True,  # so that they are named by the caller, and refused
         "output_loading_info": True,
     }
-    load = _from_safetensors if files.plain else _from_pretrained
     failed = f"{files.checkpoint.name}: cannot load {files.weights[0]}"
-    return attempt(failed, lambda: load(files, device, watch, settings))
+    if text := how.device_map:
+        return attempt(
+            failed, lambda: divided.load(text, device, lambda more: _from_pretrained(files, {**settings, **more}))
+        )
+    if files.plain:
+        return attempt(failed, lambda: _from_safetensors(files, device, watch, settings))
+    return attempt(failed, lambda: _from_pretrained(files, settings))
 
 
 def attempt(failed: str, load: Callable[[], Any]) -> Any:
@@ -86,7 +92,7 @@ def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings
     return model, info
 
 
-def _from_pretrained(files: Files, device: torch.device, watch: Watch, settings: dict[str, Any]) -> Any:
+def _from_pretrained(files: Files, settings: dict[str, Any]) -> Any:
     """The same of files that transformers reads by itself."""
     return transformers.AutoModelForCausalLM.from_pretrained(
         files.folder,

@@ -1,4 +1,4 @@
-"""How a network is wanted, besides its dtype and device: quantised, and with which attention.
+"""How a network is wanted, besides its dtype and device: quantised, divided, and with which attention.
 
 Knows the words of the settings; must not know how any of them is done.
 """
@@ -14,10 +14,12 @@ MASKED = ("sdpa", "eager")
 
 @dataclass(frozen=True)
 class How:
-    """The settings `quantize` (or `draft_quantize`) and `attn_implementation` of one network; None is the usual."""
+    """The settings `quantize` (or `draft_quantize`), `attn_implementation` and `device_map` of one network; None is
+    the usual."""
 
     quantize: str | None = None
     attention: str | None = None
+    device_map: str | None = None
 
     def attention_of(self, config: Any) -> str:
         """The attention that transformers is to use for a configuration. UsageError where it is not to be had."""

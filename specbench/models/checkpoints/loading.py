@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import adapters, complete, hub, quantise, quantised, weights
+from specbench.errors import UnusableModelError, UsageError
+from specbench.models.checkpoints import adapters, complete, divided, hub, quantise, quantised, weights
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.files import Files, attempt, network
 from specbench.models.checkpoints.how import AS_STORED, How
@@ -45,6 +45,8 @@ def refuse_unable(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, devic
     """UsageError or UnusableModelError, before a weight is read, for what cannot be had on this machine."""
     how.attention_of(config)
     quantised.refuse_unmet(checkpoint, config, device)
+    if how.device_map is not None:
+        divided.refuse_unable(checkpoint, how.quantize, how.device_map, device)
     if how.quantize is None:
         return
     if method := quantised.method_of(config):
@@ -100,17 +102,23 @@ def _plain(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
 def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     folder, found = weights.find(checkpoint, wanted.watch)
     files = Files(checkpoint, folder, found, config)
-    model, info = network(files, wanted.dtype, wanted.device, wanted.how.attention_of(config), wanted.watch)
+    model, info = network(files, wanted.dtype, wanted.device, wanted.how, wanted.watch)
     complete.refuse_incomplete(checkpoint, info)
-    warnings = complete.loading_warnings(checkpoint, config, info, files.pickled)
+    warnings = (
+        *complete.loading_warnings(checkpoint, config, info, files.pickled),
+        *divided.notes(checkpoint.name, model),
+    )
     ready = model.eval().requires_grad_(False)
-    return Loaded(ready, wanted.dtype, hub.commit(folder), warnings, files.label(wanted.device))
+    label = ", ".join(filter(None, (files.label(wanted.device), divided.label(model))))
+    return Loaded(ready, wanted.dtype, hub.commit(folder), warnings, label)
 
 
 def _merged(adapter: adapters.Adapter, config: Any, wanted: _Wanted) -> Loaded:
     name = adapter.checkpoint.name
     if method := quantised.method_of(config):
         raise UnusableModelError(f"{name}: the weights of its base are quantised by {method}: name an unquantised base")
+    if wanted.how.device_map is not None:
+        raise UsageError(f"{divided.OPTION}: {name} cannot be divided: its adapter is merged into all of it")
     base = _plain(adapter.base, config, wanted)
     model = attempt(f"{name}: cannot merge this adapter", lambda: adapters.merge(adapter, base.model, wanted.device))
     commit = hub.commit(hub.fetch(adapter.checkpoint))

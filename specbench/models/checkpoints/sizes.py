@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from specbench.models.checkpoints import quantise, quantised
+from specbench.models.checkpoints import divided, quantise, quantised
 from specbench.models.checkpoints.how import AS_STORED, How
 from specbench.models.network.attention import NAME
 from specbench.models.network.passes import windows_of
@@ -57,6 +57,8 @@ def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: 
     """The weights as they lie on the device; a CPU holds them whole before it quantises them."""
     if how.quantize and device.type != "cpu":
         return quantise.bytes_of(net, how.quantize)
+    if how.device_map is not None:
+        return min(quantise.bytes_of(net), divided.limits(how.device_map, device).get(str(device), 0))
     whole, bits = quantise.bytes_of(net), quantised.settings(config).get("bits")
     if not bits or quantised.label(config, device).endswith("dequantised"):
         return whole

@@ -1,0 +1,90 @@
+"""A network that is larger than its device: divided over the device, the memory of the host and the disk.
+
+accelerate decides what lies where and, at every pass, brings what lies elsewhere to the device: that is slow. Knows
+devices and sizes; must not know what a network is used for.
+"""
+
+import shutil
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from accelerate.utils import convert_file_size_to_int
+
+from specbench.errors import UnusableModelError, UsageError
+from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.execution.free_memory import free_memory
+
+OPTION = "--device-map"
+AUTO = "auto"
+SHARE = 0.8  # of what is free, where nothing else is said: the rest is for caches and passes
+HOST = "cpu"
+DISK = "disk"
+
+
+def limits(text: str, device: torch.device) -> dict[str, int]:
+    """How many bytes of weights a device and the host may hold, by name. UsageError for any other text."""
+    if text == AUTO:
+        names = dict.fromkeys((str(device), HOST))
+        return {name: int(SHARE * (free_memory(torch.device(name)) or 0)) for name in names}
+    found = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    if unknown := set(found) - {str(device), HOST}:
+        raise UsageError(f"{OPTION} {text}: {min(unknown)!r} is neither the device ({device}) nor {HOST}")
+    try:
+        return {name: convert_file_size_to_int(size) for name, size in found.items()}
+    except ValueError as error:
+        raise UsageError(f"{OPTION} {text}: use {AUTO}, or sizes such as {device}=20GB,{HOST}=40GB") from error
+
+
+def refuse_unable(checkpoint: Checkpoint, quantize: str | None, text: str, device: torch.device) -> None:
+    """UsageError where weights are made or changed after they were read: what lies on the disk stays as it is."""
+    limits(text, device)
+    for reason in (
+        "it is grown from a small one" if checkpoint.shape else "",
+        "GGUF files are dequantised as a whole" if checkpoint.file else "",
+        f"--quantize {quantize} needs all of it in memory" if quantize else "",
+    ):
+        if reason:
+            raise UsageError(f"{OPTION}: {checkpoint.name} cannot be divided: {reason}")
+
+
+def load(text: str, device: torch.device, into: Callable[[dict[str, Any]], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """What `into` loads, told to divide it. UnusableModelError where the device holds not even the embeddings."""
+    folder = tempfile.mkdtemp(prefix="specbench-")  # for weights that are not stored as they are wanted
+    most = {
+        name if name == HOST else torch.device(name).index or 0: size for name, size in limits(text, device).items()
+    }
+    try:
+        model, report = into({"device_map": "sequential", "max_memory": most, "offload_folder": folder})
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+    if model.device.type == "meta":
+        raise UnusableModelError(f"{OPTION} {text}: {device} must hold at least the embeddings of {model.name_or_path}")
+    return model, report
+
+
+def shares(model: Any) -> dict[str, float]:
+    """The share of its weights that lies in each place, by name; empty for a network that is whole."""
+    places: Mapping[str, Any] = getattr(model, "hf_device_map", None) or {}
+    sizes = Counter[str]()
+    for name, tensor in model.named_parameters() if places else ():
+        (place,) = (found for part, found in places.items() if f"{name}.".startswith(f"{part}."))
+        sizes[place if isinstance(place, str) else f"cuda:{place}"] += tensor.numel()
+    return {place: size / sizes.total() for place, size in sizes.items()}
+
+
+def label(model: Any) -> str:
+    """What results say about where its weights lie; empty for a network that is whole."""
+    return ", ".join(f"{share:.0%} on {place}" for place, share in shares(model).items())
+
+
+def notes(name: str, model: Any) -> list[str]:
+    """What a user should know before believing a time."""
+    if not (found := label(model)):
+        return []
+    return [f"{name} is divided ({found}): times are those of bringing its weights to the device at every pass"]
