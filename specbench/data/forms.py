@@ -10,7 +10,8 @@ from specbench.data.readers import DataRow
 from specbench.errors import UsageError
 from specbench.wording import clean
 
-COLUMNS = ("prompt", "turns", "document", "article", "text")  # the first of these that a data set has
+# The first of these that a data set has; `messages` and `conversations` hold roles, as chat APIs and ShareGPT do.
+COLUMNS = ("prompt", "turns", "messages", "conversations", "document", "article", "text")
 FUNCTIONS = ("code", "humaneval")  # data sets of functions to be completed; in a file, `entry_point` tells them
 
 
@@ -58,7 +59,7 @@ def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, templa
 def instruction_form(dataset: str, rows: Sequence[DataRow], column: str) -> Form | None:
     """The form in which rows are messages to a chat model; None of plain text, which is to be continued.
 
-    Messages are conversations (a column `turns`, or lists in any), articles, and functions to be completed.
+    Messages are conversations (a column `turns`, or lists in any other), articles, and functions to be completed.
     """
     if column == "turns" or any(isinstance(row.get(column), list) for row in rows):
         return Form("turns", f"{{{column}}}")

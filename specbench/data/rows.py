@@ -13,7 +13,8 @@ from specbench.data.readers import DataRow
 from specbench.wording import clean
 
 IDS = ("task_id", "id", "question_id", "prompt_id")
-EMPTY, NOT_TEXT = "empty", "not text"
+EMPTY, NOT_TEXT, SYSTEM = "empty", "not text", "system messages (which --system gives to all prompts)"
+USERS = ("user", "human")  # the roles of chat APIs and of ShareGPT; what a model answered is answered anew
 DENSEST = 64  # characters of a token, on average over a prompt: text has about four, long runs of spaces up to this
 
 
@@ -39,14 +40,28 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
         if reason := objection(first):
             rejected[reason] += 1
             continue
+        if left_out := roles(row.get(column)).count("system"):
+            rejected[SYSTEM] += left_out
         turns = [first, *takewhile(lambda turn: not objection(turn), later)]
         found.append(TextRow(identity, category(row), tuple(form.filled(column, str(turn)) for turn in turns)))
     return found
 
 
 def turns_in(value: object) -> list[object]:
-    """What a cell says to the model: a conversation is a list of turns."""
-    return (value or [None]) if isinstance(value, list) else [value]
+    """What a cell says to the model: a conversation is a list of turns, or of messages with roles."""
+    if not isinstance(value, list):
+        return [value]
+    if not roles(value):
+        return value or [None]
+    said = [one for one, role in zip(value, roles(value), strict=True) if role in USERS]
+    return [one.get("content", one.get("value")) for one in said] or [None]
+
+
+def roles(value: object) -> list[object]:
+    """Who says each message of a cell; empty where it holds no messages with roles."""
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        return []
+    return [one.get("role", one.get("from")) for one in value]
 
 
 def objection(value: object) -> str | None:

@@ -164,6 +164,30 @@ def test_a_later_turn_that_is_no_text_ends_the_conversation(tmp_path: Path) -> N
     assert far.prompts[0].later == (), "told by its characters, not by tokenizing it"
 
 
+ASKED = [("user", "first"), ("assistant", "an answer"), ("user", "second")]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": role, "content": text} for role, text in ASKED]},
+        {"conversations": [{"from": role.replace("user", "human"), "value": text} for role, text in ASKED]},
+    ],
+    ids=lambda row: next(iter(row)),
+)
+def test_of_messages_with_roles_the_users_are_the_turns(tmp_path: Path, row: dict[str, object]) -> None:
+    (prompt,) = loaded(tmp_path, row).prompts
+    assert (prompt.text, prompt.later) == ("first", ("second",))
+
+
+def test_system_messages_are_counted_and_messages_of_nobody_are_empty(tmp_path: Path) -> None:
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "first"}
+    rows = ([system, user], [system], [{"content": "who?"}])
+    found = load(jsonl(tmp_path / "a.jsonl", *({"messages": row} for row in rows)), chat=CHAT)
+    assert [prompt.text for prompt in found.prompts] == ["first"]
+    assert found.row()["rejected"] == "1 system messages (which --system gives to all prompts), 2 empty"
+
+
 def test_later_turns_without_a_template_are_left_out_and_counted(tmp_path: Path) -> None:
     found = loaded(tmp_path, TURNS, BASE)
     assert found.row()["rejected"] == "2 of the later turns (for want of a chat template)"
