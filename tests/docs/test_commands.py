@@ -14,12 +14,12 @@ from tests.support.frontdoor import Command
 SHORT = ("--limit", "1", "--max-new-tokens", "4")
 LESS_WORK = {  # what a command is given besides its options on the page, of which the last one counts
     "run": (*SHORT, "--warmup", "0"),
-    "sweep-k": (*SHORT, "--warmup", "0"),
+    "sweep-k": (*SHORT, "--warmup", "0", "--k", "1,2"),
     "sweep": (*SHORT, "--warmup", "0"),
     "tree": (*SHORT, "--nodes", "4", "--depth", "2", "--repeat", "1"),
     "skip-layers": ("--limit", "2", "--max-new-tokens", "4", "--evaluations", "20", "--cost", "share"),
     "noise": SHORT,
-    "verify": (*SHORT, "--tokens", "100"),
+    "verify": ("--limit", "1", "--max-new-tokens", "24", "--tokens", "48"),
     "calibrate": ("--widths", "1,2", "--contexts", "16", "--repeat", "1"),
     "trace": ("--max-new-tokens", "8"),
 }
