@@ -14,6 +14,7 @@ from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
 from specbench.decoding.decode import buffer_length
 from specbench.decoding.method_files import leaves, needs, read_method
+from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.sizes import network_sizes
 from specbench.models.network.layers import shares
 from specbench.spec import RunSpec
@@ -50,13 +51,16 @@ class Estimate:
         if any(role.dtype.itemsize > SMALL.itemsize for role in self.pair.roles.values()):
             found.append(("--dtype bfloat16", self.in_(SMALL), held))
         if self.pair.device.type != "cpu" and not any(role.how.quantize for role in self.pair.roles.values()):
-            found += [(f"--quantize {kind}", self.quantised(kind), held) for kind in ("int8", "int4")]
+            found += [(f"--quantize {kind}", self.loaded(quantize=kind), held) for kind in ("int8", "int4")]
         if any(len(one.arms) > 2 for one in held):
             largest = [replace(one, specs=[self.largest(one)]) for one in held]
             found.append(("one method and one K at a time", self, largest))
         if any(spec.batch > 1 for one in held for spec in one.specs):
             alone = [replace(one, specs=[spec.with_(batch=1) for spec in one.specs]) for one in held]
             found.append(("--batch 1", self, alone))
+        target = self.pair.roles["target"]
+        if not target.how.device_map and not divided.obstacle(target.checkpoint, target.how.quantize):
+            found.append((f"{divided.OPTION} auto (slow)", self.loaded(device_map=divided.AUTO), held))
         return found
 
     def in_(self, dtype: torch.dtype) -> "Estimate":
@@ -64,10 +68,10 @@ class Estimate:
         roles = {name: replace(role, dtype=dtype) for name, role in self.pair.roles.items()}
         return replace(self, pair=replace(self.pair, roles=roles))
 
-    def quantised(self, kind: str) -> "Estimate":
-        """The same with the linear layers of the target quantised."""
+    def loaded(self, **changes: str) -> "Estimate":
+        """The same with the target loaded in another way."""
         target = self.pair.roles["target"]
-        roles = {**self.pair.roles, "target": replace(target, how=replace(target.how, quantize=kind))}
+        roles = {**self.pair.roles, "target": replace(target, how=replace(target.how, **changes))}
         return replace(self, pair=replace(self.pair, roles=roles))
 
     def largest(self, held: Held) -> RunSpec:

@@ -39,16 +39,20 @@ def limits(text: str, device: torch.device) -> dict[str, int]:
         raise UsageError(f"{OPTION} {text}: use {AUTO}, or sizes such as {device}=20GB,{HOST}=40GB") from error
 
 
+def obstacle(checkpoint: Checkpoint, quantize: str | None) -> str:
+    """Why a network stays whole: weights are made or changed after they were read. Empty where it can be divided."""
+    if checkpoint.shape:
+        return "it is grown from a small one"
+    if checkpoint.file:
+        return "GGUF files are dequantised as a whole"
+    return f"--quantize {quantize} needs all of it in memory" if quantize else ""
+
+
 def refuse_unable(checkpoint: Checkpoint, quantize: str | None, text: str, device: torch.device) -> None:
-    """UsageError where weights are made or changed after they were read: what lies on the disk stays as it is."""
+    """UsageError where the network cannot be divided, or the text says nothing that is understood."""
     limits(text, device)
-    for reason in (
-        "it is grown from a small one" if checkpoint.shape else "",
-        "GGUF files are dequantised as a whole" if checkpoint.file else "",
-        f"--quantize {quantize} needs all of it in memory" if quantize else "",
-    ):
-        if reason:
-            raise UsageError(f"{OPTION}: {checkpoint.name} cannot be divided: {reason}")
+    if reason := obstacle(checkpoint, quantize):
+        raise UsageError(f"{OPTION}: {checkpoint.name} cannot be divided: {reason}")
 
 
 def load(text: str, device: torch.device, into: Callable[[dict[str, Any]], tuple[Any, Any]]) -> tuple[Any, Any]:
