@@ -124,9 +124,7 @@ def test_an_interrupt_while_weights_are_fetched_ends_the_program(tmp_path: Path)
         process.send_signal(signal.SIGINT)
         found = ended(process, tmp_path)
         assert (found.code, found.err) == (130, "specbench: interrupted\n")
-        assert len(server.requests(weights)) == 1, (
-            "nobody sends: waited for once, here for 3 seconds"
-        )
+        assert len(server.requests(weights)) == 1, "nobody sends: waited for once, here for 3 seconds"
 
 
 @pytest.mark.slow

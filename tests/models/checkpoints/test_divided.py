@@ -6,11 +6,15 @@ import pytest
 import torch
 import transformers as hf
 
+from specbench.backends.base import Held
+from specbench.backends.native import open_pair
 from specbench.errors import UsageError
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.how import How
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.execution import threads
+from specbench.spec import RunSpec
 from tests.support.frontdoor import Command
 from tests.support.tinypair import Pair
 
@@ -95,6 +99,17 @@ def test_what_cannot_be_divided_is_refused_in_a_line(run: Command, more: tuple[s
     found = run(*SMALL, *more)
     assert found.code in (2, 4)
     assert expected in found.line
+
+
+@pytest.mark.parametrize("shape", ["", "@llama-68m"])
+def test_it_is_a_way_out_for_targets_that_can_be_divided(
+    monkeypatch: pytest.MonkeyPatch, pair: Pair, shape: str
+) -> None:
+    monkeypatch.setattr(threads, "fit_threads", lambda: None)  # those of this process are for all tests
+    spec = RunSpec(target=f"{pair.target}{shape}", draft=str(pair.draft))
+    demand = open_pair([spec]).demand([Held([spec], 8)])
+    assert demand is not None
+    assert ("--device-map auto (slow)" in demand.others) == (not shape)
 
 
 def test_a_grown_target_is_refused(command: Command, pair: Pair) -> None:
