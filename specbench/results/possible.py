@@ -11,6 +11,7 @@ from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results.losslessness import Agreement, Losslessness
 from specbench.settings import is_number
 
+DEEPEST = 4096  # tokens that a round may draft, eight times the largest K: there is a column for each
 ROUNDING = 0.01  # by how much a sum of probabilities in a low-precision dtype may exceed 1
 
 
@@ -68,6 +69,8 @@ def check_round(one: RoundCounts) -> None:
         raise ValueError(
             f"a round with a surplus of {one.surplus}, where it drafted {one.drafted} and tested {one.tested}"
         )
+    if one.drafted > DEEPEST:
+        raise ValueError(f"a round with {one.drafted} drafted tokens, where {DEEPEST} are the most")
     if len(one.overlap) != one.tested:
         raise ValueError(f"a round with {one.tested} tested tokens and {len(one.overlap)} chances of acceptance")
     if one.nodes < 0 or not 0 <= one.distance < math.inf:

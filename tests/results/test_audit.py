@@ -307,7 +307,7 @@ IMPOSSIBLE = (
         {"accepted": -1}, {"tested": 2, "accepted": 3}, {"drafted": 1}, {"emitted": 0}, {"emitted": 4}, {"overlap": ()},
         {"overlap": (0.5, 0.5, 1.5)}, {"overlap": (0.5, 0.5, float("nan"))}, {"nodes": -1}, {"distance": -1.0},
         {"surplus": -1}, {"surplus": 2},
-        {"drafted": 4.5}, {"accepted": True},
+        {"drafted": 4.5}, {"drafted": 10**30}, {"accepted": True},
         {"inner": (replace(LEVEL, accepted=4),)}, {"inner": (replace(LEVEL, overlap=7.0),)},
     )),
 )  # fmt: skip
