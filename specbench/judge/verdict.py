@@ -15,7 +15,7 @@ from specbench.results.statistics import Interval
 from specbench.settings import part
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory import optimum
-from specbench.wording import Row, finite_or_none, number_in, ranges, text_in
+from specbench.wording import Row, clean, finite_or_none, number_in, ranges, text_in
 
 Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
 Leaning = Literal["YES", "NO"]
@@ -33,11 +33,11 @@ class Recommendation:
 
     leaning: what a PROVISIONAL answer would be without its `reasons`; an UNCLEAR one may have some as well. settle,
     command: what would settle it, in words, and as a command line where that of the run is known. acceptance: the rates
-    where it is synthetic, else empty; such cells are no evidence that the pair pays. draws: over how many independent
-    ones the interval is. low, high: 95 % interval of the speedup of the best candidate, widened because it is the best
-    of `candidates` (Bonferroni). break_even_alpha: by the formula any α above c pays; `break_even_alpha_measured` is
-    the α at which this K pays with the costs that were measured. more_prompts: how many more would settle
-    an UNCLEAR one.
+    where it is synthetic, else empty; such cells are no evidence that the pair pays. chat: in which chat template
+    prompts were read, in words. draws: over how many independent ones the interval is. low, high: 95 % interval of the
+    speedup of the best candidate, widened because it is the best of `candidates` (Bonferroni). break_even_alpha: by the
+    formula any α above c pays; `break_even_alpha_measured` is the α at which this K pays with the costs that were
+    measured. more_prompts: how many more would settle an UNCLEAR one.
     """
 
     answer: Answer
@@ -49,6 +49,7 @@ class Recommendation:
     draft: str
     acceptance: str
     dataset: str
+    chat: str
     temperature: float | None
     batch: int
     dtype: str
@@ -83,9 +84,8 @@ def recommend(rows: Sequence[Row]) -> list[Recommendation]:
     """One answer for every pair, data set and distribution among the rows of results.csv, in their order.
 
     YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Either is PROVISIONAL on
-    few prompts or a busy machine. UNCLEAR otherwise, and always
-    for synthetic acceptance. Cells that failed or are
-    not lossless are never recommended, and are named.
+    few prompts or a busy machine. UNCLEAR otherwise, and always for synthetic acceptance. Cells that failed or are not
+    lossless are never recommended, and are named.
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -107,6 +107,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         draft=text_in(row, "draft"),
         acceptance=text_in(row, "acceptance"),
         dataset=text_in(row, "dataset"),
+        chat=chat_of(row),
         temperature=number_in(row, "temperature"),
         batch=int(number_in(row, "batch") or 1),
         dtype=precision(row),
@@ -116,6 +117,13 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         left_out=tuple(reason for one in group if (reason := flaw(one))),
         not_measured=_gaps([one for one in rows if _pair(one) == _pair(row)]),
     )
+
+
+def chat_of(row: Row) -> str:
+    """In which chat template prompts were read; empty for a model that has none."""
+    template = text_in(row, "chat_template_resolved")
+    words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
+    return words.get(template, f"in the chat template {clean(template, 300)}")
 
 
 def precision(row: Row) -> str:

@@ -85,6 +85,7 @@ def _too_few(found: Recommendation, draws: int) -> str:
 def _figures(found: Recommendation) -> list[str]:
     parts = [
         found.dataset,
+        found.chat,
         f"T = {formatted(found.temperature, 'g')}",
         f"batch {found.batch}",
         found.dtype,
