@@ -35,7 +35,8 @@ ON_CUDA: dict[str, Any] = {"max_autotune": True, "triton.cudagraphs": False}
 
 EAGER = "Python and its calls are part of every number; --tier auto leaves them out"
 COMPILING = (
-    "every round is one compiled call; compiling takes about half a minute per method and K, the first time more"
+    "every round is one compiled call; compiling takes half a minute per method and K for a small network, minutes for "
+    "thirty layers, the first time more"
 )
 GRAPHS = "rounds are replayed as CUDA graphs; capturing takes seconds"
 WHY: dict[Name, str] = {"eager": EAGER, "compile": COMPILING, "graph": GRAPHS}
