@@ -16,27 +16,32 @@ from accelerate.utils import convert_file_size_to_int
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.pairs import Checkpoint
-from specbench.models.execution.free_memory import free_memory
+from specbench.models.execution.free_memory import UNLIMITED, free_memory
 
 OPTION = "--device-map"
 AUTO = "auto"
 SHARE = 0.8  # of what is free, where nothing else is said: the rest is for caches and passes
 HOST = "cpu"
-DISK = "disk"
+
+
+def place(device: torch.device) -> str:
+    """The name of a device: cuda is cuda:0."""
+    return HOST if device.type == HOST else f"{device.type}:{device.index or 0}"
 
 
 def limits(text: str, device: torch.device) -> dict[str, int]:
     """How many bytes of weights a device and the host may hold, by name. UsageError for any other text."""
     if text == AUTO:
-        names = dict.fromkeys((str(device), HOST))
-        return {name: int(SHARE * (free_memory(torch.device(name)) or 0)) for name in names}
-    found = dict(part.strip().partition("=")[::2] for part in text.split(","))
-    if unknown := set(found) - {str(device), HOST}:
-        raise UsageError(f"{OPTION} {text}: {min(unknown)!r} is neither the device ({device}) nor {HOST}")
+        free = {place(one): free_memory(one) for one in (device, torch.device(HOST))}
+        return {name: UNLIMITED if size is None else int(SHARE * size) for name, size in free.items()}
+    sizes = dict(part.strip().partition("=")[::2] for part in text.split(","))
     try:
-        return {name: convert_file_size_to_int(size) for name, size in found.items()}
-    except ValueError as error:
-        raise UsageError(f"{OPTION} {text}: use {AUTO}, or sizes such as {device}=20GB,{HOST}=40GB") from error
+        found = {place(torch.device(name)): convert_file_size_to_int(size) for name, size in sizes.items()}
+    except (ValueError, RuntimeError) as error:  # of a size, of a device
+        raise UsageError(f"{OPTION} {text}: use {AUTO}, or sizes such as {place(device)}=20GB,{HOST}=40GB") from error
+    if unknown := set(found) - {place(device), HOST}:
+        raise UsageError(f"{OPTION} {text}: {min(unknown)} is neither the device ({place(device)}) nor {HOST}")
+    return found
 
 
 def obstacle(checkpoint: Checkpoint, quantize: str | None) -> str:
@@ -58,9 +63,8 @@ def refuse_unable(checkpoint: Checkpoint, quantize: str | None, text: str, devic
 def load(text: str, device: torch.device, into: Callable[[dict[str, Any]], tuple[Any, Any]]) -> tuple[Any, Any]:
     """What `into` loads, told to divide it. UnusableModelError where the device holds not even the embeddings."""
     folder = tempfile.mkdtemp(prefix="specbench-")  # for weights that are not stored as they are wanted
-    most = {
-        name if name == HOST else torch.device(name).index or 0: size for name, size in limits(text, device).items()
-    }
+    sizes = limits(text, device)
+    most = {name if name == HOST else torch.device(name).index: size for name, size in sizes.items()}
     try:
         model, report = into({"device_map": "sequential", "max_memory": most, "offload_folder": folder})
     except BaseException:

@@ -58,7 +58,7 @@ def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: 
     if how.quantize and device.type != "cpu":
         return quantise.bytes_of(net, how.quantize)
     if how.device_map is not None:
-        return min(quantise.bytes_of(net), divided.limits(how.device_map, device).get(str(device), 0))
+        return min(quantise.bytes_of(net), divided.limits(how.device_map, device).get(divided.place(device), 0))
     whole, bits = quantise.bytes_of(net), quantised.settings(config).get("bits")
     if not bits or quantised.label(config, device).endswith("dequantised"):
         return whole
