@@ -34,11 +34,12 @@ def limits(text: str, device: torch.device) -> dict[str, int]:
     if text == AUTO:
         free = {place(one): free_memory(one) for one in (device, torch.device(HOST))}
         return {name: UNLIMITED if size is None else int(SHARE * size) for name, size in free.items()}
-    sizes = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
     try:
-        found = {place(torch.device(name)): convert_file_size_to_int(size) for name, size in sizes.items()}
+        found = {place(torch.device(name)): convert_file_size_to_int(size) for name, size in parts.items()}
     except (ValueError, RuntimeError) as error:  # of a size, of a device
-        raise UsageError(f"{OPTION} {text}: use {AUTO}, or sizes such as {place(device)}=20GB,{HOST}=40GB") from error
+        sizes = ",".join(f"{name}=20GB" for name in dict.fromkeys((place(device), HOST)))
+        raise UsageError(f"{OPTION} {text}: use {AUTO}, or how much to put where, such as {sizes}") from error
     if unknown := set(found) - {place(device), HOST}:
         raise UsageError(f"{OPTION} {text}: {min(unknown)} is neither the device ({place(device)}) nor {HOST}")
     return found
