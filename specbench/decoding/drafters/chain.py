@@ -103,7 +103,7 @@ class ModelDrafter(Chains):
         self.schedule.admit(row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        chain = Reach.of_round(self.schedule, context, self.k, budget)
+        chain = Extent.of_round(self.schedule, context, self.k, budget)
         if chain.width < 1:
             return Draft.empty(context)
 
@@ -126,28 +126,28 @@ class ModelDrafter(Chains):
 
 
 @dataclass
-class Reach:
+class Extent:
     """How far every row of a chain goes, while it is drawn. `width` is how many tokens are drawn at most.
 
-    reach [B] is None as long as every row goes as far as the chain does.
+    lengths [B] is None as long as every row goes as far as the chain does.
     """
 
     schedule: Schedule
     context: Context
     width: int
-    reach: Tensor | None = None
+    lengths: Tensor | None = None
     drawn: int = 0
 
     @classmethod
-    def of_round(cls, schedule: Schedule, context: Context, k: int, budget: int | None) -> "Reach":
+    def of_round(cls, schedule: Schedule, context: Context, k: int, budget: int | None) -> "Extent":
         """What the schedule asks for, at most k and the budget; the host reads the largest of the rows if it asks."""
         most = k if budget is None else min(k, budget)
         lookahead = schedule.lookahead() if most > 0 else None
         if lookahead is None:
             alike = context.rows == 1 and budget is not None  # else a row may have less left than the others
             return cls(schedule, context, most, None if alike else drawable(context, most))
-        reach = torch.minimum(lookahead, drawable(context, most))
-        return cls(schedule, context, int(reach.max()), reach)
+        lengths = torch.minimum(lookahead, drawable(context, most))
+        return cls(schedule, context, int(lengths.max()), lengths)
 
     def ends(self, ids: Tensor, logits: Tensor) -> bool:
         """Whether no row goes on after the token ids [B] just drawn; the host reads it if the schedule may stop."""
@@ -155,16 +155,16 @@ class Reach:
         low = self.schedule.stops(ids, logits) if self.drawn < self.width else None
         if low is None:
             return False
-        reach = drawable(self.context, self.width) if self.reach is None else self.reach
-        self.reach = torch.where(low, reach.clamp_max(self.drawn), reach)
-        return not (self.reach > self.drawn).any()
+        lengths = drawable(self.context, self.width) if self.lengths is None else self.lengths
+        self.lengths = torch.where(low, lengths.clamp_max(self.drawn), lengths)
+        return not (self.lengths > self.drawn).any()
 
     @property
     def valid(self) -> Tensor | None:
         """[B, drawn] which tokens a row has."""
-        if self.reach is None:
+        if self.lengths is None:
             return None
-        return torch.arange(self.drawn, device=self.reach.device) < self.reach.unsqueeze(1)
+        return torch.arange(self.drawn, device=self.lengths.device) < self.lengths.unsqueeze(1)
 
 
 def chain(ids: Tensor, context: Context, budget: int | None, there: Tensor | None = None) -> Draft:

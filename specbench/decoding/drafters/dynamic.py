@@ -85,7 +85,7 @@ class Candidates:
     """What a tree is chosen from, while it grows: nodes by number, each with its token in every row.
 
     scores [B, n]: the log-probability of the path to a node; -inf in a row that does not have it. fed: the tree of the
-    nodes that the model was fed, places: their numbers there by candidate. frontier: the candidates fed last, above
+    nodes that the model was fed, as_fed: their numbers there by candidate. frontier: the candidates fed last, above
     [B, m]: their scores, -inf in a row that did not choose them. begun: the number of candidates before the last level.
     """
 
@@ -95,7 +95,7 @@ class Candidates:
     frontier: list[int]
     above: Tensor
     parents: list[int] = field(default_factory=list)
-    places: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})
+    as_fed: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})
     begun: int = 0
 
     @classmethod
@@ -123,9 +123,9 @@ class Candidates:
         chosen = best(last, width)
         self.frontier = [self.begun + node for node in union(last, chosen, most)]
         for node in self.frontier:
-            self.places[node] = len(self.places) - 1
+            self.as_fed[node] = len(self.as_fed) - 1
         index = constant(tuple(self.frontier), last.device)
-        parents = tuple(self.places[self.parents[node]] for node in self.frontier)
+        parents = tuple(self.as_fed[self.parents[node]] for node in self.frontier)
         self.fed = TokenTree(torch.cat([self.fed.ids, self.ids[:, index]], 1), (*self.fed.parents, *parents))
         self.above = self.scores[:, index].masked_fill(~chosen[:, index - self.begun], -torch.inf)
 
@@ -138,8 +138,8 @@ class Candidates:
         tree = TokenTree(self.ids[:, index], tuple(number[self.parents[node]] for node in kept))
         within = constant(tree.topology.depths, chosen.device) <= usable.unsqueeze(1)
         there = (chosen & self.scores.isfinite())[:, index]
-        places = tuple(self.places.get(node, -1) for node in kept)
-        return Grown(tree, None, there & within, drafted=tree.deepest(there), fed=self.fed, places=places)
+        as_fed = tuple(self.as_fed.get(node, -1) for node in kept)
+        return Grown(tree, None, there & within, drafted=tree.deepest(there), fed=self.fed, as_fed=as_fed)
 
 
 def best(scores: Tensor, most: int) -> Tensor:

@@ -23,10 +23,10 @@ from specbench.decoding.types import Context, Draft, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class Grown(Draft):
-    """A draft with the tree that its model was fed, in which `places[i]` is node i; -1 if the model never saw it."""
+    """A draft with the tree that its model was fed, in which `as_fed[i]` is node i; -1 if the model never saw it."""
 
     fed: TokenTree
-    places: tuple[int, ...]
+    as_fed: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ def grow(model: Model, branching: Branching, plan: Sequence[Level], context: Con
         there.append(exists)
     tree = TokenTree(torch.cat(ids, 1), tuple(parent for level in plan for parent in level.parents))
     usable = constant(tree.topology.depths, token.device) <= drawable(context, len(plan)).unsqueeze(1)
-    places = (*(place for level in plan[:-1] for place in level.fed), *[-1] * token.shape[1])
+    as_fed = (*(place for level in plan[:-1] for place in level.fed), *[-1] * token.shape[1])
     valid = torch.cat(there, 1) & usable
-    return Grown(tree, torch.cat(drawn_from, 1) if drawn_from else None, valid, fed=fed, places=places)
+    return Grown(tree, torch.cat(drawn_from, 1) if drawn_from else None, valid, fed=fed, as_fed=as_fed)
 
 
 def offspring(branching: Branching, level: Level, rows: Tensor, exists: Tensor, rng: Source) -> Children:
@@ -197,5 +197,5 @@ def settle(model: Model, start: Tensor, draft: Draft, verdict: Verdict) -> None:
     """Keep what was accepted in the cache of the model that has grown the draft. Of a path it was fed all nodes but
     perhaps the last, which the next round feeds again (`lag`)."""
     if isinstance(draft, Grown):
-        path = constant((*draft.places, -1), start.device)[verdict.path]  # after its end it is -1, the last place
+        path = constant((*draft.as_fed, -1), start.device)[verdict.path]  # after its end it is -1, the last place
         model.settle(start, draft.fed, replace(verdict, path=path))
