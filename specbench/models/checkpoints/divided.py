@@ -15,6 +15,7 @@ import torch
 from accelerate.utils import convert_file_size_to_int
 
 from specbench.errors import UnusableModelError, UsageError
+from specbench.models.checkpoints import adapters, hub
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.execution.free_memory import UNLIMITED, free_memory
 
@@ -51,6 +52,8 @@ def obstacle(checkpoint: Checkpoint, quantize: str | None) -> str:
         return "it is grown from a small one"
     if checkpoint.file:
         return "GGUF files are dequantised as a whole"
+    if adapters.find(checkpoint, hub.fetch(checkpoint)):
+        return "its adapter is merged into all of it"
     return f"--quantize {quantize} needs all of it in memory" if quantize else ""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from specbench.errors import UnusableModelError, UsageError
+from specbench.errors import UnusableModelError
 from specbench.models.checkpoints import adapters, complete, divided, hub, quantise, quantised, weights
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.files import Files, attempt, network
@@ -117,8 +117,6 @@ def _merged(adapter: adapters.Adapter, config: Any, wanted: _Wanted) -> Loaded:
     name = adapter.checkpoint.name
     if method := quantised.method_of(config):
         raise UnusableModelError(f"{name}: the weights of its base are quantised by {method}: name an unquantised base")
-    if wanted.how.device_map is not None:
-        raise UsageError(f"{divided.OPTION}: {name} cannot be divided: its adapter is merged into all of it")
     base = _plain(adapter.base, config, wanted)
     model = attempt(f"{name}: cannot merge this adapter", lambda: adapters.merge(adapter, base.model, wanted.device))
     commit = hub.commit(hub.fetch(adapter.checkpoint))

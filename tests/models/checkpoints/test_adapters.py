@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.errors import UsageError
 from specbench.models.checkpoints import extras
 from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.how import How
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import resolve
 from tests.support.checkpoints import CPU, WORDS, refusal_of, save_tiny
@@ -81,6 +83,13 @@ def test_an_adapter_that_cannot_be_merged_is_refused(adapted: tuple[Path, Any], 
 
 
 @needs_peft
+@needs_peft
+def test_a_target_that_is_an_adapter_is_not_divided(adapted: tuple[Path, Any]) -> None:
+    """Nor is that offered where memory is short, which asks the same."""
+    with pytest.raises(UsageError, match="cannot be divided: its adapter is merged into all of it"):
+        load_model(resolve(str(adapted[0])), torch.float32, CPU, how=How(device_map="auto"))
+
+
 def test_a_whole_model_beside_an_adapter_is_refused(tmp_path: Path) -> None:
     describe(save_tiny(tmp_path))
     assert "holds a whole model (model.safetensors) and an adapter" in refusal_of(load_config, resolve(str(tmp_path)))
