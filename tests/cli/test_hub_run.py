@@ -118,13 +118,13 @@ def test_an_interrupt_while_weights_are_fetched_ends_the_program(tmp_path: Path)
     repos = shipped("llama-7b", "llama-68m")
     weights = place_of_weights(repos[0])
     with serving(*repos, official("humaneval"), faults=[Fault(weights, after=1000, seconds=60, times=9)]) as server:
-        process = started(server, tmp_path, *PAIR, HF_HUB_DOWNLOAD_TIMEOUT="3")
+        process = started(server, tmp_path, *PAIR, HF_HUB_DOWNLOAD_TIMEOUT="6")
         while not server.requests(weights) and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         found = ended(process, tmp_path)
         assert (found.code, found.err) == (130, "specbench: interrupted\n")
-        assert len(server.requests(weights)) == 1, "nobody sends: waited for once, here for 3 seconds"
+        assert len(server.requests(weights)) == 1, "nobody sends: waited for once, here for 6 seconds"
 
 
 @pytest.mark.slow
