@@ -19,8 +19,20 @@ HEAVY = {"torch", "transformers", "datasets", "pandas", "scipy", "pyarrow", "mat
 TORCH = {"torch", "transformers", "datasets"}
 PURE = "pure"
 MAY_IMPORT = {  # the folders of each folder, those of the pure files besides; the first line is the top
-    "cli": {"jobs", "show", "judge", "measure", "backends", "models", "results", "decoding", "data", "theory"},
-    "jobs": {"show", "judge", "measure", "backends", "models", "results", "decoding", "data", "theory"},
+    "cli": {
+        "jobs",
+        "training",
+        "show",
+        "judge",
+        "measure",
+        "backends",
+        "models",
+        "results",
+        "decoding",
+        "data",
+        "theory",
+    },
+    "jobs": {"training", "show", "judge", "measure", "backends", "models", "results", "decoding", "data", "theory"},
     "show": {"judge", "results", "data", "theory"},
     "judge": {"results", "data", "theory"},
     "training": {"models", "decoding", "data", "theory"},
