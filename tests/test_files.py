@@ -1,11 +1,14 @@
 """Files that no command may wait for, and YAML that says something else than it seems to."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from specbench.errors import UsageError
 from specbench.files import in_units, open_regular, read_whole
+from specbench.replacing import replace_text, replacing, writing
 from specbench.yaml_files import DIGITS, LARGEST, MOST, parsed, read_yaml
 
 
@@ -90,3 +93,16 @@ def test_a_yaml_file_has_bounds_too(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xff")
     with pytest.raises(ValueError, match="utf-8"):
         read_yaml(tmp_path / "a.yaml")
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_replaced_and_leaves_no_part(tmp_path: Path) -> None:
+    replace_text(tmp_path / "a", "first")
+    with pytest.raises(UsageError, match=r"^cannot write the list: No space left on device; free some space$"):
+        write_on_a_full_disk(tmp_path / "a")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "first")]
+
+
+def write_on_a_full_disk(path: Path) -> None:
+    with writing("the list", "free some space"), replacing(path) as temporary:
+        temporary.write_text("a part")
+        raise OSError(errno.ENOSPC, "No space left on device")

@@ -16,10 +16,11 @@ from specbench.jobs.output import Output, say
 from specbench.measure import grid
 from specbench.measure.calibrate import calibrate, fitting
 from specbench.measure.pair import resolved_pair
+from specbench.replacing import replace_text
 from specbench.results import folder
 from specbench.results.calibration import Calibration
 from specbench.results.folder import make_folder
-from specbench.results.writing import replace_text, write_csv
+from specbench.results.writing import write_csv
 from specbench.show import calibration_table, run_output
 from specbench.show.records import print_numbers
 from specbench.spec import RunSpec

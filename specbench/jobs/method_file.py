@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from specbench.errors import UsageError
-from specbench.results.writing import replace_text
+from specbench.replacing import replace_text
 
 
 def check_free(file: Path | None, overwrite: bool) -> None:

@@ -18,8 +18,8 @@ from specbench.measure.calibrate import quick_costs
 from specbench.measure.order import seed_of
 from specbench.measure.prompting import text_ids
 from specbench.measure.tracing import trace as follow
+from specbench.replacing import replace_text
 from specbench.results.trace_file import Setting, TokenView, TracedRound, to_json
-from specbench.results.writing import replace_text
 from specbench.settings import group
 from specbench.show import token_view
 from specbench.spec import RunSpec

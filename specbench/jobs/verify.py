@@ -13,10 +13,10 @@ from specbench.jobs import verify_pair
 from specbench.jobs.output import Output, say
 from specbench.measure.proof_checks import proof_checks
 from specbench.models.checkpoints.precision import resolve_device
+from specbench.replacing import replace_text
 from specbench.results import certificate, folder
 from specbench.results.certificate import Certificate
 from specbench.results.environment import command_line, environment, now
-from specbench.results.writing import replace_text
 from specbench.show import certificate_table, run_output
 from specbench.show.fitting import draw, screen
 

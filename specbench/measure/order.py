@@ -3,7 +3,6 @@
 Knows specs, names and prompts; must not know what a decode is.
 """
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 from specbench.data.prompts import Prompt
 from specbench.results import statistics
+from specbench.seeds import seed_from
 from specbench.spec import BASELINE, RunSpec
 
 T = TypeVar("T")
@@ -46,8 +46,7 @@ def turns_of(spec: RunSpec, prompts: Sequence[Prompt]) -> list[Turn]:
 
 def seed_of(spec: RunSpec, prompt: str, repeat: int, arm: str) -> int:
     """The seed of one decode: different for every seed, prompt, repetition and arm, and the same on every machine."""
-    digest = hashlib.sha256(f"{spec.seed}\0{prompt}\0{repeat}\0{arm}".encode(errors="surrogatepass")).digest()
-    return int.from_bytes(digest[:8]) >> 1
+    return seed_from(spec.seed, prompt, repeat, arm)
 
 
 def side(arm: str) -> str:

@@ -9,8 +9,8 @@ Knows the files of a run and their order; must not know how a number was measure
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ from filelock import FileLock, Timeout
 
 from specbench.errors import UsageError
 from specbench.redact import redact
+from specbench.replacing import replace_text, replacing, writing
 from specbench.results import journal
 from specbench.results.cells import Cell
 from specbench.results.journal_lines import begin_line, end_line, turn_line
 from specbench.results.reading import CATEGORIES, DESCRIPTION, RESULTS, SAMPLES, read_run
 from specbench.results.samples import Sample
-from specbench.results.writing import LONGEST, replace_text, replacing, write_csv
+from specbench.results.writing import LONGEST, write_csv
 from specbench.spec import RunSpec
-from specbench.wording import clean, first_line
+from specbench.wording import clean
 
 LOCK = ".lock"
 
@@ -156,15 +157,9 @@ def make_folder(parent: Path, name: str) -> Path:
     raise UsageError(f"{parent} holds too many runs of one second; choose another --output-dir")
 
 
-@contextmanager
-def writing_to(place: Path) -> Iterator[None]:
+def writing_to(place: Path) -> AbstractContextManager[None]:
     """Turns a full disk or a folder that cannot be written into a UsageError of one line."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"cannot write results to {place}: {error.strerror or first_line(error)}; choose another --output-dir"
-        ) from error
+    return writing(f"results to {place}", "choose another --output-dir")
 
 
 def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

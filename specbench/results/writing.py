@@ -1,17 +1,16 @@
-"""Tables and texts as files: cells that no program executes, files that are whole or absent.
+"""Tables as files, with cells that no program executes.
 
 Knows CSV and file systems; must not know what a column means.
 """
 
 import csv
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specbench.files import check_regular
+from specbench.replacing import replacing
 from specbench.wording import clean
 
 LONGEST = 10_000  # characters of a text in a CSV cell; spreadsheets cut at 32,767
@@ -51,27 +50,6 @@ def csv_cell(value: Any) -> Any:
         return value
     text = clean(value, LONGEST)
     return "'" + text if text.lstrip().startswith(FORMULA) else text  # CWE-1236
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace `path` by a text."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file to be written, which replaces `path` at once when it is whole and on disk, or never.
-
-    OSError for a path that is a folder, a pipe or a device: it would be replaced, too.
-    """
-    if path.exists():
-        check_regular(path)
-    temporary = path.with_suffix(path.suffix + ".tmp")  # left over by a kill, it is overwritten by the next rendering
-    yield temporary
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def json_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

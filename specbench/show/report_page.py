@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from specbench import __version__
 from specbench.errors import UsageError
+from specbench.replacing import replace_text
 from specbench.results import folder, writing
 from specbench.show import (
     batch_table,
@@ -50,7 +51,7 @@ def write_report(paths: Sequence[Path], output: Path | None = None, *, png: bool
     page = rendered(parts, album)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        writing.replace_text(file, page)
+        replace_text(file, page)
         if png and album.pictures:
             (file.parent / FOLDER).mkdir(exist_ok=True)
             for name, picture in album.pictures.items():

@@ -19,9 +19,10 @@ from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt, load_prompts
 from specbench.measure.order import order_of
 from specbench.models.checkpoints.precision import resolve_device
+from specbench.replacing import replace_text
 from specbench.results.environment import environment, load_average, now
 from specbench.results.statistics import Interval
-from specbench.results.writing import column_names, replace_text, write_csv
+from specbench.results.writing import column_names, write_csv
 from specbench.spec import RunSpec
 
 T = TypeVar("T")

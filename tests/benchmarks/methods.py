@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.replacing import replace_text
 from specbench.results.statistics import Interval, speedup_interval
-from specbench.results.writing import replace_text
 from tests.benchmarks.harness import Sheet, between, say
 
 COLUMNS = ("tokens_per_round", "alpha", "alpha_2", "c", "c_2", "v", "overhead", "law_distance")
