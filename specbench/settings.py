@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-Panel = Literal["Pair", "Method", "Data", "Sampling", "Measuring"]
+Panel = Literal["Pair", "Method", "Data", "Sampling", "Measuring", "Training"]
 Group = Literal["pair", "revisions", "precision", "device", "method", "lookahead", "acceptance", "execution", "data",
-                "excerpt", "chat", "limit", "stopping", "length", "law", "draws"]  # fmt: skip
+                "excerpt", "chat", "limit", "stopping", "length", "law", "draws", "training"]  # fmt: skip
 BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}  # pydantic's words for them, and ours
 Part = Literal["identity", "question", "asked", "further", "heading", "loading"]
 

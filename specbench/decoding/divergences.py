@@ -87,7 +87,7 @@ class Hybrid:
 
 
 def relative_entropy(p: Tensor, log_q: Tensor) -> Tensor:
-    """[...] Σ p·log p − p·log q of rows [..., V], 0·log 0 = 0 with a gradient of 0. Where p is 0, q may be 0 as well."""
+    """[...] Σ p·log p − p·log q of rows [..., V]; where p is 0, a term is 0 and so is its gradient."""
     return (p * p.clamp_min(LEAST).log() - torch.where(p > 0, p * log_q, 0.0)).sum(-1)
 
 
@@ -104,3 +104,8 @@ NAMES: Mapping[str, Divergence] = {
     "overlap": Overlap(),
     "hybrid": Hybrid(),
 }
+
+
+def divergence(name: str, beta: float) -> Divergence:
+    """The loss of a name; β is that of jsd."""
+    return JSD(beta) if name == "jsd" else NAMES[name]

@@ -1,0 +1,79 @@
+"""What decides the weights of a trained draft, besides its starting point, its teacher and its data. Pure.
+
+Knows settings, their bounds and the schedule of a run; must not know networks, losses or files.
+"""
+
+import hashlib
+import json
+import math
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench.settings import Setting
+
+Loss = Literal["forward-kl", "reverse-kl", "jsd", "tv", "overlap", "hybrid"]
+
+
+class Recipe(BaseModel):
+    """How a draft is trained: equal recipes on equal data give equal weights, in float32 on one machine.
+
+    tokens counts learned tokens, repetitions of the data included; `rows` sequences of at most `length` tokens are one
+    pass, `accumulation` passes one step of AdamW. losses share the run in equal parts. At temperature 0 the teacher's
+    distribution is taken at 1, because a point mass says less. k: the lookahead at which the accepted length is judged.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # fmt: off
+    losses: Annotated[tuple[Loss, ...], Field(min_length=1), Setting(
+        "Training", "training", "forward-kl, reverse-kl, jsd, tv, overlap or hybrid; several, joined by commas, share "
+        "the run.", usual="forward-kl,hybrid", flags=("--loss",), typed=str)] = ("forward-kl", "hybrid")
+    beta: Annotated[float, Field(gt=0, lt=1), Setting("Training", "training", "β of --loss jsd.")] = 0.5
+    samples: Annotated[Literal["teacher", "student", "mixed"], Setting(
+        "Training", "training", "Whose text is learned: teacher (the data), student (what the draft itself writes after "
+        "its prompts), or mixed.")] = "teacher"
+    tokens: Annotated[int, Field(ge=1, le=10**12), Setting(
+        "Training", "training", "How many tokens are learned, repetitions of the data counted.")] = 1_000_000
+    rows: Annotated[int, Field(ge=1, le=65536), Setting(
+        "Training", "training", "Sequences of a pass, on every device.")] = 8
+    length: Annotated[int, Field(ge=2, le=10**7), Setting(
+        "Training", "training", "Tokens of a sequence at most; of a longer one a part is learned.")] = 256
+    accumulation: Annotated[int, Field(ge=1, le=10**6), Setting(
+        "Training", "training", "Passes of one optimiser step.")] = 1
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False), Setting(
+        "Training", "training", "Highest learning rate.")] = 1e-3
+    warmup: Annotated[float, Field(ge=0, lt=1), Setting(
+        "Training", "training", "Share of the run in which the rate rises.", flags=("--rate-warmup",))] = 0.05
+    decay: Annotated[float, Field(ge=0, le=1), Setting("Training", "training", "Weight decay of AdamW.")] = 0.01
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False), Setting(
+        "Training", "training", "Largest norm of a gradient.")] = 1.0
+    precision: Annotated[Literal["float32", "bfloat16"], Setting(
+        "Training", "training", "What passes compute in; weights are kept in float32.")] = "float32"
+    evaluations: Annotated[int, Field(ge=1, le=10**6), Setting(
+        "Training", "training", "How often the draft is judged on held-out text.")] = 20
+    held_out: Annotated[int, Field(ge=1, le=10**6), Setting(
+        "Training", "training", "Held-out sequences, evenly over the categories.")] = 64
+    patience: Annotated[int, Field(ge=1, le=10**6), Setting(
+        "Training", "training", "Evaluations without a longer accepted length that end the run.")] = 5
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting(
+        "Sampling", "law", "The temperature that will be decoded at.")] = 0.0
+    k: Annotated[int, Field(ge=1, le=512), Setting("Method", "lookahead", "The lookahead that is judged.")] = 4
+    seed: Annotated[int, Field(ge=0, lt=2**63), Setting("Measuring", "draws", "Seed of every random choice.")] = 0
+    # fmt: on
+
+    @property
+    def key(self) -> str:
+        """Twelve hex digits that are equal exactly for equal recipes."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:12]
+
+    def loss(self, done: float) -> Loss:
+        """The name of the loss at a share of the run, from 0 to 1."""
+        return self.losses[min(int(done * len(self.losses)), len(self.losses) - 1)]
+
+    def factor(self, done: float) -> float:
+        """What the rate is multiplied by: a linear warm-up, then half a cosine down to a tenth."""
+        if done < self.warmup:
+            return 0.01 + 0.99 * done / self.warmup
+        through = (done - self.warmup) / (1 - self.warmup)
+        return 0.1 + 0.9 * (1 + math.cos(math.pi * min(through, 1.0))) / 2
