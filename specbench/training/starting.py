@@ -1,0 +1,177 @@
+"""Where a draft starts from: a fresh Llama of a given shape, or of the widest that a number of parameters allows.
+
+Knows shapes and how weights are initialised; must not know what a draft is trained on. What is pruned from a target is
+in `pruning`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specbench.errors import UsageError
+from specbench.models.checkpoints.check import context_length
+from specbench.training.shapes import silence
+
+HEAD = 64  # dimensions of an attention head
+STEP = 32  # widths are multiples of it, as processors multiply matrices in tiles
+MLP, WIDEST = 8 / 3, 4  # the width of an MLP by that of the residual stream: of Llama, and the most that `sized` takes
+LONGEST = 1 << 20  # context of a draft whose target has no limit
+ROWS = 1 << 14  # of an embedding that are multiplied in float64 at once
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a draft: `heads` query heads on `kv_heads` heads of keys and values, each of `head_dim` dimensions.
+
+    heads must divide `hidden`, as transformers asks of a Llama, but need not fill it.
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int = HEAD
+
+    @staticmethod
+    def of(
+        layers: int,
+        hidden: int,
+        intermediate: int | None = None,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        head_dim: int = HEAD,
+    ) -> "Shape":
+        """The shape of so many layers of so much width; what is not given follows. UsageError for an impossible one."""
+        heads = heads or nearest_divisor(hidden, hidden / head_dim)
+        kv_heads = kv_heads or (heads // 2 if heads % 2 == 0 else heads)
+        shape = Shape(layers, hidden, intermediate or rounded_up(hidden * MLP), heads, kv_heads, head_dim)
+        if reason := shape.obstacle():
+            raise UsageError(f"a draft of {layers} layers of width {hidden}: {reason}")
+        return shape
+
+    def obstacle(self) -> str | None:
+        """Why no Llama has this shape; None if one can."""
+        if min(self.layers, self.hidden, self.intermediate, self.heads, self.kv_heads) < 1:
+            return "every size must be at least 1"
+        if self.hidden % self.heads or self.heads % self.kv_heads or self.head_dim % 2:
+            return (
+                f"the number of heads, {self.heads}, must divide the width, {self.hidden}, and be a multiple of that "
+                f"of key/value heads, {self.kv_heads}; a head has an even number of dimensions, not {self.head_dim}"
+            )
+        return None
+
+    def parameters(self, vocabulary: int, tied: bool = True, reduced: int | None = None) -> int:
+        """How many weights a draft of this shape has; those of a tied head count once.
+
+        reduced: the number of tokens that its head knows, which has weights of its own then.
+        """
+        attention = 2 * self.head_dim * (self.heads + self.kv_heads) * self.hidden
+        layer = attention + (3 * self.intermediate + 2) * self.hidden
+        head = reduced if reduced is not None else 0 if tied else vocabulary
+        return self.layers * layer + (vocabulary + head + 1) * self.hidden
+
+
+def rounded_up(width: float) -> int:
+    return math.ceil(width / STEP) * STEP
+
+
+def nearest_divisor(number: int, wanted: float) -> int:
+    """The divisor of a number that is nearest to what is wanted; the smaller one of two."""
+    divisors = (divisor for divisor in range(1, number + 1) if number % divisor == 0)
+    return min(divisors, key=lambda divisor: abs(divisor - wanted))
+
+
+def sized(parameters: int, layers: int, target: Any, reduced: int | None = None) -> Shape:
+    """The widest shape of so many layers within so many parameters, for the vocabulary of a target's configuration.
+
+    What a further step of width would exceed goes to the MLP, as far as it may be wider. UsageError where nothing fits.
+    """
+    vocabulary = int(target.get_text_config(decoder=True).vocab_size)
+
+    def fits(shape: Shape) -> bool:
+        return shape.parameters(vocabulary, reduced=reduced) <= parameters
+
+    widest = max((shape for shape in by_width(layers, parameters // vocabulary) if fits(shape)),
+                 key=lambda shape: shape.hidden, default=None)  # fmt: skip
+    if widest is None:
+        least = Shape.of(layers, STEP).parameters(vocabulary, reduced=reduced)
+        raise UsageError(
+            f"no draft of {layers} layers for a vocabulary of {vocabulary:,} tokens has {parameters:,} parameters or "
+            f"fewer: the narrowest has {least:,}; allow more, or take fewer layers"
+        )
+    widths = range(widest.intermediate, WIDEST * widest.hidden + 1, STEP)
+    return [shape for width in widths if fits(shape := replace(widest, intermediate=width))][-1]
+
+
+def by_width(layers: int, most: int) -> Iterator[Shape]:
+    """The shapes of so many layers up to a width."""
+    return (Shape.of(layers, hidden) for hidden in range(STEP, most + 1, STEP))
+
+
+def fresh(
+    shape: Shape, target: Any, seed: int, *, embedding: Tensor | None = None, tied: bool = True
+) -> LlamaForCausalLM:
+    """A new draft of this shape in float32, for a target of this configuration: it has its vocabulary, special ids,
+    context and rope base.
+
+    embedding [V, H]: that of the target. The draft's is then its best approximation of so small a rank (but for a
+    factor), in which tokens that are alike to the target are alike from the start.
+    """
+    config = config_of(shape, target, tied)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        draft = LlamaForCausalLM(config)
+    for block in draft.model.layers:
+        silence(block, shape.layers)
+    if embedding is not None:
+        components = principal(embedding.detach(), shape.hidden)
+        scale = config.initializer_range / components.square().mean().sqrt()
+        draft.model.embed_tokens.weight.data[:, : components.shape[1]] = components.mul_(scale).cpu()
+    return draft
+
+
+def config_of(shape: Shape, target: Any, tied: bool = True) -> LlamaConfig:
+    """The configuration of a draft for a target of configuration `target`."""
+    text = target.get_text_config(decoder=True)
+    return LlamaConfig(
+        vocab_size=text.vocab_size,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=min(context_length(text), LONGEST),
+        rope_parameters={"rope_type": "default", "rope_theta": rope_base(text)},
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=tied,
+        initializer_range=math.sqrt(2 / (5 * shape.hidden)),  # Nguyen and Salazar 2019 (arXiv 1910.05895), §2.2
+        bos_token_id=text.bos_token_id,
+        eos_token_id=text.eos_token_id,
+        pad_token_id=text.pad_token_id,
+    )
+
+
+def rope_base(text: Any) -> float:
+    """The rope base of a configuration, of its full attention where its layers differ; Llama's where it has none."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)
+    return float(rope.get("rope_theta", 10000.0))
+
+
+def principal(matrix: Tensor, rank: int) -> Tensor:
+    """matrix [n, m] in its first `rank` principal directions [n, min(rank, m)], in float32.
+
+    No other matrix of that rank, turned back, is nearer to it (Eckart and Young 1936).
+    """
+    gram = torch.zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64, device=matrix.device)
+    for rows in torch.split(matrix, ROWS):
+        gram += rows.double().T @ rows.double()
+    directions: Tensor = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :rank]  # eigh gives the smallest first
+    return matrix.float() @ directions.float()
