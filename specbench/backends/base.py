@@ -57,6 +57,11 @@ class Networks(Protocol):
         """The module of a model that has been loaded."""
         ...
 
+    def hold(self, name: str, network: Any) -> None:
+        """Take in a network that was made in this process, by the name that methods have for it: one without recurrent
+        state, of the target's vocabulary, in its dtype and on its device. It replaces one of that name."""
+        ...
+
     def law(self, spec: RunSpec) -> Law:
         """How logits become the distributions of every model of a spec."""
         ...

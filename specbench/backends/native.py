@@ -36,7 +36,7 @@ from specbench.models.network.early_exit import sharing
 from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
 from specbench.models.network.law import Law
 from specbench.models.network.layers import with_layers
-from specbench.models.network.probe import Rollback, model_of
+from specbench.models.network.probe import Rollback, model_of, rollback_of
 from specbench.models.scale import growth
 from specbench.settings import group
 from specbench.spec import RunSpec
@@ -156,6 +156,10 @@ class Native:
 
     def network(self, name: str) -> Any:
         return self.modules[name]
+
+    def hold(self, name: str, network: Any) -> None:
+        self._arms.clear()  # they are made of the networks that were there before
+        self.modules[name], self.rollbacks[name] = network, rollback_of(network, False, self.width, name)
 
     def eos(self, spec: RunSpec) -> list[int]:
         """None under --ignore-eos."""

@@ -137,7 +137,8 @@ def fit_acceptance(
     columns = varying(np.ones(len(a)), *logs)
     found, *_ = np.linalg.lstsq(columns, np.log(a / (1 - a)), rcond=None)
     errors = np.array([expit(float(x)) for x in columns @ found]) - a
-    return AcceptanceFit(*(float(v) for v in found), residual=rms(errors), points=len(a))
+    constant, by_parameters, by_layers, by_tokens = (float(v) for v in found)
+    return AcceptanceFit(constant, by_parameters, by_layers, by_tokens, rms(errors), len(a))
 
 
 def varying(*columns: NDArray[np.float64]) -> NDArray[np.float64]:
