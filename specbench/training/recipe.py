@@ -31,8 +31,8 @@ class Recipe(BaseModel):
         "the run.", usual="forward-kl,hybrid", flags=("--loss",), typed=str)] = ("forward-kl", "hybrid")
     beta: Annotated[float, Field(gt=0, lt=1), Setting("Training", "training", "β of --loss jsd.")] = 0.5
     samples: Annotated[Literal["teacher", "student", "mixed"], Setting(
-        "Training", "training", "Whose text is learned: teacher (the data), student (what the draft itself writes after "
-        "its prompts), or mixed.")] = "teacher"
+        "Training", "training", "Whose text is learned: teacher (the data), student (what the draft writes after its "
+        "prompts), or mixed.")] = "teacher"
     tokens: Annotated[int, Field(ge=1, le=10**12), Setting(
         "Training", "training", "How many tokens are learned, repetitions of the data counted.")] = 1_000_000
     rows: Annotated[int, Field(ge=1, le=65536), Setting(

@@ -7,6 +7,7 @@ held in memory but a few bytes per example; `datasets` keeps its memory-mapped c
 import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
@@ -33,6 +34,14 @@ class Examples(Sequence[Example]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[n] how many tokens every example has."""
+        import pyarrow.compute
+
+        sizes = pyarrow.compute.list_value_length(self._data.data.column("ids"))
+        return np.asarray(sizes)[self._rows].astype(np.int64)
 
     @overload
     def __getitem__(self, index: int) -> Example: ...

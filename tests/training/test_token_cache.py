@@ -64,6 +64,12 @@ def test_what_is_written_is_read_back_by_number(tmp_path: Path) -> None:
         cache.train[len(cache.train)]
 
 
+def test_lengths_are_known_without_reading_examples(tmp_path: Path) -> None:
+    cache = TokenCache.open(write(tmp_path / "c", EXAMPLES), ORIGIN)
+    assert cache.train.lengths.tolist() == [len(one.ids) for one in cache.train]
+    assert cache.held_out.lengths.tolist() == [len(one.ids) for one in cache.held_out]
+
+
 def test_counts_are_of_what_is_learned(tmp_path: Path) -> None:
     cache = TokenCache.open(write(tmp_path / "c", EXAMPLES), ORIGIN)
     expected = np.zeros(V, dtype=np.int64)

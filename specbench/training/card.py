@@ -1,0 +1,114 @@
+"""The model card of a draft: what it was made from, on which text, and what is accepted of it.
+
+Knows figures and names; must not know networks or how anything was trained.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specbench.training.distil import Point
+from specbench.training.evaluation import Figures
+from specbench.training.recipe import Recipe
+from specbench.wording import literal, verbatim
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a draft comes from, in words: of its teacher the name and source, its starting point and shape, its data.
+
+    licence: what the card says of it, as an identifier of the hub where it is known; command: makes it again.
+    """
+
+    target: str
+    source: str
+    start: str
+    shape: str
+    parameters: int
+    data: Sequence[str]
+    licence: str
+    command: str
+
+
+CARD = """---
+license: {licence}
+base_model: {base}
+tags: [speculative-decoding, draft]
+---
+# A draft for {target}
+
+A small language model that drafts tokens for {target} in speculative decoding. It was trained to be accepted by that
+target, and for nothing else.
+
+| | |
+|---|---|
+| target | {target} ({source}) |
+| begun as | {start} |
+| shape | {shape} |
+| parameters | {parameters:,} |
+| tokens learned | {tokens:,} |
+| loss | {loss} |
+| judged at | temperature {temperature:g}, lookahead K {k} |
+
+## What is accepted, on held-out text
+
+{figures}
+
+α is the mean of Σ min(p, q) over tokens; tokens per round include the one that the target adds.
+
+## Learning curve
+
+{curve}
+
+## Data and licence
+
+{data}
+
+Licence: {licence}. It should be that of the target and of the data; whoever publishes these weights checks both.
+
+## Make it again
+
+{command}
+
+Settings: {settings}
+"""
+
+
+def card(
+    origin: Provenance, recipe: Recipe, figures: Figures, categories: Mapping[str, Figures], curve: Sequence[Point]
+) -> str:
+    """The card as Markdown with the front matter that the hub reads."""
+    return CARD.format(
+        licence=origin.licence,
+        base=origin.target,
+        target=literal(origin.target),
+        source=literal(origin.source),
+        start=literal(origin.start),
+        shape=literal(origin.shape),
+        parameters=origin.parameters,
+        tokens=curve[-1].tokens,
+        loss=", then ".join(recipe.losses),
+        temperature=recipe.temperature,
+        k=recipe.k,
+        figures=table(figures, categories),
+        curve=points(curve),
+        data="\n".join(f"* {literal(line)}" for line in origin.data),
+        command=verbatim(origin.command),
+        settings=", ".join(f"{name} {value}" for name, value in recipe.model_dump(mode="json").items()),
+    )
+
+
+def table(figures: Figures, categories: Mapping[str, Figures]) -> str:
+    """Figures by category, and of all."""
+    rows = [*categories.items(), ("all", figures)] if len(categories) > 1 else [("all", figures)]
+    lines = [f"| {literal(name)} | {one.tokens:,} | {one.alpha:.3f} | {one.accepted:.2f} |" for name, one in rows]
+    return "\n".join(["| category | tokens | α | tokens per round |", "|---|---|---|---|", *lines])
+
+
+def points(curve: Sequence[Point]) -> str:
+    """The evaluations of a run."""
+    lines = [
+        f"| {point.tokens:,} | {'' if point.loss is None else f'{point.loss:.3f}'} | {point.alpha:.3f} | "
+        f"{point.accepted:.2f} |"
+        for point in curve
+    ]
+    return "\n".join(["| tokens learned | loss | α | tokens per round |", "|---|---|---|---|", *lines])

@@ -1,0 +1,241 @@
+"""The loop that trains a draft on the rows of its target, and stops when drafts are no longer accepted more often.
+
+Knows batches, losses, a learner and figures; must not know where data and networks come from, or what is printed.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from specbench.decoding.divergences import divergence
+from specbench.models.network.law import Law
+from specbench.training import checkpoint
+from specbench.training.batches import Batch, Batches
+from specbench.training.evaluation import Figures, Judge, chosen
+from specbench.training.learner import Learner
+from specbench.training.recipe import Recipe
+from specbench.training.rows import logits_of, teacher_rows
+from specbench.training.samples import continued
+from specbench.training.tokens import TokenCache
+
+Weights = Callable[[Batch], Tensor]  # [n] how much each learned token counts
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on the learning curve: tokens learned so far, the loss since the last point, and what is held out."""
+
+    tokens: int
+    seconds: float
+    loss: float | None
+    alpha: float
+    accepted: float
+
+
+@dataclass
+class Progress:
+    """How far a run is. `loss` is the mean of the steps since the last evaluation, which are `passed`; `since` counts
+    the evaluations after the best one; `seconds` are those of all processes that went on with it."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    since: int = 0
+    passed: int = 0
+    curve: list[Point] = field(default_factory=list)
+
+    @property
+    def best(self) -> float:
+        return max((point.accepted for point in self.curve), default=0.0)
+
+    def learned(self, loss: float, tokens: int) -> None:
+        """Note a step."""
+        self.loss = ((self.loss or 0.0) * self.passed + loss) / (self.passed + 1)
+        self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
+
+    def add(self, figures: Figures) -> None:
+        """Note an evaluation."""
+        better = not self.curve or figures.accepted > self.best
+        self.since = 0 if better else self.since + 1
+        self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted))
+        self.loss, self.passed = None, 0
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "Progress":
+        return cls(**{**stored, "curve": [Point(**point) for point in stored["curve"]]})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a run: its best figures on held-out text, by category too, its curve, and why it ended."""
+
+    figures: Figures
+    by_category: Mapping[str, Figures]
+    progress: Progress
+    ended: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where a run is kept: `keep` stores the student whenever it is better than before, with what it is worth;
+    checkpoints go into `folder`, one every so many seconds."""
+
+    folder: Path
+    keep: Callable[[Any, "Trained"], None]
+    every: float = 300.0
+
+
+Watch = Callable[[Progress, Recipe], None]
+
+
+def silent(progress: Progress, recipe: Recipe) -> None:
+    """A `Watch` that shows nothing."""
+
+
+def train(
+    student: Any,
+    teacher: Any,
+    cache: TokenCache,
+    recipe: Recipe,
+    kept: Kept | None = None,
+    watch: Watch = silent,
+    weights: Weights | None = None,
+) -> Trained:
+    """Train `student` in place on the rows of `teacher`; afterwards it has the weights that were accepted most.
+
+    With `kept` a run that was killed goes on from its newest checkpoint. Raises DivergedError where a loss or gradient
+    is no number, and UsageError where a checkpoint cannot be written or read; what was kept before stays as it is.
+    """
+    run = Run(student, teacher, cache, recipe, kept, watch, weights)
+    run.restore()
+    for _ in run.steps():
+        pass
+    return run.finished()
+
+
+class Run:
+    """A training run while it goes on."""
+
+    def __init__(
+        self,
+        student: Any,
+        teacher: Any,
+        cache: TokenCache,
+        recipe: Recipe,
+        kept: Kept | None,
+        watch: Watch,
+        weights: Weights | None,
+    ) -> None:
+        self.teacher, self.recipe, self.kept, self.watch, self.weights = teacher, recipe, kept, watch, weights
+        self.device = next(teacher.parameters()).device
+        self.width = teacher.config.get_text_config(decoder=True).vocab_size
+        self.learner = Learner(student, recipe, self.device)
+        self.batches = Batches(cache.train, recipe, self.learner.processes, self.learner.process)
+        held_out = chosen(cache.held_out, recipe.held_out)
+        self.judge = Judge(teacher, held_out, recipe, self.width, cache.manifest.origin.kind == "answers")
+        self.progress = Progress()
+        self.result: Trained | None = None
+        self.best: dict[str, Tensor] = {}
+
+    def steps(self) -> Iterator[Progress]:
+        """Step by step to the end, with evaluations and checkpoints between them."""
+        began, stored = time.monotonic() - self.progress.seconds, time.monotonic()
+        if not self.progress.curve:
+            self.evaluate()
+        while not self.ended:
+            self.step()
+            self.progress.seconds = time.monotonic() - began
+            if self.progress.tokens >= self.due:
+                self.evaluate()
+            if self.kept is not None and (time.monotonic() - stored >= self.kept.every or self.ended):
+                self.save()
+                stored = time.monotonic()
+            self.watch(self.progress, self.recipe)
+            yield self.progress
+
+    @property
+    def ended(self) -> str:
+        """Why the run is at its end; empty while it goes on."""
+        if self.progress.since >= self.recipe.patience:
+            return f"no longer accepted in {self.recipe.patience} evaluations"
+        return "all tokens learned" if self.progress.tokens >= self.recipe.tokens else ""
+
+    @property
+    def due(self) -> float:
+        """After how many tokens the next evaluation comes."""
+        return min(len(self.progress.curve) * self.recipe.tokens / self.recipe.evaluations, self.recipe.tokens)
+
+    def step(self) -> None:
+        done = self.progress.tokens / self.recipe.tokens
+        first = self.progress.step * self.recipe.accumulation
+        passes = [self.pass_of(number) for number in range(first, first + self.recipe.accumulation)]
+        loss = divergence(self.recipe.loss(done), self.recipe.beta)
+
+        def loss_of(student: Any, batch: Batch) -> Tensor:
+            p = teacher_rows(self.teacher, batch, self.law, self.width)
+            rows = loss(p, logits_of(student, batch).float())
+            if self.weights is None:
+                return rows.mean()
+            weights = self.weights(batch)
+            return (rows * weights).sum() / weights.sum().clamp_min(1e-9)
+
+        mean = self.learner.step(passes, loss_of, self.recipe.factor(done))
+        self.progress.learned(mean, self.learner.total(sum(batch.tokens for batch in passes)))
+
+    def pass_of(self, number: int) -> Batch:
+        """The batch of a pass, in the text that the recipe asks for."""
+        batch = self.batches(number)
+        own = self.recipe.samples == "student" or (self.recipe.samples == "mixed" and number % 2 == 1)
+        batch = continued(batch, self.learner.student, self.recipe, self.width, number) if own else batch
+        return batch.to(self.device)
+
+    @property
+    def law(self) -> Law:
+        """The teacher's distribution that is learned."""
+        return Law(self.recipe.temperature or 1.0)
+
+    def evaluate(self) -> None:
+        """A point on the curve; the best weights are kept."""
+        student, progress = self.learner.student.eval(), self.progress
+        figures, by_category = self.learner.agreed(self.judge.figures(student))
+        better = not progress.curve or figures.accepted > progress.best
+        progress.add(figures)
+        if better:
+            self.best = {name: tensor.detach().clone() for name, tensor in student.state_dict().items()}
+            self.result = Trained(figures, by_category, progress, "")
+            if self.kept is not None and self.learner.first:
+                self.kept.keep(student, self.result)
+
+    def finished(self) -> Trained:
+        """The student with its best weights."""
+        assert self.result is not None
+        self.learner.student.load_state_dict(self.best)
+        self.learner.student.eval().requires_grad_(False)
+        return replace(self.result, progress=self.progress, ended=self.ended)
+
+    def save(self) -> None:
+        assert self.kept is not None
+        assert self.result is not None
+        categories = {name: asdict(one) for name, one in self.result.by_category.items()}
+        result = {"figures": asdict(self.result.figures), "by_category": categories}
+        stored = {**asdict(self.progress), "result": result}
+        self.learner.save(self.kept.folder, self.progress.step, stored, self.best)
+
+    def restore(self) -> None:
+        """Go on from the newest checkpoint, where there is one."""
+        if self.kept is None or (path := checkpoint.newest(self.kept.folder)) is None:
+            return
+        self.progress, self.result, self.best = self.learner.load(path, read_back)
+
+
+def read_back(stored: dict[str, Any], best: dict[str, Tensor]) -> tuple[Progress, Trained, dict[str, Tensor]]:
+    """How far a run was, what its best weights are worth, and these."""
+    found = stored.pop("result")
+    progress = Progress.read(stored)
+    categories = {name: Figures(**one) for name, one in found["by_category"].items()}
+    return progress, Trained(Figures(**found["figures"]), categories, progress, ""), best

@@ -1,0 +1,135 @@
+"""What a draft is worth on text that it has not learned: α and tokens per round, in all and by category.
+
+Knows the rows of two networks along known text; must not know how either was trained.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.divergences import overlap
+from specbench.models.network.law import Law
+from specbench.training.batches import Batch, batch_of
+from specbench.training.recipe import Recipe
+from specbench.training.rows import logits_of
+from specbench.training.shards import Example
+
+
+@dataclass(frozen=True)
+class Figures:
+    """alpha: mean Σ min(p, q) at the decoding temperature; accepted: tokens per round at lookahead K; tokens: how many
+    both are means over."""
+
+    alpha: float
+    accepted: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Along:
+    """One sequence of n tokens: at each the overlap Σ min(p, q), and the chance that the token itself is accepted."""
+
+    category: str
+    overlap: Tensor
+    chance: Tensor
+
+
+class Judge:
+    """How drafts of one teacher are judged, on the same held-out text every time.
+
+    width: V, the width of the teacher's head; sampled: whether the text is the teacher's own at the temperature of the
+    recipe. Of a greedy teacher its tokens are kept, so that it reads the text once.
+    """
+
+    def __init__(self, teacher: Any, examples: Sequence[Example], recipe: Recipe, width: int, sampled: bool) -> None:
+        self.teacher, self.recipe, self.width, self.sampled = teacher, recipe, width, sampled
+        device = next(teacher.parameters()).device
+        parts = by_length(examples, recipe.rows)
+        self.batches = [batch_of(some, recipe.length, (recipe.seed, 1)).to(device) for some in parts]
+        self.law = Law(recipe.temperature)
+        self.told: list[Tensor] = []
+
+    @torch.no_grad()
+    def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
+        """Of all text, and by category."""
+        chances = self.greedy if self.law.certain else self.drawn
+        found = [
+            one for batch, *both in zip(self.batches, *chances(student), strict=True) for one in along(batch, *both)
+        ]
+        categories = {
+            name: [one for one in found if one.category == name] for name in sorted({o.category for o in found})
+        }
+        return self.mean(found), {name: self.mean(some) for name, some in categories.items()}
+
+    def greedy(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
+        """Whether both take the same token: [n] of every batch, as overlap and as chance."""
+        if not self.told:
+            self.told = [logits_of(self.teacher, batch).argmax(-1) for batch in self.batches]
+        same = [
+            (logits_of(student, batch).argmax(-1) == told).double()
+            for batch, told in zip(self.batches, self.told, strict=True)
+        ]
+        return same, same
+
+    def drawn(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
+        """The overlap of both distributions and the chance min(1, q ÷ p) of every token: [n] of every batch.
+
+        Of text that the teacher has not drawn, the overlap is the chance.
+        """
+        shared, chances = [], []
+        for batch in self.batches:
+            p, q = (self.law(logits_of(network, batch), self.width) for network in (self.teacher, student))
+            shared.append(overlap(p, q).double().clamp(max=1))
+            told = batch.following.unsqueeze(1)
+            ratio = (q.gather(1, told) / p.gather(1, told)).squeeze(1).double().nan_to_num(0.0).clamp(max=1)
+            chances.append(ratio if self.sampled else shared[-1])
+        return shared, chances
+
+    def mean(self, found: Sequence[Along]) -> Figures:
+        """Pooled over tokens."""
+        shared = torch.cat([one.overlap for one in found])
+        return Figures(
+            float(shared.mean()), tokens_per_round([one.chance for one in found], self.recipe.k), len(shared)
+        )
+
+
+def along(batch: Batch, shared: Tensor, chance: Tensor) -> list[Along]:
+    """The sequences of a batch."""
+    counts = batch.learned.sum(1).tolist()
+    rows = zip(batch.examples, torch.split(shared.cpu(), counts), torch.split(chance.cpu(), counts), strict=True)
+    return [Along(example.category, *both) for example, *both in rows]
+
+
+def tokens_per_round(chances: Iterable[Tensor], k: int) -> float:
+    """Expected tokens of a round with lookahead K: 1 + Σ_j P(the first j drafts are accepted).
+
+    Along text x of the teacher, E Π_{i ≤ j} min(1, qᵢ(xᵢ) ÷ pᵢ(xᵢ)) is that probability, because
+    Σ_x Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all places with j tokens after them.
+    """
+    chances = [one for one in chances if len(one)]
+    expected = 1.0
+    for level in range(1, k + 1):
+        runs = [one.unfold(0, level, 1).prod(1) for one in chances if len(one) >= level]
+        expected += float(torch.cat(runs).mean()) if runs else 0.0
+    return expected
+
+
+def by_length(examples: Sequence[Example], rows: int) -> Iterator[Sequence[Example]]:
+    """Batches of sequences of similar length."""
+    ordered = sorted(examples, key=lambda example: len(example.ids))
+    for start in range(0, len(ordered), rows):
+        yield ordered[start : start + rows]
+
+
+def chosen(examples: Sequence[Example], most: int) -> list[Example]:
+    """At most so many examples: evenly over the categories, the same ones every time."""
+    categories: dict[str, list[int]] = {}
+    for number in range(len(examples)):
+        categories.setdefault(examples[number].category, []).append(number)
+    rounds = zip_longest(*categories.values())
+    found = [number for numbers in rounds for number in numbers if number is not None]
+    return [examples[number] for number in sorted(found[:most])]

@@ -1,0 +1,178 @@
+"""Training: drafts are accepted more often, a killed run goes on to the same weights, failures leave what was kept."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.errors import UsageError
+from specbench.training import checkpoint, distil
+from specbench.training.batches import batch_of
+from specbench.training.distil import Kept, train
+from specbench.training.learner import DivergedError
+from specbench.training.recipe import Recipe
+from specbench.training.samples import continued, shortened
+from specbench.training.shards import Example
+from tests.support.learning import VOCABULARY, cache, examples, llama
+
+TEACHER = llama(2)
+CACHE = cache(examples(40), examples(8, seed=9))
+SHORT = Recipe(tokens=600, rows=4, rate=5e-3, evaluations=4, patience=9)
+State = dict[str, torch.Tensor]
+
+
+def same(one: Any, other: Any) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("losses", [("forward-kl", "hybrid"), ("jsd",), ("overlap",)])
+def test_a_trained_draft_is_accepted_more_often(losses: tuple[str, ...]) -> None:
+    student = llama(2, seed=1)
+    recipe = SHORT.model_copy(update={"losses": losses, "temperature": 1.0, "tokens": 2400})
+    done = train(student, TEACHER, CACHE, recipe)
+    first, *_ = done.progress.curve
+    assert done.figures.alpha > first.alpha + 0.02
+    assert done.figures.accepted == max(point.accepted for point in done.progress.curve)
+    assert len(done.progress.curve) == 5
+    assert done.progress.tokens >= 2400
+    assert done.ended == "all tokens learned"
+
+
+def test_the_student_ends_with_its_best_weights() -> None:
+    kept: list[State] = []
+    student = llama(1, seed=1)
+
+    best = Kept(Path("unused"), lambda network, done: kept.append(copy.deepcopy(network.state_dict())), every=1e9)
+    run = distil.Run(student, TEACHER, CACHE, SHORT, best, distil.silent, None)
+    run.save = lambda: None  # type: ignore[method-assign]
+    for _ in run.steps():
+        pass
+    run.finished()
+    assert all(torch.equal(student.state_dict()[name], kept[-1][name]) for name in kept[-1])
+
+
+def test_a_run_ends_when_drafts_are_no_longer_accepted_more_often() -> None:
+    student = copy.deepcopy(TEACHER)  # it cannot become better
+    done = train(student, TEACHER, CACHE, SHORT.model_copy(update={"patience": 2, "rate": 1e-9}))
+    assert done.ended == "no longer accepted in 2 evaluations"
+    assert done.progress.tokens < SHORT.tokens
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kill", [1, 6])
+@pytest.mark.parametrize("samples", ["teacher", "mixed"])
+def test_a_killed_run_goes_on_to_the_same_weights(kill: int, samples: str, tmp_path: Path) -> None:
+    recipe = SHORT.model_copy(update={"samples": samples, "accumulation": 2})
+
+    def kept(name: str) -> Kept:
+        return Kept(tmp_path / name, lambda network, done: None, every=0.0)
+
+    whole, killed, again = llama(1, seed=1), llama(1, seed=1), llama(1, seed=2)
+    done = train(whole, TEACHER, CACHE, recipe, kept("whole"))
+
+    def watch(progress: distil.Progress, _: Recipe) -> None:
+        if progress.step == kill:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(killed, TEACHER, CACHE, recipe, kept("killed"), watch)
+    resumed = train(again, TEACHER, CACHE, recipe, kept("killed"))
+    assert same(again, whole)
+    assert resumed.figures == done.figures
+    assert [(p.tokens, p.loss, p.alpha) for p in resumed.progress.curve] == [
+        (p.tokens, p.loss, p.alpha) for p in done.progress.curve
+    ]
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, lambda network, done: None)
+    first, second = llama(1, seed=1), llama(1, seed=2)
+    train(first, TEACHER, CACHE, SHORT, kept)
+    seen: list[int] = []
+    train(second, TEACHER, CACHE, SHORT, kept, lambda progress, _: seen.append(progress.step))
+    assert same(second, first)
+    assert not seen
+
+
+def test_a_loss_that_is_no_number_changes_nothing(tmp_path: Path) -> None:
+    student, stored = llama(1, seed=1), []
+    broken = Recipe(tokens=600, rows=4, rate=5e-3, evaluations=1)
+
+    def weights(batch: Any) -> torch.Tensor:
+        return torch.full((batch.tokens,), float("nan") if stored else 1.0)
+
+    def keep(network: Any, done: distil.Trained) -> None:
+        stored.append(copy.deepcopy(network.state_dict()))
+
+    with pytest.raises(DivergedError, match="the loss is nan"):
+        train(student, TEACHER, CACHE, broken, Kept(tmp_path, keep), weights=weights)
+    assert all(torch.equal(student.state_dict()[name], stored[-1][name]) for name in stored[-1])
+
+
+def test_weights_say_which_tokens_are_learned() -> None:
+    """With weight on the sequences of one category alone, the other might as well not be there."""
+    only = SHORT.model_copy(update={"rows": 1, "tokens": 40, "decay": 0.0})
+
+    def of_a(batch: Any) -> torch.Tensor:
+        return torch.tensor([1.0 if e.category == "a" else 0.0 for e in batch.examples]).repeat_interleave(
+            batch.learned.sum(1)
+        )
+
+    text = cache(examples(4, categories=("b",)), examples(2, seed=9))
+    student, untouched = llama(1, seed=1), llama(1, seed=1)
+    train(student, TEACHER, text, only, weights=of_a)
+    assert same(student, untouched)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, 3, {"step": 3}, lambda place: (place / "weights").touch())
+
+    def full(place: Path) -> None:
+        (place / "weights").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UsageError, match=r"No space left on device.*step-000000003.* is whole"):
+        checkpoint.write(tmp_path, 4, {"step": 4}, full)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
+    assert checkpoint.newest(tmp_path) == tmp_path / "step-000000003"
+
+
+def test_a_new_checkpoint_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    for step in (3, 12):
+        checkpoint.write(tmp_path, step, {"step": step}, lambda place: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000012"]
+    (tmp_path / "step-000000013").mkdir()  # one without its progress is none
+    assert checkpoint.newest(tmp_path) == tmp_path / "step-000000012"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"curve": 3}'])
+def test_a_damaged_checkpoint_is_one_line(text: str, tmp_path: Path) -> None:
+    kept = Kept(tmp_path, lambda network, done: None)
+    train(llama(1, seed=1), TEACHER, CACHE, SHORT, kept)
+    (path,) = tmp_path.glob("step-*/progress.json")
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"cannot go on from .*remove it"):
+        train(llama(1, seed=1), TEACHER, CACHE, SHORT, kept)
+
+
+def test_a_student_continues_the_prompts_itself() -> None:
+    student, batch = llama(1, seed=1), batch_of(examples(5), 16)
+    own = continued(batch, student, Recipe(), VOCABULARY, 3)
+    for before, after in zip(batch.examples, own.examples, strict=True):
+        prompt = shortened(before, 256)
+        assert list(after.ids[: after.start]) == list(prompt.ids[: prompt.start])
+        assert after.start == prompt.start
+    assert torch.equal(own.ids, continued(batch, student, Recipe(), VOCABULARY, 3).ids)
+    assert not torch.equal(own.ids, continued(batch, student, Recipe(), VOCABULARY, 4).ids)
+
+
+def test_a_long_prompt_leaves_half_of_the_length() -> None:
+    found = shortened(Example(list(range(100)), 90, "a", "x"), 16)
+    assert list(found.ids) == list(range(82, 98))
+    assert found.start == 8
