@@ -75,8 +75,8 @@ class Tier:
         assert isinstance(clock, CudaClock), "a device with graphs is timed by its own events"
         return lambda play: Captured(self._called(play), self.device, self._shared(), clock)
 
-    def _repeated(self, run: Any) -> Any:
-        function = Compiled(run, self.device) if self.name == "compile" else run
+    def _repeated(self, run: Any, frozen: bool) -> Any:
+        function = Compiled(run, self.device, frozen=frozen) if self.name == "compile" else run
         return Repeated(function, self.device, self._shared()) if self._graphs else function
 
     def _shared(self) -> Any:

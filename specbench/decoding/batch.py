@@ -109,7 +109,10 @@ class Stream:
         while self.running:
             if left:  # else a read that was under way has found the last rows ended
                 self.times.decoded(partial(self.decode, left))
-            for sequence in self.ended():
+            ended = self.ended()
+            if ended and self.method.carries is not None:
+                self.times.decoded(partial(self.method.ended, self.context, [sequence.row for sequence in ended]))
+            for sequence in ended:
                 self.finish(sequence)
             left = max(self.rounds.left)
 

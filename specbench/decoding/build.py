@@ -1,6 +1,6 @@
 """Compositions → objects: one short recursion over nested YAML. Knows the fields of parts, not what they do."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -28,9 +28,11 @@ class Place:
     def where(self) -> str:
         return f"{self.path}.{self.name}" if self.name else self.path
 
-    def field(self, key: str) -> "Place":
-        """The place of what stands in a field of this part. What drafts reports its phases as parts of the draft."""
-        below = self.clock.under("draft") if self.clock is not None and key == "drafter" else self.clock
+    def field(self, key: str, fields: Collection[str]) -> "Place":
+        """The place of what stands in one of the fields of this part. What drafts for a part that judges reports its
+        phases as parts of the draft."""
+        drafts = key == "drafter" and "verifier" in fields
+        below = self.clock.under("draft") if self.clock is not None and drafts else self.clock
         return Place(f"{self.where}.{key}", below)
 
 
@@ -82,7 +84,7 @@ def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) 
     known = dict(signature(PARTS[name]).parameters)
     timed = known.pop("clock", None) is not None and place.clock is not None
     _check_fields(name, arguments, known, where)
-    built = {key: _part(part, place.field(key), values) for key, part in arguments.items()}
+    built = {key: _part(part, place.field(key, known), values) for key, part in arguments.items()}
     types = get_type_hints(PARTS[name])
     for key, part in built.items():
         check(types[key], part, f"{where}.{key}")

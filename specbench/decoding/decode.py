@@ -67,6 +67,7 @@ def decode(
     clock.start()
     for _ in run(rounds, new, rng):
         pass
+    method.ended(context, range(context.rows))
     seconds, spans = clock.stop()
     return traces(context, [len(p) for p in prompts], rounds.counts(), seconds, prefill, spans)
 

@@ -8,7 +8,7 @@ student has, and the losses are those of the whole up to a constant.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,11 @@ LEAST = 1e-12  # overlaps below it are taken for it: two rows without a common t
 class Divergence(Protocol):
     """A loss of a student's row beside its teacher's."""
 
+    @property
+    def nats(self) -> bool:
+        """Whether it is measured in nats; else it is a share of probability."""
+        ...
+
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         """p [..., V] and logits [..., V] → the loss of every row [...]."""
         ...
@@ -29,6 +34,8 @@ class Divergence(Protocol):
 class ForwardKL:
     """KL(p ‖ q) = Σ p·log(p ÷ q): the student must cover whatever the teacher may say."""
 
+    nats: ClassVar[bool] = True
+
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         return relative_entropy(p, F.log_softmax(logits, -1))
 
@@ -36,6 +43,8 @@ class ForwardKL:
 @dataclass(frozen=True)
 class ReverseKL:
     """KL(q ‖ p): the student may keep to a part of what the teacher says, but must say nothing else."""
+
+    nats: ClassVar[bool] = True
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         return relative_entropy(logits.softmax(-1), p.clamp_min(LEAST).log())
@@ -46,6 +55,7 @@ class JSD:
     """The generalised Jensen–Shannon divergence β·KL(p ‖ m) + (1 − β)·KL(q ‖ m), m = β·p + (1 − β)·q (GKD, Agarwal et
     al. 2023, arXiv 2306.13649, eq. 1). ValueError unless 0 < β < 1."""
 
+    nats: ClassVar[bool] = True
     beta: float = 0.5
 
     def __post_init__(self) -> None:
@@ -62,6 +72,8 @@ class JSD:
 class TotalVariation:
     """½ Σ |p − q| = 1 − α (Leviathan et al. 2022, cor. 3.6). From a cold start its gradient vanishes."""
 
+    nats: ClassVar[bool] = False
+
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         return (p - logits.softmax(-1)).abs().sum(-1) / 2
 
@@ -69,6 +81,8 @@ class TotalVariation:
 @dataclass(frozen=True)
 class Overlap:
     """−log α = −log Σ min(p, q): total variation with a gradient where nothing is accepted yet (arXiv 2602.23881)."""
+
+    nats: ClassVar[bool] = True
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         return -overlap(p, logits.softmax(-1)).clamp_min(LEAST).log()
@@ -78,6 +92,8 @@ class Overlap:
 class Hybrid:
     """λ·KL(p ‖ q) + (1 − λ)·TV with λ = e^(−3α), which is not differentiated: KL until drafts are accepted, then what
     acceptance depends on (arXiv 2602.23881)."""
+
+    nats: ClassVar[bool] = True
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         log_q = F.log_softmax(logits, -1)

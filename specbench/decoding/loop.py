@@ -3,13 +3,14 @@
 Knows the protocols of `types`; must not know Hugging Face, prompts as text, or more of timing than names of phases.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specbench.decoding.protocols import Drafter, Model, Verifier
+from specbench.decoding.protocols import Carried, Drafter, Model, Verifier
 from specbench.decoding.randomness import Source
 from specbench.decoding.rows import at
 from specbench.decoding.timing import Laps, NullClock
@@ -55,6 +56,17 @@ class Speculate:
     @property
     def depth(self) -> int:
         return self.length
+
+    @property
+    def carries(self) -> Carried | None:
+        return self.drafter.carries
+
+    def ended(self, context: Context, rows: Sequence[int]) -> None:
+        """Between two rounds: the texts of these rows have ended. What is learned from them is the span "update"."""
+        if (carried := self.carries) is not None:
+            self.clock.lap("host")
+            carried.ended(context, rows)
+            self.clock.lap("update")
 
     def start(self, context: Context) -> None:
         self.model.start(context)

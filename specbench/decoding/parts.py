@@ -7,9 +7,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, get_args, get_origin
 
+from specbench.decoding.divergences import (  # fmt: skip
+    JSD,
+    Divergence,
+    ForwardKL,
+    Hybrid,
+    Overlap,
+    ReverseKL,
+    TotalVariation,
+)
 from specbench.decoding.drafters.branching import Branching, Distinct, Independent, Top
 from specbench.decoding.drafters.cascade import Relay, cascade
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.distilled import Distilled
 from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.drafters.jacobi import Jacobi
 from specbench.decoding.drafters.lookahead import Lookahead
@@ -19,7 +29,7 @@ from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.schedule import Schedule
 from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
-from specbench.decoding.protocols import Drafter, Model, Network, Verifier
+from specbench.decoding.protocols import Apprentice, Drafter, Model, Network, Verifier
 from specbench.decoding.tokens import ROOT, Parent
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.lossy import Lenient, Typical
@@ -33,14 +43,17 @@ from specbench.errors import UsageError
 DRAFTERS: tuple[type[Drafter], ...] = (
     *(NoDraft, ModelDrafter, PromptLookup, SuffixLookup, Maxgram, Jacobi),
     *(Expand, Planned, Dynamic, Lookahead),
-    *(Merge, Relay, Speculate),
+    *(Merge, Relay, Speculate, Distilled),
 )
 VERIFIERS: tuple[type[Verifier], ...] = (Rejection, TokenMatch, Block, Lenient, Typical)
 MODELS: tuple[type[Model], ...] = (Streaming, Retrieval)
 BRANCHINGS: tuple[type[Branching], ...] = (Top, Independent, Distinct)
+LOSSES: tuple[type[Divergence], ...] = (ForwardKL, ReverseKL, JSD, TotalVariation, Overlap, Hybrid)
 
 # by their names in a file; a function stands for the composition that it returns
-PARTS: dict[str, Callable[..., Any]] = {part.__name__: part for part in (*DRAFTERS, *VERIFIERS, *MODELS, *BRANCHINGS)}
+PARTS: dict[str, Callable[..., Any]] = {
+    part.__name__: part for part in (*DRAFTERS, *VERIFIERS, *MODELS, *BRANCHINGS, *LOSSES)
+}
 PARTS |= {"Cascade": cascade}
 
 # what a part can do that stands in a field of this kind
@@ -52,6 +65,8 @@ KINDS: dict[Any, str] = {
     Verifier: "judge",
     Schedule: "lookahead",
     Branching: "children",
+    Divergence: "nats",
+    Apprentice: "drawing_from",
 }
 # and what it must declare
 DECLARED = {
@@ -88,6 +103,8 @@ def check_part(kind: Any, part: Any, where: str) -> None:
         raise UsageError(
             f"{where}: {shown(part)} does not declare {', '.join(missing)}: a {name} says so before it is used"
         )
+    if kind is Apprentice:
+        check_part(Network, part.model, f"{where}.model")
 
 
 def check_judged(verifier: Verifier, drafter: Drafter, where: str) -> None:

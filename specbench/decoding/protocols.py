@@ -3,17 +3,19 @@
 Knows what travels between them; must not know any of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from torch import Tensor
 
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.types import Context, Draft, Lesson, Verdict
 
 # (ids [B] just drawn, logits [B, V'] of the network before temperature) → whether to draw no more
 After = Callable[[Tensor, Tensor], bool]
+# (p [m, V], logits [m, V] of the student) → the loss of every row [m], differentiable in the logits
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Model(Protocol):
@@ -87,6 +89,48 @@ class Network(Model, Protocol):
         """[V] the most probable token after every token that is a text by itself; computed by the first call."""
         ...
 
+    def learner(self, rate: float) -> tuple[Model, "Learner"]:
+        """The same with weights of its own, which are these at first, and what changes them.
+
+        UsageError for weights that cannot be changed in small steps, because they are quantised.
+        """
+        ...
+
+
+class Learner(Protocol):
+    """Changes the weights of one model, which nobody shares."""
+
+    def teach(self, lessons: Sequence[Lesson], loss: Loss) -> str:
+        """One step per lesson, and the model is another one; "", or why all of it was undone.
+
+        What the caches of the model hold is stale afterwards.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Make the weights what they were before the first lesson."""
+        ...
+
+
+class Carried(Protocol):
+    """What a drafter carries from one text to the next."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a user should know of it, one line each; whoever says them takes them out."""
+        ...
+
+    def ended(self, context: Context, rows: Sequence[int]) -> None:
+        """The texts of these rows have ended, and no round is under way: the drafter may become another one now.
+
+        Other rows may be in the middle of their text, and go on with the drafter as it is afterwards.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Forget all texts; the drafter is what it was before the first one."""
+        ...
+
 
 class Drafter(Protocol):
     """Proposes a token tree and says honestly what each token was drawn from.
@@ -126,6 +170,11 @@ class Drafter(Protocol):
         """What decides by the verdicts on its own drafts how far it drafts, as an error names it; "" for nothing."""
         ...
 
+    @property
+    def carries(self) -> Carried | None:
+        """What it carries from one text to the next; None where every text begins as the first one did."""
+        ...
+
     def start(self, context: Context) -> None:
         """Take in the prompts."""
         ...
@@ -147,6 +196,17 @@ class Drafter(Protocol):
 
     def select(self, rows: Tensor) -> None:
         """Make the given rows the rows from now on."""
+        ...
+
+
+class Apprentice(Drafter, Protocol):
+    """A drafter that draws from one model, and would draw in the same way from another."""
+
+    @property
+    def model(self) -> Model: ...
+
+    def drawing_from(self, model: Model) -> "Apprentice":
+        """The same with another model."""
         ...
 
 

@@ -115,3 +115,12 @@ class Verdict:
     token: Tensor
     overlap: Tensor
     distance: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a model can learn from one text: p [m, V] are another model's rows after the places [m] of its ids [L]."""
+
+    ids: Tensor
+    places: Tensor
+    p: Tensor

@@ -1,5 +1,6 @@
 """A part that does not declare what its protocol asks for is refused where it is built, and by the type checker."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from specbench.decoding.protocols import Drafter, Verifier
 from specbench.errors import UsageError
 from tests.support.toys import Toy, random_pair
 
-SAID_OF_DRAFTERS = ("static", "room", "depth", "branches", "drawn", "adapts")
+SAID_OF_DRAFTERS = ("static", "room", "depth", "branches", "drawn", "adapts", "carries")
 SAID_OF_VERIFIERS = ("judges", "lossless")
 
 
@@ -81,13 +82,19 @@ class Mine(Memoryless):
 
 mine: Drafter = Mine()
 """
-TYPES = {"static": "bool", "room": "int", "depth": "int", "branches": "bool", "drawn": "bool", "adapts": "str"}
+VALUES = {"static": "False", "room": "0", "depth": "0", "branches": "False", "drawn": "False", "adapts": '""',
+         "carries": "None"}  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_drafter_that_forgets_a_declaration_does_not_type_check(tmp_path: Path) -> None:
+    kinds = {
+        name: "None" if value == "None" else type(ast.literal_eval(value)).__name__ for name, value in VALUES.items()
+    }
     for forgotten in ("", *SAID_OF_DRAFTERS):
-        given = [f"    {name}: ClassVar[{kind}] = {kind}()" for name, kind in TYPES.items() if name != forgotten]
+        given = [
+            f"    {name}: ClassVar[{kinds[name]}] = {value}" for name, value in VALUES.items() if name != forgotten
+        ]
         (tmp_path / f"mine_{forgotten or 'whole'}.py").write_text(SNIPPET.format(declared="\n".join(given)))
     files = sorted(map(str, tmp_path.glob("mine_*.py")))
     command = [sys.executable, "-m", "mypy", "--strict", *files]

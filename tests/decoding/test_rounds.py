@@ -123,7 +123,7 @@ def test_passes_made_ready_one_by_one_give_the_tokens_of_plain_ones(schedule: Sc
         models = pair("llama", SAMPLED, F64)
         for model in models.values():
             assert isinstance(model, Causal)
-            model.passes = Passes(lambda run: Compiled(run, CPU, "eager")) if ready else None
+            model.passes = Passes(lambda run, frozen: Compiled(run, CPU, "eager")) if ready else None
         method = static_methods(models, K)["chain"]
         method = Speculate(type(method.drafter)(models["draft"], K, copy.copy(schedule)), method.model, method.verifier)
         found.append([seen(t) for seed in (1, 2) for t in decoded(method, RAGGED, range(seed, seed + 3))])

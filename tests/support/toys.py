@@ -46,6 +46,7 @@ class Tree(Memoryless):
     how: str = "iid"
     static: ClassVar[bool] = False  # the host's budget says how many levels there are
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
     @property
     def depth(self) -> int:

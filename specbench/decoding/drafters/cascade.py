@@ -36,6 +36,7 @@ class Relay:
     clock: Laps = field(default_factory=NullClock, compare=False)
     branches: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if not self.legs:
@@ -43,6 +44,10 @@ class Relay:
         for leg in self.legs:
             if leg.branches:
                 raise ValueError(f"legs: {type(leg).__name__} drafts trees, which nothing can continue: take a chain")
+            if leg.carries is not None:
+                raise ValueError(
+                    f"legs: {type(leg).__name__} learns from a verdict on its own draft, and these are judged as one"
+                )
             if leg.adapts:
                 raise ValueError(
                     f"legs: {leg.adapts} learns from a verdict on its own draft, and these are judged as one: "

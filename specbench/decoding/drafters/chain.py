@@ -1,6 +1,6 @@
 """Drafters without a tree: none, and a chain from a model. They know the algebra, not the models' insides."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -51,6 +51,7 @@ class Guesses(Chains):
     static: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
     def width(self, budget: int | None) -> int:
         """How many tokens the chains of a round have."""
@@ -67,6 +68,7 @@ class NoDraft(Memoryless):
     branches: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         return Draft.empty(context)
@@ -85,10 +87,14 @@ class ModelDrafter(Chains):
     schedule: Schedule = field(default_factory=Constant)
     clock: Laps = field(default_factory=NullClock, compare=False)
     drawn: ClassVar[bool] = True
+    carries: ClassVar[None] = None
 
     @property
     def static(self) -> bool:
         return self.schedule.static and self.model.static
+
+    def drawing_from(self, model: Model) -> "ModelDrafter":
+        return replace(self, model=model)
 
     @property
     def adapts(self) -> str:

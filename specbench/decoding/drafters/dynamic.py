@@ -3,7 +3,7 @@
 Knows the algebra; must not know networks, or how a tree is judged.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -35,6 +35,7 @@ class Dynamic:
     static: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if min(self.width, self.nodes) < 1:
@@ -52,6 +53,9 @@ class Dynamic:
     @property
     def branches(self) -> bool:
         return self.width > 1
+
+    def drawing_from(self, model: Model) -> "Dynamic":
+        return replace(self, model=model)
 
     def start(self, context: Context) -> None:
         self.model.start(context)

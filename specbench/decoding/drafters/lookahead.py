@@ -44,6 +44,7 @@ class Lookahead:
     branches: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
     _window: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, n − 1, window]
     _keys: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots] first tokens
     _grams: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots, guesses, n − 1]

@@ -31,11 +31,17 @@ class Merge:
     clock: Laps = field(default_factory=NullClock, compare=False)
     branches: ClassVar[bool] = True
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if not self.drafters:
             raise ValueError("drafters: expected one or more, found none")
         for part in self.drafters:
+            if part.carries is not None:
+                raise ValueError(
+                    f"drafters: {type(part).__name__} learns from a verdict on its own draft, and these are judged "
+                    "together"
+                )
             if part.adapts:
                 raise ValueError(
                     f"drafters: {part.adapts} learns from a verdict on its own draft, and these are judged together: "

@@ -40,6 +40,7 @@ class Planned:
     parents: Sequence[Parent]
     branching: Branching = field(default_factory=Distinct)
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if not self.parents:
@@ -65,6 +66,9 @@ class Planned:
     @property
     def drawn(self) -> bool:
         return self.branching.drawn
+
+    def drawing_from(self, model: Model) -> "Planned":
+        return replace(self, model=model)
 
     def start(self, context: Context) -> None:
         self.model.start(context)
@@ -93,6 +97,7 @@ class Expand:
     widths: Sequence[int]
     branching: Branching = field(default_factory=Independent)
     adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if min(self.widths, default=1) < 1:
@@ -122,6 +127,9 @@ class Expand:
     def each(self) -> tuple[int, ...]:
         """How many children a node of each level has; the root's comes first."""
         return (*self.widths, *[1] * self.k)[: self.k]
+
+    def drawing_from(self, model: Model) -> "Expand":
+        return replace(self, model=model)
 
     def start(self, context: Context) -> None:
         self.model.start(context)

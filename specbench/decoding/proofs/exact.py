@@ -68,6 +68,7 @@ def one_round(
         return context, method.advance(context, levels, source)
 
     (context, step), weight, origin = enumerate_outcomes(run, len(prompts))
+    method.ended(context, range(context.rows))  # what learns may be another drafter in the next round
     return Outcomes(context, step, weight, origin)
 
 

@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.protocols import After
+from specbench.decoding.protocols import After, Loss
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Verdict
+from specbench.decoding.types import Context, Lesson, Verdict
 
 KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat", "mixed")
 
@@ -93,6 +93,10 @@ class TableModel:
     def successors(self) -> Tensor:
         return self.table[(torch.arange(self.vocab) + 1) % len(self.table)].argmax(1)
 
+    def learner(self, rate: float) -> tuple["TableModel", "TableLearner"]:
+        own = replace(self, table=self.table.clone())
+        return own, TableLearner(own, self.table)
+
     def start(self, context: Context) -> None:
         return
 
@@ -104,6 +108,25 @@ class TableModel:
 
     def select(self, rows: Tensor) -> None:
         return
+
+
+@dataclass(frozen=True, eq=False)
+class TableLearner:
+    """Teaches a table of its own: a row goes half of the way to what it is told, whatever the loss and the rate."""
+
+    model: TableModel
+    before: Tensor
+
+    def teach(self, lessons: Sequence[Lesson], loss: Loss) -> str:
+        for lesson in lessons:
+            ids = lesson.ids.tolist()
+            for place, p in zip(lesson.places.tolist(), lesson.p.double(), strict=True):
+                row = self.model.table[number_of(ids[: place + 1], self.model.vocab) % len(self.model.table)]
+                row.add_(p / p.sum() - row, alpha=0.5)
+        return ""
+
+    def forget(self) -> None:
+        self.model.table.copy_(self.before)
 
 
 def table(kind: str, rng: torch.Generator, rows: int, vocab: int) -> Tensor:

@@ -94,12 +94,14 @@ class Compiled(Generic[P, R]):
 
     Guards are left out: they cost 0.5 ms per call on a network of 16 layers, as much as the network itself. So it must
     be called with tensors of the same shapes, and with objects that have not changed; else the result is undefined.
-    The owner of every shape has a `Compiled` of its own, and nothing is ever compiled twice.
+    The owner of every shape has a `Compiled` of its own, and nothing is ever compiled twice. frozen: weights become
+    constants, where that is faster; else they may be changed in place from call to call.
     """
 
     function: Callable[P, R]
     device: torch.device
     backend: str = "inductor"
+    frozen: bool = True
     _call: Any = field(default=None, init=False, repr=False)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -112,6 +114,7 @@ class Compiled(Generic[P, R]):
         from torch._inductor.exc import InductorError
 
         settings = dict(ON_CUDA if self.device.type == "cuda" else ON_CPU)
+        settings |= {} if self.frozen else {"freezing": False}
         try:
             return self._compile(settings, *args, **kwargs)
         except InductorError as error:
@@ -163,10 +166,12 @@ class Passes:
     """The passes of one network, each made ready by itself when its shapes are first met; there must be few of them.
 
     Once the gate is closed, passes of shapes that were never met run as they are: nothing is compiled in timed code.
+    frozen: the weights of the network never change.
     """
 
-    ready: Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+    ready: Callable[[Callable[..., Tensor], bool], Callable[..., Tensor]]
     gate: Gate = field(default_factory=Gate)
+    frozen: bool = True
     _ready: dict[tuple[torch.Size, ...], Callable[..., Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -174,13 +179,13 @@ class Passes:
         if shapes not in self._ready:
             if not self.gate.open:
                 return run(*inputs)
-            self._ready[shapes] = self.ready(run)
+            self._ready[shapes] = self.ready(run, self.frozen)
             self.gate.made += 1
         return self._ready[shapes](*(tensor.contiguous() for tensor in inputs))
 
-    def fresh(self) -> "Passes":
+    def fresh(self, frozen: bool = True) -> "Passes":
         """The same for a network with another cache: what is made ready belongs to its cache."""
-        return Passes(self.ready, self.gate)
+        return Passes(self.ready, self.gate, frozen)
 
 
 def unshared(function: Callable[P, R]) -> Callable[P, R]:

@@ -18,6 +18,7 @@ from specbench.models.execution.compiled import Passes
 from specbench.models.network.attention import queries
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.law import Law
+from specbench.models.network.learning import Learning
 from specbench.models.network.passes import Composer, Layout, Pass, windows_of
 from specbench.models.network.retrieved import Retrieved, unreadable
 
@@ -47,6 +48,11 @@ class Causal:
     def twin(self) -> "Causal":
         passes = None if self.passes is None else self.passes.fresh()
         return type(self)(self.network, self.law, self.width, self.fixed, passes)
+
+    def learner(self, rate: float) -> tuple["Causal", Learning]:
+        learning = Learning(self.network, self.law.temperature, rate)
+        passes = None if self.passes is None else self.passes.fresh(frozen=False)
+        return type(self)(learning.served, self.law, self.width, self.fixed, passes), learning
 
     @property
     def layout(self) -> Layout | None:

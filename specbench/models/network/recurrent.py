@@ -18,6 +18,7 @@ from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 from specbench.models.network.causal import TEXTS, scores_of
 from specbench.models.network.law import Law
+from specbench.models.network.learning import Learning
 from specbench.models.network.retrieved import Retrieved
 from specbench.models.network.snapshots import Memory
 
@@ -47,6 +48,10 @@ class Recurrent:
 
     def twin(self) -> "Recurrent":
         return Recurrent(self.network, self.law, self.width, self.stepwise)
+
+    def learner(self, rate: float) -> tuple["Recurrent", Learning]:
+        learning = Learning(self.network, self.law.temperature, rate)
+        return Recurrent(learning.served, self.law, self.width, self.stepwise), learning
 
     def retrieved(self, budget: int, chunk: int, tail: int) -> Retrieved:
         raise UsageError(f"{self._name} {NO_KEYS}")

@@ -1,0 +1,113 @@
+"""A network that learns while it drafts: weights of its own, and small steps that make its rows like those of another.
+
+Knows networks and gradients; must not know when a network may change, or where what it learns comes from.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.protocols import Loss
+from specbench.decoding.types import Lesson
+from specbench.errors import UsageError
+
+CLIP = 1.0  # the norm of a gradient at most
+FEW = 8  # tokens of the text on which gradients are computed once, before any counts
+
+
+class Learning:
+    """Copies of a network: `served`, in its dtype, and what is trained, in float32 at least, because a small step is
+    lost in 16 bits. Where both would be alike they are one. AdamW without decay: nothing pulls towards zero.
+
+    temperature: that of the rows it is to imitate; at 0 these are points, and its own are those of its logits.
+    """
+
+    def __init__(self, network: Any, temperature: float, rate: float) -> None:
+        if not all(weight.is_floating_point() and type(weight.data) is Tensor for weight in network.parameters()):
+            raise UsageError(
+                f"{type(network).__name__}: a draft that learns has weights in floating point, and these are "
+                "quantised: take another --draft, or leave out --draft-quantize"
+            )
+        self.network, self.temperature, self.rate = network, temperature or 1.0, rate
+        self.served = copy.deepcopy(network).requires_grad_(False)
+        small = network.dtype.itemsize < torch.float32.itemsize
+        self.trained = copy.deepcopy(network).float() if small else self.served
+        self.trained.requires_grad_(True)
+        self.optimizer = self._optimizer()
+        self._gradients(Lesson(*self._rehearsal()), lambda p, logits: logits.sum(-1))  # first calls are slow
+        self.optimizer.zero_grad()
+
+    def teach(self, lessons: Sequence[Lesson], loss: Loss) -> str:
+        """See `Learner.teach`. A step whose gradient is no number is not taken, and those before it are taken back."""
+        before = [weight.detach().clone() for weight in self.trained.parameters()]
+        for lesson in lessons:
+            self.optimizer.zero_grad()
+            if not self._gradients(lesson, loss):
+                return self._undo(before, "its loss or gradient is not a number")
+            self.optimizer.step()
+        self._serve()
+        if not all(self._sound(lesson) for lesson in lessons[-1:]):
+            return self._undo(before, "the logits of the draft were not numbers after it")
+        return ""
+
+    def forget(self) -> None:
+        self._restore(self.network.parameters())
+
+    def _gradients(self, lesson: Lesson, loss: Loss) -> bool:
+        """Compute those of the mean loss over the rows of a text, clipped; whether they are numbers."""
+        p, found = in_common(lesson.p, logits(self.trained, lesson) / self.temperature)
+        value = loss(p.to(found.dtype), found).mean()
+        value.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), CLIP)
+        return bool(value.isfinite() & norm.isfinite())
+
+    @torch.no_grad()
+    def _sound(self, lesson: Lesson) -> bool:
+        found = logits(self.served, lesson)
+        return bool((found.isfinite() | (found == -torch.inf)).all())  # a reduced vocabulary has no chance elsewhere
+
+    def _undo(self, before: Sequence[Tensor], why: str) -> str:
+        self._restore(iter(before))
+        return why
+
+    def _restore(self, weights: Iterator[Tensor]) -> None:
+        """Make these the weights, with an optimiser that remembers nothing."""
+        with torch.no_grad():
+            for own, weight in zip(self.trained.parameters(), weights, strict=True):
+                own.copy_(weight)
+        self.optimizer = self._optimizer()
+        self._serve()
+
+    def _serve(self) -> None:
+        """What was trained drafts from now on: in place, where compiled code and captured graphs read it."""
+        if self.served is self.trained:
+            return
+        with torch.no_grad():
+            for own, weight in zip(self.served.parameters(), self.trained.parameters(), strict=True):
+                own.copy_(weight)
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.trained.parameters(), lr=self.rate, weight_decay=0.0)
+
+    def _rehearsal(self) -> tuple[Tensor, Tensor, Tensor]:
+        ids = torch.zeros(FEW, dtype=torch.long, device=self.network.device)
+        return ids, ids[-1:] + FEW - 1, ids.new_zeros((1, self.network.config.get_text_config(decoder=True).vocab_size))
+
+
+def logits(network: Any, lesson: Lesson) -> Tensor:
+    """[m, V'] the logits after the places of a text, read at once and without a cache."""
+    known = network.config.get_text_config(decoder=True).vocab_size
+    ids = lesson.ids[: int(lesson.places.max()) + 1].clamp_max(known - 1).unsqueeze(0)
+    found: Tensor = network(input_ids=ids, use_cache=False, logits_to_keep=lesson.places).logits[0]
+    return found
+
+
+def in_common(p: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [m, V] and logits [m, V'] on the tokens that both know: a draft may know fewer, or have a wider head."""
+    width = min(p.shape[-1], logits.shape[-1])
+    p, logits = p[:, :width], logits[:, :width]
+    there = (logits != -torch.inf).all(0)
+    return (p, logits) if bool(there.all()) else (p[:, there], logits[:, there])
