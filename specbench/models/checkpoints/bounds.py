@@ -72,6 +72,8 @@ def objections(config: dict[str, Any]) -> Iterator[str]:
             yield f"{key} is {clean(wrong[0], 40)}, where whole numbers up to {MOST[key]:,} are possible"
         elif key in ("dtype", "torch_dtype") and isinstance(value, str) and not is_float(value):
             yield f"{key} is {clean(value, 40)!r}, in which nothing can be computed: write float32, float16 or bfloat16"
+        elif key == "draft_vocab_size" and (wrong := beyond(value, 1, vocabulary or MOST["vocab_size"])):
+            yield f"draft_vocab_size is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary or 0:,} tokens"
         elif key == "eos_token_id" and vocabulary is not None and (wrong := beyond(value, 0, vocabulary - 1)):
             yield f"eos_token_id is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary:,} tokens"
 

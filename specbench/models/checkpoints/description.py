@@ -11,7 +11,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import adapters, bounds, gguf_files, hub, quantised, remote_code
+from specbench.models.checkpoints import adapters, bounds, gguf_files, hub, quantised, reduced_heads, remote_code
 from specbench.models.checkpoints.architectures import obstacle
 from specbench.models.checkpoints.pairs import GROWN, Checkpoint
 from specbench.models.scale import growth
@@ -41,6 +41,8 @@ def _obstacle(config: PreTrainedConfig) -> str | None:
 def _not_to_be_grown(config: PreTrainedConfig, checkpoint: Checkpoint) -> str | None:
     if method := quantised.method_of(config):
         return f"its weights are quantised by {method}, and only plain ones can be grown"
+    if known := reduced_heads.label(config):
+        return f"its head knows {known}, and only one that knows all of them can be grown"
     return growth.obstacle(config, checkpoint.shape) if checkpoint.shape else None
 
 

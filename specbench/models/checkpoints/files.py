@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from specbench.errors import SpecbenchError, UnusableModelError, out_of_memory
-from specbench.models.checkpoints import divided, gguf_files, quantised
+from specbench.models.checkpoints import divided, gguf_files, quantised, reduced_heads
 from specbench.models.checkpoints.architectures import experts, network_class
 from specbench.models.checkpoints.bounds import explained
 from specbench.models.checkpoints.description import common
@@ -43,7 +43,8 @@ class Files:
         """What results say about the weights."""
         if self.checkpoint.file:
             return f"GGUF {gguf_files.commonest(self.weights[0])}, dequantised"
-        return quantised.label(self.config, device) or self.weights[0].suffix.removeprefix(".")
+        kind = quantised.label(self.config, device) or self.weights[0].suffix.removeprefix(".")
+        return ", ".join(filter(None, (kind, reduced_heads.label(self.config))))
 
 
 def network(files: Files, dtype: torch.dtype, device: torch.device, how: How, watch: Watch) -> Any:
@@ -57,6 +58,8 @@ def network(files: Files, dtype: torch.dtype, device: torch.device, how: How, wa
         "output_loading_info": True,
     }
     failed = f"{files.checkpoint.name}: cannot load {files.weights[0]}"
+    if reduced_heads.size_of(files.config) is not None and not (files.plain and how.device_map is None):
+        raise UnusableModelError(f"{files.checkpoint.name}: {reduced_heads.UNREADABLE}")
     if text := how.device_map:
         return attempt(
             failed, lambda: divided.load(text, device, lambda more: _from_pretrained(files, {**settings, **more}))
@@ -80,14 +83,19 @@ def attempt(failed: str, load: Callable[[], Any]) -> Any:
 
 def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings: dict[str, Any]) -> Any:
     kind, own = network_class(files.config), files.folder / "generation_config.json"
-    text = files.config.get_text_config(decoder=True)
+    weights = stored(files.weights, device.type == "cpu", watch)
+    head = reduced_heads.take(files.checkpoint.name, files.config, weights)
+    config = reduced_heads.without(files.config) if head else files.config
+    text = config.get_text_config(decoder=True)
     model, info = kind.from_pretrained(
         None,
-        config=text if kind.config_class is type(text) else files.config,
-        state_dict=stored(files.weights, device.type == "cpu", watch),
+        config=text if kind.config_class is type(text) else config,
+        state_dict=weights,
         generation_config=transformers.GenerationConfig.from_pretrained(files.folder) if own.is_file() else None,
         **settings,
     )
+    if head:
+        head.put_into(model, info)
     model.config.name_or_path = str(files.folder)  # transformers was given tensors and no name
     return model, info
 

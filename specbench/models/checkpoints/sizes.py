@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from specbench.models.checkpoints import divided, quantise, quantised
+from specbench.models.checkpoints import divided, quantise, quantised, reduced_heads
 from specbench.models.checkpoints.how import AS_STORED, How
 from specbench.models.network.attention import NAME
 from specbench.models.network.passes import windows_of
@@ -25,7 +25,8 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     text: Any = config.get_text_config(decoder=True)
     attention = how.attention_of(config)
     net = in_dtype(config, dtype, attention)
-    shapes = [tensor.shape for tensor in net.parameters()]
+    ends = net.get_input_embeddings().weight, net.get_output_embeddings().weight
+    shapes = [tensor.shape for tensor in net.parameters() if all(tensor is not end for end in ends)]
     heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
     shared = getattr(text, "num_key_value_heads", None) or heads
     width = getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)
@@ -36,7 +37,7 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
         layers=text.num_hidden_layers,
         kept=2 * shared * width,
         hidden=text.hidden_size,
-        inner=max(max(shape[-2:]) for shape in shapes if len(shape) > 1 and text.vocab_size not in shape),
+        inner=max(max(shape[-2:]) for shape in shapes if len(shape) > 1),
         heads=heads,
         groups=heads // shared if ours and shared else 1,
         vocabulary=text.vocab_size,
@@ -50,7 +51,7 @@ def in_dtype(config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> An
     """The network in a dtype, on the device meta."""
     wanted = copy(config)
     wanted.dtype = dtype
-    return skeleton(wanted, attention)
+    return reduced_heads.hollow(skeleton(wanted, attention), config)
 
 
 def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: How) -> int:

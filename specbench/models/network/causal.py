@@ -20,6 +20,7 @@ from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.law import Law
 from specbench.models.network.learning import Learning
 from specbench.models.network.passes import Composer, Layout, Pass, windows_of
+from specbench.models.network.reduced import known_tokens, rows_of
 from specbench.models.network.retrieved import Retrieved, unreadable
 
 TEXTS = 512  # one-token sequences in a pass, which has as many rows of logits
@@ -39,6 +40,7 @@ class Causal:
         self.config = network.config.get_text_config(decoder=True)
         self.dtype: torch.dtype = network.dtype  # to ask a network or its configuration takes longer than a small pass
         self.composer = Composer(self.config, self.windows(), self.dtype)
+        self.known = known_tokens(network, width)
         self.cache: RowStaticCache | None = None
         self.bigrams: Tensor | None = None
 
@@ -171,7 +173,7 @@ class Causal:
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         """Logits [B, ..., V'] as distributions [B, ..., V]; clears `finite` for rows with NaN or infinite logits."""
-        rows, proper = self.law.checked(logits, self.width)
+        rows, proper = rows_of(self.law, logits, self.width, self.known)
         context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
         return rows
 

@@ -1,0 +1,78 @@
+"""Heads of drafts that know some tokens of the vocabulary only (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
+
+With large vocabularies the head is most of what a small draft reads for a token. Its input stays the whole vocabulary,
+and its rows are those of the whole one, with zeros for what it does not know: so they are what tokens are drawn from.
+Knows networks and rows; must not know files, or which tokens are worth knowing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specbench.errors import UsageError
+from specbench.models.network.law import Law
+
+SIZE = "draft_vocab_size"  # in config.json: how many tokens a head knows
+
+
+class ReducedHead(nn.Module):
+    """Logits of N of `width` tokens: ids [N] in rising order, weight [N, H]."""
+
+    ids: Tensor
+
+    def __init__(self, weight: Tensor, ids: Tensor, width: int) -> None:
+        super().__init__()
+        self.weight, self.width = nn.Parameter(weight), width
+        self.register_buffer("ids", ids)
+
+    def narrow(self, hidden: Tensor) -> Tensor:
+        """hidden [..., H] → the logits [..., N] of the tokens that it knows."""
+        return F.linear(hidden, self.weight)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden [..., H] → logits [..., width], −inf for every token that it does not know."""
+        known = self.narrow(hidden)
+        return known.new_full((*known.shape[:-1], self.width), -torch.inf).index_copy(-1, self.ids, known)
+
+
+def reduce_head(model: Any, ids: Sequence[int]) -> Any:
+    """The model, in place, with a head that knows only these tokens: its rows of the head it had.
+
+    UsageError for ids that are no part of its vocabulary, and for a head that is more than a matrix.
+    """
+    head = model.get_output_embeddings()
+    if getattr(head, "bias", None) is not None:
+        raise UsageError(f"{type(model).__name__} has a head with a bias, whose vocabulary cannot be reduced")
+    rows, known = len(head.weight), sorted({int(number) for number in ids})
+    if not known or known[0] < 0 or known[-1] >= rows:
+        raise UsageError(f"a reduced vocabulary is some ids of 0 to {rows - 1}, each of which the draft has")
+    chosen = torch.tensor(known, device=head.weight.device)
+    return put(model, ReducedHead(head.weight.detach()[chosen].clone(), chosen, rows))
+
+
+def put(model: Any, head: ReducedHead) -> Any:
+    """The model, in place, with another head, which its configuration says."""
+    model.set_output_embeddings(head)
+    model.config.tie_word_embeddings = model.config.get_text_config(decoder=True).tie_word_embeddings = False
+    model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)  # by that configuration
+    setattr(model.config, SIZE, len(head.ids))
+    return model
+
+
+def known_tokens(network: Any, width: int) -> Tensor | None:
+    """The ids below `width` [N] that the head of a network knows; None for one that knows all of them."""
+    if getattr(network.config, SIZE, None) is None:
+        return None
+    heads = [part for part in network.modules() if isinstance(part, ReducedHead)]
+    return heads[0].ids[heads[0].ids < width] if heads else None
+
+
+def rows_of(law: Law, logits: Tensor, width: int, known: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What `Law.checked` gives, computed for the known tokens alone: the others get nothing in any law."""
+    if known is None:
+        return law.checked(logits, width)
+    rows, proper = law.checked(logits.index_select(-1, known), len(known))
+    return rows.new_zeros((*rows.shape[:-1], width)).index_copy(-1, known, rows), proper
