@@ -35,7 +35,8 @@ class Prompt:
     """What is decoded at once: a text, or one turn of a conversation.
 
     later: what will be said after the answer; before: what was said and answered until now, in turn. most: the tokens
-    that the last turn's prompt may have, 0 of a prompt without later turns.
+    that the last turn's prompt may have, 0 of a prompt without later turns. reference: the answer to the first turn
+    that the data bring along; empty where there is none.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Prompt:
     later: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     most: int = 0
+    reference: str = ""
 
     @property
     def turn(self) -> int:
@@ -192,8 +194,9 @@ class Tokenizing:
             return None
         if not later or self.answer is None:
             self.rejected.update({LATER: len(later)} if later else {})
-            return Prompt(row.id, row.category, first, ids)
-        return Prompt(row.id, row.category, first, ids, tuple(later), most=self.most([first, *later], self.answer))
+            return Prompt(row.id, row.category, first, ids, reference=row.reference)
+        most = self.most([first, *later], self.answer)
+        return Prompt(row.id, row.category, first, ids, tuple(later), most=most, reference=row.reference)
 
     def tokenized(self, text: str) -> tuple[str, tuple[int, ...]]:
         """Why the prompt of a text cannot be used, "" where it can, and its ids."""

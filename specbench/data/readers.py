@@ -141,9 +141,10 @@ def lines_of(path: Path) -> list[str]:
         raise UsageError(f"cannot read {shown}: {error.strerror or first_line(error)}") from error
 
 
-def unpacked(path: Path) -> Packed:
-    """A file of data as bytes; .gz is unpacked while it is read."""
-    return gzip.open(open_regular(path)) if path.suffix.lower() == ".gz" else open_regular(path)
+def unpacked(path: Path, most: int = LARGEST) -> Packed:
+    """A file of data, of at most so many bytes, as bytes; .gz is unpacked while it is read."""
+    file = open_regular(path, most)
+    return gzip.open(file) if path.suffix.lower() == ".gz" else file
 
 
 def bounded_lines(file: Packed, shown: str) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ Knows columns and forms; must not know tokens or chats. A row that cannot be use
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -14,17 +14,23 @@ from specbench.wording import clean
 
 IDS = ("task_id", "id", "question_id", "prompt_id")
 EMPTY, NOT_TEXT, SYSTEM = "empty", "not text", "system messages (which --system gives to all prompts)"
-USERS = ("user", "human")  # the roles of chat APIs and of ShareGPT; what a model answered is answered anew
+USERS, MODELS = ("user", "human"), ("assistant", "gpt", "model")  # the roles of chat APIs and of ShareGPT
+# Where a row has an answer to its prompt: HumanEval, XSum, CNN/DailyMail, instruction data sets, Spec-Bench.
+REFERENCES = ("canonical_solution", "summary", "highlights", "completion", "response", "answer", "output", "reference")
 DENSEST = 64  # characters of a token, on average over a prompt: text has about four, long runs of spaces up to this
 
 
 @dataclass(frozen=True)
 class TextRow:
-    """A row with text, not yet tokenized. turns: what is said to the model, one after the other; at least one."""
+    """A row with text, not yet tokenized. turns: what is said to the model, one after the other; at least one.
+
+    reference: the answer to the first turn that the row brings along, empty where it has none.
+    """
 
     id: str
     category: str
     turns: tuple[str, ...]
+    reference: str = ""
 
 
 def surely_longer(text: str, longest: int | None) -> bool:
@@ -43,7 +49,8 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
         if left_out := roles(row.get(column)).count("system"):
             rejected[SYSTEM] += left_out
         turns = [first, *takewhile(lambda turn: not objection(turn), later)]
-        found.append(TextRow(identity, category(row), tuple(form.filled(column, str(turn)) for turn in turns)))
+        said = tuple(form.filled(column, str(turn)) for turn in turns)
+        found.append(TextRow(identity, category(row), said, reference(row, column)))
     return found
 
 
@@ -53,8 +60,14 @@ def turns_in(value: object) -> list[object]:
         return [value]
     if not roles(value):
         return value or [None]
-    said = [one for one, role in zip(value, roles(value), strict=True) if role in USERS]
-    return [one.get("content", one.get("value")) for one in said] or [None]
+    return said_by(USERS, value) or [None]
+
+
+def said_by(who: Collection[object], value: object) -> list[object]:
+    """What some roles say in a cell of messages, in its order."""
+    messages = value if isinstance(value, list) else []
+    said = [one for one, role in zip(messages, roles(messages), strict=True) if role in who]
+    return [one.get("content", one.get("value")) for one in said]
 
 
 def roles(value: object) -> list[object]:
@@ -62,6 +75,16 @@ def roles(value: object) -> list[object]:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         return []
     return [one.get("role", one.get("from")) for one in value]
+
+
+def reference(row: DataRow, column: str) -> str:
+    """The answer to the first turn that a row brings along: in its conversation, or in a column known for it."""
+    if roles(row.get(column)):
+        answers = said_by(MODELS, row.get(column))
+    else:
+        answers = [row.get(name) for name in REFERENCES if name != column]
+    first = [one[0] if isinstance(one, list) and one else one for one in answers]
+    return next((one for one in first if isinstance(one, str) and not objection(one)), "")
 
 
 def objection(value: object) -> str | None:

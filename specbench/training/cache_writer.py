@@ -138,14 +138,16 @@ def begun(path: Path, origin: Origin) -> Manifest:
     return manifest
 
 
-def cached(path: Path, origin: Origin, fill: Callable[[CacheWriter], Mapping[str, int]]) -> TokenCache:
+def cached(
+    path: Path, origin: Origin, fill: Callable[[CacheWriter], Mapping[str, int]], size: int = SIZE
+) -> TokenCache:
     """The cache of an origin: as it lies in the folder, or filled now; one that was cut off is gone on with.
 
     fill appends what is not there yet, and returns what it left out, by reason. Raises UsageError as `CacheWriter.open`
     and `TokenCache.open` do.
     """
     if not is_complete(path):
-        with CacheWriter.open(path, origin) as writer:
+        with CacheWriter.open(path, origin, size) as writer:
             if not writer.complete:  # another process may have been faster
                 writer.finish(fill(writer))
     return TokenCache.open(path, origin)

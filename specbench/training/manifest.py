@@ -52,10 +52,11 @@ OF_ANSWERS = {
 
 
 class Origin(BaseModel):
-    """Everything that decides which tokens a cache holds, and `data`, its sources by name, and `dtype` for its readers.
+    """Everything that decides which tokens a cache holds; for readers also `data`, its sources by name, and `dtype`.
 
     target, revision, weights: as a backend describes them, for the target whose answers these are. chat_template_sha256
-    is empty where prompts are plain text. length: tokens of a window of text, 0 of answers.
+    is empty where prompts are plain text. together: answers that are decoded in one call and on disk after it, whatever
+    the batch; what goes on with a cache keeps it. length: tokens of a window of text, 0 of answers.
     """
 
     model_config = STRICT
@@ -78,6 +79,7 @@ class Origin(BaseModel):
     ignore_eos: bool = False
     max_new_tokens: Count = 0
     samples: Annotated[int, Field(ge=1)] = 1
+    together: Annotated[int, Field(ge=1)] = 128
     seed: int = 0
     length: Count = 0
 

@@ -1,0 +1,138 @@
+"""What `--data` takes: data sets by the names of `--dataset`, files and folders of text, several of them together.
+
+Knows names and how they are read; must not know what becomes of them. Prompts are read by `specbench.data` alone.
+"""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.data.chats import ChatSettings
+from specbench.data.longtext import Encode
+from specbench.data.prompts import Prompt, PromptSet, load_prompts
+from specbench.errors import UsageError
+from specbench.training.text_files import TextFiles, text_files
+from specbench.wording import clean
+
+TEXT = "text:"
+HELP = (
+    "What is learned: a data set as --dataset takes it (code, humaneval, jsonl:FILE …), or files of text: text:FILE, "
+    "text:FOLDER, text:'FOLDER/**/*.md'. Repeatable."
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data sets become prompts. longest: tokens of a prompt at most; the others as in `load_prompts`."""
+
+    encode: Encode
+    chat: ChatSettings
+    longest: int | None = None
+    limit: int | None = None
+    seed: int = 0
+    column: str | None = None
+    template: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One name of `--data`, read: the prompts of a data set, or the files of text that will be read one by one.
+
+    label: what its prompts and documents are known by, which does not depend on where a file lies.
+    """
+
+    name: str
+    label: str
+    prompts: PromptSet | None = None
+    files: TextFiles | None = None
+
+    @property
+    def sha256(self) -> str:
+        """What it consists of. Files are read for it from end to end."""
+        return self.prompts.sha256 if self.prompts else self.files.sha256 if self.files else ""
+
+    def known_as(self, prompt: Prompt) -> str:
+        """The name of a prompt among those of several sources."""
+        return f"{self.label}/{prompt.id}"
+
+    def category(self, prompt: Prompt) -> str:
+        """The category of a prompt; the name of its data set where that has only one."""
+        return self.label if prompt.category == "all" else prompt.category
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All of `--data`."""
+
+    each: tuple[Source, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(clean(source.name, 300) for source in self.each)
+
+    @property
+    def sets(self) -> list[PromptSet]:
+        return [source.prompts for source in self.each if source.prompts]
+
+    @property
+    def sha256(self) -> str:
+        """What all of them consist of, and in which order; of the answers that data bring along as well."""
+        digest = hashlib.sha256()
+        for source in self.each:
+            references = source.prompts and [prompt.reference for prompt in source.prompts.prompts]
+            digest.update(f"{source.label}\0{source.sha256}\0{references}\0".encode(errors="surrogatepass"))
+        return digest.hexdigest()
+
+    @property
+    def template_sha256(self) -> str:
+        """Of the chat template of its prompts; empty where all are plain text."""
+        found = sorted({one.applied.sha256 for one in self.sets if one.applied})
+        return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest() if found else ""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that any prompt has, later turns included."""
+        return max((one.longest for one in self.sets), default=0)
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """What could not be used, by reason."""
+        found = Counter[str]()
+        for source in self.each:
+            found.update(source.prompts.rejected if source.prompts else source.files.left_out if source.files else {})
+        return found
+
+
+def sources(names: Sequence[str], reading: Reading, *, answered: bool) -> Sources:
+    """What some names stand for; answered: the target is to answer them, so all of them must have prompts.
+
+    UsageError, in one line, for a name that is not known, a file that is not there, and data without text.
+    """
+    if not names:
+        raise UsageError(f"there is nothing to learn from: name some data with --data ({HELP})")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UsageError(f"--data {clean(twice[0], 300)} is named twice: name it once")
+    return Sources(tuple(source(name, reading, answered) for name in names))
+
+
+def source(name: str, reading: Reading, answered: bool) -> Source:
+    """What a name stands for."""
+    if name.startswith(TEXT) and not answered:
+        return Source(name, label_of(name), files=text_files(name.removeprefix(TEXT)))
+    if name.startswith(TEXT) and os.path.isdir(os.path.expanduser(name.removeprefix(TEXT))):
+        raise UsageError(f"--data {clean(name, 300)} is a folder of text, which has no prompts: leave out --generate")
+    found = load_prompts(
+        name, reading.encode, limit=reading.limit, seed=reading.seed, longest=reading.longest, column=reading.column,
+        template=reading.template, chat=reading.chat,
+    )  # fmt: skip
+    return Source(name, label_of(name), prompts=found)
+
+
+def label_of(name: str) -> str:
+    """The name of a source without the folders that a file lies in."""
+    kind, colon, path = name.partition(":")
+    return clean(f"{kind}{colon}{Path(path).name or path}")

@@ -1,0 +1,53 @@
+"""From what a command was asked for to the origin of a token cache.
+
+Knows settings, tokenizers and sources; must not know engines or files.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.models.checkpoints.check import PROBES
+from specbench.settings import group
+from specbench.spec import RunSpec
+from specbench.training.data_options import Sources
+from specbench.training.manifest import Origin
+
+ROWS = 8  # answers of a call per row: few rows stand idle at its end
+
+
+def answers_origin(
+    sources: Sources, spec: RunSpec, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, samples: int = 1
+) -> Origin:
+    """Of the target's answers, decoded as a spec says. described: `Backend.describe`; vocabulary: width of the head."""
+    names = [setting.name for setting in group("law", RunSpec)] + ["max_new_tokens", "ignore_eos", "seed"]
+    decoded: dict[str, Any] = {name: getattr(spec, name) for name in names}
+    decoded |= {"samples": samples, "together": max(128, ROWS * spec.batch)}
+    return Origin(kind="answers", **decoded, **common(sources, described, tokenizer, vocabulary))
+
+
+def text_origin(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, length: int) -> Origin:
+    """Of texts as they are, in windows of so many tokens."""
+    return Origin(kind="text", length=length, **common(sources, described, tokenizer, vocabulary))
+
+
+def common(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int) -> dict[str, Any]:
+    """What origins of both kinds have."""
+    return {
+        "target": described["target_source"],
+        "revision": described["target_commit"],
+        "weights": described["target_weights"],
+        "dtype": described["dtype_resolved"],
+        "tokenizer_sha256": tokenizer_sha256(tokenizer),
+        "chat_template_sha256": sources.template_sha256,
+        "prompts_sha256": sources.sha256,
+        "data": sources.names,
+        "vocabulary": vocabulary,
+    }
+
+
+def tokenizer_sha256(tokenizer: Any) -> str:
+    """What a tokenizer of transformers is known by: its tokens, and how it splits texts of many kinds."""
+    known = [sorted(tokenizer.get_vocab().items()), [list(tokenizer(text).input_ids) for text in PROBES]]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()

@@ -1,0 +1,189 @@
+"""The target's own answers: every turn and sample, by the project's engine, and the same after a kill."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from specbench.backends.choose import backend_for
+from specbench.data.chats import ChatSettings
+from specbench.metrics import Trace
+from specbench.spec import RunSpec
+from specbench.training.answers import Decode, calls, write_answers
+from specbench.training.cache_writer import cached
+from specbench.training.data_options import Reading, Sources, sources
+from specbench.training.manifest import Origin, read_manifest
+from specbench.training.origins import answers_origin, text_origin
+from specbench.training.progress import Progress, unwatched
+from specbench.training.shards import Example
+from specbench.training.tokens import TokenCache
+from tests.support.chats import WORDS, Spelled, give_template
+from tests.support.datafiles import jsonl
+from tests.support.tinypair import EOS, Pair, save_pair, save_tokenizer
+
+V = 2000
+EMPTY = Sources(())
+ABOUT = {"target_source": "t", "target_commit": None, "target_weights": "w", "dtype_resolved": "float32"}
+
+
+def spelled(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+def talk(tmp_path: Path) -> Sources:
+    """Nine texts in three categories, and two conversations of two turns."""
+    texts = jsonl(
+        tmp_path / "a.jsonl", *[{"id": n, "prompt": "x" * (n + 1), "category": "abc"[n % 3]} for n in range(9)]
+    )
+    turns = jsonl(tmp_path / "b.jsonl", {"turns": ["Hi", "And?"]}, {"turns": ["Hm", "Oh"]})
+    chat = ChatSettings(Spelled(), answer=4)
+    return sources([texts, turns], Reading(spelled, chat, longest=100), answered=True)
+
+
+def origin(found: Sources, **changes: object) -> Origin:
+    settings: dict[str, object] = {"kind": "answers", "target": "t", "tokenizer_sha256": "a" * 64, "vocabulary": V,
+                                   "prompts_sha256": found.sha256, "together": 4} | changes  # fmt: skip
+    return Origin(**settings)  # type: ignore[arg-type]
+
+
+def echo(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+    """Answers that say which prompt they are to, and with which seed."""
+    return [Trace((ids[0], ord("a") + seed % 26, ord(".")), ()) for ids, seed in zip(prompts, seeds, strict=True)]
+
+
+def fill(
+    path: Path, found: Sources, decode: Decode = echo, watch: Callable[[Progress], None] = unwatched, **changes: object
+) -> TokenCache:
+    return cached(path, origin(found, **changes), lambda writer: write_answers(decode, found, Spelled(), writer, watch))
+
+
+def all_of(cache: TokenCache) -> list[Example]:
+    return sorted([*cache.train, *cache.held_out], key=lambda one: (one.prompt, list(one.ids)))
+
+
+# --- which examples ---------------------------------------------------------------------------------------------------
+
+
+def test_every_turn_is_answered_on_the_answers_before_it(tmp_path: Path) -> None:
+    cache = fill(tmp_path / "c", talk(tmp_path))
+    said = [(one.prompt, "".join(map(chr, one.ids))) for one in all_of(cache)]
+    assert len(said) == cache.manifest.rows == 9 + 2 * 2
+    first, second = (text for name, text in said if name == "jsonl:b.jsonl/row-1")
+    answer = first.removeprefix("own>[u]Hi[a]")
+    assert (len(answer), answer[0], answer[-1]) == (3, "o", ".")
+    assert second.startswith(f"own>[u]Hi[a]{answer}[u]And?[a]")
+    assert all(len(one.ids) - one.start == 3 for one in all_of(cache))
+
+
+def test_categories_are_kept_and_a_set_without_any_is_one(tmp_path: Path) -> None:
+    cache = fill(tmp_path / "c", talk(tmp_path))
+    assert {one.category for one in cache.train} == {"a", "b", "c", "jsonl:b.jsonl"}
+    assert {one.category for one in cache.held_out} == {"a", "b", "c", "jsonl:b.jsonl"}
+    assert {one.prompt for one in cache.train}.isdisjoint({one.prompt for one in cache.held_out})
+
+
+def test_samples_of_a_prompt_have_seeds_of_their_own_and_stay_together(tmp_path: Path) -> None:
+    found = talk(tmp_path)
+    cache = fill(tmp_path / "c", found, temperature=1.0, samples=3)
+    assert cache.manifest.rows == 3 * 13
+    asked = [one for some in calls(found, 3, 4) for one in some]
+    assert len({one.seed(0) for one in asked} | {one.seed(1) for one in asked}) == 2 * len(asked) == 66
+    assert {one.prompt for one in cache.train}.isdisjoint({one.prompt for one in cache.held_out})
+
+
+def test_prompts_of_about_one_length_are_decoded_together_the_longest_first(tmp_path: Path) -> None:
+    lengths = [[len(one.prompt.ids) for one in some] for some in calls(talk(tmp_path), 2, 4)]
+    assert [len(some) for some in lengths] == [4, 4, 4, 4, 4, 2]
+    flat = [length for some in lengths for length in some]
+    assert flat == sorted(flat, reverse=True)
+
+
+# --- cut off ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_generation_goes_on_to_the_same_files(tmp_path: Path) -> None:
+    found = talk(tmp_path)
+    whole = fill(tmp_path / "whole", found)
+    calls_made: list[int] = []
+
+    def dying(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+        calls_made.append(len(prompts))
+        if len(calls_made) == 3:
+            raise KeyboardInterrupt
+        return echo(prompts, seeds)
+
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path / "killed", found, dying)
+    assert read_manifest(tmp_path / "killed").parts == 1
+    seen: list[Progress] = []
+    again = fill(tmp_path / "killed", found, echo, seen.append)
+    assert again.manifest == whole.manifest
+    assert all_of(again) == all_of(whole)
+    assert [(one.done, one.total) for one in seen] == [(4, 11), (8, 11), (11, 11)]
+    assert seen[-1].tokens == 3 * (again.manifest.rows - again.manifest.shards[0].rows)
+
+
+def test_another_grouping_goes_on_with_that_of_the_beginning(tmp_path: Path) -> None:
+    """A larger batch asks for more answers at once, and a cache that was begun keeps its parts."""
+    found = talk(tmp_path)
+    whole = fill(tmp_path / "whole", found)
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path / "killed", found, echo, lambda one: interrupt(one.done == 8))
+    again = fill(tmp_path / "killed", found, together=100)
+    assert again.manifest == whole.manifest
+
+
+def interrupt(now: bool) -> None:
+    if now:
+        raise KeyboardInterrupt
+
+
+# --- with the engine --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A pair of its own, as an instruct model."""
+    pair = save_pair(tmp_path_factory.mktemp("chatty"))
+    give_template(pair.target)
+    return pair
+
+
+def by_engine(path: Path, data: str, **settings: object) -> TokenCache:
+    """The answers of a target as a job makes them."""
+    spec = RunSpec(method="baseline", k=0, dtype="float32", tier="eager", max_new_tokens=9, **settings)  # type: ignore[arg-type]
+    backend = backend_for([spec])
+    chat = ChatSettings(backend.chat, answer=spec.max_new_tokens)
+    found = sources([data], Reading(backend.encode, chat, longest=backend.context - 10), answered=True)
+    backend.load(found.longest)
+    assert backend.networks is not None
+    networks = backend.networks
+    made = answers_origin(found, spec, backend.describe(), networks.tokenizer, networks.width, samples=2)
+    decode = backend.prepare(spec, found.longest)
+    return cached(path, made, lambda writer: write_answers(decode, found, backend.chat, writer, unwatched))
+
+
+def test_the_engine_answers_in_batches_as_alone(tmp_path: Path, chatty: Pair) -> None:
+    rows = [{"id": n, "turns": [" ".join(f"w{i + n}" for i in range(3 + n % 4)), "w7 w8"]} for n in range(6)]
+    data, sampling = jsonl(tmp_path / "a.jsonl", *rows), {"target": str(chatty.target), "temperature": 1.0}
+    alone = by_engine(tmp_path / "alone", data, **sampling)
+    assert all_of(by_engine(tmp_path / "batch", data, batch=4, **sampling)) == all_of(alone)
+    assert alone.manifest.rows == 24
+    assert (alone.manifest.origin.target, alone.manifest.origin.temperature) == (str(chatty.target), 1.0)
+    ended = [one for one in all_of(alone) if one.ids[-1] == EOS]
+    assert ended
+    assert all(len(one.ids) - one.start == 9 or one.ids[-1] == EOS for one in all_of(alone))
+    assert len({tuple(one.ids) for one in all_of(alone)}) > 18, "the samples of a prompt differ"
+
+
+def test_the_origin_follows_the_tokenizer_and_the_template(tmp_path: Path, chatty: Pair) -> None:
+    data = jsonl(tmp_path / "a.jsonl", {"turns": ["w1"]}, {"turns": ["w2"]})
+    first = by_engine(tmp_path / "a", data, target=str(chatty.target)).manifest.origin
+    give_template(chatty.target, WORDS.replace("w53 ", "w54 "))
+    second = by_engine(tmp_path / "b", data, target=str(chatty.target)).manifest.origin
+    assert first.chat_template_sha256 != second.chat_template_sha256 != ""
+    assert first.tokenizer_sha256 == second.tokenizer_sha256
+    save_tokenizer(chatty.target, "v{}")
+    other = AutoTokenizer.from_pretrained(chatty.target)
+    assert text_origin(EMPTY, ABOUT, other, 5, 8).tokenizer_sha256 != first.tokenizer_sha256
