@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.data.chats import ChatSettings
-from specbench.data.longtext import Encode
+from specbench.data.longtext import Encode, is_long
 from specbench.data.prompts import Prompt, PromptSet, load_prompts
 from specbench.errors import UsageError
 from specbench.training.text_files import TextFiles, text_files
@@ -82,8 +82,9 @@ class Sources:
         """What all of them consist of, and in which order; of the answers that data bring along as well."""
         digest = hashlib.sha256()
         for source in self.each:
-            references = source.prompts and [prompt.reference for prompt in source.prompts.prompts]
-            digest.update(f"{source.label}\0{source.sha256}\0{references}\0".encode(errors="surrogatepass"))
+            digest.update(f"{source.label}\0{source.sha256}\0".encode())
+            for prompt in source.prompts.prompts if source.prompts else ():
+                digest.update(f"{prompt.text}\0{prompt.reference}\0".encode())
         return digest.hexdigest()
 
     @property
@@ -125,11 +126,17 @@ def source(name: str, reading: Reading, answered: bool) -> Source:
         return Source(name, label_of(name), files=text_files(name.removeprefix(TEXT)))
     if name.startswith(TEXT) and os.path.isdir(os.path.expanduser(name.removeprefix(TEXT))):
         raise UsageError(f"--data {clean(name, 300)} is a folder of text, which has no prompts: leave out --generate")
+    encode = reading.encode if answered or is_long(name) else untokenized
     found = load_prompts(
-        name, reading.encode, limit=reading.limit, seed=reading.seed, longest=reading.longest, column=reading.column,
+        name, encode, limit=reading.limit, seed=reading.seed, longest=reading.longest, column=reading.column,
         template=reading.template, chat=reading.chat,
     )  # fmt: skip
     return Source(name, label_of(name), prompts=found)
+
+
+def untokenized(text: str) -> list[int]:
+    """In place of the tokens of a text that is learned: they are made when it is written, and never all in memory."""
+    return [0]
 
 
 def label_of(name: str) -> str:

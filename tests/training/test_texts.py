@@ -118,6 +118,18 @@ def test_rows_are_prompts_with_their_answers(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_rows_are_tokenized_when_they_are_written(tmp_path: Path) -> None:
+    def never(text: str) -> list[int]:
+        raise AssertionError("all tokens of a data set would be in memory")
+
+    data = jsonl(tmp_path / "a.jsonl", {"text": "one"}, {"text": "two"})
+    lazy = read(data, reading=Reading(never, ChatSettings()))
+    assert list(contents(lazy).values()) == ["one", "two"]
+    other = read(jsonl(tmp_path / "a.jsonl", {"text": "one"}, {"text": "twO"}))
+    assert lazy.sha256 != other.sha256
+    assert sum(len(one.tokens()) for one in documents(read("longdoc:50"), encode)) > 0
+
+
 def test_an_answer_follows_the_chat_template_without_opening_a_text(tmp_path: Path) -> None:
     said = [{"role": "system", "content": "s"}, {"role": "user", "content": "Hi"}]
     data = jsonl(

@@ -3,6 +3,8 @@
 import os
 import resource
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,6 +186,27 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(
         writer.finish({})
     cache = TokenCache.open(path, ORIGIN)
     assert sorted([*cache.train, *cache.held_out], key=EXAMPLES.index) == EXAMPLES
+
+
+def test_so_is_one_when_a_cache_is_mapped(tmp_path: Path, largest_file: Callable[[int], None]) -> None:
+    path = write(tmp_path, [Example(list(range(V)) * 200, 1, "", f"p{n}") for n in range(9)], size=1 << 20)
+    largest_file(100_000)
+    assert "into memory: [Errno 27] File too large; free some space if the disk is full" in complaint(path)
+    largest_file(-1)
+    assert len(TokenCache.open(path, ORIGIN).train) == 8
+
+
+@pytest.mark.slow
+def test_two_processes_open_one_cache_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "c", EXAMPLES)
+    code = (
+        "import sys; from pathlib import Path; from tests.training.test_token_cache import ORIGIN, TokenCache\n"
+        "print(sum(len(one.ids) for one in TokenCache.open(Path(sys.argv[1]), ORIGIN).train))"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) for _ in range(2)]
+    said = [one.communicate(timeout=120)[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    assert {int(text) for text in said} == {sum(len(one.ids) for one in TokenCache.open(path, ORIGIN).train)}
 
 
 @pytest.fixture
