@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from specbench.errors import UsageError
 from specbench.models.checkpoints.check import PROBES
 from specbench.settings import group
 from specbench.spec import RunSpec
@@ -20,10 +21,18 @@ ROWS = 8  # answers of a call per row: few rows stand idle at its end
 def answers_origin(
     sources: Sources, spec: RunSpec, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, samples: int = 1
 ) -> Origin:
-    """Of the target's answers, decoded as a spec says. described: `Backend.describe`; vocabulary: width of the head."""
-    names = [setting.name for setting in group("law", RunSpec)] + ["max_new_tokens", "ignore_eos", "seed"]
+    """Of the target's answers, decoded as a spec says. described: `Backend.describe`; vocabulary: width of the head.
+
+    UsageError for several samples of greedy answers. Greedy answers have no seed.
+    """
+    if samples > 1 and not spec.temperature:
+        raise UsageError(
+            f"{samples} samples per prompt are all the same at temperature 0: give a --temperature, or take one"
+        )
+    names = [*(setting.name for setting in group("law", RunSpec)), "max_new_tokens", "ignore_eos"]
     decoded: dict[str, Any] = {name: getattr(spec, name) for name in names}
     decoded |= {"samples": samples, "together": max(128, ROWS * spec.batch)}
+    decoded["seed"] = spec.seed if spec.temperature else 0
     return Origin(kind="answers", **decoded, **common(sources, described, tokenizer, vocabulary))
 
 

@@ -68,14 +68,15 @@ def text_files(name: str) -> TextFiles:
     shown, path = clean(name, 300), Path(os.path.expanduser(name))
     if "\0" in name or not name:
         raise UsageError(f"--data text:{shown} names no file: write text:FILE, text:FOLDER or text:'FOLDER/**/*.md'")
-    if path.is_dir():
+    folder = os.path.isdir(path)  # which, unlike those of a Path, says no of names that cannot be
+    if folder:
         found, root = sorted(below(path)), path
-    elif path.exists():
+    elif os.path.exists(path):
         found, root = [path], path.parent
     else:
         found, root = sorted(matching(path)), fixed_part(path)
     if not found:
-        endings = f" with one of the endings {' '.join(PROSE + CODE)}" if path.is_dir() else ""
+        endings = f" with one of the endings {' '.join(PROSE + CODE)}" if folder else ""
         raise UsageError(f"--data text:{shown}: no such file{endings}; a pattern names others, as text:'DIR/**/*.log'")
     if len(found) > MOST:
         raise UsageError(f"--data text:{shown} has more than {counted(MOST, 'file')}: give a part of them")

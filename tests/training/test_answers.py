@@ -8,6 +8,7 @@ from transformers import AutoTokenizer
 
 from specbench.backends.choose import backend_for
 from specbench.data.chats import ChatSettings
+from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
 from specbench.training.answers import Decode, calls, write_answers
@@ -150,17 +151,18 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return pair
 
 
-def by_engine(path: Path, data: str, **settings: object) -> TokenCache:
+def by_engine(path: Path, data: str, samples: int = 2, **settings: object) -> TokenCache:
     """The answers of a target as a job makes them."""
-    spec = RunSpec(method="baseline", k=0, dtype="float32", tier="eager", max_new_tokens=9, **settings)  # type: ignore[arg-type]
+    spec = RunSpec(method="baseline", k=0, dtype="float32", tier="eager", max_new_tokens=9, seed=3, **settings)  # type: ignore[arg-type]
     backend = backend_for([spec])
     chat = ChatSettings(backend.chat, answer=spec.max_new_tokens)
     found = sources([data], Reading(backend.encode, chat, longest=backend.context - 10), answered=True)
     backend.load(found.longest)
     assert backend.networks is not None
     networks = backend.networks
-    made = answers_origin(found, spec, backend.describe(), networks.tokenizer, networks.width, samples=2)
+    made = answers_origin(found, spec, backend.describe(), networks.tokenizer, networks.width, samples)
     decode = backend.prepare(spec, found.longest)
+    assert made.seed == (3 if spec.temperature else 0)
     return cached(path, made, lambda writer: write_answers(decode, found, backend.chat, writer, unwatched))
 
 
@@ -179,11 +181,16 @@ def test_the_engine_answers_in_batches_as_alone(tmp_path: Path, chatty: Pair) ->
 
 def test_the_origin_follows_the_tokenizer_and_the_template(tmp_path: Path, chatty: Pair) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"turns": ["w1"]}, {"turns": ["w2"]})
-    first = by_engine(tmp_path / "a", data, target=str(chatty.target)).manifest.origin
+    first = by_engine(tmp_path / "a", data, 1, target=str(chatty.target)).manifest.origin
     give_template(chatty.target, WORDS.replace("w53 ", "w54 "))
-    second = by_engine(tmp_path / "b", data, target=str(chatty.target)).manifest.origin
+    second = by_engine(tmp_path / "b", data, 1, target=str(chatty.target)).manifest.origin
     assert first.chat_template_sha256 != second.chat_template_sha256 != ""
     assert first.tokenizer_sha256 == second.tokenizer_sha256
     save_tokenizer(chatty.target, "v{}")
     other = AutoTokenizer.from_pretrained(chatty.target)
     assert text_origin(EMPTY, ABOUT, other, 5, 8).tokenizer_sha256 != first.tokenizer_sha256
+
+
+def test_greedy_answers_have_one_sample() -> None:
+    with pytest.raises(UsageError, match="3 samples per prompt are all the same at temperature 0: give a --temp"):
+        answers_origin(EMPTY, RunSpec(), ABOUT, None, 5, samples=3)

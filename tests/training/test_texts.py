@@ -217,6 +217,7 @@ def test_names_without_text(tmp_path: Path) -> None:
     assert f"text:{tmp_path}: no such file with one of the endings .txt" in complaint(f"text:{tmp_path}")
     assert "no such file; a pattern names others" in complaint("text:/nowhere/*.txt")
     assert "text: names no file" in complaint("text:")
+    assert "no such file" in complaint("text:" + "a" * 5000)
     assert "unknown data set humanevl" in complaint("humanevl")
     with pytest.raises(UsageError, match="is a folder of text, which has no prompts: leave out --generate"):
         sources([f"text:{tmp_path}"], PLAIN, answered=True)
