@@ -13,6 +13,7 @@ from pathlib import Path
 from specbench.data.chats import ChatSettings
 from specbench.data.longtext import Encode, is_long
 from specbench.data.prompts import Prompt, PromptSet, load_prompts
+from specbench.data.readers import READERS
 from specbench.errors import UsageError
 from specbench.training.text_files import TextFiles, text_files
 from specbench.wording import clean
@@ -58,9 +59,15 @@ class Source:
         """The name of a prompt among those of several sources."""
         return f"{self.label}/{prompt.id}"
 
+    @property
+    def title(self) -> str:
+        """Its category where it has no others: the name of the data set or file, without what kind of file it is."""
+        kind, _, file = self.label.partition(":")
+        return file.removesuffix(".gz").removesuffix(f".{kind}") if kind in READERS else self.label
+
     def category(self, prompt: Prompt) -> str:
-        """The category of a prompt; the name of its data set where that has only one."""
-        return self.label if prompt.category == "all" else prompt.category
+        """The category of a prompt."""
+        return self.title if prompt.category == "all" else prompt.category
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def documents(sources: Sources, encode: Encode) -> Iterator[Document]:
                 yield row_document(source, source.prompts, prompt, encode)
         if source.files:
             for name, text in source.files.parts():
-                yield Document(f"{source.label}/{name}", source.label, lambda text=text: encode(text))  # type: ignore[misc]
+                yield Document(f"{source.label}/{name}", source.title, lambda text=text: encode(text))  # type: ignore[misc]
 
 
 def row_document(source: Source, prompts: PromptSet, prompt: Prompt, encode: Encode) -> Document:

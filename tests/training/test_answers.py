@@ -37,7 +37,7 @@ def talk(tmp_path: Path) -> Sources:
     texts = jsonl(
         tmp_path / "a.jsonl", *[{"id": n, "prompt": "x" * (n + 1), "category": "abc"[n % 3]} for n in range(9)]
     )
-    turns = jsonl(tmp_path / "b.jsonl", {"turns": ["Hi", "And?"]}, {"turns": ["Hm", "Oh"]})
+    turns = jsonl(tmp_path / "talk.jsonl", {"turns": ["Hi", "And?"]}, {"turns": ["Hm", "Oh"]})
     chat = ChatSettings(Spelled(), answer=4)
     return sources([texts, turns], Reading(spelled, chat, longest=100), answered=True)
 
@@ -70,7 +70,7 @@ def test_every_turn_is_answered_on_the_answers_before_it(tmp_path: Path) -> None
     cache = fill(tmp_path / "c", talk(tmp_path))
     said = [(one.prompt, "".join(map(chr, one.ids))) for one in all_of(cache)]
     assert len(said) == cache.manifest.rows == 9 + 2 * 2
-    first, second = (text for name, text in said if name == "jsonl:b.jsonl/row-1")
+    first, second = (text for name, text in said if name == "jsonl:talk.jsonl/row-1")
     answer = first.removeprefix("own>[u]Hi[a]")
     assert (len(answer), answer[0], answer[-1]) == (3, "o", ".")
     assert second.startswith(f"own>[u]Hi[a]{answer}[u]And?[a]")
@@ -79,8 +79,8 @@ def test_every_turn_is_answered_on_the_answers_before_it(tmp_path: Path) -> None
 
 def test_categories_are_kept_and_a_set_without_any_is_one(tmp_path: Path) -> None:
     cache = fill(tmp_path / "c", talk(tmp_path))
-    assert {one.category for one in cache.train} == {"a", "b", "c", "jsonl:b.jsonl"}
-    assert {one.category for one in cache.held_out} == {"a", "b", "c", "jsonl:b.jsonl"}
+    assert {one.category for one in cache.train} == {"a", "b", "c", "talk"}
+    assert {one.category for one in cache.held_out} == {"a", "b", "c", "talk"}
     assert {one.prompt for one in cache.train}.isdisjoint({one.prompt for one in cache.held_out})
 
 

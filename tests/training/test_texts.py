@@ -12,7 +12,7 @@ from specbench.data.chats import ChatSettings
 from specbench.errors import UsageError
 from specbench.training import text_files
 from specbench.training.cache_writer import cached
-from specbench.training.data_options import Reading, Sources, sources
+from specbench.training.data_options import Reading, Source, Sources, label_of, sources
 from specbench.training.manifest import Origin, read_manifest
 from specbench.training.progress import Progress, Watch, unwatched
 from specbench.training.texts import documents, windows, write_texts
@@ -114,8 +114,22 @@ def test_rows_are_prompts_with_their_answers(tmp_path: Path) -> None:
     found = list(documents(read(data), encode))
     assert [bytes(one.tokens()[1:]).decode() for one in found] == ["def f():\n    return 1", "Say yes", "Alone"]
     assert [(one.name, one.category) for one in found] == [
-        ("jsonl:a.jsonl/f", "jsonl:a.jsonl"), ("jsonl:a.jsonl/g", "talk"), ("jsonl:a.jsonl/h", "jsonl:a.jsonl"),
+        ("jsonl:a.jsonl/f", "a"), ("jsonl:a.jsonl/g", "talk"), ("jsonl:a.jsonl/h", "a"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "title"),
+    [
+        ("code", "code", "code"),
+        ("jsonl:/some/where/HumanEval.jsonl.gz", "jsonl:HumanEval.jsonl.gz", "HumanEval"),
+        ("text:/some/where/docs/", "text:docs", "docs"),
+        ("needle:512", "needle:512", "needle:512"),
+        ("text:.", "text:.", "."),
+    ],
+)
+def test_a_source_is_known_by_its_name_alone(name: str, label: str, title: str) -> None:
+    assert (label_of(name), Source(name, label_of(name)).title) == (label, title)
 
 
 def test_rows_are_tokenized_when_they_are_written(tmp_path: Path) -> None:
@@ -230,6 +244,7 @@ def test_names_without_text(tmp_path: Path) -> None:
 
 def test_lines_of_a_file_are_prompts_where_they_are_answered(tmp_path: Path) -> None:
     data = f"text:{write(tmp_path / 'a.txt', 'one' + chr(10) + 'two')}"
+    assert {one.category for one in documents(read(data), encode)} == {"a.txt"}
     (prompts,) = sources([data], PLAIN, answered=True).sets
     assert [prompt.text for prompt in prompts.prompts] == ["one", "two"]
     assert len(contents(read(data))) == 1
