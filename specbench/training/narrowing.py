@@ -1,0 +1,231 @@
+"""Networks with Llama's names made narrower: the residual stream in its principal components, and the heads and MLP
+channels that matter most.
+
+The weights of the norms go into the matrices after them; then the stream may be turned, because a norm without weights
+turns with it, and the components with the least variance left out (SliceGPT, Ashkboos et al. 2024, arXiv 2401.15024,
+§3; one rotation for all layers, so that the result is an ordinary checkpoint). Knows Llama's weights by name; must not
+know what the network is used for.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.errors import UsageError
+from specbench.training.starting import rounded_up
+
+LIKE_LLAMA = ("llama", "mistral", "qwen2", "qwen3", "smollm3")  # norms before sublayers, weights as they are, no scales
+READERS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "keys", "gate_proj": "channels", "up_proj": "channels"}
+WRITERS = {"o_proj": "queries", "down_proj": "channels"}  # into the residual stream; the rows or columns that are cut
+NORMS = {  # and the matrices after them
+    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
+    "norm": ("lm_head",),
+}
+ENDS = ("embed_tokens", "lm_head")
+
+
+@dataclass(frozen=True)
+class Widths:
+    """The sizes that go with the width, and `head`, that of a head, which does not."""
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head: int
+
+    @staticmethod
+    def of(config: Any) -> "Widths":
+        hidden, heads = config.hidden_size, config.num_attention_heads
+        head = getattr(config, "head_dim", None) or hidden // heads
+        return Widths(hidden, config.intermediate_size, heads, config.num_key_value_heads, head)
+
+    def cut(self, hidden: int) -> "Widths":
+        """The same proportions at another width, rounded up; the number of heads must divide the width."""
+        if hidden == self.hidden:
+            return self
+        share, group = hidden / self.hidden, self.heads // self.kv_heads
+        possible = [
+            (kv * members, kv)
+            for kv in range(1, math.ceil(self.kv_heads * share) + 1)
+            for members in range(1, group + 1)
+            if hidden % (kv * members) == 0
+        ]
+        inner = min(self.intermediate, rounded_up(self.intermediate * share))
+        return Widths(hidden, inner, *max(possible), self.head)
+
+
+@dataclass
+class Activity:
+    """What was seen of a network: the covariance [H, H] of its normalised residual stream, and Σ |x| of every input of
+    the matrices that write into it, by their names."""
+
+    gram: Tensor
+    sizes: dict[str, Tensor] = field(default_factory=dict)
+
+    def stream(self, _: str, x: Tensor) -> None:
+        rows = unit(x)
+        self.gram += rows.T @ rows
+
+    def written(self, name: str, x: Tensor) -> None:
+        size = x.flatten(0, -2).double().abs().sum(0)
+        self.sizes[name] = self.sizes[name] + size if name in self.sizes else size
+
+
+def unit(x: Tensor) -> Tensor:
+    """x [..., H] as rows [n, H] of length √H: what a norm without weights gives."""
+    return nn.functional.normalize(x.flatten(0, -2).double(), dim=-1) * math.sqrt(x.shape[-1])
+
+
+def narrowed(network: Any, hidden: int, texts: Sequence[Sequence[int]]) -> tuple[Any, dict[str, Tensor]]:
+    """Configuration and weights of the network at another width. UsageError for what cannot be narrowed."""
+    config = copy.deepcopy(network.config)
+    refuse_unable(config, hidden)
+    old, activity = Widths.of(config), observed(network, texts)
+    new = old.cut(hidden)
+    components: Tensor = torch.linalg.eigh(activity.gram).eigenvectors.flip(1)[:, :hidden]  # the smallest come first
+    shares = lengths(network, texts, components)
+    gains = {name: share * math.sqrt(old.hidden / hidden) for name, share in shares.items()}
+    precise = torch.promote_types(network.dtype, torch.float32)
+    weights = without_norms({name: weight.to(precise) for name, weight in network.state_dict().items()})
+    cuts = [Cut.of(layer, weights, activity, old, new) for layer in range(config.num_hidden_layers)]
+    made = {name: cut(name, weight, cuts, components.to(precise), gains) for name, weight in weights.items()}
+    return configured(config, old, new), made
+
+
+def configured(config: Any, old: Widths, new: Widths) -> Any:
+    """The configuration, in place, at other widths."""
+    config.hidden_size, config.intermediate_size = new.hidden, new.intermediate
+    config.num_attention_heads, config.num_key_value_heads, config.head_dim = new.heads, new.kv_heads, new.head
+    config.rms_norm_eps *= old.hidden / new.hidden  # it is added to a mean over fewer components
+    config.tie_word_embeddings = False  # the weights of the last norm are in the head now
+    return config
+
+
+def refuse_unable(config: Any, hidden: int) -> None:
+    if config.model_type not in LIKE_LLAMA:
+        raise UsageError(
+            f"only the width of {', '.join(LIKE_LLAMA)} can be cut, and this is {config.model_type}: keep its width "
+            "and some of its layers, or start from a fresh draft"
+        )
+    if not 1 <= hidden <= config.hidden_size or hidden % 2:
+        raise UsageError(f"a width of {hidden}: it must be even and at most the target's, {config.hidden_size}")
+
+
+def norms(network: Any) -> dict[str, nn.Module]:
+    """The norms before sublayers and the last one, by their names; not those of queries and keys."""
+    return {name: module for name, module in network.named_modules() if name.rpartition(".")[2] in NORMS}
+
+
+def observed(network: Any, texts: Sequence[Sequence[int]]) -> Activity:
+    """What is seen of a network while it reads some texts."""
+    size = network.config.hidden_size
+    activity = Activity(torch.zeros(size, size, dtype=torch.float64, device=network.device))
+    writers = {name: module for name, module in network.named_modules() if name.rpartition(".")[2] in WRITERS}
+    with inputs(norms(network), activity.stream), inputs(writers, activity.written):
+        read(network, texts)
+    return activity
+
+
+def lengths(network: Any, texts: Sequence[Sequence[int]], components: Tensor) -> dict[str, float]:
+    """The mean share of the length of a norm's input that lies in these components [H, h], by the names of norms."""
+    found = dict.fromkeys(norms(network), 0.0)
+
+    def add(name: str, x: Tensor) -> None:
+        found[name] += float((unit(x) @ components).norm(dim=-1).sum()) / math.sqrt(x.shape[-1])
+
+    with inputs(norms(network), add):
+        tokens = read(network, texts)
+    return {name: total / tokens for name, total in found.items()}
+
+
+def read(network: Any, texts: Sequence[Sequence[int]]) -> int:
+    """Run the texts through a network, one after the other; how many tokens they have. UsageError without any."""
+    texts = [list(text) for text in texts if len(text)]
+    if not texts:
+        raise UsageError("what matters in a target is measured on texts, and there are none: give it some, or keep "
+                         "layers evenly and all of its width")  # fmt: skip
+    for text in texts:
+        network(input_ids=torch.tensor([text], device=network.device), use_cache=False, logits_to_keep=1)
+    return sum(map(len, texts))
+
+
+@contextmanager
+def inputs(modules: dict[str, nn.Module], told: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """told(name, input), for each of these modules whenever it is run."""
+
+    def hook(name: str) -> Any:
+        return lambda module, args: told(name, args[0])
+
+    hooks = [module.register_forward_pre_hook(hook(name)) for name, module in modules.items()]
+    try:
+        yield
+    finally:
+        for one in hooks:
+            one.remove()
+
+
+def without_norms(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same function with norms whose weights are 1: they are multiplied into the matrices after them."""
+    found = dict(weights)
+    for name, norm in weights.items():
+        before, _, end = name.removesuffix(".weight").rpartition(".")
+        for part in NORMS.get(end, ()):
+            matrix = f"{part}.weight" if part in ENDS else f"{before}.{part}.weight"
+            found[matrix] = weights[matrix] * norm
+    return found
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is kept of a layer: rows of its queries, rows of its keys and values, channels of its MLP."""
+
+    queries: Tensor
+    keys: Tensor
+    channels: Tensor
+
+    @staticmethod
+    def of(layer: int, weights: dict[str, Tensor], activity: Activity, old: Widths, new: Widths) -> "Cut":
+        """The channels and heads of greatest importance; heads go by whole groups, and then in each group alike."""
+        matter = {part: importance(layer, part, weights, activity) for part in WRITERS}
+        heads = matter["o_proj"].view(old.kv_heads, -1, old.head).sum(-1)
+        groups = greatest(heads.sum(-1), new.kv_heads)
+        members = torch.stack([greatest(heads[group], new.heads // new.kv_heads) for group in groups.tolist()])
+        queries = (groups.unsqueeze(1) * heads.shape[1] + members).flatten()
+        dims = torch.arange(old.head, device=heads.device)
+        rows, keys = ((chosen.unsqueeze(1) * old.head + dims).flatten() for chosen in (queries, groups))
+        return Cut(rows, keys, greatest(matter["down_proj"], new.intermediate))
+
+
+def importance(layer: int, part: str, weights: dict[str, Tensor], activity: Activity) -> Tensor:
+    """Mean |activation| × the length of what it writes, of every input of a matrix that writes into the stream."""
+    (name,) = (name for name in activity.sizes if f".{layer}." in name and name.endswith(part))
+    lengths: Tensor = weights[f"{name}.weight"].double().norm(dim=0)
+    return activity.sizes[name] * lengths
+
+
+def greatest(values: Tensor, number: int) -> Tensor:
+    """The places of the greatest values, in rising order; of equals the first."""
+    return values.argsort(descending=True, stable=True)[:number].sort().values
+
+
+def cut(name: str, weight: Tensor, cuts: Sequence[Cut], components: Tensor, gains: dict[str, float]) -> Tensor:
+    """One weight of the narrower network."""
+    *path, part, kind = name.split(".")
+    if part in NORMS:
+        return weight.new_full((components.shape[1],), gains[".".join([*path, part])])
+    if part in ENDS:
+        return weight @ components
+    if part not in READERS and part not in WRITERS:
+        return weight  # the norms of queries and keys, which have the width of a head
+    kept = vars(cuts[int(next(filter(str.isdigit, path)))])[{**READERS, **WRITERS}[part]]
+    if part in WRITERS:
+        return components.T @ (weight if kind == "bias" else weight[:, kept])
+    return (weight if kind == "bias" else weight @ components)[kept]
