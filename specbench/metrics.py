@@ -189,3 +189,8 @@ class Trace:
     seconds: float = 0.0
     prefill_seconds: float = 0.0
     spans: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def updating(self) -> float:
+        """Decode seconds in which a draft that learns was changed."""
+        return self.spans.get("update", 0.0)

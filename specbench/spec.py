@@ -71,9 +71,9 @@ class RunSpec(BaseModel):
         "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), or one per position "
         "(0.8,0.7,0.6).", typed=str)] = None
     dataset: Annotated[str, Setting(
-        "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench (hub), needle:, passkey:, longdoc:, "
-        "pg19: and a LENGTH in tokens, or jsonl:, parquet:, csv:, text: and a path. Repeatable.", of=NAMED, usual="",
-        typed=list[str])] = "code"
+        "Data", "data", "code, articles, shift (shipped), humaneval, xsum, mt_bench (hub), needle:, passkey:, "
+        "longdoc:, pg19: and a LENGTH in tokens, or jsonl:, parquet:, csv:, text: and a path. Repeatable.", of=NAMED,
+        usual="", typed=list[str])] = "code"
     column: Annotated[str | None, Setting(
         "Data", "excerpt", "Column that holds the prompt.", of=CELL, usual="found by its name")] = None
     template: Annotated[str | None, Setting(

@@ -9,6 +9,7 @@ from specbench.decoding.build import build
 from specbench.decoding.drafters.schedule import Schedule, scheduled
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
+from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
@@ -20,6 +21,46 @@ def form(spec: RunSpec, costs: Costs | None) -> Speculate:
     """The method of a spec with nothing in the place of its models."""
     nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
     return build(spec.method, nothing, spec.k, schedule=schedule_of(spec, costs))
+
+
+def carries(spec: RunSpec) -> str:
+    """The part of a method that carries what it has seen from prompt to prompt; empty where every prompt is new."""
+    carried = form(spec, None).carries
+    return "" if carried is None else type(carried).__name__
+
+
+def begin_anew(method: Speculate) -> None:
+    """Make a method forget what it carries from the prompts of whoever used it before."""
+    if (carried := method.carries) is not None:
+        carried.forget()
+
+
+def remarks_on(method: Speculate) -> tuple[str, ...]:
+    """What is to be said of what a method carries; each is said once."""
+    if (carried := method.carries) is None:
+        return ()
+    found = tuple(carried.remarks)
+    carried.remarks.clear()
+    return found
+
+
+def refuse_carrying(spec: RunSpec) -> None:
+    """UsageError for settings with which a method that carries something would measure something else."""
+    if not carries(spec):
+        return
+    says = f"--method {spec.method} learns from every prompt"
+    if spec.repeat > 1:
+        raise UsageError(
+            f"--repeat {spec.repeat}: {says}, so that the same one again is another measurement: leave it out, and "
+            "give more prompts (--limit)"
+        )
+    if spec.until_ci is not None:
+        raise UsageError(
+            f"--until-ci: {says}, so that where it stops would decide how much was learned: give a number of prompts "
+            "(--limit)"
+        )
+    if spec.acceptance is not None:
+        raise UsageError(f"--acceptance: {says}, and nothing can be learned from made-up verdicts: leave it out")
 
 
 def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:

@@ -13,7 +13,7 @@ import torch
 from specbench.backends import recurrent, tier_choice
 from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair, check_models
-from specbench.backends.forms import form, schedule_of
+from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
 from specbench.backends.memory import Estimate, demand_of
 from specbench.backends.roles import depth_of, shipped_source
 from specbench.backends.tiers import Tier
@@ -208,27 +208,29 @@ class Native:
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         arm = self.arm(spec, max(longest, self._longest))
+        begin_anew(arm.method)
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
             to: Any = {"new": spec.max_new_tokens, "eos": arm.eos, "device": self.device}
             to |= {"clock": arm.clock, "rounds": arm.rounds}
             with self.gradless():
                 if spec.batch > 1:
-                    certain = self.law(spec).certain
-                    return decode_batches(arm.method, prompts, seeds, rows=spec.batch, certain=certain, **to)
-                return decode(arm.method, prompts, rng=self.source(spec, seeds), **to)
+                    to |= {"rows": spec.batch, "certain": self.law(spec).certain}
+                    traces = decode_batches(arm.method, prompts, seeds, **to)
+                else:
+                    traces = decode(arm.method, prompts, rng=self.source(spec, seeds), **to)
+            self.warnings += remarks_on(arm.method)
+            return traces
 
         return run
 
     def arm(self, spec: RunSpec, longest: int) -> Arm:
         """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
         same = spec.with_(**dict.fromkeys(OF_PROMPTS), dataset="", seed=0, warmup=0, repeat=1, until_ci=None)
-        known = self._arms.get(same)
-        if (
-            known is not None
-            and buffer_length(longest, spec.max_new_tokens, known.method.drafter.room) <= known.rounds.length
-        ):
-            return known
+        if known := self._arms.get(same):
+            needed = buffer_length(longest, spec.max_new_tokens, known.method.drafter.room)
+            if needed <= known.rounds.length:
+                return known
         clock = clock_for(self.device)
         method, eos = self.method(spec, clock), self.eos(spec)
         length = buffer_length(longest, spec.max_new_tokens, method.drafter.room)

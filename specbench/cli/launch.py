@@ -7,6 +7,7 @@ from typing import Any
 
 from specbench.cli.options import OWN, Given, settings_in
 from specbench.cli.parsing import parse_counts, parse_k_list, with_models
+from specbench.data.shifts import joined
 from specbench.errors import SpecbenchError, UsageError
 
 IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
@@ -31,7 +32,7 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
 
 def settings_of(given: Given) -> dict[str, Any]:
     """What a configuration file says, overridden by the options that were given."""
-    besides = {name: given[name] for name in IN_FILES if name in given}
+    besides = {name: given[name] for name in (*IN_FILES, "shift") if given.get(name) not in (None, False)}
     return with_models({**read_config(given.get("config")), **settings_in(given), **besides})
 
 
@@ -57,7 +58,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
 
 def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:
     """Measure into a new folder."""
-    chosen = with_batches(with_ks(settings))
+    chosen = with_batches(with_ks(with_shift(settings)))
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
     if axes is not None and (wrong := [name for name in lists if name not in axes]):
         wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
@@ -90,6 +91,15 @@ def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
         numbers = [k for part in parts if part != "auto" for k in ks_of(part)]
         ks: list[Any] = sorted(set(numbers)) + ["auto"] * ("auto" in parts)
         found["k"] = ks[0] if len(ks) == 1 else ks
+    return found
+
+
+def with_shift(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the data sets as one workload, where that is asked for."""
+    found = dict(settings)
+    if found.pop("shift", False):
+        datasets = found.get("dataset") or []
+        found["dataset"] = joined(datasets if isinstance(datasets, list) else [datasets])
     return found
 
 

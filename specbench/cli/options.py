@@ -56,6 +56,8 @@ OWN = {
         Option("resume", Path, MEASURE, "Folder of a run that was killed or interrupted: go on with it. Takes all "
                "settings from there."),
         Option("config", Path, OUTPUT, "YAML with the same keys; the command line wins.", ("--config", "-c")),
+        Option("shift", bool, "Data", "Make one workload of the data sets: one after the other, then the first again, "
+               "with other prompts.", absent=False),
         Option("output_dir", Path, OUTPUT, "Where the run's folder is made. Default: results.", ("--output-dir", "-o"),
                in_file=True),
         Option("format", str, OUTPUT, "table, csv, json, jsonl or md on stdout. Default: table.", in_file=True),

@@ -4,7 +4,7 @@ from specbench.cli.launch import launch
 from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, RESULTS, SAMPLING, Given, options
 
 
-@options(*PAIR, *METHOD, *DATA, *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
+@options(*PAIR, *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
 def run(given: Given) -> None:
     """Measure baseline and speculative decoding of a pair over prompts.
 

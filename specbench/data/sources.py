@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench import hub
+from specbench.data import shifts
 from specbench.data.readers import READERS, DataRow, existing_file, jsonl_rows, parquet_rows
 from specbench.errors import UsageError
 from specbench.repository import Repository
@@ -53,8 +54,8 @@ SHIPPED = {"code": ASSETS / "prompts" / "code.jsonl", "articles": ASSETS / "prom
 
 def shipped_rows(dataset: str) -> int | None:
     """How many rows a shipped data set has; None of any other."""
-    file = SHIPPED.get(dataset)
-    return file.read_bytes().count(b"\n") if file else None
+    files = [SHIPPED.get(name) for name in shifts.sets_of(dataset)]
+    return sum(file.read_bytes().count(b"\n") for file in files if file) if all(files) else None
 
 
 def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
@@ -72,7 +73,7 @@ def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
 
 
 def unknown(dataset: str) -> UsageError:
-    names = [*SHIPPED, *HUB, *(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
+    names = [*SHIPPED, shifts.NAME, *HUB, *(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
     kind, colon, path = dataset.partition(":")
     if os.path.isfile(dataset):
         suffix = Path(dataset.removesuffix(".gz")).suffix.removeprefix(".")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
+from specbench.data.shifts import sets_of
 from specbench.errors import UnusableModelError
 from specbench.jobs.output import say
 from specbench.measure import grid
@@ -61,7 +62,7 @@ def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], er
     if absent:
         say(err, [f"note: {', '.join(sorted(absent))} not here yet: prompts of {ASSUMED} tokens are assumed"])
     return [
-        Held(group, ASSUMED if group[0].dataset in absent else prompts_of(group, backend).longest)
+        Held(group, ASSUMED if absent & {*sets_of(group[0].dataset)} else prompts_of(group, backend).longest)
         for group in grouped(specs, lambda spec: spec.baseline)
     ]
 

@@ -82,7 +82,8 @@ def measure_into(folder: RunFolder, pairs: Sequence[Pair], description: dict[str
 def conclude(done: Outcome, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or what its exit code says."""
     rows, by_category = [c.row() for c in done.cells], [row for c in done.cells for row in c.category_rows()]
-    run_output.print_run(rows, output.style, screen(), done.command, by_category)
+    stretches = {cell.spec.key: cell.stretch_rows() for cell in done.cells}
+    run_output.print_run(rows, output.style, screen(), done.command, by_category, stretches)
     say_where(done, output)
     raise_for_status(done.cells)
 

@@ -11,6 +11,7 @@ from specbench import hub
 from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
 from specbench.data import sources
+from specbench.data.shifts import sets_of
 from specbench.errors import UnusableModelError
 from specbench.missing import Missing, MissingError
 from specbench.models.execution.free_memory import free_memory, resident
@@ -38,7 +39,7 @@ def complete_backend(specs: Sequence[RunSpec]) -> Backend:
 def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
     """The data sets that can neither be found on this machine nor be fetched."""
     found = []
-    for dataset in dict.fromkeys(spec.dataset for spec in specs):
+    for dataset in dict.fromkeys(name for spec in specs for name in sets_of(spec.dataset)):
         if (source := sources.hub_file(dataset)) is None:
             continue
         repository = sources.repository(dataset, source)

@@ -5,11 +5,12 @@ Knows cells, samples and observers; must not know backends, or in which order an
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from specbench.data.prompts import PromptSet
 from specbench.measure.failures import Failure
-from specbench.measure.order import Turn
+from specbench.measure.order import Turn, blocks_of
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.losslessness import Losslessness
 from specbench.results.samples import Sample
@@ -89,6 +90,11 @@ class Group:
     def arms(self) -> dict[str, RunSpec]:
         """What decodes every prompt, by name: the baseline, and one method per cell that has not ended."""
         return {BASELINE: self.baseline, **{spec.key: spec for spec in self.live}}
+
+    @cached_property
+    def blocks(self) -> dict[str, str]:
+        """See `order.blocks_of`."""
+        return blocks_of(self.prompts.prompts)
 
     def needing(self, arm: str) -> list[RunSpec]:
         """The cells that end when an arm fails: its own, and all of them when it is the baseline."""

@@ -16,6 +16,7 @@ from specbench.spec import BASELINE, RunSpec
 
 T = TypeVar("T")
 REFILLS = 4  # prompts of a chunk per row
+BLOCK = 8  # prompts in a row that are one draw where a method carries something from prompt to prompt
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,15 @@ def chunks(prompts: Sequence[T], rows: int) -> list[Sequence[T]]:
     count = max(-(-len(prompts) // (REFILLS * rows)), min(statistics.FEWEST, len(prompts) // rows), 1)
     ends = [i * len(prompts) // count for i in range(count + 1)]
     return [prompts[a:b] for a, b in pairwise(ends)]
+
+
+def blocks_of(prompts: Sequence[Prompt]) -> dict[str, str]:
+    """The block of every prompt, by its name: stretches of `BLOCK` prompts or fewer, and at least five where possible.
+
+    Where one prompt changes how the next one is drafted for, those near to each other are no independent draws.
+    """
+    count = max(-(-len(prompts) // BLOCK), min(statistics.FEWEST, len(prompts)))
+    return {prompt.id: f"block {place * count // len(prompts)}" for place, prompt in enumerate(prompts)}
 
 
 def checkpoints(turns: int) -> Iterator[int]:

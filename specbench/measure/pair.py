@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from specbench.backends.base import Backend, Held, Loading, networks_of, unseen
+from specbench.backends.forms import carries, refuse_carrying
 from specbench.data.prompts import PromptSet
 from specbench.data.sampling import digest
 from specbench.decoding.method_files import drafts_with
@@ -115,7 +116,8 @@ class Prepared:
         """What the names of a spec stood for, as columns of its row."""
         own = json.dumps(asdict(costs)) if costs and spec.schedule == AUTO else None
         drafted_by = ", ".join(sorted(drafts_with(spec.method)))
-        return {**self.prompts[spec].row(), "drafted_by": drafted_by, **resolved_pair(self.backend), COSTS: own}
+        drafting = {"drafted_by": drafted_by, "carries": carries(spec)}
+        return {**self.prompts[spec].row(), **drafting, **resolved_pair(self.backend), COSTS: own}
 
 
 def shown(observers: Sequence[Observer], what: str, done: int, total: int) -> None:
@@ -149,6 +151,8 @@ def checked(specs: Sequence[RunSpec]) -> Prepared:
     backend = complete_backend(specs)
     if any(spec.schedule == AUTO for spec in specs):
         networks_of(backend, "--k auto")
+    for spec in specs:
+        refuse_carrying(spec)
     prompts: dict[RunSpec, PromptSet] = {}
     for group in grouped(specs, lambda spec: spec.baseline):
         prompts |= dict.fromkeys(group, prompts_of(group, backend))

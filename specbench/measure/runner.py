@@ -11,6 +11,7 @@ from itertools import cycle
 from types import MappingProxyType
 
 from specbench.backends.base import Backend, Decode
+from specbench.backends.forms import carries
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.turns import next_turn
 from specbench.measure.failures import Failure, attempt
@@ -67,10 +68,12 @@ def measure_group(group: Group, backend: Backend) -> KeyboardInterrupt | None:
 
 @dataclass
 class Arms:
-    """How each arm of a group decodes, and the seconds that it took to build, compile or capture it."""
+    """How each arm of a group decodes, the seconds that it took to build, compile or capture it, and which arms carry
+    something from prompt to prompt."""
 
     decodes: dict[str, Decode] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
+    carrying: set[str] = field(default_factory=set)
 
 
 def prepare(group: Group, backend: Backend, arms: Arms) -> None:
@@ -94,6 +97,9 @@ def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms:
     for number in range(spec.warmup):
         some = [next(every) for _ in range(spec.batch)]
         decode([p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some])
+    if carries(spec):
+        arms.carrying.add(arm)
+        decode = backend.prepare(spec, prompts.longest)  # what was learned in the warm-up is forgotten
     arms.decodes[arm] = decode
 
 
@@ -105,10 +111,19 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
         if not group.live or narrow(group, done, first.chunk):
             return
         while turn is not None and group.live:
-            if not group.has(turn) and (samples := turn_samples(group, arms, turn)):
+            if group.has(turn):
+                decode_again(group, arms, turn)
+            elif samples := turn_samples(group, arms, turn):
                 yield samples
             done += 1
             turn = following(group, turn, backend)
+
+
+def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
+    """Bring the arms that carry something to where they were after a turn of a run that is continued. What they decode
+    is what they decoded then; it is neither timed nor saved."""
+    for arm in sorted(arms.carrying & set(group.arms)):
+        decoded(group, arms, turn, arm)
 
 
 def following(group: Group, turn: Turn, backend: Backend) -> Turn | None:
@@ -127,9 +142,10 @@ def turn_samples(group: Group, arms: Arms, turn: Turn) -> Samples:
     load = load_average()
     order = order_of(list(group.arms), group.baseline.seed, turn.earlier, turn.chunk)
     traces = traces_of(group, arms, turn, order)
-    cluster = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
+    batch = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
 
     def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
+        cluster = batch or (group.blocks[prompt.id] if spec.key in arms.carrying else "")
         about = (prompt.id, prompt.category, turn.repeat, len(prompt.ids), turn.number)
         positions = (order.index(BASELINE), order.index(spec.key))
         return Sample(*about, positions, load, baseline, method, cluster, (prompt.turn, prompt.turns))
@@ -146,13 +162,20 @@ def traces_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dic
     for arm in order:
         if not group.needing(arm):
             continue  # the baseline has failed in this very turn
-        seeds = [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
-        found = attempt(partial(arms.decodes[arm], [prompt.ids for prompt in turn.prompts], seeds))
-        if isinstance(found, Failure):
-            group.fail(group.needing(arm), found)
-        else:
+        found = decoded(group, arms, turn, arm)
+        if found is not None:
             traces[arm] = found
     return traces
+
+
+def decoded(group: Group, arms: Arms, turn: Turn, arm: str) -> list[Trace] | None:
+    """What one arm makes of the prompts of a turn; None where it fails, which ends its cells."""
+    seeds = [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
+    found = attempt(partial(arms.decodes[arm], [prompt.ids for prompt in turn.prompts], seeds))
+    if isinstance(found, Failure):
+        group.fail(group.needing(arm), found)
+        return None
+    return found
 
 
 def narrow(group: Group, turns: int, ended: int) -> bool:

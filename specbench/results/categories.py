@@ -11,8 +11,9 @@ from typing import Any
 
 from specbench import metrics
 from specbench.results import statistics
+from specbench.results.batches import decodes
 from specbench.results.costs import timing
-from specbench.results.numbers import acceptance_columns, explanation, speedup_columns
+from specbench.results.numbers import LEARNING, acceptance_columns, explanation, speedup_columns
 from specbench.results.outputs import output_columns
 from specbench.results.samples import Sample, by_prompt
 from specbench.theory.costs import measured_costs
@@ -20,7 +21,7 @@ from specbench.wording import grouped
 
 PREDICTED = ("speedup_predicted", "speedup_calibrated")
 TIMED = ("c", "v", "overhead", "baseline_tokens_per_second", "tokens_per_second", "c_mean", "v_mean", "speedup",
-         "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", *PREDICTED)  # fmt: skip
+         "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", *LEARNING, *PREDICTED)  # fmt: skip
 
 
 def numbers_by_category(samples: Sequence[Sample], longest: int, lookahead: int | None) -> list[dict[str, Any]]:
@@ -32,7 +33,8 @@ def numbers_by_category(samples: Sequence[Sample], longest: int, lookahead: int 
     groups = sorted(grouped(samples, lambda one: one.category), key=lambda group: group[0].category)
     if len(groups) < 2:
         return []
-    blank = dict.fromkeys(TIMED) if any(one.cluster for one in samples) else {}
+    together = any(len(group) > 1 for group in decodes(samples))
+    blank = dict.fromkeys(TIMED) if together else {}
     return [{**category_numbers(group, lookahead), **output_columns(group, longest), **blank} for group in groups]
 
 

@@ -15,6 +15,7 @@ from specbench.results.losslessness import Losslessness
 from specbench.results.numbers import NUMBERS, numbers
 from specbench.results.outputs import output_columns
 from specbench.results.samples import Sample
+from specbench.results.stretches import stretches
 from specbench.spec import SCHEMA_VERSION, RunSpec, acceptance_of
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
@@ -66,6 +67,10 @@ class Cell:
         found = numbers_by_category(self.samples, *asked) if self.status in MEASURED else []
         named = {name: getattr(self.spec, name) for name in NAMES}
         return [{"schema_version": SCHEMA_VERSION, "cell": self.spec.key, **named, **numbers} for numbers in found]
+
+    def stretch_rows(self) -> list[dict[str, Any]]:
+        """How the numbers change from request to request, see `stretches`; none where the cell has no numbers."""
+        return list(stretches(self.samples)) if self.samples and self.status in MEASURED else []
 
     def sample_rows(self) -> list[dict[str, Any]]:
         """The lines of samples.csv. Outliers are marked, never dropped."""

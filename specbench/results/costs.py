@@ -23,6 +23,7 @@ def timing(traces: Sequence[Trace]) -> Timing:
         draft=math.fsum(t.spans.get("draft", 0.0) for t in traces),
         verify=math.fsum(t.spans.get("verify", 0.0) for t in traces),
         accept=math.fsum(t.spans.get("accept", 0.0) for t in traces),
+        update=math.fsum(t.updating for t in traces),
         draft_first=math.fsum(t.spans.get("draft/first", 0.0) for t in traces),
         rounds=sum(len(t.rounds) for t in traces),
         drafted=sum(r.drafted for t in traces for r in t.rounds),

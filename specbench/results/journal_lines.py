@@ -21,17 +21,26 @@ SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by
 def turn_line(samples: Mapping[RunSpec, Sequence[Sample]]) -> dict[str, Any]:
     """The samples of one turn, by cell: a line about one prompt, or about a batch of them."""
     prompts = [dict(zip(samples, one, strict=True)) for one in zip(*samples.values(), strict=True)]
-    name = next(iter(prompts[0].values())).cluster
-    return {"cluster": name, "batch": [_prompt(one) for one in prompts]} if name else _prompt(prompts[0])
+    spec, first = next(iter(prompts[0].items()))
+    if spec.batch > 1:
+        return {"cluster": first.cluster, "batch": [_prompt(one) for one in prompts]}
+    return _prompt(prompts[0])
 
 
 def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
     """The samples of one prompt, by cell. They have one baseline decode in common."""
     first = next(iter(samples.values()))
-    arms = {spec.key: {"place": s.order[1], "trace": _written(s.method)} for spec, s in samples.items()}
+    arms = {
+        spec.key: {"place": s.order[1], **_block(spec, s), "trace": _written(s.method)} for spec, s in samples.items()
+    }
     baseline = {"place": first.order[0], "trace": _written(first.baseline)}
     talk = {} if first.conversation == ALONE else {"conversation": list(first.conversation)}
     return {**{name: getattr(first, name) for name in SHARED}, **talk, "baseline": baseline, "arms": arms}
+
+
+def _block(spec: RunSpec, sample: Sample) -> dict[str, str]:
+    """The block of prompts that a sample belongs to, for the cell of a method that carries something."""
+    return {"block": sample.cluster} if sample.cluster and spec.batch == 1 else {}
 
 
 def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
@@ -44,13 +53,14 @@ def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
 
 
 def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
-    shared = {name: line[name] for name in SHARED} | {"conversation": conversation_of(line), "cluster": cluster}
+    shared = {name: line[name] for name in SHARED} | {"conversation": conversation_of(line)}
+    clusters = {key: cluster or arm.get("block", "") for key, arm in line["arms"].items()}
     baseline, place = _read(line["baseline"]["trace"]), line["baseline"]["place"]
     orders = {key: (place, arm["place"]) for key, arm in line["arms"].items()}
-    for order in orders.values():
-        check_sample({**shared, "order": order})
+    for key, order in orders.items():
+        check_sample({**shared, "order": order, "cluster": clusters[key]})
     return {
-        key: Sample(**shared, order=orders[key], baseline=baseline, method=_read(arm["trace"]))
+        key: Sample(**shared, order=orders[key], cluster=clusters[key], baseline=baseline, method=_read(arm["trace"]))
         for key, arm in line["arms"].items()
     }
 

@@ -88,9 +88,10 @@ def paces(traces: Sequence[Trace], prompt_tokens: Sequence[int]) -> list[float]:
     """Seconds per round of each trace, relative to the usual at its length of context; NaN where none were measured.
 
     The usual is a straight line through the logarithms (Theil and Sen). Long prompts are slower: in a data set that is
-    sorted by length this would look like drift, and two kinds of prompts like two kinds of times.
+    sorted by length this would look like drift, and two kinds of prompts like two kinds of times. Updates of a draft
+    that learns are left out: they fall on few prompts.
     """
-    seconds = np.array([metrics.ratio(t.seconds, len(t.rounds)) for t in traces])
+    seconds = np.array([metrics.ratio(t.seconds - t.updating, len(t.rounds)) for t in traces])
     context = np.array([n + len(t.tokens) / 2 for n, t in zip(prompt_tokens, traces, strict=True)])
     logs = _logs(seconds)
     known = np.isfinite(logs)

@@ -3,6 +3,7 @@
 Knows samples and the modules that each compute a part; must not know how a cell ended or where its row is written.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,18 +21,21 @@ from specbench.results.samples import (  # fmt: skip
     end_to_end,
     speedup_of,
     speedup_per_token,
+    without_updates,
 )
 from specbench.theory.costs import Timing
 from specbench.theory.waterfall import explain
 
+LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
 NUMBERS = (
     "prompts", "draws", "turns", "turns_cut",
     "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
     "c", "v", "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms",
-    "round_host_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second",
-    "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle",
-    "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_levels", "term_position",
-    "term_verify", "term_sampling", "term_host", "term_truncated",
+    "round_host_ms", "round_update_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second",
+    "tokens_per_second", "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end",
+    "break_even_batch", "rows_idle", *LEARNING, "speedup_predicted", "speedup_calibrated", "speedup_ideal",
+    "term_first_draft", "term_levels", "term_position", "term_verify", "term_sampling", "term_host", "term_update",
+    "term_truncated",
     "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds",
     "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
     "draft_hit_rate", "law_distance", "tokens",
@@ -89,7 +93,7 @@ def acceptance_columns(samples: Sequence[Sample], counts: metrics.Acceptance) ->
     }
 
 
-def speedup_columns(samples: Sequence[Sample]) -> dict[str, float]:
+def speedup_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
     """The measured speedup with its interval over prompts, and other means of it."""
     speedup = speedup_of(samples)
     return {
@@ -98,7 +102,18 @@ def speedup_columns(samples: Sequence[Sample]) -> dict[str, float]:
         "speedup_high": speedup.high,
         "speedup_geomean": statistics.geomean([speedup_per_token(s) for s in samples]),
         "speedup_end_to_end": end_to_end(samples),
+        **learning_columns(samples),
     }
+
+
+def learning_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
+    """What the speedup would be if what a draft learns were computed elsewhere, and the share of the time that it takes
+    here; None of methods that learn nothing."""
+    if not any("update" in s.method.spans for s in samples):
+        return dict.fromkeys(LEARNING)
+    found = speedup_of([without_updates(s) for s in samples])
+    updating, seconds = math.fsum(s.method.updating for s in samples), math.fsum(s.method.seconds for s in samples)
+    return dict(zip(LEARNING, (found.value, found.low, found.high, metrics.ratio(updating, seconds)), strict=True))
 
 
 def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, lookahead: int | None) -> dict[str, float]:

@@ -6,7 +6,7 @@ Knows traces and statistics; must not know cells, files or how a sample was meas
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specbench import metrics
@@ -25,7 +25,8 @@ class Sample:
 
     turn: position in time within the group of cells that share the baseline. order: positions of (baseline, method)
     among the arms of the turn. load: processes that ran or waited just before it. cluster: the name of the batch that
-    the prompt was decoded in, whose prompts share its seconds equally; empty for a prompt decoded alone. conversation:
+    the prompt was decoded in, whose prompts share its seconds equally, or of the stretch of prompts that one draw is
+    where a method carries something from prompt to prompt; empty for a prompt that is a draw by itself. conversation:
     which turn of the conversation with the prompt's name it is, from 1, and of how many: each is a sample of its own.
     """
 
@@ -43,7 +44,8 @@ class Sample:
 
     @property
     def draw(self) -> str:
-        """The name of the independent draw that this sample belongs to: its batch, or its prompt with all its turns."""
+        """The name of the independent draw that this sample belongs to: its batch, its block, or its prompt with all
+        turns of it."""
         return self.cluster or self.prompt
 
     def row(self) -> dict[str, Any]:
@@ -81,6 +83,7 @@ class Sample:
             "distance": math.fsum(r.distance for r in self.method.rounds),
             "draft_seconds": self.method.spans.get("draft", 0.0),
             "verify_seconds": self.method.spans.get("verify", 0.0),
+            "update_seconds": self.method.spans.get("update"),
             "alpha": counts.alpha,
             **text_columns(self.method.tokens),
             **{f"baseline_{name}": value for name, value in text_columns(self.baseline.tokens).items()},
@@ -140,6 +143,12 @@ def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
         [math.fsum(s.method.seconds for s in g) for g in groups],
         [sum(len(s.method.tokens) for s in g) for g in groups],
     )
+
+
+def without_updates(sample: Sample) -> Sample:
+    """The sample as if what its draft learns from it were computed elsewhere."""
+    method = sample.method
+    return replace(sample, method=replace(method, seconds=method.seconds - method.updating))
 
 
 def alpha_of(samples: Sequence[Sample]) -> statistics.Interval:

@@ -6,7 +6,7 @@ line: one prompt is no category, and its number no finding.
 
 from collections.abc import Sequence
 
-from specbench.show.cell_text import NOTHING, cell_text, lookahead, method_name, short_dataset
+from specbench.show.cell_text import NOTHING, cell_text, is_absent, lookahead, method_name, short_dataset
 from specbench.show.headings import name_among
 from specbench.show.number_table import NumberTable
 from specbench.wording import Row, clean, text_in
@@ -15,6 +15,7 @@ COLUMNS = (
     ("n", "prompts"), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
     ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("mean\nalpha", "alpha_mean"), ("c", "c"), ("v", "v"),
 )  # fmt: skip
+LEARNING = (("runs\nelsewhere", "speedup_elsewhere"),)  # of drafts that learn
 ACROSS = (("speedup", "speedup"), ("tokens per round", "tokens_per_round"))  # of every method, in every category
 LEGEND = "from totals over the n prompts of a category; mean alpha: of their own alphas, each counted alike"
 SHORTEST = 2  # prompts of a category that is shown
@@ -42,10 +43,12 @@ def category_table(name: str, categories: Sequence[Row], legend: str) -> NumberT
     """One line per category of a cell with this name."""
     shown = several(categories)
     single = len(categories) - len(shown)
+    learns = any(not is_absent(one.get("speedup_elsewhere")) for one in shown)
+    columns = [*COLUMNS, *(LEARNING if learns else ())]
     return NumberTable(
         title=f"by category · {name}" + f" · {single} with one prompt not shown" * bool(single),
-        header=("category", *(label for label, _ in COLUMNS)),
-        lines=[[clean(one["category"]), *(cell_text(one, column) for _, column in COLUMNS)] for one in shown],
+        header=("category", *(label for label, _ in columns)),
+        lines=[[clean(one["category"]), *(cell_text(one, column) for _, column in columns)] for one in shown],
         left=1,
         legend=legend,
     )

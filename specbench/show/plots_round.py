@@ -14,6 +14,7 @@ from specbench.show.plots import (  # fmt: skip
     BLUE,
     DASHED,
     MARKERS,
+    PURPLE,
     SKY,
     YELLOW,
     Picture,
@@ -31,7 +32,9 @@ PHASES = (
     ("verify", "round_verify_ms", SKY, "//"),
     ("accept", "round_accept_ms", YELLOW, "xx"),
     ("host", "round_host_ms", "#bdbdbd", "--"),
+    ("update", "round_update_ms", PURPLE, ".."),
 )
+UPDATES = "round_update_ms"  # of drafts that learn; not shown of others
 MEAN_ROUND = Sheet(
     "round-against-k",
     "Mean time of a round",
@@ -78,10 +81,11 @@ def round_against_k(found: Lines) -> Picture | None:
 
 
 def stacked(picture: Picture, axes: Axes, rows: Sequence[Row], x: Sequence[float], *, flat: bool = False) -> None:
-    """The phases of the mean round of each row, one on the other, from draft to host."""
+    """The phases of the mean round of each row, one on the other, from draft to host and what a draft learns."""
     base = [0.0] * len(rows)
     draw = axes.barh if flat else axes.bar
-    for phase, name, colour, hatch in PHASES:
+    learns = any(float_in(row, UPDATES) > 0 for row in rows)
+    for phase, name, colour, hatch in (one for one in PHASES if learns or one[1] != UPDATES):
         parts = [v if v > 0 else 0.0 for v in floats_in(rows, name)]  # unknown, or a clock's rounding below zero
         look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "label": phase}
         bars = draw(x, parts, 0.72, base, **look)  # type: ignore[arg-type]

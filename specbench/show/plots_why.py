@@ -27,7 +27,7 @@ from specbench.show.plots import (  # fmt: skip
     whole_numbers,
 )
 from specbench.show.plots_sweep import method
-from specbench.show.why_table import OF_NESTS
+from specbench.show.why_table import OF_SOME
 from specbench.wording import Row
 
 STEPS = (  # label, column, whether it is a speedup (else a difference of two)
@@ -39,6 +39,7 @@ STEPS = (  # label, column, whether it is a speedup (else a difference of two)
     ("verify pass", "term_verify", False),
     ("sampling and acceptance", "term_sampling", False),
     ("host", "term_host", False),
+    ("updates of the draft", "term_update", False),
     ("calibrated", "speedup_calibrated", True),
     ("truncated rounds", "term_truncated", False),
     ("measured", "speedup", True),
@@ -107,9 +108,8 @@ def step(picture: Picture, axes: Axes, place: int, label: str, value: float, lev
 
 
 def steps_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
-    """The steps of the waterfalls of some cells: the step of nests only where there is one."""
-    nests = any(float_in(row, OF_NESTS) not in (0, None) for row in rows)
-    return [one for one in STEPS if nests or one[1] != OF_NESTS]
+    """The steps of the waterfalls of some cells, those of nests and of learning only where there are any."""
+    return [one for one in STEPS if one[1] not in OF_SOME or any(float_in(row, one[1]) != 0 for row in rows)]
 
 
 def levels(steps: Sequence[tuple[str, str, bool]], values: Sequence[float]) -> list[float]:

@@ -28,30 +28,39 @@ from specbench.show.number_table import NumberTable
 from specbench.show.records import Format
 from specbench.show.run_notes import notes
 from specbench.show.run_table import run_markdown, run_table
+from specbench.show.stretches_table import Stretches, stretches_tables
 from specbench.show.sweep_table import acceptance_table, sweep_table
 from specbench.show.verdict_lines import markdown_sentences, sentences
 from specbench.show.why_table import why_table
 from specbench.wording import Row, literal
 
 FORMATS: tuple[Format, ...] = get_args(Format)
+NONE: Stretches = {}
 
 
 def print_run(
-    rows: Sequence[Row], style: str, console: Console, command: str = "", categories: Sequence[Row] = ()
+    rows: Sequence[Row],
+    style: str,
+    console: Console,
+    command: str = "",
+    categories: Sequence[Row] = (),
+    stretches: Stretches = NONE,
 ) -> None:
-    """Print the rows on the console of stdout, those by category in tables alone; `command` made the run."""
+    """Print the rows on the console of stdout, those by category and by stretch in tables alone; `command` made the
+    run."""
     if style == "table":
-        draw(console, run_tables(rows, categories))
+        draw(console, run_tables(rows, categories, stretches))
         for line in remarks(rows, command):
             sentence(console, line)
     else:
-        console.file.write(rendered(rows, style, command, categories))
+        console.file.write(rendered(rows, style, command, categories, stretches))
 
 
-def run_tables(rows: Sequence[Row], categories: Sequence[Row] = ()) -> Group:
+def run_tables(rows: Sequence[Row], categories: Sequence[Row] = (), stretches: Stretches = NONE) -> Group:
     """Cells that differ in their lookahead alone as a sweep, many that differ in their method alone as the lines of
     one table, the others side by side, a few at a time."""
-    return Group(*_tables(rows), *(table.drawn() for table in category_tables(rows, categories)))
+    further = [*category_tables(rows, categories), *stretches_tables(rows, stretches)]
+    return Group(*_tables(rows), *(table.drawn() for table in further))
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -101,7 +110,9 @@ def answers(rows: Sequence[Row], command: str) -> list[Recommendation]:
     return recommend(with_command(rows, command))
 
 
-def rendered(rows: Sequence[Row], style: str, command: str = "", categories: Sequence[Row] = ()) -> str:
+def rendered(
+    rows: Sequence[Row], style: str, command: str = "", categories: Sequence[Row] = (), stretches: Stretches = NONE
+) -> str:
     """The rows as csv, json, jsonl or md; `command` made the run."""
     if style == "csv":
         buffer = io.StringIO()
@@ -111,10 +122,12 @@ def rendered(rows: Sequence[Row], style: str, command: str = "", categories: Seq
         return json.dumps(json_rows(rows), indent=2) + "\n"
     if style == "jsonl":
         return "".join(json.dumps(row) + "\n" for row in json_rows(rows))
-    return markdown(rows, command, categories)
+    return markdown(rows, command, categories, stretches)
 
 
-def markdown(rows: Sequence[Row], command: str = "", categories: Sequence[Row] = ()) -> str:
+def markdown(
+    rows: Sequence[Row], command: str = "", categories: Sequence[Row] = (), stretches: Stretches = NONE
+) -> str:
     """The tables as Markdown, and their notes and answers as a list."""
     found = arranged(rows)
     levels = levels_table(rows, [name_among(row, rows) for row in rows])
@@ -123,7 +136,8 @@ def markdown(rows: Sequence[Row], command: str = "", categories: Sequence[Row] =
     parts += [run_markdown(found.alone)] if found.alone else []
     parts += [levels.markdown()] if levels else []
     parts += [batch_table(group).markdown() for group in by_batch(rows)]
-    parts += [table.markdown() for table in category_tables(rows, categories)]
+    further = [*category_tables(rows, categories), *stretches_tables(rows, stretches)]
+    parts += [table.markdown() for table in further]
     listed = "".join(f"- {literal(one_line(note))}\n" for note in notes(rows))
     listed += "".join("- " + "\n  - ".join(markdown_sentences(answer)) + "\n" for answer in answers(rows, command))
     return "\n".join([*parts, listed] if listed else parts)

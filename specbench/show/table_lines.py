@@ -36,10 +36,21 @@ DISTANCE: Line = (
 )  # fmt: skip
 
 
+LEARNING: tuple[Line, ...] = (  # after the end to end speedup
+    ("  runs elsewhere", "speedup_elsewhere", "if what the draft learns were computed elsewhere"),
+    ("  95 % interval", "speedup_elsewhere_interval", "as that of the speedup"),
+    ("  time in updates", "update_share", "share of the method's time in which its draft was changed"),
+)
+
+
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The lines of a table of these cells: nodes where one drafts trees, the distance where one is lossy."""
+    """The lines of a table of these cells: nodes where one drafts trees, the distance where one is lossy, what it costs
+    to learn where one does."""
     trees = any(map(drafts_trees, rows))
     lossy = any((number_in(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
     found = [*ROWS, *([DISTANCE] if lossy else [])]
     before = [column for _, column, _ in found].index("v")
-    return [*found[:before], *([NODES] if trees else []), *found[before:]]
+    found[before:before] = [NODES] if trees else []
+    learning = any(number_in(row, "update_share") is not None for row in rows)
+    after = [column for _, column, _ in found].index("speedup_end_to_end") + 1
+    return [*found[:after], *(LEARNING if learning else ()), *found[after:]]

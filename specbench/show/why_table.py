@@ -13,10 +13,10 @@ STAGES = (  # heading, column, whether it is a sum rather than a term
     ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
     ("predicted", "speedup_predicted", True), ("inner\nrounds", "term_levels", False),
     ("position", "term_position", False), ("verify", "term_verify", False), ("sampling", "term_sampling", False),
-    ("host", "term_host", False), ("cali-\nbrated", "speedup_calibrated", True),
+    ("host", "term_host", False), ("update", "term_update", False), ("cali-\nbrated", "speedup_calibrated", True),
     ("cut\nrounds", "term_truncated", False), ("measured", "speedup", True),
 )  # fmt: skip
-OF_NESTS = "term_levels"  # zero for every other method, and then not shown
+OF_SOME = ("term_levels", "term_update")  # of nests, and of drafts that learn: zero for all others, and not shown
 
 
 def why_table(rows: Sequence[Row], names: Sequence[str]) -> NumberTable | None:
@@ -25,8 +25,7 @@ def why_table(rows: Sequence[Row], names: Sequence[str]) -> NumberTable | None:
     timed = [(row, name) for row, name in named if all(is_number(row.get(column)) for _, column, _ in STAGES)]
     if not timed:
         return None
-    nests = any(row[OF_NESTS] for row, _ in timed)
-    stages = [stage for stage in STAGES if nests or stage[1] != OF_NESTS]
+    stages = [stage for stage in STAGES if stage[1] not in OF_SOME or any(row[stage[1]] for row, _ in timed)]
     return NumberTable(
         title="from the formula to the measurement, in units of speedup",
         header=("", *(label for label, _, _ in stages)),

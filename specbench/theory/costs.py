@@ -36,6 +36,7 @@ class Timing:
 
     `drafted` counts every drafted level, also those that a round cut short could not use: they are part of `draft`.
     `draft_first` is the part of `draft` spent on the first drafted token of each round; 0 where it was not timed.
+    `update` is spent on what a draft learns; 0 where it learns nothing.
     """
 
     seconds: float
@@ -46,23 +47,28 @@ class Timing:
     tokens: int
     accept: float = 0.0
     draft_first: float = 0.0
+    update: float = 0.0
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Mean seconds of a round by phase; they add up to the round. `host` is what no other phase covers."""
+    """Mean seconds of a round by phase; they add up to the round. `host` is what no other phase covers.
+
+    update: what a draft that learns takes between the prompts, spread over all rounds.
+    """
 
     draft: float
     verify: float
     accept: float
     host: float
+    update: float = 0.0
 
 
 def phases(timing: Timing) -> Phases:
     """The mean round of an arm. The time of empty drafts counts as host; NaN without rounds."""
     draft = timing.draft if timing.drafted else 0.0
-    rest = timing.seconds - draft - timing.verify - timing.accept
-    parts = (draft, timing.verify, timing.accept, rest)
+    rest = timing.seconds - draft - timing.verify - timing.accept - timing.update
+    parts = (draft, timing.verify, timing.accept, rest, timing.update)
     return Phases(*(ratio(part, timing.rounds) for part in parts))
 
 

@@ -17,7 +17,8 @@ Levels = Mapping[int, Sequence[RoundCounts]]  # rounds by the number of levels t
 
 @dataclass(frozen=True)
 class Explanation:
-    """ideal + first_draft + levels + position + verify + sampling + host + truncated = measured, in units of speedup.
+    """ideal + first_draft + levels + position + verify + sampling + host + update + truncated = measured, in units of
+    speedup.
 
     Every term puts one more measured quantity in the place of an assumption of Leviathan's formula, in this order, and
     says how much that changes the result. All but `measured` are NaN where an arm was timed without phases.
@@ -32,7 +33,8 @@ class Explanation:
     position: float  # acceptance by position in the place of one α (and by length of the draft where K is adaptive)
     verify: float  # the target's pass over all nodes of the draft takes longer than the baseline's over one token
     sampling: float  # so does the acceptance stage
-    host: float  # and what no span covers → calibrated
+    host: float  # and what no span covers
+    update: float  # so does what a draft learns, spread over all rounds → calibrated; 0 of drafts that learn nothing
     truncated: float  # calibrated → measured: rounds cut by the end of a sequence
 
     def row(self) -> dict[str, float]:
@@ -67,7 +69,7 @@ def explain(
         unknown = dict.fromkeys((f.name for f in fields(Explanation)), math.nan)
         return Explanation(**{**unknown, "measured": measured})
     steps = (after - before for before, after in pairwise(stages))
-    return Explanation(stages[0], stages[1], stages[6], measured, *steps)
+    return Explanation(stages[0], stages[1], stages[7], measured, *steps)
 
 
 def _stages(
@@ -78,31 +80,35 @@ def _stages(
     drafts: Sequence[float] | None,
     own: bool,
 ) -> tuple[float, ...]:
-    """The speedups after each substitution: ideal, predicted, and with levels, position, verify, sampling and host."""
+    """The speedups after each substitution: ideal, predicted, and with levels, position, verify, sampling, host and
+    update."""
     counts, cost = acceptance(rounds), measured_costs(baseline, method)
     levels = _by_level(rounds, lookahead if counts.drafted else None)
     alpha = counts.alpha if counts.tested else 0.0
     if not math.isfinite(alpha + cost.c + cost.v + cost.overhead) or not levels:
-        return (math.nan,) * 7
+        return (math.nan,) * 8
     k = _mean(levels, lambda level, _: level)
     drafting = 1 + k * cost.c
     if drafts is None:
         ideal, formula = 1 + k * _later_cost(rounds, method, cost, lookahead), drafting
     else:
         ideal = formula = 1 + _mean(levels, lambda level, _: drafts[level])
-    verify, sampling, host = _added_costs(baseline, method, cost.baseline_step_seconds)
+    verify, sampling, host, update = _added_costs(baseline, method, cost.baseline_step_seconds)
     with_verify = drafting + verify
     with_sampling = with_verify + sampling
-    round_costs = (ideal, formula, drafting, drafting, with_verify, with_sampling, with_sampling + host)
+    with_host = with_sampling + host
+    round_costs = (ideal, formula, drafting, drafting, with_verify, with_sampling, with_host, with_host + update)
     flat, shaped = _round_tokens(levels, None if own else alpha)
-    return tuple(map(ratio, (flat, flat, flat, shaped, shaped, shaped, shaped), round_costs))
+    return tuple(map(ratio, (flat, flat, flat, *[shaped] * 5), round_costs))
 
 
-def _added_costs(baseline: Timing, method: Timing, step: float) -> tuple[float, float, float]:
-    """What a round's verify pass, acceptance and host cost beyond those of a baseline step, in steps."""
+def _added_costs(baseline: Timing, method: Timing, step: float) -> tuple[float, float, float, float]:
+    """What a round's verify pass, acceptance, host and updates cost beyond those of a baseline step, in steps."""
     one, many = phases(baseline), phases(method)
     idle = one.host + one.draft  # an empty draft is no phase of its own
-    return (many.verify - one.verify) / step, (many.accept - one.accept) / step, (many.host - idle) / step
+    added = (many.verify - one.verify, many.accept - one.accept, many.host - idle, many.update)
+    verify, sampling, host, update = (seconds / step for seconds in added)
+    return verify, sampling, host, update
 
 
 def _by_level(rounds: Sequence[RoundCounts], lookahead: int | None) -> Levels:

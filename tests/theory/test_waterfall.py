@@ -140,7 +140,7 @@ def test_what_was_not_measured_is_no_number_and_the_measured_speedup_stays(
 def test_the_columns() -> None:
     assert list(explain(ROUNDS, BASELINE, METHOD, K, MEASURED).row()) == [
         "speedup_ideal", "speedup_predicted", "speedup_calibrated", "term_first_draft", "term_levels", "term_position",
-        "term_verify", "term_sampling", "term_host", "term_truncated",
+        "term_verify", "term_sampling", "term_host", "term_update", "term_truncated",
     ]  # fmt: skip
 
 
