@@ -24,6 +24,7 @@ V = 11
 TEXT = torch.tensor([[1, 5, 2, 10, 3, 0, 7, 4]])
 TEXTS = [torch.randint(V, (12,), generator=torch.Generator().manual_seed(n)).tolist() for n in range(6)]
 NO_IDS: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+IDS = dict.fromkeys(NO_IDS, 2)  # what is written as none is read as the default of its architecture
 architectures = pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lambda name: name in UNLIKE))
 
 
@@ -33,7 +34,7 @@ def deep(name: str, layers: int = 4) -> Any:
     shape = {key: value * (layers // 2) if isinstance(value, list) else value for key, value in shape.items()}
     shape["n_layer" if name == "gpt2" else "num_hidden_layers"] = layers
     torch.manual_seed(0)
-    built = hf.AutoModelForCausalLM.from_config(config(vocab_size=V, **NO_IDS, **shape)).eval()
+    built = hf.AutoModelForCausalLM.from_config(config(vocab_size=V, **IDS, **shape)).eval()
     for weight in built.parameters():
         weight.data += 0.2 * torch.randn_like(weight)
     return built
