@@ -18,7 +18,7 @@ from specbench.training.batches import Batch, Batches
 from specbench.training.evaluation import Figures, Judge, chosen
 from specbench.training.learner import Learner
 from specbench.training.recipe import Recipe
-from specbench.training.rows import logits_of, teacher_rows
+from specbench.training.rows import on_common_tokens, teacher_rows
 from specbench.training.samples import continued
 from specbench.training.tokens import TokenCache
 
@@ -178,7 +178,7 @@ class Run:
 
         def loss_of(student: Any, batch: Batch) -> Tensor:
             p = teacher_rows(self.teacher, batch, self.law, self.width)
-            rows = loss(p, logits_of(student, batch).float())
+            rows = loss(*on_common_tokens(p, student, batch))
             if self.weights is None:
                 return rows.mean()
             weights = self.weights(batch)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.models.network.law import Law
+from specbench.models.network.reduced import known_alone
 from specbench.training.batches import Batch
 
 
@@ -24,3 +25,10 @@ def logits_of(network: Any, batch: Batch) -> Tensor:
 def teacher_rows(network: Any, batch: Batch, law: Law, width: int) -> Tensor:
     """[n, width] the teacher's distributions of the learned tokens, in float32."""
     return law(logits_of(network, batch), width)
+
+
+def on_common_tokens(p: Tensor, student: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """p [n, V] and the student's logits beside it, in float32, on the tokens that the student knows."""
+    with known_alone(student) as known:
+        logits = logits_of(student, batch).float()
+    return (p if known is None else p.index_select(-1, known)), logits

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specbench.errors import UsageError
+from specbench.models.network.reduced import reduce_head
 from specbench.training import checkpoint, distil
 from specbench.training.batches import batch_of
 from specbench.training.distil import Kept, train
@@ -39,6 +40,18 @@ def test_a_trained_draft_is_accepted_more_often(losses: tuple[str, ...]) -> None
     assert len(done.progress.curve) == 5
     assert done.progress.tokens >= 2400
     assert done.ended == "all tokens learned"
+
+
+@pytest.mark.parametrize("losses", [("forward-kl", "hybrid"), ("reverse-kl", "jsd"), ("tv", "overlap")])
+def test_a_draft_that_knows_some_tokens_learns_them(losses: tuple[str, ...]) -> None:
+    known = [number for number in range(VOCABULARY) if number % 4]
+    student = reduce_head(llama(2, seed=1), known)
+    recipe = SHORT.model_copy(update={"losses": losses, "temperature": 1.0, "samples": "mixed"})
+    done = train(student, TEACHER, CACHE, recipe)
+    first, *_ = done.progress.curve
+    assert done.figures.alpha > first.alpha
+    assert student.get_output_embeddings().weight.shape[0] == len(known)
+    assert all(weight.isfinite().all() for weight in student.parameters())
 
 
 def test_the_student_ends_with_its_best_weights() -> None:

@@ -5,7 +5,8 @@ and its rows are those of the whole one, with zeros for what it does not know: s
 Knows networks and rows; must not know files, or which tokens are worth knowing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ SIZE = "draft_vocab_size"  # in config.json: how many tokens a head knows
 
 
 class ReducedHead(nn.Module):
-    """Logits of N of `width` tokens: ids [N] in rising order, weight [N, H]."""
+    """Logits of N of `width` tokens: ids [N] in rising order, weight [N, H]. `alone`: without the other tokens."""
 
     ids: Tensor
+    alone = False
 
     def __init__(self, weight: Tensor, ids: Tensor, width: int) -> None:
         super().__init__()
@@ -35,6 +37,8 @@ class ReducedHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden [..., H] → logits [..., width], −inf for every token that it does not know."""
         known = self.narrow(hidden)
+        if self.alone:
+            return known
         return known.new_full((*known.shape[:-1], self.width), -torch.inf).index_copy(-1, self.ids, known)
 
 
@@ -60,6 +64,20 @@ def put(model: Any, head: ReducedHead) -> Any:
     model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)  # by that configuration
     setattr(model.config, SIZE, len(head.ids))
     return model
+
+
+@contextmanager
+def known_alone(network: nn.Module) -> Iterator[Tensor | None]:
+    """While it lasts, the network gives logits of the tokens that it knows, without a place for the others: for losses,
+    which have no use for what is −inf. The ids of these tokens [N]; None for a network that knows all."""
+    heads = [part for part in network.modules() if isinstance(part, ReducedHead)]
+    for head in heads:
+        head.alone = True
+    try:
+        yield heads[0].ids if heads else None
+    finally:
+        for head in heads:
+            head.alone = False
 
 
 def known_tokens(network: Any, width: int) -> Tensor | None:

@@ -19,7 +19,7 @@ from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.recurrent import Recurrent
-from specbench.models.network.reduced import ReducedHead, reduce_head
+from specbench.models.network.reduced import ReducedHead, known_alone, reduce_head
 from tests.support.tiers import as_it_is, compiled, graphs, seen, whole
 from tests.support.tiny import CPU, context_of, difference, enumerate_law, network, oracle_law, worst
 
@@ -122,6 +122,9 @@ def test_a_head_gives_its_known_logits_alone_where_those_are_wanted() -> None:
     head = ReducedHead(torch.randn(2, 4), torch.tensor([1, 5]), 7)
     hidden = torch.randn(3, 4)
     assert torch.equal(head(hidden)[:, [1, 5]], head.narrow(hidden))
+    with known_alone(head) as ids:
+        assert ids is head.ids
+        assert torch.equal(head(hidden), head.narrow(hidden))
     head(hidden)[:, [1, 5]].sum().backward()
     assert torch.allclose(head.weight.grad, hidden.sum(0).expand(2, -1))
 
