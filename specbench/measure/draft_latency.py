@@ -1,4 +1,4 @@
-"""What drafts of many shapes cost beside their target, on this machine and in the tier asked for; untrained ones will do.
+"""What drafts of many shapes cost beside their target, in the tier asked for; they need not have learned anything.
 
 Every turn decodes the same random tokens with the target alone, with a chain from every draft, and with chains of
 other lookaheads, in a random order, so that a change of the machine's speed meets all of them. Knows networks and

@@ -188,3 +188,9 @@ def write_png(picture: Picture, path: Path) -> None:
     """The figure as a PNG, without the time at which it was written."""
     with style():
         picture.figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def write_svg(picture: Picture, path: Path) -> None:
+    """The figure as an SVG file; equal figures give equal bytes."""
+    with style():
+        picture.figure.savefig(path, format="svg", metadata={"Date": None})

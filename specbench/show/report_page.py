@@ -33,33 +33,43 @@ from specbench.show.number_table import unbroken
 from specbench.show.plots import Picture
 from specbench.show.plots_why import steps_of
 from specbench.show.report_calibration import COLUMNS, CalibrationPart, calibration_part, is_calibration
+from specbench.show.report_design import DesignPart, design_part, is_design
 from specbench.show.report_parts import RunPart, run_part
 from specbench.show.table_lines import lines_of
 from specbench.wording import clean, first_line
 
 FOLDER = "plots"
 
+Part = RunPart | CalibrationPart | DesignPart
 
-def write_report(paths: Sequence[Path], output: Path | None = None, *, png: bool = True) -> Path:
-    """Write the report on run and calibration folders, and its figures as PNG beside it; the file.
+
+def write_report(paths: Sequence[Path], output: Path | None = None, *, png: bool = True, svg: bool = False) -> Path:
+    """Write the report on folders of runs, calibrations and designs, and its figures as files beside it; the file.
 
     Default: report.html in the first folder. UsageError if a folder is not a run, or the file cannot be written.
     """
-    parts = [calibration_part(path) if is_calibration(path) else run_part(path) for path in paths]
+    parts = [part_of(path) for path in paths]
     file = output or paths[0] / "report.html"
     album = Album()
     page = rendered(parts, album)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, page)
-        if png and album.pictures:
-            (file.parent / FOLDER).mkdir(exist_ok=True)
-            for name, picture in album.pictures.items():
-                plots.write_png(picture, file.parent / FOLDER / f"{name}.png")
+        for form, write, wanted in (("png", plots.write_png, png), ("svg", plots.write_svg, svg)):
+            for name, picture in album.pictures.items() if wanted else ():
+                (file.parent / FOLDER).mkdir(exist_ok=True)
+                write(picture, file.parent / FOLDER / f"{name}.{form}")
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise UsageError(f"cannot write {clean(file, 300)}: {reason}; choose another --output") from error
     return file
+
+
+def part_of(path: Path) -> Part:
+    """What a folder holds, as a part of a report."""
+    if is_calibration(path):
+        return calibration_part(path)
+    return design_part(path) if is_design(path) else run_part(path)
 
 
 CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
@@ -98,7 +108,7 @@ class Album:
         return Markup(plots_svg.svg(picture, f"f{len(self.pictures)}-"))
 
 
-def rendered(parts: Sequence[RunPart | CalibrationPart], album: Album) -> str:
+def rendered(parts: Sequence[Part], album: Album) -> str:
     """The page. Equal parts give equal bytes: nothing on it depends on when or where it was made."""
     runs = [part for part in parts if isinstance(part, RunPart)]
     return (

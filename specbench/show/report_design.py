@@ -1,0 +1,61 @@
+"""The part of a report about a folder of `specbench design-draft`: its shapes, findings, fits and figures.
+
+Reads what lies in the folder, which may have been edited: every value is text until it is a number.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.results.reading import DESCRIPTION
+from specbench.show import plots_design
+from specbench.show.design_table import line
+from specbench.show.edited_files import mappings, read_json, read_table
+from specbench.show.plots import Picture
+from specbench.show.report_parts import facts
+from specbench.wording import clean
+
+SHAPES, DOCUMENT = "design.csv", "design.json"
+COLUMNS = ("name", "budget", "layers", "hidden", "parameters", "latency_ms", "c")
+FITS = {"latency_fit": "Latency, fitted", "acceptance_fit": "Acceptance, fitted"}
+MOST = 100  # sentences shown
+
+
+@dataclass(frozen=True)
+class DesignPart:
+    """A design: its shapes as lines for readers and as they are, what follows from them, and the fits."""
+
+    name: str
+    facts: Mapping[str, str]
+    shapes: Sequence[Mapping[str, Any]]
+    lines: Sequence[Mapping[str, Any]]
+    findings: Sequence[str]
+    fits: Mapping[str, Mapping[str, Any]]
+    pictures: Sequence[Picture]
+
+
+def is_design(path: Path) -> bool:
+    return (path / SHAPES).is_file()
+
+
+def design_part(path: Path) -> DesignPart:
+    """A folder of `specbench design-draft` as a part of a report; UsageError if its shapes cannot be read."""
+    shapes = read_table(path / SHAPES, COLUMNS, "design again")
+    document, description = read_json(path / DOCUMENT), read_json(path / DESCRIPTION)
+    said = document.get("findings")
+    found = mappings([document.get(name) for name in FITS])
+    return DesignPart(
+        name=path.resolve().name,
+        facts=facts(description),
+        shapes=shapes,
+        lines=[line(row) for row in shapes],
+        findings=[clean(text, 500) for text in (said if isinstance(said, list) else [])[:MOST]],
+        fits=dict(zip(FITS.values(), map(shown, found), strict=False)) if len(found) == len(FITS) else {},
+        pictures=plots_design.figures(shapes),
+    )
+
+
+def shown(fit: Mapping[str, Any]) -> dict[str, str]:
+    """The coefficients of a fit for readers."""
+    return {name: f"{value:.4g}" if isinstance(value, int | float) else clean(value) for name, value in fit.items()}
