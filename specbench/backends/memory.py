@@ -13,7 +13,7 @@ import torch
 from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
 from specbench.decoding.decode import buffer_length
-from specbench.decoding.method_files import leaves, needs, read_method
+from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.sizes import network_sizes
 from specbench.models.network.layers import shares
@@ -21,6 +21,7 @@ from specbench.spec import RunSpec
 from specbench.theory.memory import Arm, Demand, Network, Part, parts
 
 SMALL = torch.bfloat16
+ROWS_KEPT = ("Distilled", "rows")  # the field that says how many rows a draft learns from
 TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside that of the model which they read
 
 
@@ -88,7 +89,19 @@ class Estimate:
         room = self.room(spec)
         cached = [self.network(name) for name in sorted(needs(spec.method)) if not shares(name)]
         twins = [self.network(name) for name in read_by_twins(spec.method)]
-        return Arm([*cached, *twins], prompt, buffer_length(prompt, spec.max_new_tokens, room), room, spec.batch)
+        length = buffer_length(prompt, spec.max_new_tokens, room)
+        return Arm([*cached, *twins], prompt, length, room, spec.batch, self.learning(spec.method))
+
+    def learning(self, method: str) -> int:
+        """Bytes that drafts take which learn; of a method with one that does, all are taken for such."""
+        kept = [rows for part, field, rows in leaves(read_method(method)["method"]) if (part, field) == ROWS_KEPT]
+        vocabulary = self.networks["target"].vocabulary
+        return sum(self.whole(name).learning(rows, vocabulary) for rows in kept for name in drafts_with(method))
+
+    def whole(self, name: str) -> Network:
+        """The network of a name with weights; of some layers, the one that they are taken of."""
+        base, _ = self.pair.kept.get(name, (name, ()))
+        return self.networks[base]
 
     def network(self, name: str) -> Network:
         """That of a role, or of some of its layers."""

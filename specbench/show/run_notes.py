@@ -11,7 +11,7 @@ from specbench.judge.misleading import circles, rejected_drafts
 from specbench.results.noise import Diagnostics, warnings
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.show.cell_text import is_absent, lookahead
-from specbench.wording import Row, clean, counted
+from specbench.wording import Row, clean, counted, formatted, number_in
 
 IDLE = 0.1  # share of row passes without a prompt above which a note says so
 
@@ -26,7 +26,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def notes_on(row: Row) -> list[str]:
     """The notes on one cell, in their order."""
-    of_dataset = [*form(row), *machine(row), *stopping(row), *few_prompts(row), *shared_time(row)]
+    of_dataset = [*form(row), *machine(row), *stopping(row), *few_prompts(row), *shared_time(row), *learning(row)]
     lossy = [f"{row['dataset']}, {row['method']}: {distance_of(row)}"] if row.get("lossless") == "lossy" else []
     found = [*(f"{row['dataset']}: {line}" for line in of_dataset), *lossy, *costly_verification(row), *losing(row)]
     found += experts_touched(row)
@@ -90,6 +90,19 @@ def shared_time(row: Row) -> list[str]:
     more = "" if draws >= FEWEST else f" (--limit {FEWEST * row['batch']} gives {FEWEST})"
     ends = f"; rows stood idle in {idle:.0%} of the passes: more prompts per turn (--limit)" if idle > IDLE else ""
     return [f"prompts of a batch of {row['batch']} share their time: the interval is {over}{more}{ends}"]
+
+
+def learning(row: Row) -> list[str]:
+    """What the interval of a method that learns is over, and what learning costs."""
+    share = number_in(row, "update_share")
+    if not row.get("carries") or share is None:
+        return []
+    elsewhere = formatted(number_in(row, "speedup_elsewhere"))
+    return [
+        f"{row['method']} learns from prompt to prompt: its interval is over {counted(row['draws'], 'block')} of "
+        f"consecutive prompts; updates of its draft are {share:.1%} of its time, and counted: run elsewhere, they "
+        f"would leave {elsewhere}×"
+    ]
 
 
 def near_ties(row: Row) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from specbench.wording import gigabytes
 
-Kind = Literal["weights", "caches", "working memory"]
+Kind = Literal["weights", "caches", "learning", "working memory"]
 UPCAST = 4  # bytes of a number where a pass computes in float32 whatever the weights are
 ROWS = 4  # float32 copies of a row of logits on its way to a verdict: scores, p or q, what is left of it, its sum
 
@@ -44,6 +44,13 @@ class Network:
         """A static cache of so many places."""
         return self.layers * self.kept * length * rows * self.item
 
+    def learning(self, rows: int, vocabulary: int) -> int:
+        """What it takes to learn beside the weights of others: a copy that drafts, one in float32 if that is wider,
+        gradients, two moments and a copy to go back to, and so many rows of a vocabulary in 16 bits."""
+        wide = max(self.item, UPCAST)
+        numbers = self.weights // self.item
+        return numbers * (self.item + 4 * wide + (wide if wide > self.item else 0)) + 2 * rows * vocabulary
+
     def prefill(self, prompt: int, length: int, rows: int) -> int:
         """What a pass over the prompts holds at its fullest, in its widest layer."""
         mlp = 2 * self.hidden * (self.item + UPCAST) + 3 * self.inner * self.item
@@ -67,13 +74,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Arm:
-    """A method as it is held ready: the networks that have caches, the places of each, and the nodes of a round."""
+    """A method as it is held ready: the networks that have caches, the places of each, and the nodes of a round.
+
+    learning: bytes that drafts take which learn, see `Network.learning`.
+    """
 
     networks: Sequence[Network]
     prompt: int
     length: int
     nodes: int
     rows: int
+    learning: int = 0
 
     @property
     def caches(self) -> int:
@@ -88,13 +99,16 @@ class Arm:
 
 
 def parts(roles: Mapping[str, Network], groups: Sequence[Sequence[Arm]]) -> list[Part]:
-    """What a run holds at its fullest: all weights, and the caches of the group of arms that takes the most."""
+    """What a run holds at its fullest: all weights, and the caches of the group of arms that takes the most, with what
+    its drafts need to learn."""
     weights = [Part(name, "weights", net.weights) for name, net in roles.items()]
-    fullest = max(groups, key=lambda arms: sum(arm.caches for arm in arms), default=())
+    fullest = max(groups, key=lambda arms: sum(arm.caches + arm.learning for arm in arms), default=())
     caches = sum(arm.caches for arm in fullest)
     working = max((arm.working for arms in groups for arm in arms), default=0)
     shown = f"{len(fullest)} arms" if len(fullest) > 1 else "1 arm"
-    return [*weights, Part(shown, "caches", caches), Part("a pass", "working memory", working)]
+    learning = sum(arm.learning for arm in fullest)
+    learned = [Part(shown, "learning", learning)] if learning else []
+    return [*weights, Part(shown, "caches", caches), *learned, Part("a pass", "working memory", working)]
 
 
 def total(some: Iterable[Part]) -> int:

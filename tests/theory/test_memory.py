@@ -41,6 +41,15 @@ def test_rows_that_are_refilled_need_a_cache_beside_those_of_the_rows() -> None:
     assert four.working == 4 * one.working + TINY.cache(64, 1)
 
 
+def test_a_draft_that_learns_takes_several_copies_of_itself_and_the_rows_that_it_learns_from() -> None:
+    numbers = 1000 // 2
+    copies = numbers * (2 + 4 + 4 + 2 * 4 + 4)  # drafting, trained, gradients, moments, to go back to
+    assert TINY.learning(rows=3, vocabulary=10) == copies + 3 * 10 * 2
+    assert replace(TINY, item=4).learning(0, 10) == 250 * (4 + 4 + 2 * 4 + 4)  # what drafts is what is trained
+    arm = Arm([TINY], 10, 64, 2, 1, learning=77)
+    assert [(part.kind, part.size) for part in parts({}, [[arm, arm]])][1] == ("learning", 154)
+
+
 def fit(free: int | None, host: int | None = None, **others: int) -> Fit:
     ways = {name: [Part("target", "weights", size)] for name, size in others.items()}
     return Fit("cpu", Demand([Part("target", "weights", 32 * GB)], 2 * GB, ways), free, host)

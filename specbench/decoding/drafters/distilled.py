@@ -80,10 +80,10 @@ class Distilled:
     """
 
     drafter: Apprentice
+    rows: int
     every: int = 8
     loss: Divergence = field(default_factory=ForwardKL)
     rate: float = 1e-3
-    rows: int = 512
     passes: int = 1
     static: ClassVar[bool] = False  # its weights must not become constants of a compiled round
     remarks: list[str] = field(default_factory=list, init=False)

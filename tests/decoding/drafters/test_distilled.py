@@ -46,7 +46,7 @@ def chain(model: Model, k: int = 2) -> Apprentice:
 
 
 def learning(p: Tensor, q: Tensor, drafter: Any = chain, every: int = 1) -> Speculate:
-    return Speculate(Distilled(drafter(Toy(q)), every), Toy(p), Rejection())
+    return Speculate(Distilled(drafter(Toy(q)), 64, every), Toy(p), Rejection())
 
 
 def own_model(method: Speculate) -> Any:
@@ -128,7 +128,9 @@ def pair(temperature: float, rate: float = 0.02, **how: Any) -> Speculate:
     law = Law(temperature)
     target = Causal(network("llama", V, seed=1), law, V)
     draft = Causal(network("llama", V, seed=2), law, V)
-    return Speculate(Distilled(ModelDrafter(draft, 3), rate=rate, **{"every": 2, **how}), target, Rejection())
+    return Speculate(
+        Distilled(ModelDrafter(draft, 3), rate=rate, **{"rows": 512, "every": 2, **how}), target, Rejection()
+    )
 
 
 def prompts(count: int) -> list[list[int]]:
