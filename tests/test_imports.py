@@ -65,6 +65,7 @@ LIGHT_COMMANDS = {
     "models grow --help": ["models", "grow", "--help"],
     "report --help": ["report", "--help"],
     "trace --help": ["trace", "--help"],
+    "train draft --help": ["train", "draft", "--help"],
     "verify --help": ["verify", "--help"],
     "noise --help": ["noise", "--help"],
 }

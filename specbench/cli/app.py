@@ -20,6 +20,7 @@ from specbench.cli import (
     skip_layers,
     sweep,
     trace,
+    train,
     tree,
     verdict,
     verify,
@@ -60,6 +61,7 @@ app.command(name="noise")(noise.noise)
 app.command(name="predict")(predict.predict)
 app.command(name="methods")(methods.methods)
 app.add_typer(models.models, name="models")
+app.add_typer(train.train, name="train")
 
 
 def _print_version(value: bool) -> None:

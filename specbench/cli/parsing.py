@@ -46,6 +46,19 @@ def parse_counts(text: str, option: str, example: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
+_SIZE = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,6})?)(?P<unit>[KMBG]?)", re.ASCII)
+
+
+def parse_size(text: str, option: str) -> int:
+    """A number of parameters as `1500000`, `1.5M`, `7B`. UsageError, naming the option, for anything else."""
+    match = _SIZE.fullmatch(text.strip().upper())
+    size = round(float(match["number"]) * UNITS[match["unit"]]) if match else 0
+    if not 0 < size <= 10**13:
+        raise UsageError(f"cannot read {option} {text[:60]!r}: write a number of parameters, such as 15M or 1.1B")
+    return size
+
+
 def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with `model` as names and checkpoints: one value, though --model is repeatable.
 

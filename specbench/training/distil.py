@@ -3,8 +3,9 @@
 Knows batches, losses, a learner and figures; must not know where data and networks come from, or what is printed.
 """
 
+import copy
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from specbench.decoding.divergences import divergence
 from specbench.models.network.law import Law
-from specbench.training import checkpoint
+from specbench.training import checkpoint, processes
 from specbench.training.batches import Batch, Batches
 from specbench.training.evaluation import Figures, Judge, chosen
 from specbench.training.learner import Learner
@@ -22,7 +23,7 @@ from specbench.training.rows import on_common_tokens, teacher_rows
 from specbench.training.samples import continued
 from specbench.training.tokens import TokenCache
 
-Weights = Callable[[Batch], Tensor]  # [n] how much each learned token counts
+Weights = Callable[[Batch, Tensor], Tensor]  # [n] how much each learned token counts, from the teacher's rows [n, V]
 
 
 @dataclass(frozen=True)
@@ -105,17 +106,46 @@ def train(
     kept: Kept | None = None,
     watch: Watch = silent,
     weights: Weights | None = None,
+    earlier: Sequence[Any] = (),
 ) -> Trained:
     """Train `student` in place on the rows of `teacher`; afterwards it has the weights that were accepted most.
 
+    earlier: drafts that will draft beside it; then it is judged by what is accepted of all of them together.
     With `kept` a run that was killed goes on from its newest checkpoint. Raises DivergedError where a loss or gradient
     is no number, and UsageError where a checkpoint cannot be written or read; what was kept before stays as it is.
     """
-    run = Run(student, teacher, cache, recipe, kept, watch, weights)
+    run = Run(student, teacher, cache, recipe, kept, watch, weights, earlier)
     run.restore()
     for _ in run.steps():
         pass
     return run.finished()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a draft learns on this machine: tokens per second, and seconds of an evaluation."""
+
+    speed: float
+    evaluation: float
+
+    def tokens(self, seconds: float, evaluations: int) -> int:
+        """How many tokens are learned in so many seconds, to two digits, at least one."""
+        left = self.speed * max(seconds - (evaluations + 1) * self.evaluation, 0.0)
+        return processes.agreed(max(int(float(f"{left:.1e}")), 1))
+
+
+def pace(student: Any, teacher: Any, cache: TokenCache, recipe: Recipe, least: float = 8.0) -> Pace:
+    """Learn for `least` seconds with a copy of the student that is then forgotten."""
+    run = Run(copy.deepcopy(student), teacher, cache, recipe, None, silent)
+    run.step()  # first calls allocate
+    run.evaluate()
+    began, before = time.monotonic(), run.progress.tokens
+    run.evaluate()
+    evaluated = time.monotonic()
+    while time.monotonic() - evaluated < least:
+        run.step()
+    learned = run.progress.tokens - before
+    return Pace(learned / (time.monotonic() - evaluated), evaluated - began)
 
 
 class Run:
@@ -129,7 +159,8 @@ class Run:
         recipe: Recipe,
         kept: Kept | None,
         watch: Watch,
-        weights: Weights | None,
+        weights: Weights | None = None,
+        earlier: Sequence[Any] = (),
     ) -> None:
         self.teacher, self.recipe, self.kept, self.watch, self.weights = teacher, recipe, kept, watch, weights
         self.device = next(teacher.parameters()).device
@@ -137,7 +168,7 @@ class Run:
         self.learner = Learner(student, recipe, self.device)
         self.batches = Batches(cache.train, recipe, self.learner.processes, self.learner.process)
         held_out = chosen(cache.held_out, recipe.held_out)
-        self.judge = Judge(teacher, held_out, recipe, self.width, cache.manifest.origin.kind == "answers")
+        self.judge = Judge(teacher, held_out, recipe, self.width, cache.manifest.origin.kind == "answers", earlier)
         self.progress = Progress()
         self.result: Trained | None = None
         self.best: dict[str, Tensor] = {}
@@ -181,7 +212,7 @@ class Run:
             rows = loss(*on_common_tokens(p, student, batch))
             if self.weights is None:
                 return rows.mean()
-            weights = self.weights(batch)
+            weights = self.weights(batch, p)
             return (rows * weights).sum() / weights.sum().clamp_min(1e-9)
 
         mean = self.learner.step(passes, loss_of, self.recipe.factor(done))
@@ -202,7 +233,7 @@ class Run:
     def evaluate(self) -> None:
         """A point on the curve; the best weights are kept."""
         student, progress = self.learner.student.eval(), self.progress
-        figures, by_category = self.learner.agreed(self.judge.figures(student))
+        figures, by_category = processes.agreed(self.judge.figures(student))
         better = not progress.curve or figures.accepted > progress.best
         progress.add(figures)
         if better:

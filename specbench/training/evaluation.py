@@ -14,6 +14,7 @@ from torch import Tensor
 from specbench.decoding.divergences import overlap
 from specbench.models.network.law import Law
 from specbench.training.batches import Batch, batch_of
+from specbench.training.boost import hit
 from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of
 from specbench.training.shards import Example
@@ -42,16 +43,27 @@ class Judge:
     """How drafts of one teacher are judged, on the same held-out text every time.
 
     width: V, the width of the teacher's head; sampled: whether the text is the teacher's own at the temperature of the
-    recipe. Of a greedy teacher its tokens are kept, so that it reads the text once.
+    recipe. earlier: drafts beside the one that is judged; then a token counts that any of them likes best, at every
+    temperature. Of a greedy teacher its tokens are kept, so that it reads the text once.
     """
 
-    def __init__(self, teacher: Any, examples: Sequence[Example], recipe: Recipe, width: int, sampled: bool) -> None:
+    def __init__(
+        self,
+        teacher: Any,
+        examples: Sequence[Example],
+        recipe: Recipe,
+        width: int,
+        sampled: bool,
+        earlier: Sequence[Any] = (),
+    ) -> None:
         self.teacher, self.recipe, self.width, self.sampled = teacher, recipe, width, sampled
+        self.earlier = earlier
         device = next(teacher.parameters()).device
         parts = by_length(examples, recipe.rows)
         self.batches = [batch_of(some, recipe.length, (recipe.seed, 1)).to(device) for some in parts]
-        self.law = Law(recipe.temperature)
+        self.law = Law(0.0 if earlier else recipe.temperature)
         self.told: list[Tensor] = []
+        self.covered: list[Tensor] = []
 
     @torch.no_grad()
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
@@ -66,12 +78,13 @@ class Judge:
         return self.mean(found), {name: self.mean(some) for name, some in categories.items()}
 
     def greedy(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """Whether both take the same token: [n] of every batch, as overlap and as chance."""
+        """Whether the teacher's token is drafted: [n] of every batch, as overlap and as chance."""
         if not self.told:
             self.told = [logits_of(self.teacher, batch).argmax(-1) for batch in self.batches]
+            self.covered = [hit(self.earlier, *both) for both in zip(self.batches, self.told, strict=True)]
         same = [
-            (logits_of(student, batch).argmax(-1) == told).double()
-            for batch, told in zip(self.batches, self.told, strict=True)
+            (covered | hit([student], batch, told)).double()
+            for batch, told, covered in zip(self.batches, self.told, self.covered, strict=True)
         ]
         return same, same
 

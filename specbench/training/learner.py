@@ -7,11 +7,10 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -97,12 +96,6 @@ class Learner:
         if self.processes == 1:
             return count
         return int(self.accelerator.reduce(torch.tensor(count, device=self.accelerator.device)))
-
-    def agreed(self, value: T) -> T:
-        """What the first process says: all must decide alike, and not all devices round alike."""
-        if self.processes == 1:
-            return value
-        return cast(T, broadcast_object_list([value])[0])
 
     def save(self, folder: Path, step: int, progress: Mapping[str, Any], best: Mapping[str, Tensor]) -> None:
         """Everything that the next step depends on, and the best weights. See `checkpoint.write`."""

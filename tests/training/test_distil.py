@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.decoding.divergences import NAMES
 from specbench.errors import UsageError
-from specbench.models.network.reduced import reduce_head
+from specbench.models.network.law import Law
+from specbench.models.network.reduced import known_alone, reduce_head
 from specbench.training import checkpoint, distil
 from specbench.training.batches import batch_of
 from specbench.training.distil import Kept, train
 from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
+from specbench.training.rows import logits_of, teacher_rows
 from specbench.training.samples import continued, shortened
 from specbench.training.shards import Example
 from tests.support.learning import VOCABULARY, cache, examples, llama
@@ -59,7 +62,7 @@ def test_the_student_ends_with_its_best_weights() -> None:
     student = llama(1, seed=1)
 
     best = Kept(Path("unused"), lambda network, done: kept.append(copy.deepcopy(network.state_dict())), every=1e9)
-    run = distil.Run(student, TEACHER, CACHE, SHORT, best, distil.silent, None)
+    run = distil.Run(student, TEACHER, CACHE, SHORT, best, distil.silent)
     run.save = lambda: None  # type: ignore[method-assign]
     for _ in run.steps():
         pass
@@ -72,6 +75,27 @@ def test_a_run_ends_when_drafts_are_no_longer_accepted_more_often() -> None:
     done = train(student, TEACHER, CACHE, SHORT.model_copy(update={"patience": 2, "rate": 1e-9}))
     assert done.ended == "no longer accepted in 2 evaluations"
     assert done.progress.tokens < SHORT.tokens
+
+
+def test_a_draft_that_knows_some_tokens_learns_those() -> None:
+    """Its loss and gradient are those of the whole rows, whose other tokens it cannot have."""
+    recipe = SHORT.model_copy(update={"tokens": 2400, "temperature": 1.0, "losses": ("hybrid",)})
+    student = reduce_head(llama(2, seed=1), range(3, 20))
+    done = train(student, TEACHER, CACHE, recipe)
+    assert done.figures.alpha > done.progress.curve[0].alpha + 0.01
+    head = student.get_output_embeddings()
+    batch = batch_of(examples(3), 16)
+    whole = logits_of(student, batch)
+    with known_alone(student) as known:
+        assert known is not None
+        assert known.tolist() == list(range(3, 20))
+        assert torch.equal(logits_of(student, batch), whole.index_select(-1, known))
+    assert not head.alone
+    p = teacher_rows(TEACHER, batch, Law(1.0), VOCABULARY)
+    for loss in (NAMES["overlap"], NAMES["tv"]):
+        outside = p.index_fill(-1, known, 0.0).sum(-1) / 2 if loss is NAMES["tv"] else 0.0
+        narrow = loss(p.index_select(-1, known), whole.index_select(-1, known))
+        torch.testing.assert_close(narrow + outside, loss(p, whole))
 
 
 class KilledError(Exception):
@@ -117,7 +141,7 @@ def test_a_loss_that_is_no_number_changes_nothing(tmp_path: Path) -> None:
     student, stored = llama(1, seed=1), []
     broken = Recipe(tokens=600, rows=4, rate=5e-3, evaluations=1)
 
-    def weights(batch: Any) -> torch.Tensor:
+    def weights(batch: Any, p: torch.Tensor) -> torch.Tensor:
         return torch.full((batch.tokens,), float("nan") if stored else 1.0)
 
     def keep(network: Any, done: distil.Trained) -> None:
@@ -132,7 +156,7 @@ def test_weights_say_which_tokens_are_learned() -> None:
     """With weight on the sequences of one category alone, the other might as well not be there."""
     only = SHORT.model_copy(update={"rows": 1, "tokens": 40, "decay": 0.0})
 
-    def of_a(batch: Any) -> torch.Tensor:
+    def of_a(batch: Any, p: torch.Tensor) -> torch.Tensor:
         return torch.tensor([1.0 if e.category == "a" else 0.0 for e in batch.examples]).repeat_interleave(
             batch.learned.sum(1)
         )

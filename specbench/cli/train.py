@@ -1,0 +1,41 @@
+"""`specbench train`: drafts for a target, made from its own answers or from text."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from specbench.cli.options import Given, options
+from specbench.cli.train_options import ALL, TRAINING, USUAL, draft_of
+
+train = typer.Typer(help="Train drafts for any target, from its own answers or from text.", no_args_is_help=True)
+
+
+@train.command(name="draft")
+@options(*ALL, usual=USUAL)
+def draft(given: Given) -> None:
+    """Train a draft on the distributions of a target, and judge it on held-out text.
+
+    Its folder is a checkpoint for --draft from the first evaluation on, and always holds the best draft so far.
+    """
+    from specbench.jobs import train as job
+
+    job.start(draft_of(given), given["format"], given["quiet"])
+
+
+@train.command(name="boost")
+@options(..., *ALL, usual=USUAL)
+def boost(
+    given: Given,
+    drafts: Annotated[int, typer.Option(min=2, max=16, help="How many.", rich_help_panel=TRAINING)] = 3,
+    alike: Annotated[
+        bool, typer.Option("--alike", help="Fit all of them to all text, as a control.", rich_help_panel=TRAINING)
+    ] = False,
+) -> None:
+    """Train drafts that complement each other: each where those before it miss the target (SpecInfer).
+
+    They draft side by side in the method boosted-merge. Folder 1, 2, … of --output is one draft each.
+    """
+    from specbench.jobs import train_boost as job
+
+    job.start(replace(draft_of(given), boosted=not alike), drafts, given["format"], given["quiet"])

@@ -1,0 +1,113 @@
+"""The options of commands that train: where a draft starts from, what it learns, how, and where it is kept.
+
+Knows declarations, and what options become; must not know any command.
+"""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from specbench.cli.options import OWN, STYLE, Given, Option, of_setting, setting, settings_in
+from specbench.cli.parsing import parse_size
+from specbench.errors import UsageError
+from specbench.settings import declared
+from specbench.training.data_options import HELP
+from specbench.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from specbench.jobs.train import Draft
+    from specbench.jobs.train_data import Source
+    from specbench.jobs.train_start import Start
+
+BEGIN, DATA, TRAINING, OUTPUT = "Start", "Data", "Training", "Output"
+TARGET = ("target", "target_revision", "dtype", "attn_implementation", "device", "trust_remote_code")
+USUAL = {"max_new_tokens": 128, "batch": 16}
+
+START = (
+    Option("begin", str, BEGIN, "fresh, pruned (layers and width of the target), or a checkpoint. Default: fresh.",
+           ("--from",)),
+    Option("layers", int, BEGIN, "Layers of the draft. Default: 2.", low=1),
+    Option("hidden", int, BEGIN, "Its width. Default: half the target's.", low=1),
+    Option("intermediate", int, BEGIN, "Width of its MLPs.", low=1),
+    Option("heads", int, BEGIN, "Its query heads.", low=1),
+    Option("kv_heads", int, BEGIN, "Its key/value heads.", low=1),
+    Option("parameters", str, BEGIN, "At most so many parameters, such as 15M: the width follows."),
+    Option("keep", Literal["even", "importance"], BEGIN, "Which layers --from pruned keeps: evenly spaced, or the most "
+           "important. Default: even."),
+    Option("draft_vocabulary", int, BEGIN, "Tokens that its head knows: those that the target says most often. "
+           "Default: all.", low=1),
+)  # fmt: skip
+TEXT = (
+    Option("data", list[str], DATA, f"{HELP} Default: code and articles."),
+    Option("generate", bool, DATA, "Learn the target's own answers to the prompts of --data, or the text of --data "
+           "itself. Default: generate.", ("--generate/--as-it-is",)),
+    Option("samples_per_prompt", int, DATA, "Answers to every prompt. Default: 1.", low=1),
+    Option("cache", Path, DATA, "Where answers and tokens are kept, for other trainings too. Default: in --output."),
+)  # fmt: skip
+READING = ("column", "template", "chat", "limit", "max_new_tokens", "law", "ignore_eos", "batch", "tier")
+RECIPE: tuple[str | Option, ...] = (
+    *(of_setting(one) for one in declared(Recipe).values() if one.setting.group == "training"),
+    setting("k", "Lookahead at which drafts are judged.", 4),
+    "seed",
+)
+HOURS = Option("hours", float, TRAINING, "Learn for so long: sets --tokens by the speed of this machine.", low=0)
+KEPT: tuple[str | Option, ...] = (
+    HOURS,
+    Option("checkpoint_minutes", float, TRAINING, "Between two checkpoints. Default: 5.", low=0),
+    Option("license", str, OUTPUT, "For the model card. Default: the target's, where it is known."),
+    replace(OWN["output"], absent=..., help="The folder of the draft; a training that was cut off goes on there."),
+)
+ALL: tuple[str | Option, ...] = (*TARGET, *TEXT, *READING, *START, *RECIPE, *KEPT, STYLE, "quiet")
+
+
+def recipe_of(given: Given) -> Recipe:
+    """What was given of a recipe; UsageError for what none can have."""
+    found = {name: given[name] for name in Recipe.model_fields if name in given}
+    if "losses" in found:
+        found["losses"] = tuple(part.strip() for part in str(found["losses"]).split(","))
+    try:
+        return Recipe(**found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = declared(Recipe)[str(first["loc"][0])].flags[0]
+        raise UsageError(f"{name} {str(first.get('input'))[:60]!r}: {first['msg']}") from None
+
+
+def start_of(given: Given) -> "Start":
+    """Where a draft starts from."""
+    from specbench.jobs.train_start import Start
+
+    names = ("begin", "layers", "hidden", "intermediate", "heads", "kv_heads", "keep")
+    found: dict[str, Any] = {name: given[name] for name in names if name in given}
+    if "parameters" in given:
+        found["parameters"] = parse_size(given["parameters"], "--parameters")
+    return Start(**found, vocabulary=given.get("draft_vocabulary"))
+
+
+def source_of(given: Given) -> "Source":
+    """What is learned."""
+    from specbench.jobs.train_data import Source
+
+    data = tuple(given.get("data") or ("code", "articles"))
+    return Source(data, given.get("generate", True), given.get("samples_per_prompt", 1), given.get("cache"))
+
+
+def draft_of(given: Given) -> "Draft":
+    """A training as it was asked for."""
+    from specbench.jobs.train import Draft
+
+    return Draft(
+        settings=settings_in(given),
+        start=start_of(given),
+        source=source_of(given),
+        recipe=recipe_of(given),
+        output=given["output"],
+        hours=given.get("hours"),
+        minutes=given.get("checkpoint_minutes", 5.0),
+        licence=given.get("license"),
+        command=shlex.join(["specbench", *sys.argv[1:]]),
+    )

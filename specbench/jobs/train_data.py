@@ -1,0 +1,179 @@
+"""What a draft learns from, ready to be used: a loaded target and a cache of its answers, or of text, as tokens.
+
+Knows the engine, settings and token caches; must not know how a draft is begun or trained.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from specbench.backends.base import Backend, networks_of
+from specbench.errors import UnusableModelError
+from specbench.files import read_whole
+from specbench.jobs import loading
+from specbench.jobs.output import say
+from specbench.measure import grid
+from specbench.measure.fit import complete_backend
+from specbench.measure.prompting import chat_settings
+from specbench.models.network.law import Law
+from specbench.models.network.reduced import known_tokens
+from specbench.shipped import PACKAGE
+from specbench.spec import BASELINE, RunSpec
+from specbench.training.answers import write_answers
+from specbench.training.batches import batch_of
+from specbench.training.cache_writer import CacheWriter, cached
+from specbench.training.data_options import Reading, Sources, sources
+from specbench.training.origins import answers_origin, text_origin
+from specbench.training.progress import Progress
+from specbench.training.recipe import Recipe
+from specbench.training.rows import teacher_rows
+from specbench.training.texts import write_texts
+from specbench.training.tokens import TokenCache
+from specbench.training.vocabulary import coverage, special_tokens
+from specbench.wording import counted
+
+CACHE = "tokens"
+LICENCE = re.compile(r"^license:\s*([\w.+-]{1,60})\s*$", re.MULTILINE)
+CARDS = 1 << 20  # bytes of a model card
+AGAIN = 30.0  # seconds between two lines on how far the text is
+SHOWN = 16  # held-out sequences over which the coverage of a vocabulary is taken
+
+
+@dataclass(frozen=True)
+class Source:
+    """data: the names that --data took; generate: whether the target answers them, so many `samples` to a prompt.
+
+    folder: of the token cache; None for one inside the draft's folder.
+    """
+
+    data: tuple[str, ...]
+    generate: bool = True
+    samples: int = 1
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """A loaded target that teaches, and what is learned from it.
+
+    special: the ids that no draft may lack; data: what was learned from, in words; licence: the target's, if known.
+    """
+
+    target: str
+    source: str
+    data: Sequence[str]
+    licence: str | None
+    teacher: Any
+    tokenizer: Any
+    special: frozenset[int]
+    cache: TokenCache
+    device: torch.device
+    dtype: torch.dtype
+    recipe: Recipe
+
+    def coverage(self, student: Any) -> float | None:
+        """The share of the target's probability that is on the tokens of a draft's head; None for a whole head."""
+        width = self.teacher.config.get_text_config(decoder=True).vocab_size
+        known = known_tokens(student, width)
+        if known is None:
+            return None
+        some = [self.cache.held_out[number] for number in range(min(SHOWN, len(self.cache.held_out)))]
+        batch = batch_of(some, self.recipe.length).to(self.device)
+        return coverage(teacher_rows(self.teacher, batch, Law(self.recipe.temperature), width), known.tolist())
+
+
+def teaching(settings: Mapping[str, Any], source: Source, recipe: Recipe, folder: Path, err: Console) -> Teaching:
+    """Load the target and read, or write, what is learned from it. Raises UsageError or UnusableModelError."""
+    (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
+    backend = complete_backend([spec])
+    found = sources(source.data, reading(spec, backend), answered=source.generate)
+    longest = max(found.longest, 1)
+    loading.load(backend, spec, longest, err)
+    cache = tokens(backend, spec, source, found, source.folder or folder / CACHE, recipe, err)
+    say(err, [f"{counted(len(cache.train), 'sequence')} to learn, {len(cache.held_out)} held out"])
+    return taught(backend, spec, source, cache, recipe)
+
+
+def reading(spec: RunSpec, backend: Backend) -> Reading:
+    """How the data of a training are read."""
+    longest = backend.context - spec.max_new_tokens - 1
+    return Reading(
+        backend.encode, chat_settings(spec, backend), longest, spec.limit, spec.seed, spec.column, spec.template
+    )
+
+
+def tokens(
+    backend: Backend, spec: RunSpec, source: Source, found: Sources, folder: Path, recipe: Recipe, err: Console
+) -> TokenCache:
+    """The cache of what is learned, filled where it is not full yet."""
+    networks = networks_of(backend, "training a draft")
+    known = (found, backend.describe(), networks.tokenizer, networks.width)
+
+    watch = Told(err, "answered" if source.generate else "read")
+    if not source.generate:
+        return cached(
+            folder, text_origin(*known, recipe.length), lambda w: write_texts(found, backend.encode, w, watch)
+        )
+
+    def fill(writer: CacheWriter) -> Mapping[str, int]:
+        decode = backend.prepare(spec, found.longest)
+        return write_answers(decode, found, backend.chat, writer, watch)
+
+    return cached(folder, answers_origin(found, spec, *known[1:], source.samples), fill)
+
+
+class Told:
+    """Says how far the text is, every half minute and at its end. `now` reads seconds."""
+
+    def __init__(self, console: Console, done: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.console, self.done, self.now, self.due = console, done, now, now()
+
+    def __call__(self, progress: Progress) -> None:
+        if self.now() < self.due and progress.done != progress.total:
+            return
+        self.due = self.now() + AGAIN
+        total = "" if progress.total is None else f" of {progress.total}"
+        rate = f", {progress.rate:.0f} tokens/s" if progress.tokens else ""
+        say(self.console, [f"{progress.done}{total} {progress.what} {self.done}{rate}"])
+
+
+def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe) -> Teaching:
+    """What a trainer has to know of a loaded target."""
+    networks, described = networks_of(backend, "training a draft"), backend.describe()
+    teacher = networks.network("target")
+    if not any(parameter.is_floating_point() for parameter in teacher.parameters()):
+        raise UnusableModelError(f"{spec.target}: its weights are packed: a teacher needs plain ones")
+    special = special_tokens(networks.tokenizer, networks.eos(spec.with_(ignore_eos=False)))
+    what = "the target's own answers to" if source.generate else "the text of"
+    return Teaching(
+        target=spec.target,
+        source=", ".join(filter(None, (described["target_source"], described["target_commit"]))),
+        data=[f"{what} {name}" for name in cache.manifest.origin.data],
+        licence=licence_of(described["target_source"]),
+        teacher=teacher,
+        tokenizer=networks.tokenizer,
+        special=frozenset(special),
+        cache=cache,
+        device=networks.device,
+        dtype=next(teacher.parameters()).dtype,
+        recipe=recipe,
+    )
+
+
+def licence_of(source: str) -> str | None:
+    """What the model card of a checkpoint's folder says of its licence; None where it says nothing."""
+    place = PACKAGE.parent / source  # a shipped one is named from the package on
+    for folder in (place, place.parent):
+        try:
+            found = LICENCE.search(read_whole(folder / "README.md", CARDS).decode("utf-8", "replace"))
+        except OSError:
+            continue
+        if found:
+            return found[1]
+    return None

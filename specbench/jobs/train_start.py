@@ -1,0 +1,125 @@
+"""What a draft is begun as: fresh, pruned from its target, a given checkpoint, or what a folder holds already.
+
+Knows the options of a start and which function makes it; must not know how a draft is trained.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from specbench.errors import UsageError
+from specbench.jobs.train_data import Teaching
+from specbench.models.checkpoints import loading, pairs
+from specbench.models.checkpoints.check import check_pair
+from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.network.reduced import SIZE, reduce_head
+from specbench.training.pruning import pruned
+from specbench.training.recipe import Recipe
+from specbench.training.shards import Example
+from specbench.training.starting import Shape, fresh, sized
+from specbench.training.vocabulary import most_frequent
+from specbench.wording import counted
+
+FRESH, PRUNED = "fresh", "pruned"
+TEXTS, LONGEST = 32, 256  # sequences that importance is measured on, and their tokens
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Start:
+    """fresh, pruned, or a checkpoint; sizes that are None follow from the others. vocabulary: tokens of the head."""
+
+    begin: str = FRESH
+    layers: int | None = None
+    hidden: int | None = None
+    intermediate: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    parameters: int | None = None
+    keep: Literal["even", "importance"] = "even"
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.begin not in (FRESH, PRUNED) and (given := self.sizes):
+            raise UsageError(f"--{given[0].replace('_', '-')}: {self.begin} has its own shape; leave it out")
+        if self.begin == PRUNED and (given := [name for name in self.sizes if name not in ("layers", "hidden")]):
+            option = given[0].replace("_", "-")
+            raise UsageError(f"--{option}: what is pruned has --layers and --hidden, the rest follows")
+        if self.begin == PRUNED and not self.sizes:
+            raise UsageError("--from pruned: say how much is kept with --layers, --hidden or both")
+        if self.parameters and self.hidden:
+            raise UsageError("--parameters and --hidden: the width follows from one of them; leave the other out")
+
+    @property
+    def sizes(self) -> list[str]:
+        """The sizes that were given."""
+        names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "parameters")
+        return [name for name in names if getattr(self, name) is not None]
+
+
+def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> tuple[Any, str]:
+    """The network that learning begins with, on the teacher's device, and in words what it is.
+
+    folder: that of a run that is gone on with; its draft has the shape, and its checkpoint the weights.
+    """
+    if folder is not None:
+        return loaded(str(folder), given), words(asked)
+    student = first(asked, given, recipe)
+    if asked.vocabulary is not None:
+        ids = most_frequent(given.cache.counts(), asked.vocabulary, given.special)
+        student = reduce_head(student, ids)
+    return student.to(given.device), words(asked)
+
+
+def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
+    """The network with the whole vocabulary."""
+    if asked.begin == FRESH:
+        shape = shape_of(asked, given.teacher.config)
+        weight = given.teacher.get_input_embeddings().weight
+        return fresh(shape, given.teacher.config, recipe.seed, embedding=weight)
+    if asked.begin == PRUNED:
+        texts = some(given.cache.train)
+        return pruned(given.teacher, layers=asked.layers, hidden=asked.hidden, keep=asked.keep, texts=texts)
+    return loaded(asked.begin, given)
+
+
+def shape_of(asked: Start, config: Any) -> Shape:
+    """The shape of a fresh draft: two layers of half the target's width, unless something is said."""
+    layers = asked.layers or 2
+    if asked.parameters is not None:
+        return sized(asked.parameters, layers, config, asked.vocabulary)
+    half = config.get_text_config(decoder=True).hidden_size // 2
+    return Shape.of(layers, asked.hidden or max(half - half % 32, 32), asked.intermediate, asked.heads, asked.kv_heads)
+
+
+def some(examples: Sequence[Example]) -> list[Sequence[int]]:
+    """A few sequences, evenly from all examples."""
+    step = max(len(examples) // TEXTS, 1)
+    return [examples[number].ids[:LONGEST] for number in range(0, len(examples), step)][:TEXTS]
+
+
+def loaded(name: str, given: Teaching) -> Any:
+    """A checkpoint as a draft of this target; UnusableModelError where their tokens differ."""
+    checkpoint = pairs.resolve(name, None)
+    config = load_config(checkpoint)
+    check_pair(given.tokenizer, load_tokenizer(checkpoint), given.teacher.config, config)
+    return loading.load_model(checkpoint, torch.float32, given.device).model
+
+
+def words(asked: Start) -> str:
+    """What a draft is begun as."""
+    if asked.begin == FRESH:
+        return "a fresh draft"
+    return "a part of the target" if asked.begin == PRUNED else asked.begin
+
+
+def said_of(student: Any) -> str:
+    """The shape of a network, for readers."""
+    config = student.config.get_text_config(decoder=True)
+    total = sum(parameter.numel() for parameter in student.parameters())
+    known = getattr(student.config, SIZE, None)
+    head = "" if known is None else f", a head of {known:,} tokens"
+    return f"{counted(config.num_hidden_layers, 'layer')} of width {config.hidden_size}, {total:,} parameters{head}"

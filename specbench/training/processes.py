@@ -1,0 +1,38 @@
+"""The processes that train together, one per device, as `accelerate launch` or `torchrun` starts them; usually one.
+
+Knows accelerate's state of a process; must not know what is trained.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar, cast
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+
+T = TypeVar("T")
+
+
+def state(device: str = "auto") -> PartialState:
+    """The state of this process; on a machine with GPUs it is on a device of its own, unless the CPU is asked for."""
+    return PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
+
+
+def first() -> bool:
+    """Whether this process writes, and speaks to the user."""
+    return bool(state().is_main_process)
+
+
+@contextmanager
+def first_before_others() -> Iterator[bool]:
+    """The first process goes through this before the others do; whether it is this one."""
+    with state().main_process_first():
+        yield first()
+
+
+def agreed(value: T) -> T:
+    """What the first process says: all must decide alike, and not all devices round alike."""
+    if state().num_processes == 1:
+        return value
+    return cast(T, broadcast_object_list([value])[0])

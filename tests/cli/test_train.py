@@ -1,0 +1,137 @@
+"""`specbench train`: a draft that runs, is gone on with and is judged; what cannot be trained is refused in a line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.frontdoor import SHORT, Command
+from tests.support.tinypair import Pair, prompts
+
+TINY = ("--max-new-tokens", "8", "--batch", "4", "--length", "32", "--hidden", "32", "--layers", "1", "--tokens", "400",
+        "--evaluations", "2", "--rows", "4")  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return prompts(tmp_path / "words.jsonl", *[3 + n % 6 for n in range(24)])
+
+
+def last(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+def test_a_trained_draft_runs_and_the_same_command_goes_on_with_it(
+    command: Command, pair: Pair, data: str, tmp_path: Path
+) -> None:
+    words = ("train", "draft", "--target", pair.target, "--data", data, *TINY, "--output", "mine", "--format", "json")
+    found = command(*words)
+    assert found.code == 0, found.err
+    (row,) = json.loads(found.out)
+    assert row["category"] == "all"
+    assert 0 <= row["alpha"] <= 1
+    assert 1 <= row["accepted"] <= 5
+    assert last(found.err) == f"specbench sweep-k --target {pair.target} --draft mine"
+    assert "before any training, held out α" in found.err
+    card = (tmp_path / "mine" / "README.md").read_text()
+    assert "| 0 |  |" in card
+    assert "license: unknown" in card
+    again = command(*words)
+    assert again.out == found.out
+    assert "going on with a fresh draft" in again.err
+    ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", data, *SHORT)
+    (cell,) = ran.table()
+    assert (cell["status"], cell["lossless"]) == ("ok", "identical")
+    other = command(*words, "--rate", "0.1")
+    assert (other.code, other.out) == (2, "")
+    assert "mine was begun with rate 0.001, not 0.1" in last(other.err)
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (("--from", "pruned", "--layers", "1"), "a part of the target: 1 layer of width"),
+        (("--hidden", "32", "--draft-vocabulary", "30"), "a head of 30 tokens"),
+    ],
+)
+def test_a_draft_may_be_begun_otherwise(
+    command: Command, pair: Pair, data: str, start: tuple[str, ...], said: str
+) -> None:
+    few = ("--max-new-tokens", "6", "--batch", "4", "--length", "32", "--tokens", "60", "--evaluations", "1")
+    found = command("train", "draft", "--target", pair.target, "--data", data, *few, *start, "--output", "mine")
+    assert found.code == 0, found.err
+    assert said in found.err
+    assert ("its vocabulary covers" in found.err) == ("--draft-vocabulary" in start)
+    ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", data, *SHORT)
+    assert ran.table()[0]["lossless"] == "identical"
+
+
+def test_a_checkpoint_may_be_trained_further_on_text_as_it_is(command: Command, pair: Pair, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / "text" / f"{name}.txt").write_text(" ".join(f"w{n % 37}" for n in range(100)))
+    few = ("--as-it-is", "--length", "16", "--tokens", "200", "--evaluations", "1", "--from", pair.draft)
+    text = tmp_path / "text"
+    found = command("train", "draft", "--target", pair.target, "--data", f"text:{text}", *few, "--output", "mine")
+    assert found.code == 0, found.err
+    assert "the text of text:" in (tmp_path / "mine" / "README.md").read_text()
+
+
+def test_boosted_drafts_run_together(command: Command, pair: Pair, data: str) -> None:
+    words = ("train", "boost", "--target", pair.target, "--data", data, *TINY, "--output", "three", "--format", "json")
+    found = command(*words)
+    assert found.code == 0, found.err
+    rows = json.loads(found.out)
+    assert [row["draft"] for row in rows] == [1, 2, 3]
+    shares = [row["together"] for row in rows]
+    assert shares == sorted(shares)
+    line = last(found.err).split()
+    assert line[:2] == ["specbench", "run"]
+    ran = command(*line[1:], "--dataset", data, *SHORT)
+    (cell,) = ran.table()
+    assert (cell["status"], cell["lossless"]) == ("ok", "identical")
+    assert command(*words).out == found.out
+    assert "was begun with boosted True, not False" in last(command(*words, "--alike").err)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (("--loss", "kl"), "--loss 'kl': Input should be"),
+        (("--beta", "1"), "--beta '1.0': Input should be less than 1"),
+        (("--parameters", "many"), "cannot read --parameters 'many': write a number of parameters, such as 15M"),
+        (("--parameters", "1K"), "no draft of 2 layers for a vocabulary of"),
+        (("--parameters", "1M", "--hidden", "32"), "the width follows from one of them"),
+        (("--from", "pruned"), "say how much is kept"),
+        (("--from", "pruned", "--heads", "2"), "--heads: what is pruned has --layers and --hidden"),
+        (("--from", "nothing", "--layers", "2"), "--layers: nothing has its own shape"),
+        (("--draft-vocabulary", "2000"), "a vocabulary of 2,000 tokens"),
+        (("--data", "text:nowhere", "--as-it-is"), "nowhere"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(
+    command: Command, pair: Pair, data: str, wrong: tuple[str, ...], line: str
+) -> None:
+    given = () if "--data" in wrong else ("--data", data)
+    few = ("--max-new-tokens", "4", "--limit", "4", "--tokens", "20", "--length", "16")
+    found = command("train", "draft", "--target", pair.target, *given, *few, *wrong, "--output", "mine")
+    assert found.code in (2, 4)
+    assert line in last(found.err)
+    assert found.out == ""
+
+
+def test_a_folder_of_other_things_is_left_alone(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    found = command("train", "draft", "--target", pair.target, "--data", data, "--output", "mine")
+    assert found.code == 2
+    assert "mine holds other files (thesis.tex …)" in last(found.err)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"identity": 1, "tokens": "x"}'])
+def test_a_damaged_record_is_one_line(command: Command, pair: Pair, data: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "training.json").write_text(text)
+    found = command("train", "draft", "--target", pair.target, "--data", data, "--output", "mine")
+    assert found.code == 2
+    assert "training.json is damaged" in last(found.err)

@@ -1,0 +1,57 @@
+"""Drafts that complement each other: what counts is what the earlier ones miss, and what all of them hit together."""
+
+import pytest
+import torch
+
+from specbench.models.network.law import Law
+from specbench.training.batches import batch_of
+from specbench.training.boost import REST, Missed, hit
+from specbench.training.distil import train
+from specbench.training.evaluation import Judge
+from specbench.training.recipe import Recipe
+from specbench.training.rows import logits_of, teacher_rows
+from tests.support.learning import VOCABULARY, cache, examples, llama
+
+TEACHER, FIRST, SECOND = llama(2), llama(1, seed=1), llama(1, seed=2)
+TEXTS = examples(8)
+
+
+def test_what_an_earlier_draft_hits_counts_little() -> None:
+    batch = batch_of(TEXTS, 16)
+    p = teacher_rows(TEACHER, batch, Law(1.0), VOCABULARY)
+    right = logits_of(FIRST, batch).argmax(-1) == p.argmax(-1)
+    assert 0 < int(right.sum()) < len(right)
+    weights = Missed([FIRST])(batch, p)
+    assert torch.equal(weights, torch.where(right, REST, 1.0))
+    assert torch.equal(Missed([TEACHER])(batch, p), torch.full_like(weights, REST))
+    assert torch.equal(Missed([])(batch, p), torch.ones_like(weights))
+
+
+def test_a_token_is_hit_by_any_of_them() -> None:
+    batch = batch_of(TEXTS, 16)
+    told = logits_of(TEACHER, batch).argmax(-1)
+    assert torch.equal(hit([FIRST, SECOND], batch, told), hit([FIRST], batch, told) | hit([SECOND], batch, told))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_beside_each_other_are_judged_together(temperature: float) -> None:
+    recipe = Recipe(temperature=temperature)
+    together, _ = Judge(TEACHER, TEXTS, recipe, VOCABULARY, True, [FIRST]).figures(SECOND)
+    again, _ = Judge(TEACHER, TEXTS, recipe, VOCABULARY, True, [SECOND]).figures(FIRST)
+    alone, _ = Judge(TEACHER, TEXTS, recipe.model_copy(update={"temperature": 0.0}), VOCABULARY, True).figures(FIRST)
+    assert together == again
+    assert together.alpha > alone.alpha
+
+
+def test_a_boosted_draft_adds_more_than_one_trained_alike() -> None:
+    """A narrow second draft cannot learn everything: fitted where the first misses, it learns that."""
+    teacher, text = llama(2, scale=1.0), examples(40)
+    both = cache(text, text)
+    recipe = Recipe(tokens=6000, rows=8, rate=1e-2, evaluations=3, patience=9, losses=("forward-kl",))
+    first = llama(1, width=4, seed=1)
+    train(first, teacher, both, recipe)
+    boosted, alike = (
+        train(llama(1, width=4, seed=2), teacher, both, recipe, weights=weights, earlier=[first]).figures.alpha
+        for weights in (Missed([first], rest=0.0), None)
+    )
+    assert boosted > alike + 0.02
