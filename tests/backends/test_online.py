@@ -1,0 +1,141 @@
+"""Online speculative decoding as a user runs it: a shifted workload, what is printed, and a run that was cut off."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.backends.native import open_pair
+from specbench.decoding.method_files import methods
+from specbench.models.network.learning import Learning
+from specbench.results import journal
+from specbench.spec import RunSpec
+from tests.support.frontdoor import Command, Outcome
+from tests.support.tinypair import Pair, prompts
+
+OFTEN = "every: 2"
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> str:
+    """The shipped method with an update every two requests."""
+    text = methods()["online"].read_text(encoding="utf-8")
+    file = tmp_path / "quick.yaml"
+    file.write_text(text.replace("every: 8", OFTEN).replace("rate: 0.001", "rate: 0.01"))
+    assert OFTEN in file.read_text()
+    return str(file)
+
+
+@pytest.fixture
+def online(command: Command, pair: Pair, quick: str, tmp_path: Path) -> Command:
+    """`specbench run` with it over six prompts of one kind, then three of another, then five of the first."""
+    one = prompts(tmp_path / "one.jsonl", *range(3, 9))
+    two = prompts(tmp_path / "two.jsonl", 4, 5, 6, first=20)
+    shift = ("--dataset", one, "--dataset", two, "--shift")
+
+    def call(*arguments: object) -> Outcome:
+        return command("run", *pair.options, "--method", quick, *shift, "--max-new-tokens", 12, "--k", 3, *arguments)
+
+    return call
+
+
+def decoded(found: Outcome) -> list[Any]:
+    """What was decoded, without the times."""
+    return [(one.prompt, one.cluster, one.method.tokens, one.method.rounds) for one in found.samples()]
+
+
+def check_learning(found: Outcome) -> None:
+    """The workload is one data set whose categories are its phases, and the row says what carries from one to another."""
+    (row,) = found.table()
+    assert (row["carries"], row["prompts"], row["draws"]) == ("Distilled", "9", "5")
+    assert row["dataset"].startswith("shift:jsonl:")
+    assert 0 < float(row["update_share"]) < 1
+    assert float(row["speedup_elsewhere"]) > float(row["speedup"])
+    assert [one["category"] for one in found.table("samples.csv")] == ["1 one"] * 3 + ["2 two"] * 3 + ["3 one"] * 3
+    assert {one["category"]: one["prompts"] for one in found.table("categories.csv")}["3 one"] == "3"
+    assert "over the requests" in found.out
+    assert "its interval is over 5 blocks of consecutive prompts" in " ".join(found.out.split())
+
+
+@pytest.mark.parametrize("turns", [pytest.param(1, marks=pytest.mark.slow), 5])
+def test_a_shifted_run_that_was_cut_off_goes_on_with_the_draft_that_it_had(
+    online: Command, command: Command, turns: int, tmp_path: Path
+) -> None:
+    """Tokens and counts are those of the run that nothing had cut off; the draft has learned from all of them."""
+    whole = online("--temperature", 1, "--warmup", 1)
+    assert whole.code == 0, whole.err
+    check_learning(whole)
+    unbroken, lines = decoded(whole), (whole.folder / journal.FILE).read_bytes().splitlines(keepends=True)
+    assert len(lines) == 1 + 9 + 1  # the cell begins, its prompts, it ends
+    (whole.folder / journal.FILE).write_bytes(b"".join(lines[: 1 + turns]))
+    (whole.folder / "results.csv").unlink()
+    again = command("sweep", "--resume", whole.folder)
+    assert again.code == 0, again.err
+    assert decoded(again) == unbroken
+    kept = (whole.folder / journal.FILE).read_bytes().splitlines(keepends=True)
+    assert kept[: 1 + turns] == lines[: 1 + turns], "nothing that was measured is measured again"
+    assert len(kept) == len(lines)
+
+
+def test_every_preparation_begins_with_the_draft_as_it_was(pair: Pair, quick: str) -> None:
+    spec = RunSpec(target=str(pair.target), draft=str(pair.draft), method=quick, temperature=1.0, max_new_tokens=12)
+    backend = open_pair([spec])
+    backend.load()
+    texts, before = [[n, n + 1, n + 2] for n in range(6)], weights_of(backend.modules["draft"])
+    runs = []
+    for _ in range(2):
+        decode = backend.prepare(spec, 3)
+        runs.append([decode([text], [seed])[0] for seed, text in enumerate(texts)])
+    first, second = ([(one.tokens, one.rounds) for one in run] for run in runs)
+    assert first == second
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(backend.modules["draft"]), before, strict=True))
+    assert backend.warnings == ()
+
+
+def weights_of(network: Any) -> list[torch.Tensor]:
+    return [weight.detach().clone() for weight in network.parameters()]
+
+
+def test_updates_that_broke_the_draft_are_said_once(pair: Pair, quick: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Learning, "teach", lambda *rest: "its loss or gradient is not a number")
+    spec = RunSpec(target=str(pair.target), draft=str(pair.draft), method=quick, temperature=1.0, max_new_tokens=12)
+    backend = open_pair([spec])
+    backend.load()
+    decode = backend.prepare(spec, 3)
+    for seed in range(4):
+        decode([[1, 2, 3]], [seed])
+    assert backend.warnings == (
+        "an update of the draft was undone: its loss or gradient is not a number; try a smaller rate",
+    )
+
+
+@pytest.mark.slow
+def test_several_rows_learn_together(online: Command) -> None:
+    found = online("--batch", 2, "--warmup", 0)
+    assert found.code == 0, found.err
+    (row,) = found.table()
+    assert row["lossless"] == "identical"
+    assert float(row["update_share"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--repeat", 2), "learns from every prompt, so that the same one again is another measurement"),
+        (("--until-ci", 0.1), "learns from every prompt, so that where it stops would decide how much was learned"),
+    ],
+    ids=["repeat", "until-ci"],
+)
+def test_what_would_measure_something_else_is_refused_before_anything_is_loaded(
+    online: Command, options: tuple[object, ...], said: str, tmp_path: Path
+) -> None:
+    found = online(*options)
+    assert found.code == 2
+    assert said in found.line
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_shift_needs_two_data_sets(command: Command) -> None:
+    found = command("run", "--dataset", "code", "--shift")
+    assert (found.code, "name two or more different ones" in found.line) == (2, True)
