@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -37,6 +38,7 @@ def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> No
 
 
 def write(model: Any, folder: Path, dtype: torch.dtype) -> None:
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder, state_dict=weights_of(model, dtype), max_shard_size=WHOLE)
     model.config.dtype = dtype  # transformers has put the name of the network's own there
     model.config.save_pretrained(folder)
