@@ -61,6 +61,7 @@ LIGHT_COMMANDS = {
     "methods": ["methods"],
     "tree --help": ["tree", "--help"],
     "skip-layers --help": ["skip-layers", "--help"],
+    "design-draft --help": ["design-draft", "--help"],
     "models list": ["models", "list"],
     "models grow --help": ["models", "grow", "--help"],
     "report --help": ["report", "--help"],

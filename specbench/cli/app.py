@@ -11,6 +11,7 @@ from specbench.cli import (
     calibrate,
     check,
     compare,
+    design_draft,
     methods,
     models,
     noise,
@@ -56,6 +57,7 @@ app.command(name="check")(check.check)
 app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="skip-layers")(skip_layers.skip_layers)
 app.command(name="tree")(tree.tree)
+app.command(name="design-draft")(design_draft.design_draft)
 app.command(name="verify")(verify.verify)
 app.command(name="noise")(noise.noise)
 app.command(name="predict")(predict.predict)
