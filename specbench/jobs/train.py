@@ -21,7 +21,8 @@ from specbench.replacing import replace_text
 from specbench.show.records import Format, print_records
 from specbench.training import card, checkpoint, processes
 from specbench.training.boost import Missed
-from specbench.training.distil import Kept, Trained, pace, train
+from specbench.training.curve import Trained
+from specbench.training.distil import Kept, pace, train
 from specbench.training.recipe import Recipe
 from specbench.training.saving import save_draft
 from specbench.wording import clean_path

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from specbench.jobs.output import say
-from specbench.training import distil
+from specbench.training.curve import Point
+from specbench.training.curve import Progress as Learning
 from specbench.training.recipe import Recipe
 
 PLAIN = 30.0  # seconds between two lines where there is no terminal
@@ -27,7 +28,7 @@ class Shown:
         self.seen, self.due = 0, now() + PLAIN
         self.began: tuple[float, int] | None = None
 
-    def __call__(self, progress: distil.Progress, recipe: Recipe) -> None:
+    def __call__(self, progress: Learning, recipe: Recipe) -> None:
         if self.began is None:
             self.began = self.now(), progress.tokens
         line = f"{self.state(progress)}{self.speed(progress, recipe)}"
@@ -41,13 +42,13 @@ class Shown:
             self.due = self.now() + PLAIN
             say(self.console, [line])
 
-    def state(self, progress: distil.Progress) -> str:
+    def state(self, progress: Learning) -> str:
         """The loss, and what was held out last."""
         loss = "" if progress.loss is None else f"loss {progress.loss:.3f}, "
         last = progress.curve[-1]
         return f"{loss}α {last.alpha:.3f}, {last.accepted:.2f} tokens per round"
 
-    def speed(self, progress: distil.Progress, recipe: Recipe) -> str:
+    def speed(self, progress: Learning, recipe: Recipe) -> str:
         """Tokens per second since this process began, and the minutes that are left at that."""
         assert self.began is not None
         seconds, learned = self.now() - self.began[0], progress.tokens - self.began[1]
@@ -57,7 +58,7 @@ class Shown:
         return f", {learned / seconds:.0f} tokens/s, about {max(left, 0):.0f} min left"
 
 
-def evaluated(point: distil.Point, recipe: Recipe) -> str:
+def evaluated(point: Point, recipe: Recipe) -> str:
     """An evaluation in one line."""
     loss = "before any training" if point.loss is None else f"loss {point.loss:.3f}"
     share = point.tokens / recipe.tokens

@@ -6,7 +6,7 @@ Knows figures and names; must not know networks or how anything was trained.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.training.distil import Point
+from specbench.training.curve import Point
 from specbench.training.evaluation import Figures
 from specbench.training.recipe import Recipe
 from specbench.wording import literal, verbatim

@@ -5,8 +5,8 @@ Knows batches, losses, a learner and figures; must not know where data and netwo
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from specbench.decoding.divergences import divergence
 from specbench.models.network.law import Law
 from specbench.training import checkpoint, processes
 from specbench.training.batches import Batch, Batches
+from specbench.training.curve import Progress, Trained
 from specbench.training.evaluation import Figures, Judge, chosen
 from specbench.training.learner import Learner
 from specbench.training.recipe import Recipe
@@ -24,61 +25,6 @@ from specbench.training.samples import continued
 from specbench.training.tokens import TokenCache
 
 Weights = Callable[[Batch, Tensor], Tensor]  # [n] how much each learned token counts, from the teacher's rows [n, V]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A place on the learning curve: tokens learned so far, the loss since the last point, and what is held out."""
-
-    tokens: int
-    seconds: float
-    loss: float | None
-    alpha: float
-    accepted: float
-
-
-@dataclass
-class Progress:
-    """How far a run is. `loss` is the mean of the steps since the last evaluation, which are `passed`; `since` counts
-    the evaluations after the best one; `seconds` are those of all processes that went on with it."""
-
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    loss: float | None = None
-    since: int = 0
-    passed: int = 0
-    curve: list[Point] = field(default_factory=list)
-
-    @property
-    def best(self) -> float:
-        return max((point.accepted for point in self.curve), default=0.0)
-
-    def learned(self, loss: float, tokens: int) -> None:
-        """Note a step."""
-        self.loss = ((self.loss or 0.0) * self.passed + loss) / (self.passed + 1)
-        self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
-
-    def add(self, figures: Figures) -> None:
-        """Note an evaluation."""
-        better = not self.curve or figures.accepted > self.best
-        self.since = 0 if better else self.since + 1
-        self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted))
-        self.loss, self.passed = None, 0
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> "Progress":
-        return cls(**{**stored, "curve": [Point(**point) for point in stored["curve"]]})
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What came of a run: its best figures on held-out text, by category too, its curve, and why it ended."""
-
-    figures: Figures
-    by_category: Mapping[str, Figures]
-    progress: Progress
-    ended: str
 
 
 @dataclass(frozen=True)

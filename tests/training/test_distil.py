@@ -13,6 +13,7 @@ from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone, reduce_head
 from specbench.training import checkpoint, distil
 from specbench.training.batches import batch_of
+from specbench.training.curve import Progress, Trained
 from specbench.training.distil import Kept, train
 from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
@@ -113,7 +114,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(kill: int, samples: str, tmp_p
     whole, killed, again = llama(1, seed=1), llama(1, seed=1), llama(1, seed=2)
     done = train(whole, TEACHER, CACHE, recipe, kept("whole"))
 
-    def watch(progress: distil.Progress, _: Recipe) -> None:
+    def watch(progress: Progress, _: Recipe) -> None:
         if progress.step == kill:
             raise KilledError
 
@@ -144,7 +145,7 @@ def test_a_loss_that_is_no_number_changes_nothing(tmp_path: Path) -> None:
     def weights(batch: Any, p: torch.Tensor) -> torch.Tensor:
         return torch.full((batch.tokens,), float("nan") if stored else 1.0)
 
-    def keep(network: Any, done: distil.Trained) -> None:
+    def keep(network: Any, done: Trained) -> None:
         stored.append(copy.deepcopy(network.state_dict()))
 
     with pytest.raises(DivergedError, match="the loss is nan"):
