@@ -29,7 +29,7 @@ from specbench.training.answers import write_answers
 from specbench.training.batches import batch_of
 from specbench.training.cache_writer import CacheWriter, cached
 from specbench.training.data_options import Reading, Sources, sources
-from specbench.training.origins import answers_origin, text_origin
+from specbench.training.origins import answers_origin, text_origin, with_weights
 from specbench.training.progress import Progress
 from specbench.training.recipe import Recipe
 from specbench.training.rows import teacher_rows
@@ -96,8 +96,15 @@ def teaching(settings: Mapping[str, Any], source: Source, recipe: Recipe, folder
     longest = max(found.longest, 1)
     loading.load(backend, spec, longest, err)
     cache = tokens(backend, spec, source, found, source.folder or folder / CACHE, recipe, err)
-    say(err, [f"{counted(len(cache.train), 'sequence')} to learn, {len(cache.held_out)} held out"])
+    say(err, [counts_of(cache)])
     return taught(backend, spec, source, cache, recipe)
+
+
+def counts_of(cache: TokenCache) -> str:
+    """How much there is to learn, and what of the data was not used."""
+    left_out = ", ".join(f"{count} {reason}" for reason, count in cache.manifest.left_out.items() if count)
+    found = f"{counted(len(cache.train), 'sequence')} to learn, {len(cache.held_out)} held out"
+    return f"{found}; not used: {left_out}" if left_out else found
 
 
 def reading(spec: RunSpec, backend: Backend) -> Reading:
@@ -113,7 +120,8 @@ def tokens(
 ) -> TokenCache:
     """The cache of what is learned, filled where it is not full yet."""
     networks = networks_of(backend, "training a draft")
-    known = (found, backend.describe(), networks.tokenizer, networks.width)
+    described = with_weights(backend.describe(), networks.network("target"))
+    known = (found, described, networks.tokenizer, networks.width)
 
     watch = Told(err, "answered" if source.generate else "read")
     if not source.generate:

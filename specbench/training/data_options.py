@@ -132,7 +132,7 @@ def source(name: str, reading: Reading, answered: bool) -> Source:
     if name.startswith(TEXT) and not answered:
         return Source(name, label_of(name), files=text_files(name.removeprefix(TEXT)))
     if name.startswith(TEXT) and os.path.isdir(os.path.expanduser(name.removeprefix(TEXT))):
-        raise UsageError(f"--data {clean(name, 300)} is a folder of text, which has no prompts: leave out --generate")
+        raise UsageError(f"--data {clean(name, 300)} is a folder of text, which has no prompts: add --as-it-is")
     encode = reading.encode if answered or is_long(name) else untokenized
     found = load_prompts(
         name, encode, limit=reading.limit, seed=reading.seed, longest=reading.longest, column=reading.column,

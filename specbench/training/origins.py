@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from specbench.errors import UsageError
 from specbench.models.checkpoints.check import PROBES
 from specbench.settings import group
@@ -15,6 +17,7 @@ from specbench.spec import RunSpec
 from specbench.training.data_options import Sources
 from specbench.training.manifest import Origin
 
+VALUES = 4096  # of a weight
 ROWS = 8  # answers of a call per row: few rows stand idle at its end
 
 
@@ -54,6 +57,25 @@ def common(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocab
         "data": sources.names,
         "vocabulary": vocabulary,
     }
+
+
+def with_weights(described: Mapping[str, Any], network: Any) -> dict[str, Any]:
+    """What a backend describes, with the weights of the target named by their values: a folder may get others."""
+    return {**described, "target_weights": f"{described['target_weights']}, {weights_digest(network)[:12]}"}
+
+
+def weights_digest(network: Any) -> str:
+    """A digest of a network's weights, of a few thousand values of each: training changes them all.
+
+    The same in every type that has these values. Packed weights count by their names and shapes.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(network.state_dict().items()):
+        digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+        if type(weight) is Tensor and weight.is_floating_point():
+            some = weight.flatten()[:: max(weight.numel() // VALUES, 1)]
+            digest.update(some.float().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:

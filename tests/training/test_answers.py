@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from specbench.backends.choose import backend_for
 from specbench.data.chats import ChatSettings
@@ -15,7 +16,7 @@ from specbench.training.answers import Decode, calls, write_answers
 from specbench.training.cache_writer import cached
 from specbench.training.data_options import Reading, Sources, sources
 from specbench.training.manifest import Origin, read_manifest
-from specbench.training.origins import answers_origin, text_origin
+from specbench.training.origins import answers_origin, text_origin, with_weights
 from specbench.training.progress import Progress, unwatched
 from specbench.training.shards import Example
 from specbench.training.tokens import TokenCache
@@ -194,3 +195,12 @@ def test_the_origin_follows_the_tokenizer_and_the_template(tmp_path: Path, chatt
 def test_greedy_answers_have_one_sample() -> None:
     with pytest.raises(UsageError, match="3 samples per prompt are all the same at temperature 0: give a --temp"):
         answers_origin(EMPTY, RunSpec(), ABOUT, None, 5, samples=3)
+
+
+def test_other_weights_in_the_same_folder_are_another_target(chatty: Pair) -> None:
+    network = LlamaForCausalLM.from_pretrained(chatty.target, dtype=torch.bfloat16)
+    before = with_weights(ABOUT, network)["target_weights"]
+    assert before.startswith("w, ")
+    assert with_weights(ABOUT, network.float())["target_weights"] == before, "the type is not the weights"
+    network.model.layers[-1].mlp.up_proj.weight.data *= 1.01
+    assert with_weights(ABOUT, network)["target_weights"] != before

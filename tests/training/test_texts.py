@@ -233,7 +233,7 @@ def test_names_without_text(tmp_path: Path) -> None:
     assert "text: names no file" in complaint("text:")
     assert "no such file" in complaint("text:" + "a" * 5000)
     assert "unknown data set humanevl" in complaint("humanevl")
-    with pytest.raises(UsageError, match="is a folder of text, which has no prompts: leave out --generate"):
+    with pytest.raises(UsageError, match="is a folder of text, which has no prompts: add --as-it-is"):
         sources([f"text:{tmp_path}"], PLAIN, answered=True)
     write(tmp_path / "a.txt", b"\xff")
     found = read(f"text:{tmp_path}")
