@@ -29,6 +29,7 @@ from specbench.measure.calibrate import QUICK_CONTEXT
 from specbench.measure.fit import complete_backend
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.pairs import GROWN, resolve
+from specbench.models.scale.shapes import find
 from specbench.results import folder
 from specbench.results.folder import slug
 from specbench.results.writing import write_csv
@@ -46,7 +47,7 @@ def start(settings: Mapping[str, Any], asked: Asked, output: Path | None, style:
     err = Console(stderr=True, quiet=quiet)
     design = begun(settings, asked, output, err)
     found = carried_out(design, quiet)
-    said = [*findings(found), *commands(design, found)]
+    said = [*labels(design), *findings(found), *commands(design, found)]
     write(design.place, found, said)
     design_table.print_design(found.rows, style)
     say(err, [*said, f"results: {clean_path(design.place.path)}"])
@@ -101,6 +102,18 @@ def carried_out(design: Design, quiet: bool) -> Found:
     lookaheads = {row["name"]: int(row["k"]) for row in found.rows if row["k"]}
     finals = {one: lookaheads[one.name] for one in rungs[-1].order}
     return replace(found, cells=design.measured(school, finals, quiet))
+
+
+def labels(design: Design) -> list[str]:
+    """What times are of, where it is not the networks themselves."""
+    engine = design.engine
+    if engine.like is None:
+        return []
+    times = find(engine.like).hidden_size / engine.target.get_text_config(decoder=True).hidden_size
+    return [
+        f"all times are of scale models: the target grown to {engine.like}, every draft {times:.3g} times as wide with "
+        "its own number of layers; acceptance is that of the small ones"
+    ]
 
 
 def grown_sizes(design: Design) -> dict[str, int]:

@@ -14,7 +14,22 @@ NEAR = 0.05  # within this share of their optimum the fits agree with what was m
 
 def findings(found: Found) -> list[str]:
     """What there is to say, one sentence each: depth, the fits, the optimum, the deep draft, and what to train on."""
-    return [*depth_lines(found), *fit_lines(found), *optimum_lines(found), *deep_lines(found), *best_lines(found)]
+    return [
+        *target_lines(found),
+        *depth_lines(found),
+        *fit_lines(found),
+        *optimum_lines(found),
+        *deep_lines(found),
+        *best_lines(found),
+    ]
+
+
+def target_lines(found: Found) -> list[str]:
+    """What all shapes are measured by."""
+    times = found.speed.latencies
+    passes = ", ".join(f"{v:.2f}× at K {k}" for k, v in times.v.items())
+    step = f"{1000 * times.step.value:.3g} ms [{1000 * times.step.low:.3g}, {1000 * times.step.high:.3g}]"
+    return [f"a step of the target takes {step}; its pass over K + 1 tokens, in passes over one (v): {passes}"]
 
 
 def depth_lines(found: Found) -> list[str]:

@@ -186,7 +186,12 @@ class Found:
             "latency_fit": None if self.latency_fit is None else asdict(self.latency_fit),
             "acceptance_fit": None if self.acceptance_fit is None else asdict(self.acceptance_fit),
             "optimum_by_fits": None if optimum is None else asdict(optimum),
-            "target": {"step_ms": 1000 * target.step, "verify": target.verify, "overhead": target.overhead},
+            "target": {
+                "step_ms": 1000 * target.step,
+                "v": self.speed.latencies.v,
+                "verify": target.verify,
+                "overhead": target.overhead,
+            },
             "rungs": [{"tokens": rung.amount, "order": [one.name for one in rung.order]} for rung in self.rungs],
         }
 

@@ -17,11 +17,12 @@ Count = Literal["all", "layers"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One shape, and what it is for: so many parameters at most, for a target with so many tokens."""
+    """One shape, and what it is for: so many parameters at most, for a target with so many tokens; counted: which."""
 
     budget: int
     shape: Shape
     vocabulary: int
+    counted: Count
 
     @property
     def name(self) -> str:
@@ -42,6 +43,7 @@ class Candidate:
         return {
             "name": self.name,
             "budget": self.budget,
+            "budget_counts": self.counted,
             "layers": self.shape.layers,
             "hidden": self.shape.hidden,
             "intermediate": self.shape.intermediate,
@@ -79,7 +81,7 @@ def candidates(
     for budget in budgets:
         for layers in depths:
             try:
-                found.append(Candidate(budget, within(budget, layers, target), vocabulary))
+                found.append(Candidate(budget, within(budget, layers, target), vocabulary, count))
             except UsageError as error:
                 impossible.append(f"--budget {short(budget)}: {error}")
     if not found:

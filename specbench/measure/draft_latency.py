@@ -40,11 +40,15 @@ class DraftLatency:
 
 @dataclass(frozen=True)
 class Latencies:
-    """The target's step with its spread, in seconds, what else of a round is the target's, and every draft."""
+    """The target's step with its spread, in seconds, what else of a round is the target's, and every draft.
+
+    v: by lookahead, the target's pass over K + 1 tokens ÷ that over one.
+    """
 
     step: Spread
     target: Target
     drafts: Mapping[str, DraftLatency]
+    v: Mapping[int, float]
 
 
 def lookaheads(k_max: int) -> list[int]:
@@ -128,7 +132,9 @@ def latencies(rows: Sequence[Row]) -> Latencies:
     drafts = dict.fromkeys(str(row["draft"]) for row in rows)
     steps = {row["turn"]: row["step"] for row in rows}
     step = spread(list(steps.values()))
-    return Latencies(step, target_of(rows, step.value), {name: latency(rows, name) for name in drafts})
+    ks = sorted({int(row["k"]) for row in rows})
+    v = {k: median([row["v"] for row in rows if row["k"] == k]) for k in ks}
+    return Latencies(step, target_of(rows, step.value), {name: latency(rows, name) for name in drafts}, v)
 
 
 def latency(rows: Sequence[Row], name: str) -> DraftLatency:

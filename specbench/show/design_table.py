@@ -9,13 +9,22 @@ from typing import Any
 from specbench.show.records import Format, print_data, print_markdown, print_table
 from specbench.wording import Row, number_in, text_in
 
-TITLE = "Draft shapes, the fastest measured one first; predicted and measured: tokens per second at the best K"
+COUNTED = {"all": "all parameters, embedding included", "layers": "parameters in layers, without the embedding"}
 
 
 def print_design(rows: Sequence[Row], style: Format) -> None:
     """Print the rows of a design."""
     if not print_data(rows, style):
-        (print_markdown if style == "md" else print_table)(TITLE, [line(row) for row in rows])
+        (print_markdown if style == "md" else print_table)(title(rows), [line(row) for row in rows])
+
+
+def title(rows: Sequence[Row]) -> str:
+    """What the lines are."""
+    counted = COUNTED.get(text_in(rows[0], "budget_counts"), "parameters") if rows else "parameters"
+    return (
+        f"Shapes of at most so many parameters (1M-2x128: 1M, 2 layers, width 128; counted are {counted}), the fastest "
+        "measured one first; predicted and measured: tokens per second at the best K"
+    )
 
 
 def line(row: Row) -> dict[str, Any]:
@@ -25,7 +34,8 @@ def line(row: Row) -> dict[str, Any]:
         "depth": text_in(row, "layers"),
         "width": text_in(row, "hidden"),
         "heads": text_in(row, "heads"),
-        "parameters": f"{int(number_in(row, 'parameters') or 0):,}",
+        "parameters": number(row, "parameters", ",.0f"),
+        "in layers": number(row, "parameters_in_layers", ",.0f"),
         "latency_ms": spread(row, "latency_ms", ("latency_low_ms", "latency_high_ms"), ".3g"),
         "c": number(row, "c", ".3f"),
         "alpha": number(row, "alpha", ".3f"),

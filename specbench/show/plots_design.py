@@ -94,6 +94,7 @@ def tokens_against_c(rows: Sequence[Row]) -> Picture | None:
             points(picture, axes, across, up, tips, **look(place))
             for row, at in zip(some, zip(across, up, strict=True), strict=True):
                 axes.annotate(text_in(row, "layers"), at, xytext=(5, 4), textcoords="offset points", fontsize=8)
+        axes.margins(0.12)
         axes.set_xlim(left=0)
         legend(axes)
     return picture

@@ -10,7 +10,7 @@ from typing import Any
 
 from specbench.results.reading import DESCRIPTION
 from specbench.show import plots_design
-from specbench.show.design_table import line
+from specbench.show.design_table import line, title
 from specbench.show.edited_files import mappings, read_json, read_table
 from specbench.show.plots import Picture
 from specbench.show.report_parts import facts
@@ -24,10 +24,11 @@ MOST = 100  # sentences shown
 
 @dataclass(frozen=True)
 class DesignPart:
-    """A design: its shapes as lines for readers and as they are, what follows from them, and the fits."""
+    """A design: its shapes as lines for readers, with a title, and as they are, what follows from them, and the fits."""
 
     name: str
     facts: Mapping[str, str]
+    title: str
     shapes: Sequence[Mapping[str, Any]]
     lines: Sequence[Mapping[str, Any]]
     findings: Sequence[str]
@@ -48,6 +49,7 @@ def design_part(path: Path) -> DesignPart:
     return DesignPart(
         name=path.resolve().name,
         facts=facts(description),
+        title=title(shapes),
         shapes=shapes,
         lines=[line(row) for row in shapes],
         findings=[clean(text, 500) for text in (said if isinstance(said, list) else [])[:MOST]],

@@ -90,7 +90,9 @@ LIKE = Shape(
 def test_times_can_be_those_of_scale_models(design: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target is grown and so are its drafts, and what they emit is still what the target would."""
     monkeypatch.setattr(shapes, "shapes", lambda: {"like": LIKE})
-    rows = rows_of(design("--format", "csv", "--like", "like", "--budget", "40k", "--rungs", "1"))
+    found = design("--format", "csv", "--like", "like", "--budget", "40k", "--rungs", "1")
+    rows = rows_of(found)
+    assert "all times are of scale models: the target grown to like, every draft 4 times as wide" in found.err
     assert all(int(row["grown_parameters"]) > int(row["parameters"]) for row in rows)
     assert {row["lossless"] for row in rows} <= {"identical", "numeric"}
     assert all(row["status"] == "ok" for row in rows)

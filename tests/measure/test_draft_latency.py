@@ -72,6 +72,7 @@ def test_costs_come_out_as_they_were_put_in() -> None:
     # a pass over K + 1 tokens takes K / 2 ms longer; acceptance and host of a round 1 ms longer than in a step
     assert found.target.verify == exactly(tuple(1 + k / 20 for k in range(7)))
     assert found.target.overhead == exactly(0.1)
+    assert found.v == {k: exactly(1 + k / 16) for k in (1, 2, 4, 6)}
     costs = found.target.costs(0.001, 0.002)
     assert costs.rounds(2) == exactly((0.1 + 1.05 + 0.1, 0.1 + 0.2 + 1.10 + 0.1))
 

@@ -42,7 +42,8 @@ def speed(some: Sequence[Candidate], step: float = STEP) -> Speed:
     """Every time is known to a tenth."""
     target = Target(step, tuple(1 + 0.02 * k for k in range(K_MAX + 1)), 0.05)
     drafts = {one.name: latency(seconds(one), step) for one in some}
-    return Speed(Latencies(Spread(step, step, step), target, drafts), K_MAX)
+    v = {k: 1 + 0.03 * k for k in (1, 2, 4)}
+    return Speed(Latencies(Spread(step, step, step), target, drafts, v), K_MAX)
 
 
 def latency(time: float, step: float) -> DraftLatency:
