@@ -15,7 +15,9 @@ FILE = replace(OWN["output"], panel=None, help="The file. Default: report.html i
 @options(..., FILE)
 def report(
     given: Given,
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of calibrate.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of calibrate or design-draft.")
+    ],
     png: Annotated[
         bool, typer.Option("--png/--no-png", help="Write the figures as plots/*.png beside it, too.")
     ] = True,

@@ -43,14 +43,22 @@ KIND = "draft design"
 
 
 def start(settings: Mapping[str, Any], asked: Asked, output: Path | None, style: Format, quiet: bool) -> None:
-    """Carry out a design, or what is left of it; print its rows and findings, and write its files."""
+    """Carry out a design and print its rows and findings."""
     err = Console(stderr=True, quiet=quiet)
-    design = begun(settings, asked, output, err)
-    found = carried_out(design, quiet)
-    said = [*labels(design), *findings(found), *commands(design, found)]
-    write(design.place, found, said)
+    design, found, said = designed(settings, asked, output, err)
     design_table.print_design(found.rows, style)
     say(err, [*said, f"results: {clean_path(design.place.path)}"])
+
+
+def designed(
+    settings: Mapping[str, Any], asked: Asked, output: Path | None, err: Console
+) -> tuple[Design, Found, list[str]]:
+    """Carry out a design, or what is left of it, and write its files: what it found, and that in sentences."""
+    design = begun(settings, asked, output, err)
+    found = carried_out(design, err.quiet)
+    said = [*labels(design), *findings(found), *commands(design, found)]
+    write(design.place, found, said)
+    return design, found, said
 
 
 def begun(settings: Mapping[str, Any], asked: Asked, output: Path | None, err: Console) -> Design:

@@ -24,7 +24,7 @@ MOST = 100  # sentences shown
 
 @dataclass(frozen=True)
 class DesignPart:
-    """A design: its shapes as lines for readers, with a title, and as they are, what follows from them, and the fits."""
+    """A design: its shapes, as lines for readers with a title and as they are; what follows from them; the fits."""
 
     name: str
     facts: Mapping[str, str]
