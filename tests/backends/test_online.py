@@ -46,7 +46,7 @@ def decoded(found: Outcome) -> list[Any]:
 
 
 def check_learning(found: Outcome) -> None:
-    """The workload is one data set whose categories are its phases, and the row says what carries from one to another."""
+    """The workload is one data set whose categories are its phases, and the row says what is carried."""
     (row,) = found.table()
     assert (row["carries"], row["prompts"], row["draws"]) == ("Distilled", "9", "5")
     assert row["dataset"].startswith("shift:jsonl:")

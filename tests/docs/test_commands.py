@@ -60,7 +60,8 @@ def run_folder(word: str, folder: Path) -> Path:
 def arguments(words: list[str], folder: Path) -> list[str]:
     """A command of a page as it is called: placeholders replaced, with less work where that is not said."""
     name, *given = (str(run_folder(word, folder)) if word.endswith(">") else word for word in words[1:])
-    return [name, *given, *(() if "--resume" in given else LESS_WORK.get(name, ()))]
+    phases = ("--limit", "3") if {"shift", "--shift"} & {*given} else ()  # a prompt each
+    return [name, *given, *(() if "--resume" in given else LESS_WORK.get(name, ())), *phases]
 
 
 def parse(words: list[str]) -> Any:
