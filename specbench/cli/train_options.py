@@ -46,6 +46,8 @@ TEXT = (
     Option("generate", bool, DATA, "Learn the target's own answers to the prompts of --data, or the text of --data "
            "itself. Default: generate.", ("--generate/--as-it-is",)),
     Option("samples_per_prompt", int, DATA, "Answers to every prompt. Default: 1.", low=1),
+    Option("answer_temperature", float, DATA, "Temperature of the answers: above that of decoding, the answers to a "
+           "prompt differ. Default: --temperature.", low=0),
     Option("cache", Path, DATA, "Where answers and tokens are kept, for other trainings too. Default: in --output."),
 )  # fmt: skip
 READING = ("column", "template", "chat", "limit", "max_new_tokens", "law", "ignore_eos", "batch", "tier")
@@ -93,7 +95,8 @@ def source_of(given: Given) -> "Source":
     from specbench.jobs.train_data import Source
 
     data = tuple(given.get("data") or ("code", "articles"))
-    return Source(data, given.get("generate", True), given.get("samples_per_prompt", 1), given.get("cache"))
+    names = ("generate", "samples_per_prompt", "answer_temperature", "cache")
+    return Source(data, **{name: given[name] for name in names if name in given})
 
 
 def draft_of(given: Given) -> "Draft":

@@ -50,9 +50,8 @@ class Asked:
     @property
     def row(self) -> dict[str, Any]:
         """As run.json has it; what may change between two calls that go on with each other is left out."""
-        source = {"data": list(self.source.data), "generate": self.source.generate, "samples": self.source.samples}
         numbers = {name: value for name, value in asdict(self).items() if name not in ("source", "recipe")}
-        return {**numbers, "source": source, "recipe": self.recipe.model_dump(mode="json")}
+        return {**numbers, "source": self.source.identity, "recipe": self.recipe.model_dump(mode="json")}
 
     @property
     def steps(self) -> list[int]:

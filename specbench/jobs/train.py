@@ -59,11 +59,7 @@ class Draft:
         return {
             "settings": {name: str(value) for name, value in self.settings.items()},
             "start": asdict(self.start),
-            "source": {
-                "data": list(self.source.data),
-                "generate": self.source.generate,
-                "samples": self.source.samples,
-            },
+            "source": self.source.identity,
             "recipe": recipe,
             "hours": self.hours,
             "boosted": self.boosted,

@@ -16,7 +16,7 @@ from specbench.jobs.train import Draft, Training, console, locked
 from specbench.jobs.train_data import CACHE, Teaching, teaching
 from specbench.show.records import Format, print_records
 from specbench.training import processes
-from specbench.training.evaluation import Figures, Judge, chosen
+from specbench.training.evaluation import Figures, Judge, chosen, sampled
 from specbench.training.recipe import Recipe
 from specbench.wording import clean_path
 
@@ -26,7 +26,7 @@ NAMES = ("draft", "second", "third")  # of the drafts in the method boosted-merg
 def start(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
     """Train so many drafts into folders 1, 2, … of the output and print what they are worth alone and together."""
     err = console(quiet)
-    source = replace(asked.source, folder=asked.source.folder or asked.output / CACHE)
+    source = replace(asked.source, cache=asked.source.cache or asked.output / CACHE)
     with locked(asked.output):
         with processes.first_before_others():
             train_record.of(asked.output, {**asked.identity, "drafts": drafts})
@@ -55,11 +55,10 @@ def one(asked: Draft, number: int, given: Teaching, earlier: Sequence[Any], err:
 def worth(student: Any, given: Teaching, recipe: Recipe, earlier: Sequence[Any]) -> dict[str, Any]:
     """What a draft is worth by itself on the held-out text, and of how many tokens it or an earlier one is right."""
     width = given.teacher.config.get_text_config(decoder=True).vocab_size
-    sampled = given.cache.manifest.origin.kind == "answers"
     held_out = chosen(given.cache.held_out, recipe.held_out)
 
     def judged(how: Recipe, beside: Sequence[Any]) -> Figures:
-        return Judge(given.teacher, held_out, how, width, sampled, beside).figures(student)[0]
+        return Judge(given.teacher, held_out, how, width, sampled(given.cache, how), beside).figures(student)[0]
 
     together = judged(recipe.model_copy(update={"temperature": 0.0}), earlier)
     return {**asdict(judged(recipe, ())), "together": together.alpha}

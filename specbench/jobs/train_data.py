@@ -6,7 +6,7 @@ Knows the engine, settings and token caches; must not know how a draft is begun 
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,25 @@ SHOWN = 16  # held-out sequences over which the coverage of a vocabulary is take
 
 @dataclass(frozen=True)
 class Source:
-    """data: the names that --data took; generate: whether the target answers them, so many `samples` to a prompt.
+    """data: the names that --data took; generate: whether the target answers them, so many samples to a prompt.
 
-    folder: of the token cache; None for one inside the draft's folder.
+    answer_temperature: None for that of the recipe; cache: its folder, None for one inside the draft's.
     """
 
     data: tuple[str, ...]
     generate: bool = True
-    samples: int = 1
-    folder: Path | None = None
+    samples_per_prompt: int = 1
+    answer_temperature: float | None = None
+    cache: Path | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same where a training is gone on with: all but the place of the cache."""
+        return {**asdict(self), "data": list(self.data), "cache": None}
+
+    def asked(self, spec: RunSpec) -> RunSpec:
+        """A target's spec as it answers."""
+        return spec if self.answer_temperature is None else spec.with_(temperature=self.answer_temperature)
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ def teaching(settings: Mapping[str, Any], source: Source, recipe: Recipe, folder
     found = sources(source.data, reading(spec, backend), answered=source.generate)
     longest = max(found.longest, 1)
     loading.load(backend, spec, longest, err)
-    cache = tokens(backend, spec, source, found, source.folder or folder / CACHE, recipe, err)
+    cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
     say(err, [counts_of(cache)])
     return taught(backend, spec, source, cache, recipe)
 
@@ -119,10 +129,9 @@ def tokens(
     backend: Backend, spec: RunSpec, source: Source, found: Sources, folder: Path, recipe: Recipe, err: Console
 ) -> TokenCache:
     """The cache of what is learned, filled where it is not full yet."""
-    networks = networks_of(backend, "training a draft")
+    networks, asked = networks_of(backend, "training a draft"), source.asked(spec)
     described = with_weights(backend.describe(), networks.network("target"))
     known = (found, described, networks.tokenizer, networks.width)
-
     watch = Told(err, "answered" if source.generate else "read")
     if not source.generate:
         return cached(
@@ -130,10 +139,10 @@ def tokens(
         )
 
     def fill(writer: CacheWriter) -> Mapping[str, int]:
-        decode = backend.prepare(spec, found.longest)
+        decode = backend.prepare(asked, found.longest)
         return write_answers(decode, found, backend.chat, writer, watch)
 
-    return cached(folder, answers_origin(found, spec, *known[1:], source.samples), fill)
+    return cached(folder, answers_origin(found, asked, *known[1:], source.samples_per_prompt), fill)
 
 
 class Told:

@@ -17,7 +17,7 @@ from specbench.models.network.law import Law
 from specbench.training import checkpoint, processes
 from specbench.training.batches import Batch, Batches
 from specbench.training.curve import Progress, Trained
-from specbench.training.evaluation import Figures, Judge, chosen
+from specbench.training.evaluation import Figures, Judge, chosen, sampled
 from specbench.training.learner import Learner
 from specbench.training.recipe import Recipe
 from specbench.training.rows import on_common_tokens, teacher_rows
@@ -114,7 +114,7 @@ class Run:
         self.learner = Learner(student, recipe, self.device)
         self.batches = Batches(cache.train, recipe, self.learner.processes, self.learner.process)
         held_out = chosen(cache.held_out, recipe.held_out)
-        self.judge = Judge(teacher, held_out, recipe, self.width, cache.manifest.origin.kind == "answers", earlier)
+        self.judge = Judge(teacher, held_out, recipe, self.width, sampled(cache, recipe), earlier)
         self.progress = Progress()
         self.result: Trained | None = None
         self.best: dict[str, Tensor] = {}

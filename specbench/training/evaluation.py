@@ -18,6 +18,7 @@ from specbench.training.boost import hit
 from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of
 from specbench.training.shards import Example
+from specbench.training.tokens import TokenCache
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,13 @@ def tokens_per_round(chances: Iterable[Tensor], k: int) -> float:
         runs = [one.unfold(0, level, 1).prod(1) for one in chances if len(one) >= level]
         expected += float(torch.cat(runs).mean()) if runs else 0.0
     return expected
+
+
+def sampled(cache: TokenCache, recipe: Recipe) -> bool:
+    """Whether the text of a cache is the teacher's own, drawn from the distributions that drafts are judged by."""
+    origin = cache.manifest.origin
+    plain = origin.top_k is origin.top_p is origin.min_p is origin.eta is None
+    return origin.kind == "answers" and plain and origin.temperature == recipe.temperature
 
 
 def by_length(examples: Sequence[Example], rows: int) -> Iterator[Sequence[Example]]:

@@ -21,9 +21,11 @@ class InMemory(list[Example]):
         return np.array([len(example.ids) for example in self])
 
 
-def cache(train: Sequence[Example], held_out: Sequence[Example], kind: str = "answers") -> Any:
+def cache(train: Sequence[Example], held_out: Sequence[Example], kind: str = "answers", **law: float) -> Any:
     """What the trainer reads of a token cache."""
-    origin = SimpleNamespace(kind=kind)
+    origin = SimpleNamespace(
+        kind=kind, **{"temperature": 0.0, "top_k": None, "top_p": None, "min_p": None, "eta": None, **law}
+    )
     return SimpleNamespace(train=InMemory(train), held_out=InMemory(held_out), manifest=SimpleNamespace(origin=origin))
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from specbench.models.network.law import Law
-from specbench.training.evaluation import Judge, chosen, tokens_per_round
+from specbench.training.evaluation import Judge, chosen, sampled, tokens_per_round
 from specbench.training.recipe import Recipe
 from specbench.training.shards import Example
-from tests.support.learning import VOCABULARY, examples, llama
+from tests.support.learning import VOCABULARY, cache, examples, llama
 
 TEACHER, STUDENT = llama(2), llama(1, seed=1)
 TEXTS = examples(9, seed=3)
@@ -77,3 +77,16 @@ def test_the_held_out_examples_are_taken_evenly_from_the_categories() -> None:
     assert sorted(example.category for example in found) == ["a"] * 5 + ["b"] * 3
     assert found == chosen(many, 8)
     assert len(chosen(many, 100)) == 23
+
+
+@pytest.mark.parametrize(
+    ("law", "temperature", "own"),
+    [({}, 0.0, True), ({"temperature": 0.7}, 0.7, True), ({"temperature": 0.7}, 0.0, False),
+     ({"temperature": 0.7, "top_p": 0.9}, 0.7, False)],
+)  # fmt: skip
+def test_text_is_the_target_s_own_only_at_the_same_distribution(
+    law: dict[str, float], temperature: float, own: bool
+) -> None:
+    recipe = Recipe(temperature=temperature)
+    assert sampled(cache([], [], **law), recipe) == own
+    assert not sampled(cache([], [], kind="text", **law), recipe)
