@@ -31,7 +31,8 @@ architectures = pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lam
 def deep(name: str, layers: int = 4) -> Any:
     """A network of a family with twice its layers, all different."""
     config, shape = CONFIGS[name]
-    shape = {key: value * (layers // 2) if isinstance(value, list) else value for key, value in shape.items()}
+    turned = {key: value[::-1] for key, value in shape.items() if isinstance(value, list)}
+    shape = {key: (value + turned[key]) * (layers // 4) if key in turned else value for key, value in shape.items()}
     shape["n_layer" if name == "gpt2" else "num_hidden_layers"] = layers
     torch.manual_seed(0)
     built = hf.AutoModelForCausalLM.from_config(config(vocab_size=V, **IDS, **shape)).eval()
