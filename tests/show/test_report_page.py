@@ -18,6 +18,7 @@ from specbench.results.trace_file import TokenView, TracedRound, TracedToken
 from specbench.show.plots_why import STEPS
 from specbench.show.report_page import write_report
 from specbench.show.table_lines import ROWS
+from specbench.show.why_table import OF_SOME
 from tests.support.measured import cell, sample
 from tests.support.simulated_sweeps import sweep, write_calibration, write_run
 
@@ -146,7 +147,7 @@ def test_every_line_of_a_table_shows_the_column_that_its_name_says(page: Page) -
     for line in re.findall(r"<tr.*?</tr>", page.text, re.DOTALL):
         if name := re.search(r'<th scope="row"[^>]*>([^<]+)</th>', line):
             found.setdefault(unescape(name[1]), set()).update(re.findall(r'data-column="([^"]+)"', line))
-    steps = {label: {column} for label, column, _ in STEPS if column != "term_levels"}  # of nests alone
+    steps = {label: {column} for label, column, _ in STEPS if column not in OF_SOME}
     assert {label: found[label] for label in steps} == steps
     rows = {label.strip(): {column} for label, column, _ in ROWS if not column.endswith("_interval")}
     assert {label: found[label] for label in rows} == {**rows, "lossless": set()}
