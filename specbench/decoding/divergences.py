@@ -70,7 +70,7 @@ class JSD:
 
 @dataclass(frozen=True)
 class TotalVariation:
-    """½ Σ |p − q| = 1 − α (Leviathan et al. 2022, cor. 3.6). From a cold start its gradient vanishes."""
+    """½ Σ abs(p − q) = 1 − α (Leviathan et al. 2022, cor. 3.6). From a cold start its gradient vanishes."""
 
     nats: ClassVar[bool] = False
 
