@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from specbench.decoding.divergences import divergence
+from specbench.decoding.divergences import ForwardKL, divergence
 from specbench.models.network.law import Law
 from specbench.training import checkpoint, processes
 from specbench.training.batches import Batch, Batches
@@ -20,10 +20,11 @@ from specbench.training.curve import Progress, Trained
 from specbench.training.evaluation import Figures, Judge, chosen, sampled
 from specbench.training.learner import Learner
 from specbench.training.recipe import Recipe
-from specbench.training.rows import on_common_tokens, teacher_rows
+from specbench.training.rows import on_common_tokens, teacher_rows, text_rows
 from specbench.training.samples import continued
 from specbench.training.tokens import TokenCache
 
+TEXT = "cross-entropy"  # the loss that needs no teacher
 Weights = Callable[[Batch, Tensor], Tensor]  # [n] how much each learned token counts, from the teacher's rows [n, V]
 
 
@@ -151,10 +152,11 @@ class Run:
         done = self.progress.tokens / self.recipe.tokens
         first = self.progress.step * self.recipe.accumulation
         passes = [self.pass_of(number) for number in range(first, first + self.recipe.accumulation)]
-        loss = divergence(self.recipe.loss(done), self.recipe.beta)
+        name = self.recipe.loss(done)
+        loss = ForwardKL() if name == TEXT else divergence(name, self.recipe.beta)
 
         def loss_of(student: Any, batch: Batch) -> Tensor:
-            p = teacher_rows(self.teacher, batch, self.law, self.width)
+            p = self.rows(batch, name)
             rows = loss(*on_common_tokens(p, student, batch))
             if self.weights is None:
                 return rows.mean()
@@ -170,6 +172,10 @@ class Run:
         own = self.recipe.samples == "student" or (self.recipe.samples == "mixed" and number % 2 == 1)
         batch = continued(batch, self.learner.student, self.recipe, self.width, number) if own else batch
         return batch.to(self.device)
+
+    def rows(self, batch: Batch, loss: str) -> Tensor:
+        """[n, V] what is learned: the teacher's distributions, or the text itself."""
+        return text_rows(batch, self.width) if loss == TEXT else teacher_rows(self.teacher, batch, self.law, self.width)
 
     @property
     def law(self) -> Law:

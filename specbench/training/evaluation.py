@@ -66,17 +66,19 @@ class Judge:
         self.told: list[Tensor] = []
         self.covered: list[Tensor] = []
 
-    @torch.no_grad()
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
         """Of all text, and by category."""
-        chances = self.greedy if self.law.certain else self.drawn
-        found = [
-            one for batch, *both in zip(self.batches, *chances(student), strict=True) for one in along(batch, *both)
-        ]
-        categories = {
-            name: [one for one in found if one.category == name] for name in sorted({o.category for o in found})
-        }
+        found = self.sequences(student)
+        names = sorted({one.category for one in found})
+        categories = {name: [one for one in found if one.category == name] for name in names}
         return self.mean(found), {name: self.mean(some) for name, some in categories.items()}
+
+    @torch.no_grad()
+    def sequences(self, student: Any) -> list[Along]:
+        """Of every sequence, always in the same order."""
+        chances = self.greedy if self.law.certain else self.drawn
+        both = zip(self.batches, *chances(student), strict=True)
+        return [one for batch, shared, chance in both for one in along(batch, shared, chance)]
 
     def greedy(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
         """Whether the teacher's token is drafted: [n] of every batch, as overlap and as chance."""

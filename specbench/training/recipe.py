@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.settings import Setting
 
-Loss = Literal["forward-kl", "reverse-kl", "jsd", "tv", "overlap", "hybrid"]
+Divergence = Literal["forward-kl", "reverse-kl", "jsd", "tv", "overlap", "hybrid"]  # from the teacher's rows
+Loss = Divergence | Literal["cross-entropy"]  # of the text alone
 
 
 class Recipe(BaseModel):
@@ -27,8 +28,9 @@ class Recipe(BaseModel):
 
     # fmt: off
     losses: Annotated[tuple[Loss, ...], Field(min_length=1), Setting(
-        "Training", "training", "forward-kl, reverse-kl, jsd, tv, overlap or hybrid; several, joined by commas, share "
-        "the run.", usual="forward-kl,hybrid", flags=("--loss",), typed=str)] = ("forward-kl", "hybrid")
+        "Training", "training", "forward-kl, reverse-kl, jsd, tv, overlap or hybrid, or cross-entropy (of the text, "
+        "without the target); several, joined by commas, share the run.", usual="forward-kl,hybrid", flags=("--loss",),
+        typed=str)] = ("forward-kl", "hybrid")
     beta: Annotated[float, Field(gt=0, lt=1), Setting("Training", "training", "β of --loss jsd.")] = 0.5
     samples: Annotated[Literal["teacher", "student", "mixed"], Setting(
         "Training", "training", "Whose text is learned: teacher (the data), student (what the draft writes after its "

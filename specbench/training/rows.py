@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.decoding.rows import point_mass
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone
 from specbench.training.batches import Batch
@@ -25,6 +26,11 @@ def logits_of(network: Any, batch: Batch) -> Tensor:
 def teacher_rows(network: Any, batch: Batch, law: Law, width: int) -> Tensor:
     """[n, width] the teacher's distributions of the learned tokens, in float32."""
     return law(logits_of(network, batch), width)
+
+
+def text_rows(batch: Batch, width: int) -> Tensor:
+    """[n, width] the learned tokens themselves, as point masses: what there is to learn without a teacher."""
+    return point_mass(batch.following, width, torch.float32)
 
 
 def on_common_tokens(p: Tensor, student: Any, batch: Batch) -> tuple[Tensor, Tensor]:

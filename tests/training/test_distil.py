@@ -99,6 +99,23 @@ def test_a_draft_that_knows_some_tokens_learns_those() -> None:
         torch.testing.assert_close(narrow + outside, loss(p, whole))
 
 
+def test_cross_entropy_asks_nothing_of_the_teacher() -> None:
+    """Its step is that of the mean −log q of the learned tokens."""
+    recipe = SHORT.model_copy(update={"losses": ("cross-entropy",), "tokens": 30, "patience": 9})
+    student, other = llama(1, seed=1), llama(1, seed=1)
+    run, same_run = (distil.Run(one, TEACHER, CACHE, recipe, None, distil.silent) for one in (student, other))
+    batch = run.pass_of(0)
+    run.step()
+
+    def loss_of(network: Any, some: Any) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits_of(network, some), some.following)
+
+    same_run.learner.step([batch], loss_of, recipe.factor(0.0))
+    assert all(
+        torch.allclose(student.state_dict()[name], weight, atol=1e-7) for name, weight in other.state_dict().items()
+    )
+
+
 class KilledError(Exception):
     pass
 

@@ -7,11 +7,11 @@ from pydantic import ValidationError
 
 from specbench.decoding.divergences import JSD, NAMES, divergence
 from specbench.settings import declared
-from specbench.training.recipe import Loss, Recipe
+from specbench.training.recipe import Divergence, Recipe
 
 
 def test_the_losses_of_a_recipe_are_those_that_there_are() -> None:
-    assert set(get_args(Loss)) == set(NAMES)
+    assert set(get_args(Divergence)) == set(NAMES)
     assert divergence("jsd", 0.9) == JSD(0.9)
 
 
