@@ -27,6 +27,7 @@ from specbench.theory.costs import Timing
 from specbench.theory.waterfall import explain
 
 LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
+UPDATES = ("round_update_ms", "term_update")  # blank where nothing is learned, rather than zero
 NUMBERS = (
     "prompts", "draws", "turns", "turns_cut",
     "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
@@ -53,7 +54,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
     rounds = [r for trace in traces for r in trace.rounds]
     counts, drafting = metrics.acceptance(rounds), metrics.drafting(rounds)
     baseline, method = timing([s.baseline for s in samples]), timing(traces)
-    return {
+    found = {
         "prompts": len({s.prompt for s in samples}),
         "draws": len(by_prompt(samples)),
         **turn_columns(samples),
@@ -69,6 +70,12 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
     }
+    return found if learns(samples) else found | dict.fromkeys(UPDATES)
+
+
+def learns(samples: Sequence[Sample]) -> bool:
+    """Whether the draft of the method learns from one prompt to the next."""
+    return any("update" in one.method.spans for one in samples)
 
 
 def turn_columns(samples: Sequence[Sample]) -> dict[str, int | None]:
@@ -109,7 +116,7 @@ def speedup_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
 def learning_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
     """What the speedup would be if what a draft learns were computed elsewhere, and the share of the time that it takes
     here; None of methods that learn nothing."""
-    if not any("update" in s.method.spans for s in samples):
+    if not learns(samples):
         return dict.fromkeys(LEARNING)
     found = speedup_of([without_updates(s) for s in samples])
     updating, seconds = math.fsum(s.method.updating for s in samples), math.fsum(s.method.seconds for s in samples)

@@ -28,7 +28,7 @@ from specbench.show.plots import (  # fmt: skip
 )
 from specbench.show.plots_sweep import method
 from specbench.show.why_table import OF_SOME
-from specbench.wording import Row
+from specbench.wording import Row, number_in
 
 STEPS = (  # label, column, whether it is a speedup (else a difference of two)
     ("formula, later drafts' cost", "speedup_ideal", True),
@@ -109,7 +109,7 @@ def step(picture: Picture, axes: Axes, place: int, label: str, value: float, lev
 
 def steps_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
     """The steps of the waterfalls of some cells, those of nests and of learning only where there are any."""
-    return [one for one in STEPS if one[1] not in OF_SOME or any(float_in(row, one[1]) != 0 for row in rows)]
+    return [one for one in STEPS if one[1] not in OF_SOME or any(number_in(row, one[1]) for row in rows)]
 
 
 def levels(steps: Sequence[tuple[str, str, bool]], values: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specbench.show.cell_text import is_number
 from specbench.show.number_table import NumberTable
-from specbench.wording import Row
+from specbench.wording import Row, number_in
 
 STAGES = (  # heading, column, whether it is a sum rather than a term
     ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
@@ -16,20 +16,23 @@ STAGES = (  # heading, column, whether it is a sum rather than a term
     ("host", "term_host", False), ("update", "term_update", False), ("cali-\nbrated", "speedup_calibrated", True),
     ("cut\nrounds", "term_truncated", False), ("measured", "speedup", True),
 )  # fmt: skip
-OF_SOME = ("term_levels", "term_update")  # of nests, and of drafts that learn: zero for all others, and not shown
+OF_SOME = ("term_levels", "term_update")  # of nests, and of drafts that learn: not shown where no cell has them
 
 
 def why_table(rows: Sequence[Row], names: Sequence[str]) -> NumberTable | None:
     """One line per cell whose phases were timed; None where there is none. Terms add up to the sums beside them."""
     named = zip(rows, names, strict=True)
-    timed = [(row, name) for row, name in named if all(is_number(row.get(column)) for _, column, _ in STAGES)]
+    needed = [column for _, column, _ in STAGES if column not in OF_SOME]
+    timed = [(row, name) for row, name in named if all(is_number(row.get(column)) for column in needed)]
     if not timed:
         return None
-    stages = [stage for stage in STAGES if stage[1] not in OF_SOME or any(row[stage[1]] for row, _ in timed)]
+    stages = [stage for stage in STAGES if stage[1] not in OF_SOME or any(number_in(row, stage[1]) for row, _ in timed)]
     return NumberTable(
         title="from the formula to the measurement, in units of speedup",
         header=("", *(label for label, _, _ in stages)),
-        lines=[[name, *(amount(row[column], is_sum) for _, column, is_sum in stages)] for row, name in timed],
+        lines=[
+            [name, *(amount(row.get(column) or 0.0, is_sum) for _, column, is_sum in stages)] for row, name in timed
+        ],
         left=1,
         bold_columns=frozenset(n for n, (_, _, is_sum) in enumerate(stages, start=1) if is_sum),
     )

@@ -136,7 +136,7 @@ def test_rounds_that_are_cut_short_lose_what_the_rest_of_the_waterfall_cannot_sa
     assert found["speedup_calibrated"] == exactly(whole * STEP / ROUND)
     assert found["term_truncated"] == exactly((found["tokens_per_round"] - whole) * STEP / ROUND)
     assert found["term_truncated"] <= 0
-    assert found["speedup_ideal"] + math.fsum(found[f"term_{t}"] for t in TERMS) == exactly(found["speedup"])
+    assert found["speedup_ideal"] + math.fsum(found[f"term_{t}"] or 0 for t in TERMS) == exactly(found["speedup"])
 
 
 def test_compare_counts_them_too() -> None:

@@ -128,7 +128,7 @@ def test_a_nest_is_predicted_by_its_levels_and_the_terms_add_up() -> None:
     assert found["speedup_predicted"] == pytest.approx(1.9375 / (1 + draft))
     assert found["term_first_draft"] == 0
     assert found["term_levels"] == pytest.approx(1.9375 / (1 + K * found["c"]) - 1.9375 / (1 + draft))
-    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] for name in TERMS)
+    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] or 0 for name in TERMS)
     assert total == pytest.approx(found["speedup"], rel=1e-12)
 
 
@@ -137,7 +137,7 @@ def test_a_nest_is_predicted_whatever_was_asked_for(lookahead: int | None) -> No
     """Also where the text was too short for one whole draft."""
     found = numbers([nested_sample(accepted=(4,))], lookahead)
     assert math.isfinite(found["speedup_predicted"])
-    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] for name in TERMS)
+    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] or 0 for name in TERMS)
     assert total == pytest.approx(found["speedup"], rel=1e-12)
 
 
@@ -197,7 +197,7 @@ def test_a_tree_is_predicted_by_the_acceptance_of_its_levels_and_pays_for_its_no
     assert found["speedup_predicted"] == pytest.approx((1 + 0.8 + 0.4 + 0.2 + 0.1) / (1 + K * 0.1))
     assert (found["nodes_per_round"], found["drafted_per_round"]) == (21, 4)
     assert found["v"] == pytest.approx(2.1)
-    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] for name in TERMS)
+    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] or 0 for name in TERMS)
     assert total == pytest.approx(found["speedup"], rel=1e-12)
     chain = numbers([sample("p", (4, 1, 0, 2))], K)
     assert chain["nodes_per_round"] == chain["drafted_per_round"] == K
