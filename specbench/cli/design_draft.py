@@ -27,7 +27,9 @@ from specbench.settings import group
 from specbench.training.recipe import Recipe
 
 TARGET = ("target", "target_revision", "dtype", "device", "tier")
-USUAL = {"dataset": "code", "limit": 10, "max_new_tokens": 64, "tokens": 400_000, "evaluations": 4}
+# Few tokens are to teach small networks much: many small steps at a high rate, and little time for judging.
+BRIEF: Given = {"tokens": 400_000, "rows": 4, "length": 128, "rate": 3e-3, "evaluations": 2}
+USUAL: Given = {"dataset": "code", "limit": 10, "max_new_tokens": 64, **BRIEF}
 RECIPE = tuple(of_setting(one, usual=USUAL.get(one.name)) for one in group("training", Recipe))
 DATASET = setting("dataset", "What the trained drafts are measured on: a data set as in `specbench run`.", "code")
 MOST_RUNGS, MOST_SHAPES = 8, 256

@@ -70,7 +70,7 @@ def begun(settings: Mapping[str, Any], asked: Asked, output: Path | None, err: C
     engine = Engine(getattr(torch, str(backend.describe()["dtype_resolved"])), backend.device, config, asked.like)
     refuse_beyond_memory(backend, Held([spec], QUICK_CONTEXT), shapes, engine)
     path = output or Path("results") / f"design-{slug(spec.target)}"
-    place = Workplace.open(path, described([spec], backend.device, kind=KIND, design=asked.row))
+    place = Workplace.open(path, described([spec], backend.device, kind=KIND, design={**asked.row, "spec": spec.key}))
     seen = [name for name in asked.source.data if asked.source.generate and name == spec.dataset]
     overlap = [f"{name} is learned from, too: what is accepted there flatters; name another --dataset" for name in seen]
     say(err, [f"note: {line}" for line in (*impossible, *overlap)])

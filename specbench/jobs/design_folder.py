@@ -85,7 +85,7 @@ def refuse_other(path: Path, stored: Any, asked: Mapping[str, Any]) -> None:
     known = stored if isinstance(stored, dict) else {}
     if known.get("kind") != asked["kind"]:
         raise UsageError(f"--output {path} holds something else than a draft design: name another folder")
-    if known.get("specs") != asked["specs"] or known.get("design") != asked["design"]:
+    if known.get("design") != asked["design"]:
         raise UsageError(f"--output {path} holds a draft design with other settings: name another folder")
     before, today = known.get("environment"), asked["environment"]
     if not isinstance(before, dict) or any(before.get(n) != today.get(n) for n in (*VERSIONS, "fingerprint")):

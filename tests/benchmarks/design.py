@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.cli.design_draft import python_modules
+from specbench.cli.design_draft import BRIEF, python_modules
 from specbench.cli.parsing import parse_size
 from specbench.jobs.design_draft import designed
 from specbench.jobs.design_phases import Asked
@@ -49,7 +49,7 @@ def asked_of(args: argparse.Namespace) -> Asked:
     """The design that the options describe."""
     budgets = [parse_size(text, "--budget") for text in harness.listed(args.budget)]
     source = Source((args.data,)) if args.data else Source((python_modules(),), generate=False)
-    recipe = Recipe(tokens=args.tokens, evaluations=4, seed=args.seed)
+    recipe = Recipe(**{**BRIEF, "tokens": args.tokens, "seed": args.seed})
     depths = harness.numbers(args.depths)
     return Asked(budgets, depths, "all", args.like, 8, args.repeat, args.rungs, source, recipe)
 

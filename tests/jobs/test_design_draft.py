@@ -194,7 +194,7 @@ def test_latencies_that_fall_with_depth_are_said_to_do_so() -> None:
 
 # --- the folder -------------------------------------------------------------------------------------------------------
 
-ASKED = {"kind": "draft design", "specs": [{"k": 4}], "design": {"depths": [1]}, "environment": {"fingerprint": "a"}}
+ASKED = {"kind": "draft design", "design": {"depths": [1], "spec": "0123"}, "environment": {"fingerprint": "a"}}
 
 
 def test_the_same_design_is_gone_on_with_and_finished_drafts_are_known(tmp_path: Path) -> None:
@@ -212,7 +212,6 @@ def test_the_same_design_is_gone_on_with_and_finished_drafts_are_known(tmp_path:
     [
         ({"kind": "calibration"}, "something else than a draft design"),
         ({"design": {"depths": [2]}}, "with other settings"),
-        ({"specs": []}, "with other settings"),
         ({"environment": {"fingerprint": "b"}}, "another machine or with other versions"),
         ({"environment": None}, "another machine or with other versions"),
     ],
