@@ -23,6 +23,7 @@ from specbench.training import card, checkpoint, processes
 from specbench.training.boost import Missed
 from specbench.training.curve import Trained
 from specbench.training.distil import Kept, pace, train
+from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
 from specbench.training.saving import save_draft
 from specbench.wording import clean_path
@@ -75,7 +76,7 @@ def start(asked: Draft, style: Format, quiet: bool) -> None:
     with locked(asked.output):
         with processes.first_before_others():
             record = train_record.of(asked.output, asked.identity)
-            found = teaching(asked.settings, asked.source, asked.recipe, asked.output, err)
+            found = teaching(asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
         run = Training(asked, found, record, err)
         done = run.train()
         run.finish(done)
@@ -129,8 +130,13 @@ class Training:
         kept = Kept(folder / CHECKPOINTS, self.keep, self.asked.minutes * 60)
         data = (self.given.teacher, self.given.cache, self.timed(recipe))
         weights = Missed(self.earlier) if self.earlier and self.asked.boosted else None
-        with training_progress.shown(self.err) as watch:
-            return train(self.student, *data, kept, watch, weights, self.earlier)
+        try:
+            with training_progress.shown(self.err) as watch:
+                return train(self.student, *data, kept, watch, weights, self.earlier)
+        except DivergedError as error:
+            raise DivergedError(
+                f"{error}: {clean_path(folder)} has the best draft before that; try a smaller --rate, another --output"
+            ) from error
 
     def timed(self, recipe: Recipe) -> Recipe:
         """The recipe with as many tokens as the hours allow, measured once and then kept."""

@@ -30,7 +30,7 @@ def start(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
     with locked(asked.output):
         with processes.first_before_others():
             train_record.of(asked.output, {**asked.identity, "drafts": drafts})
-            given = teaching(asked.settings, source, asked.recipe, asked.output, err)
+            given = teaching(asked.settings, source, asked.recipe, asked.output, err, asked.start.check)
         rows, earlier = [], list[Any]()
         for number in range(1, drafts + 1):
             student = one(replace(asked, source=source), number, given, earlier, err)

@@ -21,6 +21,8 @@ from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.fit import complete_backend
 from specbench.measure.prompting import chat_settings
+from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints.description import load_config
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_tokens
 from specbench.shipped import PACKAGE
@@ -98,10 +100,22 @@ class Teaching:
         return coverage(teacher_rows(self.teacher, batch, Law(self.recipe.temperature), width), known.tolist())
 
 
-def teaching(settings: Mapping[str, Any], source: Source, recipe: Recipe, folder: Path, err: Console) -> Teaching:
-    """Load the target and read, or write, what is learned from it. Raises UsageError or UnusableModelError."""
+def teaching(
+    settings: Mapping[str, Any],
+    source: Source,
+    recipe: Recipe,
+    folder: Path,
+    err: Console,
+    check: Callable[[Any, Any], None] = lambda config, tokenizer: None,
+) -> Teaching:
+    """Load the target and read, or write, what is learned from it. Raises UsageError or UnusableModelError.
+
+    check: called with the target's configuration and tokenizer before anything that takes long.
+    """
     (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
     backend = complete_backend([spec])
+    tokenizer = networks_of(backend, "training a draft").tokenizer
+    check(load_config(pairs.resolve(spec.target, spec.target_revision)), tokenizer)
     found = sources(source.data, reading(spec, backend), answered=source.generate)
     longest = max(found.longest, 1)
     loading.load(backend, spec, longest, err)
@@ -155,9 +169,10 @@ class Told:
         if self.now() < self.due and progress.done != progress.total:
             return
         self.due = self.now() + AGAIN
+        what = progress.what if (progress.total or progress.done) != 1 else progress.what.removesuffix("s")
         total = "" if progress.total is None else f" of {progress.total}"
         rate = f", {progress.rate:.0f} tokens/s" if progress.tokens else ""
-        say(self.console, [f"{progress.done}{total} {progress.what} {self.done}{rate}"])
+        say(self.console, [f"{progress.done}{total} {what} {self.done}{rate}"])
 
 
 def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe) -> Teaching:

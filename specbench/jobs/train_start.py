@@ -15,6 +15,7 @@ from specbench.jobs.train_data import Teaching
 from specbench.models.checkpoints import loading, pairs
 from specbench.models.checkpoints.check import check_pair
 from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.reduced import SIZE, reduce_head
 from specbench.training.pruning import pruned
 from specbench.training.recipe import Recipe
@@ -25,7 +26,6 @@ from specbench.wording import counted
 
 FRESH, PRUNED = "fresh", "pruned"
 TEXTS, LONGEST = 32, 256  # sequences that importance is measured on, and their tokens
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,20 @@ class Start:
         """The sizes that were given."""
         names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "parameters")
         return [name for name in names if getattr(self, name) is not None]
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        """UsageError or UnusableModelError for what no draft of a target can begin as, by its configuration."""
+        text = config.get_text_config(decoder=True)
+        if self.begin == FRESH:
+            shape_of(self, config)
+        elif self.begin == PRUNED and (self.layers or 1) > text.num_hidden_layers:
+            raise UsageError(f"--layers {self.layers}: the target has {text.num_hidden_layers}")
+        elif self.begin == PRUNED and (self.hidden or 1) > text.hidden_size:
+            raise UsageError(f"--hidden {self.hidden}: the target's width is {text.hidden_size}")
+        elif self.begin != PRUNED:
+            compatible(self.begin, config, tokenizer)
+        if self.vocabulary is not None and self.vocabulary > text.vocab_size:
+            raise UsageError(f"--draft-vocabulary {self.vocabulary}: the target knows {text.vocab_size} tokens")
 
 
 def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> tuple[Any, str]:
@@ -103,10 +117,15 @@ def some(examples: Sequence[Example]) -> list[Sequence[int]]:
 
 def loaded(name: str, given: Teaching) -> Any:
     """A checkpoint as a draft of this target; UnusableModelError where their tokens differ."""
-    checkpoint = pairs.resolve(name, None)
-    config = load_config(checkpoint)
-    check_pair(given.tokenizer, load_tokenizer(checkpoint), given.teacher.config, config)
+    checkpoint = compatible(name, given.teacher.config, given.tokenizer)
     return loading.load_model(checkpoint, torch.float32, given.device).model
+
+
+def compatible(name: str, config: Any, tokenizer: Any) -> Checkpoint:
+    """The checkpoint of a name whose tokens are those of a target."""
+    checkpoint = pairs.resolve(name, None)
+    check_pair(tokenizer, load_tokenizer(checkpoint), config, load_config(checkpoint))
+    return checkpoint
 
 
 def words(asked: Start) -> str:

@@ -1,1 +1,1 @@
-"""Training: how the shipped pair was made. It may use models and decoding; nothing below imports it."""
+"""Training: what learns. It may use models, decoding and data; jobs use it, and nothing below imports it."""

@@ -1,12 +1,13 @@
 """`specbench train`: a draft that runs, is gone on with and is judged; what cannot be trained is refused in a line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support.frontdoor import SHORT, Command
-from tests.support.tinypair import Pair, prompts
+from tests.support.tinypair import Pair, prompts, save_tokenizer
 
 TINY = ("--max-new-tokens", "8", "--batch", "4", "--length", "32", "--hidden", "32", "--layers", "1", "--tokens", "400",
         "--evaluations", "2", "--rows", "4")  # fmt: skip
@@ -105,19 +106,36 @@ def test_boosted_drafts_run_together(command: Command, pair: Pair, data: str) ->
         (("--from", "pruned"), "say how much is kept"),
         (("--from", "pruned", "--heads", "2"), "--heads: what is pruned has --layers and --hidden"),
         (("--from", "nothing", "--layers", "2"), "--layers: nothing has its own shape"),
-        (("--draft-vocabulary", "2000"), "a vocabulary of 2,000 tokens"),
+        (("--draft-vocabulary", "2000"), "--draft-vocabulary 2000: the target knows"),
+        (("--from", "pruned", "--layers", "9"), "--layers 9: the target has 2"),
         (("--data", "text:nowhere", "--as-it-is"), "nowhere"),
+        (("--data", "text:empty.txt", "--as-it-is"), "there is no text to learn from in text:empty.txt"),
+        (("--from", "other"), "have different tokenizers"),
     ],
 )
 def test_what_cannot_be_trained_is_one_line(
-    command: Command, pair: Pair, data: str, wrong: tuple[str, ...], line: str
+    command: Command, pair: Pair, data: str, wrong: tuple[str, ...], line: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "empty.txt").write_text("\n \n")
+    if "other" in wrong:
+        shutil.copytree(pair.draft, tmp_path / "other")
+        save_tokenizer(tmp_path / "other", "v{}")
     given = () if "--data" in wrong else ("--data", data)
     few = ("--max-new-tokens", "4", "--limit", "4", "--tokens", "20", "--length", "16")
     found = command("train", "draft", "--target", pair.target, *given, *few, *wrong, "--output", "mine")
     assert found.code in (2, 4)
     assert line in last(found.err)
     assert found.out == ""
+    assert "held out" not in found.err  # before anything that takes long
+
+
+def test_a_training_that_diverges_keeps_the_best_draft(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:
+    words = ("train", "draft", "--target", pair.target, "--data", data, *TINY, "--output", "mine")
+    found = command(*words, "--rate", "1e30", "--clip", "1e30", "--rate-warmup", "0")
+    assert found.code == 6
+    assert "mine has the best draft before that; try a smaller --rate" in last(found.err)
+    ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", data, *SHORT)
+    assert ran.table()[0]["lossless"] == "identical"
 
 
 def test_a_folder_of_other_things_is_left_alone(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:
