@@ -37,6 +37,7 @@ from specbench.show import design_table, report_page
 from specbench.show.records import Format
 from specbench.show.report_design import DOCUMENT, SHAPES
 from specbench.spec import BASELINE, RunSpec
+from specbench.theory.halving import Rung
 from specbench.wording import clean_path, counted
 
 KIND = "draft design"
@@ -94,22 +95,25 @@ def carried_out(design: Design, quiet: bool) -> Found:
     """The phases one after the other."""
     latencies = design.latencies()
     speed = Speed(latencies, design.asked.k_max)
+    rungs, known = taught(design, speed)
+    found = Found(design.candidates, speed, design.asked.steps, rungs, known, {}, grown_sizes(design))
+    lookaheads = {row["name"]: int(row["k"]) for row in found.rows if row["k"]}
+    finals = {one: lookaheads[one.name] for one in rungs[-1].order}
+    return replace(found, cells=design.measured(finals, quiet))
+
+
+def taught(design: Design, speed: Speed) -> tuple[list[Rung[Candidate]], Mapping[str, Mapping[int, Learned]]]:
+    """The rungs of training; the teacher is let go afterwards, as what measures loads the target itself."""
     school, steps = design.school(), design.asked.steps
     chosen = to_be_trained(design.candidates, speed)
-    say(
-        design.err,
-        [f"training {counted(len(chosen), 'shape')} of {len(design.candidates)}, {steps[0]:,} tokens each …"],
-    )
+    some = f"{counted(len(chosen), 'shape')} of {len(design.candidates)}"
+    say(design.err, [f"training {some}, {steps[0]:,} tokens each …"])
 
     def watch(one: Candidate, tokens: int, learned: Learned) -> None:
         speedup = speed.predicted(one.name, learned.alpha)
         say(design.err, [f"{one.name} after {tokens:,} tokens: α {learned.alpha:.3f}, {speedup:.2f}× predicted"])
 
-    rungs, known = halved(chosen, steps, school, speed, watch)
-    found = Found(design.candidates, speed, steps, rungs, known, {}, grown_sizes(design))
-    lookaheads = {row["name"]: int(row["k"]) for row in found.rows if row["k"]}
-    finals = {one: lookaheads[one.name] for one in rungs[-1].order}
-    return replace(found, cells=design.measured(school, finals, quiet))
+    return halved(chosen, steps, school, speed, watch)
 
 
 def labels(design: Design) -> list[str]:

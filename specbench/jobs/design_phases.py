@@ -16,7 +16,7 @@ from specbench.jobs.design_folder import LATENCIES, Workplace
 from specbench.jobs.design_measured import measured, method_of
 from specbench.jobs.design_networks import Engine, untrained
 from specbench.jobs.design_shapes import Candidate, Count
-from specbench.jobs.design_training import School, Taught
+from specbench.jobs.design_training import School, Taught, trained
 from specbench.jobs.loading import load
 from specbench.jobs.output import say
 from specbench.jobs.train_data import Source, Teaching, teaching
@@ -116,11 +116,11 @@ class Design:
             done = train(student.to(given.device), given.teacher, given.cache, recipe, kept, watch)
         return Taught(done.figures.alpha, done.figures.accepted, recipe.k)
 
-    def measured(self, school: School, finals: Mapping[Candidate, int], quiet: bool) -> Mapping[str, Cell]:
+    def measured(self, finals: Mapping[Candidate, int], quiet: bool) -> Mapping[str, Cell]:
         """Some trained drafts, each at its lookahead, interleaved with each other and with the baseline."""
         load(self.backend, self.spec, QUICK_CONTEXT, self.err)
         for one in finals:
-            self.hold(one, school.network(one, self.asked.steps[-1]))
+            self.hold(one, trained(self.place, one, self.asked.steps[-1]))
         arms = {one.name: (method_of(self.place, one), k) for one, k in finals.items()}
         try:
             return measured(self.place, self.backend, self.spec, arms, quiet)

@@ -69,8 +69,12 @@ class School:
         """A draft as it is after so many tokens, in float32."""
         if not tokens:
             return untrained(candidate, self.target, self.seed, self.embedding)
-        folder = self.place.draft(candidate.name, tokens)
-        return AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        return trained(self.place, candidate, tokens)
+
+
+def trained(place: Workplace, candidate: Candidate, tokens: int) -> Any:
+    """A draft as it was kept after so many tokens, in float32."""
+    return AutoModelForCausalLM.from_pretrained(place.draft(candidate.name, tokens), local_files_only=True)
 
 
 @dataclass(frozen=True)
