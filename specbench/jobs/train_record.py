@@ -11,6 +11,7 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.files import read_whole
+from specbench.jobs.train_data import CACHE
 from specbench.replacing import replace_text
 from specbench.wording import clean, clean_path, first_line
 
@@ -41,12 +42,20 @@ def of(folder: Path, identity: Mapping[str, Any]) -> Record:
         return Record(identity)
     begun = read(folder / FILE)
     if (different := next(differences(begun.identity, identity), None)) is not None:
+        if not learned(folder):
+            write(folder, Record(identity))
+            return Record(identity)
         name, there, here = different
         raise UsageError(
             f"{clean_path(folder)} was begun with {clean(name)} {clean(there)}, not {clean(here)}: give the same to go "
             "on with it, or another --output"
         )
     return begun
+
+
+def learned(folder: Path) -> bool:
+    """Whether there is anything in a folder that another command must not go on with; text knows what it is made of."""
+    return any(path.name not in (FILE, CACHE) and not path.name.startswith(".") for path in folder.iterdir())
 
 
 def read(file: Path) -> Record:

@@ -122,13 +122,13 @@ def writing_to(path: Path) -> AbstractContextManager[None]:
 
 
 def begun(path: Path, origin: Origin) -> Manifest:
-    """The manifest of a folder in which a cache is begun or gone on with."""
-    if (path / FILE).exists():
-        manifest = read_manifest(path)
+    """The manifest of a folder in which a cache is begun or gone on with; one that holds nothing is begun anew."""
+    if (path / FILE).exists() and (manifest := read_manifest(path)).shards:
         refuse_other(path, manifest.origin, origin)
         check_files(path, manifest)
         return manifest
-    if others := sorted(file.name for file in path.iterdir() if file.name != LOCK and file.suffix != ".tmp"):
+    others = sorted(file.name for file in path.iterdir() if file.name != LOCK and file.suffix != ".tmp")
+    if others and not (path / FILE).exists():
         raise UsageError(
             f"{clean_path(path)} holds other files ({clean(others[0])} …): a token cache needs its own folder"
         )

@@ -241,10 +241,18 @@ def largest_file() -> Iterator[Callable[[int], None]]:
 def test_another_origin_is_refused_with_both_values(tmp_path: Path, change: dict[str, object], said: str) -> None:
     wanted = ORIGIN.model_copy(update=change)
     assert wanted.key != ORIGIN.key
-    CacheWriter.open(tmp_path, ORIGIN).close()
+    with CacheWriter.open(tmp_path, ORIGIN) as writer:
+        writer.append(EXAMPLES[:2])
+        writer.flush()
     assert said in complaint(tmp_path, wanted)
     with pytest.raises(UsageError, match="was made with another"):
         CacheWriter.open(tmp_path, wanted)
+
+
+def test_a_cache_that_holds_nothing_yet_is_begun_anew(tmp_path: Path) -> None:
+    CacheWriter.open(tmp_path, ORIGIN).close()
+    other = ORIGIN.model_copy(update={"temperature": 1.0})
+    assert list(TokenCache.open(write(tmp_path, EXAMPLES, other), other).train)
 
 
 def test_text_is_its_tokenizers_alone(tmp_path: Path) -> None:
