@@ -22,8 +22,9 @@ def quick(tmp_path: Path) -> str:
     """The shipped method with an update every two requests."""
     text = methods()["online"].read_text(encoding="utf-8")
     file = tmp_path / "quick.yaml"
-    file.write_text(text.replace("every: 8", OFTEN).replace("rate: 0.001", "rate: 0.01"))
+    file.write_text(text.replace("every: 8", OFTEN).replace("rate: 0.0001", "rate: 0.01"))
     assert OFTEN in file.read_text()
+    assert "rate: 0.01\n" in file.read_text()
     return str(file)
 
 

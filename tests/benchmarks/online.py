@@ -1,20 +1,23 @@
 """A draft that learns while it drafts against the same draft frozen, on a workload that changes its topic.
 
-    python -m tests.benchmarks.online [--pair demo:demo-draft] [--dataset shift] [--k 4] [--temperature 0,1]
+    python -m tests.benchmarks.online [--methods online-early-exit,online] [--k 2] [--temperature 0,1]
 
-Baseline, chain and online decode every prompt one directly after the other. Differences of α and ratios of speeds are
-between chain and online on the same prompts, with 95 % intervals from a delete-one jackknife over blocks of
-consecutive prompts, because what is learned from one of them changes the next. The shipped workload is code, then
-articles, then other code; "after an update" leaves out the prompts of a phase before the first update that has seen
-its topic.
+Baseline, the frozen draft and the one that learns decode every prompt one directly after the other; the frozen method
+is the file of the other without its `Distilled`. Differences of α and ratios of speeds are between these two on the
+same prompts, with 95 % intervals from a delete-one jackknife over blocks of consecutive prompts, because what is
+learned from one of them changes the next. The shipped workload is code, then articles, then other code; "after an
+update" leaves out the prompts of a phase before the first update that has seen its topic.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import yaml
 from scipy.special import stdtrit
 
 from specbench.decoding.method_files import leaves, read_method
@@ -34,48 +37,60 @@ Pairs = Sequence[tuple[Sample, Sample]]  # of every prompt: frozen, learning
 def main() -> None:
     options = harness.parser(__doc__)
     harness.decoding(options, "demo:demo-draft", prompts=96, new=128)
-    options.add_argument("--k", type=int, default=4, help="lookahead (4)")
+    options.add_argument("--k", type=int, default=2, help="lookahead (2)")
     options.add_argument("--temperature", type=lambda text: [*map(float, harness.listed(text))], default=[0.0, 1.0])
     options.add_argument("--tier", default="eager", help="eager, compile or auto (eager)")
-    options.add_argument("--method", default="online", help="a method that learns (online)")
+    methods = ["online-early-exit", "online"]
+    options.add_argument("--methods", type=harness.listed, default=methods, help="that learn (both that ship)")
     options.set_defaults(dtype="float32", dataset="shift")
     bench = harness.begin("online", "A draft that learns against the same draft frozen", options.parse_args())
-    found = [sheets_of(bench, temperature) for temperature in bench.args.temperature]
-    bench.publish([sheet for sheets, _ in found for sheet in sheets], [row for _, raw in found for row in raw])
+    found = [sheet_of(bench, *one) for one in product(bench.args.methods, bench.args.temperature)]
+    bench.publish([sheet for sheet, _ in found], [row for _, raw in found for row in raw])
 
 
-def sheets_of(bench: Bench, temperature: float) -> tuple[list[Sheet], list[Row]]:
-    frozen, learning = measured(bench, temperature)
+def sheet_of(bench: Bench, method: str, temperature: float) -> tuple[Sheet, list[Row]]:
+    """The table of one method at one temperature, and all samples of both arms."""
+    frozen, learning = measured(bench, method, temperature)
     pairs = list(zip(frozen.samples, learning.samples, strict=True))
-    title = (
-        f"{bench.args.pair}, {bench.args.dataset}, K = {bench.args.k}, temperature {temperature:g}, {bench.args.tier}"
-    )
-    rows = [row for name, some in parts(pairs, every(bench.args.method)) for row in [line(name, some)]]
+    about = f"K = {bench.args.k}, temperature {temperature:g}, {bench.args.tier}"
+    row = learning.row()
     notes = [
         f"{len(pairs)} prompts of {bench.args.new} tokens; lossless: {frozen.lossless.verdict} and "
-        f"{learning.lossless.verdict}; the row of the learning cell says calibrated "
-        f"{learning.row()['speedup_calibrated']:.3f} where {learning.row()['speedup']:.3f} was measured"
+        f"{learning.lossless.verdict}; of the one that learns, calibrated {row['speedup_calibrated']:.3f}, measured "
+        f"{row['speedup']:.3f}"
     ]
     raw = [
-        {"temperature": temperature, "method": c.spec.method, **row}
-        for c in (frozen, learning)
-        for row in c.sample_rows()
+        {"learns": name, "temperature": temperature, **sample}
+        for name, cell in ((f"{method}, frozen", frozen), (method, learning))
+        for sample in cell.sample_rows()
     ]
-    return [Sheet(title, rows, notes)], raw
+    rows = [line(name, some) for name, some in parts(pairs, every(method))]
+    return Sheet(f"{method}: {bench.args.pair}, {bench.args.dataset}, {about}", rows, notes), raw
 
 
-def measured(bench: Bench, temperature: float) -> tuple[Cell, Cell]:
-    """The cells of the chain and of the method that learns, side by side."""
-    spec = spec_of(bench, temperature=temperature, k=bench.args.k, tier=bench.args.tier, warmup=2)
-    pair = prepared([spec, spec.with_(method=bench.args.method)])
-    assert isinstance(pair, Prepared), pair.failure.error
-    cells, stop = pair.measure([], {}, say)
+def measured(bench: Bench, method: str, temperature: float) -> tuple[Cell, Cell]:
+    """The cells of the frozen draft and of the one that learns, side by side."""
+    spec = spec_of(bench, temperature=temperature, k=bench.args.k, tier=bench.args.tier, warmup=2, method=method)
+    with TemporaryDirectory() as folder:
+        pair = prepared([spec.with_(method=str(without_learning(method, Path(folder)))), spec])
+        assert isinstance(pair, Prepared), pair.failure.error
+        cells, stop = pair.measure([], {}, say)
     if stop is not None:
         raise stop
     assert not isinstance(cells, Failure), cells.error
     frozen, learning = cells
     assert (frozen.status, learning.status) == ("ok", "ok"), (frozen.error, learning.error)
     return frozen, learning
+
+
+def without_learning(method: str, folder: Path) -> Path:
+    """The file of a method whose draft stays as it is."""
+    content = read_method(method)
+    outermost = content["method"]["Speculate"]
+    outermost["drafter"] = outermost["drafter"]["Distilled"]["drafter"]
+    file = folder / "frozen.yaml"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return file
 
 
 def every(method: str) -> int:
