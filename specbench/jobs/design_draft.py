@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from specbench.backends.base import Held
-from specbench.errors import UsageError
+from specbench.errors import InterruptedRunError, UsageError
 from specbench.jobs.description import described
 from specbench.jobs.design_findings import findings
 from specbench.jobs.design_folder import Learned, Workplace
@@ -24,6 +24,7 @@ from specbench.jobs.design_rows import Found
 from specbench.jobs.design_shapes import Candidate, candidates
 from specbench.jobs.design_training import Speed, halved, to_be_trained
 from specbench.jobs.output import say
+from specbench.jobs.train import locked
 from specbench.measure import grid
 from specbench.measure.calibrate import QUICK_CONTEXT
 from specbench.measure.fit import complete_backend
@@ -56,9 +57,13 @@ def designed(
 ) -> tuple[Design, Found, list[str]]:
     """Carry out a design, or what is left of it, and write its files: what it found, and that in sentences."""
     design = begun(settings, asked, output, err)
-    found = carried_out(design, err.quiet)
-    said = [*labels(design), *findings(found), *commands(design, found)]
-    write(design.place, found, said)
+    try:
+        with locked(design.place.path):
+            found = carried_out(design, err.quiet)
+            said = [*labels(design), *findings(found), *commands(design, found)]
+            write(design.place, found, said)
+    except KeyboardInterrupt as stop:
+        raise InterruptedRunError("the same command goes on with it") from stop
     return design, found, said
 
 

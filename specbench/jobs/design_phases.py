@@ -26,6 +26,7 @@ from specbench.results.cells import Cell
 from specbench.spec import RunSpec
 from specbench.theory.halving import amounts
 from specbench.training.distil import Kept, train
+from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
 from specbench.wording import counted
 
@@ -112,8 +113,12 @@ class Design:
         """Go on with a draft for so many tokens; every rung goes over the data in an order of its own."""
         recipe = self.asked.recipe.model_copy(update={"tokens": tokens, "seed": self.asked.recipe.seed + rung})
         kept = Kept(checkpoints, lambda student, done: None)
-        with training_progress.shown(self.err) as watch:
-            done = train(student.to(given.device), given.teacher, given.cache, recipe, kept, watch)
+        try:
+            with training_progress.shown(self.err) as watch:
+                done = train(student.to(given.device), given.teacher, given.cache, recipe, kept, watch)
+        except DivergedError as error:  # of one shape, which is worth nothing then; the others go on
+            say(self.err, [f"note: {error}"])
+            return Taught(0.0, 1.0, recipe.k)
         return Taught(done.figures.alpha, done.figures.accepted, recipe.k)
 
     def measured(self, finals: Mapping[Candidate, int], quiet: bool) -> Mapping[str, Cell]:

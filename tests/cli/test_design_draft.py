@@ -4,11 +4,16 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from specbench.jobs import design_phases
 from specbench.models.scale import shapes
 from specbench.models.scale.shapes import Shape
+from specbench.show import report_page
+from specbench.training.distil import train
+from specbench.training.learner import DivergedError
 from tests.support.frontdoor import Command, Outcome
 from tests.support.tinypair import Pair, prompts
 
@@ -33,13 +38,19 @@ def design(command: Command, pair: Pair, tmp_path: Path) -> Command:
     return call
 
 
+def no_report(*given: Any, **more: Any) -> None:
+    """In the place of what draws for seconds."""
+
+
 def rows_of(found: Outcome) -> list[dict[str, str]]:
     assert found.code == 0, found.err
     return list(csv.DictReader(found.out.splitlines()))
 
 
 @pytest.mark.slow
-def test_a_design_is_timed_trained_measured_and_gone_on_with(design: Command, tmp_path: Path) -> None:
+def test_a_design_is_timed_trained_measured_and_gone_on_with(
+    design: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = design("--format", "csv")
     rows = rows_of(found)
     assert {(row["budget"], row["layers"]) for row in rows} == {(b, d) for b in ("40000", "80000") for d in "12"}
@@ -58,6 +69,7 @@ def test_a_design_is_timed_trained_measured_and_gone_on_with(design: Command, tm
     assert all(row["name"] in page for row in rows)
     assert {"png", "svg"} == {file.suffix[1:] for file in (place / "plots").iterdir()}
 
+    monkeypatch.setattr(report_page, "write_report", no_report)
     again = design("--format", "csv")
     assert rows_of(again) == rows  # nothing is timed, trained or measured twice
     assert "timing" not in again.err
@@ -70,7 +82,10 @@ def test_a_design_is_timed_trained_measured_and_gone_on_with(design: Command, tm
 
 
 @pytest.mark.slow
-def test_the_best_draft_is_a_checkpoint(design: Command, command: Command, pair: Pair, tmp_path: Path) -> None:
+def test_the_best_draft_is_a_checkpoint(
+    design: Command, command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_page, "write_report", no_report)
     rows = rows_of(design("--format", "csv", "--depths", "1", "--budget", "40k", "--rungs", "1", "-q"))
     folder = f"mine/drafts/{rows[0]['name']}/tokens-1000"
     ran = command("run", "--target", pair.target, "--draft", folder, "--dataset", f"jsonl:{tmp_path}/words.jsonl",
@@ -78,6 +93,34 @@ def test_the_best_draft_is_a_checkpoint(design: Command, command: Command, pair:
     (row,) = (line for line in csv.DictReader(next((tmp_path / "results").glob("*/results.csv")).open()))
     assert (ran.code, row["status"]) == (0, "ok")
     assert float(row["alpha"]) == pytest.approx(float(rows[0]["measured_alpha"]))
+
+
+@pytest.mark.slow
+def test_a_shape_whose_training_diverges_is_worth_nothing_and_the_others_go_on(
+    design: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverges(student: Any, *rest: Any) -> Any:
+        if student.config.num_hidden_layers == 2:
+            raise DivergedError("the loss is no number")
+        return train(student, *rest)
+
+    monkeypatch.setattr(design_phases, "train", diverges)
+    monkeypatch.setattr(report_page, "write_report", no_report)
+    found = design("--format", "csv", "--budget", "40k", "--rungs", "1")
+    alphas = {row["layers"]: float(row["alpha"]) for row in rows_of(found)}
+    assert alphas["2"] == 0
+    assert "note: the loss is no number" in found.err
+
+
+@pytest.mark.slow
+def test_an_interrupt_says_how_to_go_on(design: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(design_phases, "train", interrupted)
+    found = design("--budget", "40k", "--depths", "1")
+    assert (found.code, found.err.endswith("the same command goes on with it\n")) == (130, True)
+    assert (tmp_path / "mine" / "latencies.json").exists()
 
 
 LIKE = Shape(
@@ -90,6 +133,7 @@ LIKE = Shape(
 def test_times_can_be_those_of_scale_models(design: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target is grown and so are its drafts, and what they emit is still what the target would."""
     monkeypatch.setattr(shapes, "shapes", lambda: {"like": LIKE})
+    monkeypatch.setattr(report_page, "write_report", no_report)
     found = design("--format", "csv", "--like", "like", "--budget", "40k", "--rungs", "1")
     rows = rows_of(found)
     assert "all times are of scale models: the target grown to like, every draft 4 times as wide" in found.err
