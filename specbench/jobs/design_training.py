@@ -102,9 +102,9 @@ class Speed:
         return even is not None and even <= PROMISING
 
 
-def deepest(some: Sequence[Candidate], budget: int) -> Candidate | None:
-    """The deepest shape of a budget."""
-    return max((one for one in some if one.budget == budget), key=lambda one: one.shape.layers, default=None)
+def deepest(some: Sequence[Candidate], budget: int) -> Candidate:
+    """The deepest shape of a budget that some have."""
+    return max((one for one in some if one.budget == budget), key=lambda one: one.shape.layers)
 
 
 def to_be_trained(candidates: Sequence[Candidate], speed: Speed) -> list[Candidate]:
@@ -120,8 +120,8 @@ def halved(
     chosen: Sequence[Candidate], steps: Sequence[int], school: School, speed: Speed,
     watch: Callable[[Candidate, int, Learned], None],
 ) -> tuple[list[Rung[Candidate]], Mapping[str, Mapping[int, Learned]]]:  # fmt: skip
-    """The rungs by predicted speedup, and what every draft was worth after each; the deepest shape of the best one's
-    budget goes on with the better half, for comparison."""
+    """The rungs by predicted speedup, and what every draft was worth after each; the deepest shape of every budget that
+    is kept goes on with the better half, for comparison."""
     known: dict[str, dict[int, Learned]] = {}
 
     def score(one: Candidate, tokens: int) -> float:
@@ -130,8 +130,7 @@ def halved(
         watch(one, tokens, learned)
         return speed.predicted(one.name, learned.alpha)
 
-    def besides(rung: Rung[Candidate]) -> list[Candidate]:
-        deep = deepest(list(rung.scores), rung.order[0].budget)
-        return [deep] if deep else []
+    def besides(rung: Rung[Candidate], kept: Sequence[Candidate]) -> list[Candidate]:
+        return [deepest(list(rung.scores), one.budget) for one in kept]
 
     return successive_halving(chosen, steps, score, besides), known

@@ -23,11 +23,6 @@ class Rung(Generic[T]):
         """Best first; of equal scores the earlier candidate."""
         return sorted(self.scores, key=lambda one: -self.scores[one])
 
-    @property
-    def better(self) -> list[T]:
-        """The better half, at least one."""
-        return self.order[: max(1, (len(self.scores) + 1) // 2)]
-
 
 def amounts(total: int, rungs: int) -> list[int]:
     """What a candidate has had in all after every rung: twice as much as on the one before, `total` on the last."""
@@ -38,15 +33,18 @@ def successive_halving(
     candidates: Sequence[T],
     steps: Sequence[int],
     score: Callable[[T, int], float],
-    besides: Callable[[Rung[T]], Sequence[T]] = lambda rung: (),
+    besides: Callable[[Rung[T], Sequence[T]], Sequence[T]] = lambda rung, kept: (),
 ) -> list[Rung[T]]:
     """The rungs, in their order: `score(candidate, amount)` brings one up to an amount in all, and says how good it is.
 
-    `besides` names candidates of a rung that go on with its better half whatever their score, for a comparison.
+    `besides` names candidates of a rung that go on with those that are kept, whatever their score, for a comparison;
+    how many are kept does not depend on them.
     """
     found: list[Rung[T]] = []
-    going = list(candidates)
+    going, kept = list(candidates), len(candidates)
     for amount in steps:
         found.append(rung := Rung(amount, {one: score(one, amount) for one in going}))
-        going = list(dict.fromkeys([*rung.better, *besides(rung)]))
+        kept = max(1, (kept + 1) // 2)
+        better = rung.order[:kept]
+        going = list(dict.fromkeys([*better, *besides(rung, better)]))
     return found

@@ -1,6 +1,6 @@
 """Drafts of equal parameters by their depth: latency, acceptance after equal training, and measured tokens per second.
 
-    python -m tests.benchmarks.design [--target demo] [--budget 1M,2M,4M] [--depths 1,2,4,8] [--tokens 400000]
+    python -m tests.benchmarks.design [--target demo] [--budget 1M,2M,4M] [--depths 1,2,4,8] [--tokens 300000]
         [--rungs 3] [--tier eager] [--like llama-7b] [--data NAME] [--prompts 20] [--new 64] [--folder results/design]
         [--save FILE]
 
@@ -9,6 +9,7 @@ Python's own modules. Killed and called again with the same options it goes on. 
 """
 
 import argparse
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def options() -> argparse.ArgumentParser:
     found.add_argument("--target", default="demo", help="(demo)")
     found.add_argument("--budget", default="1M,2M,4M", help="(1M,2M,4M)")
     found.add_argument("--depths", default="1,2,4,8", help="(1,2,4,8)")
-    found.add_argument("--tokens", type=int, default=400_000, help="that a draft learns at most (400000)")
+    found.add_argument("--tokens", type=int, default=300_000, help="that a draft learns at most (300000)")
     found.add_argument("--rungs", type=int, default=3, help="(3)")
     found.add_argument("--tier", default="eager", help="(eager)")
     found.add_argument("--dtype", default="float32", help="(float32)")
@@ -75,7 +76,8 @@ def main() -> None:
         "dataset": args.dataset, "limit": args.prompts, "max_new_tokens": args.new, "seed": args.seed,
     }  # fmt: skip
     _, found, said = designed(settings, asked_of(args), args.folder, Console(stderr=True))
-    shapes = Sheet(title(found.rows), [line(row) for row in found.rows], said)
+    notes = [text.replace(sysconfig.get_path("stdlib"), "STDLIB") for text in said]
+    shapes = Sheet(title(found.rows), [line(row) for row in found.rows], notes)
     bench.publish([shapes, Sheet("Held-out acceptance by training", list(curves(found)))], found.rows)
 
 

@@ -55,7 +55,7 @@ def test_a_design_is_timed_trained_measured_and_gone_on_with(
     rows = rows_of(found)
     assert {(row["budget"], row["layers"]) for row in rows} == {(b, d) for b in ("40000", "80000") for d in "12"}
     trained = [row for row in rows if row["trained_tokens"] == "1000"]
-    assert len(trained) in (2, 3)  # the better half, and the deepest of the best one's budget
+    assert len(trained) in (2, 3)  # the better half, and the deepest of their budgets
     assert all((row["status"], row["lossless"]) == ("ok", "identical") for row in trained)
     assert all(float(row["tokens_per_second"]) > 0 for row in trained)
     assert "train on " in found.err

@@ -1,5 +1,6 @@
 """A design without a network: shapes within budgets, who is trained on, what is said of it, and its folder."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -92,14 +93,17 @@ def test_who_cannot_pay_is_not_trained_but_for_the_deepest_of_a_budget() -> None
     assert to_be_trained(some, speed(some, STEP / 40)) == some  # none pays
 
 
-def test_the_better_half_goes_on_with_the_deepest_of_the_best_ones_budget() -> None:
+def test_the_better_half_goes_on_with_the_deepest_of_its_budgets() -> None:
     some, school = shapes(), School()
     times, steps = speed(some), amounts(80_000, 3)
     rungs, learned = halved(some, steps, school, times, lambda *one: None)  # type: ignore[arg-type]
     assert [rung.amount for rung in rungs] == [20_000, 40_000, 80_000]
     best = rungs[-1].order[0]
     assert best == max(some, key=lambda one: times.predicted(one.name, alpha(one, 80_000)))
-    assert any(one.shape.layers == 4 and one.budget == best.budget for one in rungs[-1].scores)
+    for before, rung in itertools.pairwise(rungs):
+        half = before.order[: {20_000: 3, 40_000: 2}[before.amount]]
+        deep = {one for one in before.scores if one.shape.layers == 4 and one.budget in {o.budget for o in half}}
+        assert set(rung.scores) == {*half, *deep}
     assert sum(len(known) for known in learned.values()) == len(school.asked) == sum(len(r.scores) for r in rungs)
 
 

@@ -1,6 +1,7 @@
 """Successive halving: who goes on, with how much, and that nothing is lost of who does not."""
 
 import itertools
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,13 @@ def test_the_best_always_reaches_the_last_rung(scores: list[int], rungs: int) ->
 
 
 def test_some_go_on_for_a_comparison_and_of_equal_scores_the_earlier() -> None:
-    found = successive_halving("abcd", [1, 2], lambda one, amount: 0.0, lambda rung: ["d"])
-    assert [list(rung.scores) for rung in found] == [["a", "b", "c", "d"], ["a", "b", "d"]]
-    assert Rung(1, {"a": 1.0, "b": 2.0, "c": 0.0}).better == ["b", "a"]
+    asked: list[list[str]] = []
+
+    def besides(rung: Rung[str], kept: Sequence[str]) -> list[str]:
+        asked.append(list(kept))
+        return ["d"]
+
+    found = successive_halving("abcd", [1, 2, 4], lambda one, amount: 0.0, besides)
+    assert [list(rung.scores) for rung in found] == [["a", "b", "c", "d"], ["a", "b", "d"], ["a", "d"]]
+    assert asked[:2] == [["a", "b"], ["a"]]
+    assert Rung(1, {"a": 1.0, "b": 2.0, "c": 0.0}).order == ["b", "a", "c"]
