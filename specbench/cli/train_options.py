@@ -36,8 +36,8 @@ START = (
     Option("heads", int, BEGIN, "Its query heads.", low=1),
     Option("kv_heads", int, BEGIN, "Its key/value heads.", low=1),
     Option("parameters", str, BEGIN, "At most so many parameters, such as 15M: the width follows."),
-    Option("keep", Literal["even", "importance"], BEGIN, "Which layers --from pruned keeps: evenly spaced, or the most "
-           "important. Default: even."),
+    Option("keep", Literal["even", "first", "importance"], BEGIN, "Which layers --from pruned keeps: evenly spaced, "
+           "the first, or the most important. Default: even."),
     Option("draft_vocabulary", int, BEGIN, "Tokens that its head knows: those that the target says most often. "
            "Default: all.", low=1),
 )  # fmt: skip

@@ -6,7 +6,7 @@ Knows the options of a start and which function makes it; must not know how a dr
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -17,7 +17,7 @@ from specbench.models.checkpoints.check import check_pair
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.reduced import SIZE, reduce_head
-from specbench.training.pruning import pruned
+from specbench.training.pruning import Keep, pruned
 from specbench.training.recipe import Recipe
 from specbench.training.shards import Example
 from specbench.training.starting import Shape, fresh, sized
@@ -39,7 +39,7 @@ class Start:
     heads: int | None = None
     kv_heads: int | None = None
     parameters: int | None = None
-    keep: Literal["even", "importance"] = "even"
+    keep: Keep = "even"
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:

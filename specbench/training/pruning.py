@@ -18,7 +18,7 @@ from specbench.models.network.layers import layers_of
 from specbench.training import narrowing
 from specbench.wording import first_line
 
-Keep = Literal["even", "importance"]
+Keep = Literal["even", "first", "importance"]
 PER_LAYER = ("layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers")  # lists with an entry per layer
 
 
@@ -33,8 +33,9 @@ def pruned(
 ) -> Any:
     """A draft of so many of the target's layers and so much of its width (None: all of it), in the target's dtype.
 
-    keep: evenly spaced layers with the first and the last, or those that change most what runs through them on `texts`,
-    which are sequences of ids. Widths are cut by what these texts need. UsageError for what cannot be cut.
+    keep: evenly spaced layers with the first and the last, the first ones, or those that change most what runs through
+    them on `texts`, which are sequences of ids. Widths are cut by what these texts need. UsageError for what cannot be
+    cut.
     """
     depth = target.config.get_text_config(decoder=True).num_hidden_layers
     kept = list(range(depth)) if layers is None else chosen_layers(target, layers, keep, texts)
@@ -47,6 +48,8 @@ def chosen_layers(target: Any, layers: int, keep: Keep, texts: Sequence[Sequence
     depth = target.config.get_text_config(decoder=True).num_hidden_layers
     if not 1 <= layers <= depth:
         raise UsageError(f"a draft keeps 1 to {depth} of the layers of {type(target).__name__}, not {layers}")
+    if keep == "first":
+        return list(range(layers))
     if keep == "even":
         return [round(index * (depth - 1) / max(layers - 1, 1)) for index in range(layers)]
     influence = torch.tensor(block_influence(target, texts))

@@ -65,6 +65,7 @@ def test_evenly_kept_layers_are_a_checkpoint_of_their_architecture(name: str, tm
 @pytest.mark.parametrize(("layers", "kept"), [(1, [0]), (2, [0, 5]), (3, [0, 2, 5]), (6, [0, 1, 2, 3, 4, 5])])
 def test_layers_are_kept_evenly_with_the_first_and_the_last(layers: int, kept: list[int]) -> None:
     assert pruning.chosen_layers(deep("llama", 6), layers, "even", ()) == kept
+    assert pruning.chosen_layers(deep("llama", 6), layers, "first", ()) == list(range(layers))
 
 
 def test_layers_are_kept_by_how_much_they_change() -> None:
