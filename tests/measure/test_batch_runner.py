@@ -134,9 +134,10 @@ def test_a_line_about_one_prompt_is_as_it_always_was() -> None:
     one = sample("p1")
     assert set(journal_lines.turn_line({RunSpec(): [one]})) == {*journal_lines.SHARED, "baseline", "arms"}
     together = [replace(sample(name), cluster="batch 0") for name in ("p1", "p2")]
-    line = json.loads(json.dumps(journal_lines.turn_line({RunSpec(): together})))
+    spec = RunSpec(batch=2)
+    line = json.loads(json.dumps(journal_lines.turn_line({spec: together})))
     assert (line["cluster"], len(line["batch"])) == ("batch 0", 2)
-    assert journal_lines.samples_of(line) == {RunSpec().key: together}
+    assert journal_lines.samples_of(line) == {spec.key: together}
 
 
 # --- the numbers ------------------------------------------------------------------------------------------------------
