@@ -140,7 +140,7 @@ BAD = [
     (("--nope",), 2, "No such option: --nope"),
     (("extra",), 2, "extra"),
     (("--format", "xml"), 2, "choose one of table, csv, json, jsonl, md"),
-    (("--method", "nope"), 2, "choose one of baseline, block, cascade, "),
+    (("--method", "nope"), 2, "choose one of baseline, block, boosted-merge, "),
     (("--dtype", "int3"), 2, "use auto, float32"),
     (("--device", "abacus"), 2, "use auto, cpu"),
     (("--device", "cuda:99"), 2, "use cpu or auto"),
