@@ -18,10 +18,9 @@ from specbench.cli.options import (  # fmt: skip
     of_setting,
     options,
     setting,
-    settings_in,
 )
 from specbench.cli.parsing import parse_counts, parse_size
-from specbench.cli.train_options import TEXT, recipe_of, source_of
+from specbench.cli.train_options import TEXT, recipe_of, source_of, target_settings
 from specbench.errors import UsageError
 from specbench.settings import group
 from specbench.training.recipe import Recipe
@@ -110,8 +109,7 @@ def design_draft(
 
     learned = given if given.get("data") else {**given, "data": [python_modules()], "generate": False}
     asked = Asked(budgets, layers, count, like, k_max, repeat, rungs, source_of(learned), recipe)
-    settings = {name: value for name, value in settings_in(given).items() if name != "warmup"}  # that of the recipe
-    design_draft.start(settings, asked, given.get("output"), given["format"], given["quiet"])
+    design_draft.start(target_settings(given), asked, given.get("output"), given["format"], given["quiet"])
 
 
 def python_modules() -> str:

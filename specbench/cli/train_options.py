@@ -79,6 +79,11 @@ def recipe_of(given: Given) -> Recipe:
         raise UsageError(f"{name} {str(first.get('input'))[:60]!r}: {first['msg']}") from None
 
 
+def target_settings(given: Given) -> dict[str, Any]:
+    """What was given of the settings of the target. A recipe has a warm-up of its own, by the name of theirs."""
+    return {name: value for name, value in settings_in(given).items() if name != "warmup"}
+
+
 def start_of(given: Given) -> "Start":
     """Where a draft starts from."""
     from specbench.jobs.train_start import Start
@@ -104,7 +109,7 @@ def draft_of(given: Given) -> "Draft":
     from specbench.jobs.train import Draft
 
     return Draft(
-        settings=settings_in(given),
+        settings=target_settings(given),
         start=start_of(given),
         source=source_of(given),
         recipe=recipe_of(given),

@@ -157,6 +157,7 @@ def test_times_can_be_those_of_scale_models(design: Command, monkeypatch: pytest
         (("--target", "demo@llama-68m", "--like", "llama-7b"), 2, "is a scale model already"),
         (("--dataset", "code", "--dataset", "articles"), 2, "one data set, not on"),
         (("--loss", "luck"), 2, "--loss"),
+        (("--rate-warmup", "0.2", "--target", "nowhere"), 4, "unknown model"),  # not the warm-up of what is measured
         (("--output", "."), 2, "is not empty and holds no draft design"),
     ],
     ids=str,

@@ -59,6 +59,7 @@ def test_a_draft_may_be_begun_otherwise(
     command: Command, pair: Pair, data: str, start: tuple[str, ...], said: str
 ) -> None:
     few = ("--max-new-tokens", "6", "--batch", "4", "--length", "32", "--tokens", "60", "--evaluations", "1")
+    few += ("--rate-warmup", "0.1")  # a setting of runs has that name, too
     found = command("train", "draft", "--target", pair.target, "--data", data, *few, *start, "--output", "mine")
     assert found.code == 0, found.err
     assert said in found.err

@@ -14,7 +14,7 @@ from specbench.show.cell_text import cell_text, lookahead
 from specbench.show.grouping import series
 from specbench.show.run_output import remarks, rendered, run_tables
 from specbench.show.sweep_table import best, conclusions
-from specbench.show.why_table import STAGES, why_table
+from specbench.show.why_table import OF_SOME, STAGES, why_table
 from tests.support.measured import baseline_trace, cell, sample
 
 ACCEPTED = {1: (1, 1, 0, 1), 2: (2, 2, 1, 2), 4: (4, 2, 0, 2)}
@@ -120,7 +120,7 @@ def test_the_terms_between_prediction_and_measurement_stand_below_with_their_sig
     line = next(line for line in terms if line.lstrip().startswith("4 "))
     row = sweep()[2].row()
     numbers = [float(part.replace("−", "-")) for part in line.split()[1:]]
-    shown = [column for _, column, _ in STAGES if column != "term_levels"]  # of nests alone
+    shown = [column for _, column, _ in STAGES if column not in OF_SOME]
     assert numbers == [pytest.approx(row[column], abs=0.0005) for column in shown]
     assert numbers[0] + sum(numbers[i] for i in (1, 3, 4, 5, 6, 8)) == pytest.approx(numbers[-1], abs=0.004)
 
