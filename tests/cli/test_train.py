@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from specbench.jobs import train as job
+from specbench.training.distil import Pace
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import Pair, prompts, save_tokenizer
 
@@ -128,6 +130,20 @@ def test_what_cannot_be_trained_is_one_line(
     assert line in last(found.err)
     assert found.out == ""
     assert "held out" not in found.err  # before anything that takes long
+
+
+def test_hours_set_the_tokens_once(
+    command: Command, pair: Pair, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", "draft", "--target", pair.target, "--data", data, *TINY, "--hours", "0.01", "--output", "mine")
+    monkeypatch.setattr(job, "pace", lambda *_: Pace(10.0, 0.0))
+    found = command(*words)
+    assert "10 tokens/s here: 360 tokens in 0.01 h" in found.err
+    assert json.loads((tmp_path / "mine" / "training.json").read_text())["tokens"] == 360
+    monkeypatch.setattr(job, "pace", lambda *_: Pace(99.0, 0.0))
+    again = command(*words)
+    assert again.out == found.out
+    assert "tokens/s here" not in again.err
 
 
 def test_a_training_that_diverges_keeps_the_best_draft(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from specbench.models.network.reduced import known_alone, reduce_head
 from specbench.training import checkpoint, distil
 from specbench.training.batches import batch_of
 from specbench.training.curve import Progress, Trained
-from specbench.training.distil import Kept, train
+from specbench.training.distil import Kept, Pace, pace, train
 from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of, teacher_rows
@@ -231,3 +231,17 @@ def test_a_long_prompt_leaves_half_of_the_length() -> None:
     found = shortened(Example(list(range(100)), 90, "a", "x"), 16)
     assert list(found.ids) == list(range(82, 98))
     assert found.start == 8
+
+
+def test_the_pace_is_measured_with_a_copy() -> None:
+    student, before = llama(1, seed=1), llama(1, seed=1)
+    found = pace(student, TEACHER, CACHE, SHORT, least=0.0)
+    assert found.speed >= 0
+    assert found.evaluation > 0
+    assert same(student, before)
+
+
+@pytest.mark.parametrize(("seconds", "tokens"), [(60.0, 5500), (125.0, 12000), (4.0, 1)])
+def test_hours_become_tokens_to_two_digits(seconds: float, tokens: int) -> None:
+    """After four evaluations and the one before training, of a second each."""
+    assert Pace(100.0, 1.0).tokens(seconds, 4) == tokens
