@@ -97,6 +97,7 @@ class AnyTree:
 
     room: int = 6
     static: bool = True
+    carries: None = None
 
     def start(self, context: Context) -> None:
         return
