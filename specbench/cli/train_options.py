@@ -49,6 +49,8 @@ TEXT = (
     Option("answer_temperature", float, DATA, "Temperature of the answers: above that of decoding, the answers to a "
            "prompt differ. Default: --temperature.", low=0),
     Option("cache", Path, DATA, "Where answers and tokens are kept, for other trainings too. Default: in --output."),
+    Option("keep_states", bool, DATA, "Keep what the target's head reads in --cache, so that its layers read every "
+           "text once. Default: where text is learned more than once.", ("--keep-states/--no-keep-states",)),
 )  # fmt: skip
 READING = ("column", "template", "chat", "limit", "max_new_tokens", "law", "ignore_eos", "batch", "tier")
 RECIPE: tuple[str | Option, ...] = (
@@ -100,7 +102,7 @@ def source_of(given: Given) -> "Source":
     from specbench.jobs.train_data import Source
 
     data = tuple(given.get("data") or ("code", "articles"))
-    names = ("generate", "samples_per_prompt", "answer_temperature", "cache")
+    names = ("generate", "samples_per_prompt", "answer_temperature", "cache", "keep_states")
     return Source(data, **{name: given[name] for name in names if name in given})
 
 

@@ -100,8 +100,8 @@ class Design:
     def school(self) -> School:
         """The target as a teacher, never grown, and what is learned from it."""
         settings = {name: value for name, value in self.settings.items() if name != "limit"} | {"batch": TOGETHER}
-        given = teaching(settings, self.asked.source, self.asked.recipe, self.place.path, self.err)
-        embedding = given.teacher.get_input_embeddings().weight.detach().float()
+        given = teaching(settings, self.asked.source, self.asked.recipe, self.place.path, self.err, again=True)
+        embedding = given.network.get_input_embeddings().weight.detach().float()
 
         def finish(place: Path) -> None:
             given.tokenizer.save_pretrained(place)

@@ -76,7 +76,8 @@ def start(asked: Draft, style: Format, quiet: bool) -> None:
     with locked(asked.output):
         with processes.first_before_others():
             record = train_record.of(asked.output, asked.identity)
-            found = teaching(asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
+            given = (asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
+            found = teaching(*given, again=asked.hours is not None)
         run = Training(asked, found, record, err)
         done = run.train()
         run.finish(done)

@@ -30,7 +30,7 @@ def start(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
     with locked(asked.output):
         with processes.first_before_others():
             train_record.of(asked.output, {**asked.identity, "drafts": drafts})
-            given = teaching(asked.settings, source, asked.recipe, asked.output, err, asked.start.check)
+            given = teaching(asked.settings, source, asked.recipe, asked.output, err, asked.start.check, again=True)
         rows, earlier = [], list[Any]()
         for number in range(1, drafts + 1):
             student = one(replace(asked, source=source), number, given, earlier, err)
@@ -54,11 +54,10 @@ def one(asked: Draft, number: int, given: Teaching, earlier: Sequence[Any], err:
 
 def worth(student: Any, given: Teaching, recipe: Recipe, earlier: Sequence[Any]) -> dict[str, Any]:
     """What a draft is worth by itself on the held-out text, and of how many tokens it or an earlier one is right."""
-    width = given.teacher.config.get_text_config(decoder=True).vocab_size
     held_out = chosen(given.cache.held_out, recipe.held_out)
 
     def judged(how: Recipe, beside: Sequence[Any]) -> Figures:
-        return Judge(given.teacher, held_out, how, width, sampled(given.cache, how), beside).figures(student)[0]
+        return Judge(given.teacher, held_out, how, sampled(given.cache, how), beside).figures(student)[0]
 
     together = judged(recipe.model_copy(update={"temperature": 0.0}), earlier)
     return {**asdict(judged(recipe, ())), "together": together.alpha}

@@ -3,6 +3,7 @@
 Knows the engine, settings and token caches; must not know how a draft is begun or trained.
 """
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +32,10 @@ from specbench.training.answers import write_answers
 from specbench.training.batches import batch_of
 from specbench.training.cache_writer import CacheWriter, cached
 from specbench.training.data_options import Reading, Sources, sources
-from specbench.training.origins import answers_origin, text_origin, with_weights
+from specbench.training.origins import answers_origin, text_origin, weights_digest, with_weights
 from specbench.training.progress import Progress
 from specbench.training.recipe import Recipe
-from specbench.training.rows import teacher_rows
+from specbench.training.teacher import FOLDER, Teacher, with_states
 from specbench.training.texts import write_texts
 from specbench.training.tokens import TokenCache
 from specbench.training.vocabulary import coverage, special_tokens
@@ -51,7 +52,8 @@ SHOWN = 16  # held-out sequences over which the coverage of a vocabulary is take
 class Source:
     """data: the names that --data took; generate: whether the target answers them, so many samples to a prompt.
 
-    answer_temperature: None for that of the recipe; cache: its folder, None for one inside the draft's.
+    answer_temperature: None for that of the recipe; cache: its folder, None for one inside the draft's. keep_states:
+    whether the target's last states are kept beside it, None where the text is learned more than once.
     """
 
     data: tuple[str, ...]
@@ -59,6 +61,7 @@ class Source:
     samples_per_prompt: int = 1
     answer_temperature: float | None = None
     cache: Path | None = None
+    keep_states: bool | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -81,7 +84,7 @@ class Teaching:
     source: str
     data: Sequence[str]
     licence: str | None
-    teacher: Any
+    teacher: Teacher
     tokenizer: Any
     special: frozenset[int]
     cache: TokenCache
@@ -89,15 +92,19 @@ class Teaching:
     dtype: torch.dtype
     recipe: Recipe
 
+    @property
+    def network(self) -> Any:
+        """That of the target."""
+        return self.teacher.network
+
     def coverage(self, student: Any) -> float | None:
         """The share of the target's probability that is on the tokens of a draft's head; None for a whole head."""
-        width = self.teacher.config.get_text_config(decoder=True).vocab_size
-        known = known_tokens(student, width)
+        known = known_tokens(student, self.teacher.width)
         if known is None:
             return None
         some = [self.cache.held_out[number] for number in range(min(SHOWN, len(self.cache.held_out)))]
         batch = batch_of(some, self.recipe.length).to(self.device)
-        return coverage(teacher_rows(self.teacher, batch, Law(self.recipe.temperature), width), known.tolist())
+        return coverage(self.teacher.rows(batch, Law(self.recipe.temperature)), known.tolist())
 
 
 def teaching(
@@ -107,10 +114,12 @@ def teaching(
     folder: Path,
     err: Console,
     check: Callable[[Any, Any], None] = lambda config, tokenizer: None,
+    again: bool = False,
 ) -> Teaching:
     """Load the target and read, or write, what is learned from it. Raises UsageError or UnusableModelError.
 
-    check: called with the target's configuration and tokenizer before anything that takes long.
+    check: called with the target's configuration and tokenizer before anything that takes long. again: whether the
+    text is learned more than once, whatever the recipe says.
     """
     (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
     backend = complete_backend([spec])
@@ -120,8 +129,17 @@ def teaching(
     longest = max(found.longest, 1)
     loading.load(backend, spec, longest, err)
     cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
-    say(err, [counts_of(cache)])
-    return taught(backend, spec, source, cache, recipe)
+    found = taught(backend, spec, source, cache, recipe, again)
+    say(err, [counts_of(cache), *kept_of(found.teacher)])
+    return found
+
+
+def kept_of(teacher: Teacher) -> list[str]:
+    """Where the target's states are kept, if they are."""
+    if teacher.states is None:
+        return []
+    size, place = teacher.states.bytes / 1e9, teacher.states.place
+    return [f"the target reads every text once: its last states are kept in {place}, {size:.2g} GB"]
 
 
 def counts_of(cache: TokenCache) -> str:
@@ -175,11 +193,21 @@ class Told:
         say(self.console, [f"{progress.done}{total} {what} {self.done}{rate}"])
 
 
-def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe) -> Teaching:
+def teacher_of(network: Any, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teacher:
+    """The target as a teacher, which keeps its states where that was asked for, or saves time."""
+    again = again or recipe.tokens > cache.train.learned.sum()
+    if not (again if source.keep_states is None else source.keep_states):
+        return Teacher(network)
+    known = f"{cache.manifest.sha256} {weights_digest(network)} {network.dtype}"
+    key = hashlib.sha256(known.encode()).hexdigest()[:12]
+    return with_states(network, cache.path / FOLDER, cache.learned, key)
+
+
+def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teaching:
     """What a trainer has to know of a loaded target."""
     networks, described = networks_of(backend, "training a draft"), backend.describe()
-    teacher = networks.network("target")
-    if not any(parameter.is_floating_point() for parameter in teacher.parameters()):
+    network = networks.network("target")
+    if not any(parameter.is_floating_point() for parameter in network.parameters()):
         raise UnusableModelError(f"{spec.target}: its weights are packed: a teacher needs plain ones")
     special = special_tokens(networks.tokenizer, networks.eos(spec.with_(ignore_eos=False)))
     what = "the target's own answers to" if source.generate else "the text of"
@@ -188,12 +216,12 @@ def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, r
         source=", ".join(filter(None, (described["target_source"], described["target_commit"]))),
         data=[f"{what} {name}" for name in cache.manifest.origin.data],
         licence=licence_of(described["target_source"]),
-        teacher=teacher,
+        teacher=teacher_of(network, source, cache, recipe, again),
         tokenizer=networks.tokenizer,
         special=frozenset(special),
         cache=cache,
         device=networks.device,
-        dtype=next(teacher.parameters()).dtype,
+        dtype=next(network.parameters()).dtype,
         recipe=recipe,
     )
 

@@ -91,12 +91,12 @@ def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) ->
 def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
     """The network with the whole vocabulary."""
     if asked.begin == FRESH:
-        shape = shape_of(asked, given.teacher.config)
-        weight = given.teacher.get_input_embeddings().weight
-        return fresh(shape, given.teacher.config, recipe.seed, embedding=weight)
+        shape = shape_of(asked, given.network.config)
+        weight = given.network.get_input_embeddings().weight
+        return fresh(shape, given.network.config, recipe.seed, embedding=weight)
     if asked.begin == PRUNED:
         texts = some(given.cache.train)
-        return pruned(given.teacher, layers=asked.layers, hidden=asked.hidden, keep=asked.keep, texts=texts)
+        return pruned(given.network, layers=asked.layers, hidden=asked.hidden, keep=asked.keep, texts=texts)
     return loaded(asked.begin, given)
 
 
@@ -117,7 +117,7 @@ def some(examples: Sequence[Example]) -> list[Sequence[int]]:
 
 def loaded(name: str, given: Teaching) -> Any:
     """A checkpoint as a draft of this target; UnusableModelError where their tokens differ."""
-    checkpoint = compatible(name, given.teacher.config, given.tokenizer)
+    checkpoint = compatible(name, given.network.config, given.tokenizer)
     return loading.load_model(checkpoint, torch.float32, given.device).model
 
 

@@ -21,11 +21,12 @@ SORTED = 16  # batches within which sequences are sorted by length: short ones a
 @dataclass(frozen=True)
 class Batch:
     """Sequences side by side: ids [B, L], padded on the right, and learned [B, L − 1], true where the next token is
-    learned. `examples` are what they were cut from."""
+    learned. `examples` are what they were cut from, and `ends` [B] where in these they end."""
 
     ids: Tensor
     learned: Tensor
     examples: Sequence[Example]
+    ends: Sequence[int]
 
     @property
     def fed(self) -> Tensor:
@@ -43,30 +44,30 @@ class Batch:
         return int(self.learned.sum())
 
     def to(self, device: torch.device) -> "Batch":
-        return Batch(self.ids.to(device), self.learned.to(device), self.examples)
+        return Batch(self.ids.to(device), self.learned.to(device), self.examples, self.ends)
 
 
 def batch_of(examples: Sequence[Example], length: int, seed: tuple[int, ...] = (0,)) -> Batch:
     """The examples as one batch; of one that is longer than `length` a part with learned tokens, chosen by the seed."""
     random = np.random.default_rng(seed)
     parts = [part_of(example, length, random) for example in examples]
-    longest = max(len(ids) for ids, _ in parts)
+    longest = max(len(ids) for ids, _, _ in parts)
     ids = torch.zeros((len(parts), longest), dtype=torch.long)
     learned = torch.zeros((len(parts), longest - 1), dtype=torch.bool)
-    for row, (tokens, start) in enumerate(parts):
+    for row, (tokens, start, _) in enumerate(parts):
         ids[row, : len(tokens)] = torch.as_tensor(np.asarray(tokens, dtype=np.int64))
         learned[row, max(start, 1) - 1 : len(tokens) - 1] = True
-    return Batch(ids, learned, examples)
+    return Batch(ids, learned, examples, [end for *_, end in parts])
 
 
-def part_of(example: Example, length: int, random: np.random.Generator) -> tuple[Sequence[int], int]:
-    """At most `length` tokens of an example, and from which of them on they are learned."""
+def part_of(example: Example, length: int, random: np.random.Generator) -> tuple[Sequence[int], int, int]:
+    """At most `length` tokens of an example, from which of them on they are learned, and where they end in it."""
     size = len(example.ids)
     if size <= length:
-        return example.ids, example.start
+        return example.ids, example.start, size
     least = min(example.start + length // 2, size)  # half of it is learned where the example has as much
     end = int(random.integers(max(least, length), size + 1))
-    return example.ids[end - length : end], max(example.start - (end - length), 0)
+    return example.ids[end - length : end], max(example.start - (end - length), 0), end
 
 
 class Batches:

@@ -20,8 +20,9 @@ from specbench.training.curve import Progress, Trained
 from specbench.training.evaluation import Figures, Judge, chosen, sampled
 from specbench.training.learner import Learner
 from specbench.training.recipe import Recipe
-from specbench.training.rows import on_common_tokens, teacher_rows, text_rows
+from specbench.training.rows import on_common_tokens, text_rows
 from specbench.training.samples import continued
+from specbench.training.teacher import Teacher
 from specbench.training.tokens import TokenCache
 
 TEXT = "cross-entropy"  # the loss that needs no teacher
@@ -47,7 +48,7 @@ def silent(progress: Progress, recipe: Recipe) -> None:
 
 def train(
     student: Any,
-    teacher: Any,
+    teacher: Teacher,
     cache: TokenCache,
     recipe: Recipe,
     kept: Kept | None = None,
@@ -70,29 +71,38 @@ def train(
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a draft learns on this machine: tokens per second, and seconds of an evaluation."""
+    """How fast a draft learns on this machine: tokens per second, and seconds of an evaluation.
+
+    again: tokens per second from the second time on that the text is learned, of which there is as much as `text` says:
+    the teacher's states are kept then.
+    """
 
     speed: float
     evaluation: float
+    again: float
+    text: int
 
     def tokens(self, seconds: float, evaluations: int) -> int:
         """How many tokens are learned in so many seconds, to two digits, at least one."""
-        left = self.speed * max(seconds - (evaluations + 1) * self.evaluation, 0.0)
-        return processes.agreed(max(int(float(f"{left:.1e}")), 1))
+        left = max(seconds - (evaluations + 1) * self.evaluation, 0.0)
+        once = min(left, self.text / self.speed)
+        learned = self.speed * once + self.again * (left - once)
+        return processes.agreed(max(int(float(f"{learned:.1e}")), 1))
 
 
-def pace(student: Any, teacher: Any, cache: TokenCache, recipe: Recipe, least: float = 8.0) -> Pace:
+def pace(student: Any, teacher: Teacher, cache: TokenCache, recipe: Recipe, least: float = 8.0) -> Pace:
     """Learn for `least` seconds with a copy of the student that is then forgotten."""
     run = Run(copy.deepcopy(student), teacher, cache, recipe, None, silent)
     run.step()  # first calls allocate
     run.evaluate()
-    began, before = time.monotonic(), run.progress.tokens
+    began = time.monotonic()
     run.evaluate()
     evaluated = time.monotonic()
-    while time.monotonic() - evaluated < least:
-        run.step()
-    learned = run.progress.tokens - before
-    return Pace(learned / (time.monotonic() - evaluated), evaluated - began)
+    first, speed = run.progress.step, run.speed(lambda steps: time.monotonic() - evaluated < least or not steps)
+    steps = run.progress.step - first
+    run.progress.step = first  # the same batches once more
+    again = run.speed(lambda done: done < steps)
+    return Pace(speed, evaluated - began, again, int(cache.train.learned.sum()))
 
 
 class Run:
@@ -101,7 +111,7 @@ class Run:
     def __init__(
         self,
         student: Any,
-        teacher: Any,
+        teacher: Teacher,
         cache: TokenCache,
         recipe: Recipe,
         kept: Kept | None,
@@ -110,12 +120,10 @@ class Run:
         earlier: Sequence[Any] = (),
     ) -> None:
         self.teacher, self.recipe, self.kept, self.watch, self.weights = teacher, recipe, kept, watch, weights
-        self.device = next(teacher.parameters()).device
-        self.width = teacher.config.get_text_config(decoder=True).vocab_size
-        self.learner = Learner(student, recipe, self.device)
+        self.learner = Learner(student, recipe, teacher.device)
         self.batches = Batches(cache.train, recipe, self.learner.processes, self.learner.process)
         held_out = chosen(cache.held_out, recipe.held_out)
-        self.judge = Judge(teacher, held_out, recipe, self.width, sampled(cache, recipe), earlier)
+        self.judge = Judge(teacher, held_out, recipe, sampled(cache, recipe), earlier)
         self.progress = Progress()
         self.result: Trained | None = None
         self.best: dict[str, Tensor] = {}
@@ -135,6 +143,14 @@ class Run:
                 stored = time.monotonic()
             self.watch(self.progress, self.recipe)
             yield self.progress
+
+    def speed(self, more: Callable[[int], bool]) -> float:
+        """Learned tokens per second over steps: as long as there are to be more than those that are done."""
+        began, before, steps = time.monotonic(), self.progress.tokens, 0
+        while more(steps):
+            self.step()
+            steps += 1
+        return (self.progress.tokens - before) / (time.monotonic() - began)
 
     @property
     def ended(self) -> str:
@@ -170,12 +186,12 @@ class Run:
         """The batch of a pass, in the text that the recipe asks for."""
         batch = self.batches(number)
         own = self.recipe.samples == "student" or (self.recipe.samples == "mixed" and number % 2 == 1)
-        batch = continued(batch, self.learner.student, self.recipe, self.width, number) if own else batch
-        return batch.to(self.device)
+        batch = continued(batch, self.learner.student, self.recipe, self.teacher.width, number) if own else batch
+        return batch.to(self.teacher.device)
 
     def rows(self, batch: Batch, loss: str) -> Tensor:
         """[n, V] what is learned: the teacher's distributions, or the text itself."""
-        return text_rows(batch, self.width) if loss == TEXT else teacher_rows(self.teacher, batch, self.law, self.width)
+        return text_rows(batch, self.teacher.width) if loss == TEXT else self.teacher.rows(batch, self.law)
 
     @property
     def law(self) -> Law:

@@ -18,6 +18,7 @@ from specbench.training.boost import hit
 from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of
 from specbench.training.shards import Example
+from specbench.training.teacher import Teacher
 from specbench.training.tokens import TokenCache
 
 
@@ -43,25 +44,23 @@ class Along:
 class Judge:
     """How drafts of one teacher are judged, on the same held-out text every time.
 
-    width: V, the width of the teacher's head; sampled: whether the text is the teacher's own at the temperature of the
+    sampled: whether the text is the teacher's own at the temperature of the
     recipe. earlier: drafts beside the one that is judged; then a token counts that any of them likes best, at every
     temperature. Of a greedy teacher its tokens are kept, so that it reads the text once.
     """
 
     def __init__(
         self,
-        teacher: Any,
+        teacher: Teacher,
         examples: Sequence[Example],
         recipe: Recipe,
-        width: int,
         sampled: bool,
         earlier: Sequence[Any] = (),
     ) -> None:
-        self.teacher, self.recipe, self.width, self.sampled = teacher, recipe, width, sampled
+        self.teacher, self.recipe, self.sampled = teacher, recipe, sampled
         self.earlier = earlier
-        device = next(teacher.parameters()).device
         parts = by_length(examples, recipe.rows)
-        self.batches = [batch_of(some, recipe.length, (recipe.seed, 1)).to(device) for some in parts]
+        self.batches = [batch_of(some, recipe.length, (recipe.seed, 1)).to(teacher.device) for some in parts]
         self.law = Law(0.0 if earlier else recipe.temperature)
         self.told: list[Tensor] = []
         self.covered: list[Tensor] = []
@@ -83,7 +82,7 @@ class Judge:
     def greedy(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
         """Whether the teacher's token is drafted: [n] of every batch, as overlap and as chance."""
         if not self.told:
-            self.told = [logits_of(self.teacher, batch).argmax(-1) for batch in self.batches]
+            self.told = [self.teacher.logits(batch).argmax(-1) for batch in self.batches]
             self.covered = [hit(self.earlier, *both) for both in zip(self.batches, self.told, strict=True)]
         same = [
             (covered | hit([student], batch, told)).double()
@@ -98,7 +97,7 @@ class Judge:
         """
         shared, chances = [], []
         for batch in self.batches:
-            p, q = (self.law(logits_of(network, batch), self.width) for network in (self.teacher, student))
+            p, q = self.teacher.rows(batch, self.law), self.law(logits_of(student, batch), self.teacher.width)
             shared.append(overlap(p, q).double().clamp(max=1))
             told = batch.following.unsqueeze(1)
             ratio = (q.gather(1, told) / p.gather(1, told)).squeeze(1).double().nan_to_num(0.0).clamp(max=1)

@@ -1,4 +1,4 @@
-"""The rows of a teacher and of its student at the tokens that are learned.
+"""The rows of a network, and of known text, at the tokens that are learned.
 
 Knows networks as functions of token ids; must not know losses or optimisers.
 """
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.rows import point_mass
-from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone
 from specbench.training.batches import Batch
 
@@ -20,12 +19,6 @@ def logits_of(network: Any, batch: Batch) -> Tensor:
     kept = network(input_ids=batch.fed, use_cache=False, logits_to_keep=batch.fed.shape[1] - first).logits
     rows: Tensor = kept[batch.learned[:, first:]]
     return rows
-
-
-@torch.no_grad()
-def teacher_rows(network: Any, batch: Batch, law: Law, width: int) -> Tensor:
-    """[n, width] the teacher's distributions of the learned tokens, in float32."""
-    return law(logits_of(network, batch), width)
 
 
 def text_rows(batch: Batch, width: int) -> Tensor:

@@ -41,7 +41,8 @@ def continued(batch: Batch, student: Any, recipe: Recipe, width: int, number: in
         device=next(student.parameters()).device,
     )
     found = [
-        replace(one, ids=[*one.ids[: one.start], *trace.tokens]) for one, trace in zip(examples, written, strict=True)
+        replace(one, ids=[*one.ids[: one.start], *trace.tokens], number=None)
+        for one, trace in zip(examples, written, strict=True)
     ]
     return batch_of(found, recipe.length, (recipe.seed, number))
 

@@ -5,7 +5,7 @@ Knows parquet and what a sound example is; must not know what is held out, model
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,15 @@ LONGEST = 1 << 40  # bytes of a file, which is never read as a whole
 class Example:
     """Token ids of which ids[start:] are what a draft learns to predict: an answer, or of plain text all but the first.
 
-    prompt: the name of the prompt or document that it belongs to; what has one name is held out together.
+    prompt: the name of the prompt or document that it belongs to; what has one name is held out together. number: its
+    place in its cache; None for what is in none.
     """
 
     ids: Sequence[int]
     start: int
     category: str
     prompt: str
+    number: int | None = field(default=None, compare=False)
 
     def sound(self, vocabulary: int) -> bool:
         """Whether there is something to learn, and every id is one of the vocabulary."""

@@ -43,6 +43,11 @@ class Examples(Sequence[Example]):
         sizes = pyarrow.compute.list_value_length(self._data.data.column("ids"))
         return np.asarray(sizes)[self._rows].astype(np.int64)
 
+    @property
+    def learned(self) -> NDArray[np.int64]:
+        """[n] how many of them are learned."""
+        return self.lengths - np.asarray(self._data.data.column("start"))[self._rows].astype(np.int64)
+
     @overload
     def __getitem__(self, index: int) -> Example: ...
 
@@ -53,7 +58,8 @@ class Examples(Sequence[Example]):
         """One example, or some of them as a sequence. UsageError for one that was damaged on disk."""
         if isinstance(index, slice):
             return Examples(self._data, self._rows[index], self._vocabulary)
-        found = Example(**self._data[int(self._rows[index])])
+        number = int(self._rows[index])
+        found = Example(**self._data[number], number=number)
         if not found.sound(self._vocabulary):
             raise UsageError(f"a token cache is damaged in its folder {MAPPED}; delete that folder")
         return found
@@ -94,6 +100,13 @@ class TokenCache:
         data, width = mapped(path, manifest), manifest.origin.vocabulary
         train, out = (Examples(data, np.flatnonzero(mask), width) for mask in (~held, held))
         return cls(path, manifest, train, out, held)
+
+    @property
+    def learned(self) -> NDArray[np.int64]:
+        """[n] how many tokens are learned of every example, by its number: of those that are held out, too."""
+        found = np.empty(len(self.train) + len(self.held_out), dtype=np.int64)
+        found[~self._is_held_out], found[self._is_held_out] = self.train.learned, self.held_out.learned
+        return found
 
     def counts(self) -> Tensor:
         """[V] how often every token is among those that are learned; streamed from disk."""

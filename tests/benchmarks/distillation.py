@@ -105,7 +105,8 @@ def compared(args: argparse.Namespace, work: Path) -> Sheet:
     data = tuple(args.data or [f"text:{sysconfig.get_paths()['stdlib']}/*.py"])
     losses = harness.listed(args.losses)
     settings = {"target": args.target, "device": args.device}
-    given = teaching(settings, Source(data, generate=False), recipe_of(args, losses[0]), work, Console(stderr=True))
+    source, err = Source(data, generate=False), Console(stderr=True)
+    given = teaching(settings, source, recipe_of(args, losses[0]), work, err, again=True)
     start = first(Start(layers=args.layers, hidden=args.hidden), given, recipe_of(args, losses[0])).to(given.device)
     rows, known = [], dict[float, list[Along]]()
     for loss in losses:

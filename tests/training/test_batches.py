@@ -56,7 +56,8 @@ def test_text_from_its_first_token_on_has_nothing_before_it_to_predict_it_from()
 def test_a_part_of_a_long_example_has_learned_tokens(start: int) -> None:
     example = Example(list(range(40)), start, "a", "x")
     for seed in range(20):
-        ids, first = part_of(example, 8, np.random.default_rng(seed))
+        ids, first, end = part_of(example, 8, np.random.default_rng(seed))
+        assert end == ids[-1] + 1
         assert len(ids) == 8
         assert list(ids) == list(range(ids[0], ids[0] + 8))
         assert max(first, 1) < 8

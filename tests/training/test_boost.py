@@ -9,8 +9,9 @@ from specbench.training.boost import REST, Missed, hit
 from specbench.training.distil import train
 from specbench.training.evaluation import Judge
 from specbench.training.recipe import Recipe
-from specbench.training.rows import logits_of, teacher_rows
-from tests.support.learning import VOCABULARY, cache, examples, llama
+from specbench.training.rows import logits_of
+from specbench.training.teacher import Teacher
+from tests.support.learning import cache, examples, llama
 
 TEACHER, FIRST, SECOND = llama(2), llama(1, seed=1), llama(1, seed=2)
 TEXTS = examples(8)
@@ -18,7 +19,7 @@ TEXTS = examples(8)
 
 def test_what_an_earlier_draft_hits_counts_little() -> None:
     batch = batch_of(TEXTS, 16)
-    p = teacher_rows(TEACHER, batch, Law(1.0), VOCABULARY)
+    p = Teacher(TEACHER).rows(batch, Law(1.0))
     right = logits_of(FIRST, batch).argmax(-1) == p.argmax(-1)
     assert 0 < int(right.sum()) < len(right)
     weights = Missed([FIRST])(batch, p)
@@ -36,16 +37,16 @@ def test_a_token_is_hit_by_any_of_them() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_beside_each_other_are_judged_together(temperature: float) -> None:
     recipe = Recipe(temperature=temperature)
-    together, _ = Judge(TEACHER, TEXTS, recipe, VOCABULARY, True, [FIRST]).figures(SECOND)
-    again, _ = Judge(TEACHER, TEXTS, recipe, VOCABULARY, True, [SECOND]).figures(FIRST)
-    alone, _ = Judge(TEACHER, TEXTS, recipe.model_copy(update={"temperature": 0.0}), VOCABULARY, True).figures(FIRST)
+    together, _ = Judge(Teacher(TEACHER), TEXTS, recipe, True, [FIRST]).figures(SECOND)
+    again, _ = Judge(Teacher(TEACHER), TEXTS, recipe, True, [SECOND]).figures(FIRST)
+    alone, _ = Judge(Teacher(TEACHER), TEXTS, recipe.model_copy(update={"temperature": 0.0}), True).figures(FIRST)
     assert together == again
     assert together.alpha > alone.alpha
 
 
 def test_a_boosted_draft_adds_more_than_one_trained_alike() -> None:
     """A narrow second draft cannot learn everything: fitted where the first misses, it learns that."""
-    teacher, text = llama(2, scale=1.0), examples(40)
+    teacher, text = Teacher(llama(2, scale=1.0)), examples(40)
     both = cache(text, text)
     recipe = Recipe(tokens=6000, rows=8, rate=1e-2, evaluations=3, patience=9, losses=("forward-kl",))
     first = llama(1, width=4, seed=1)

@@ -17,9 +17,10 @@ from specbench.training.curve import Progress, Trained
 from specbench.training.distil import Kept, Pace, pace, train
 from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
-from specbench.training.rows import logits_of, teacher_rows
+from specbench.training.rows import logits_of
 from specbench.training.samples import continued, shortened
 from specbench.training.shards import Example
+from specbench.training.teacher import Teacher
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
 TEACHER = llama(2)
@@ -37,7 +38,7 @@ def same(one: Any, other: Any) -> bool:
 def test_a_trained_draft_is_accepted_more_often(losses: tuple[str, ...]) -> None:
     student = llama(2, seed=1)
     recipe = SHORT.model_copy(update={"losses": losses, "temperature": 1.0, "tokens": 2400})
-    done = train(student, TEACHER, CACHE, recipe)
+    done = train(student, Teacher(TEACHER), CACHE, recipe)
     first, *_ = done.progress.curve
     assert done.figures.alpha > first.alpha + 0.02
     assert done.figures.accepted == max(point.accepted for point in done.progress.curve)
@@ -51,7 +52,7 @@ def test_a_draft_that_knows_some_tokens_learns_them(losses: tuple[str, ...]) -> 
     known = [number for number in range(VOCABULARY) if number % 4]
     student = reduce_head(llama(2, seed=1), known)
     recipe = SHORT.model_copy(update={"losses": losses, "temperature": 1.0, "samples": "mixed"})
-    done = train(student, TEACHER, CACHE, recipe)
+    done = train(student, Teacher(TEACHER), CACHE, recipe)
     first, *_ = done.progress.curve
     assert done.figures.alpha > first.alpha
     assert student.get_output_embeddings().weight.shape[0] == len(known)
@@ -63,7 +64,7 @@ def test_the_student_ends_with_its_best_weights() -> None:
     student = llama(1, seed=1)
 
     best = Kept(Path("unused"), lambda network, done: kept.append(copy.deepcopy(network.state_dict())), every=1e9)
-    run = distil.Run(student, TEACHER, CACHE, SHORT, best, distil.silent)
+    run = distil.Run(student, Teacher(TEACHER), CACHE, SHORT, best, distil.silent)
     run.save = lambda: None  # type: ignore[method-assign]
     for _ in run.steps():
         pass
@@ -73,7 +74,7 @@ def test_the_student_ends_with_its_best_weights() -> None:
 
 def test_a_run_ends_when_drafts_are_no_longer_accepted_more_often() -> None:
     student = copy.deepcopy(TEACHER)  # it cannot become better
-    done = train(student, TEACHER, CACHE, SHORT.model_copy(update={"patience": 2, "rate": 1e-9}))
+    done = train(student, Teacher(TEACHER), CACHE, SHORT.model_copy(update={"patience": 2, "rate": 1e-9}))
     assert done.ended == "no longer accepted in 2 evaluations"
     assert done.progress.tokens < SHORT.tokens
 
@@ -82,7 +83,7 @@ def test_a_draft_that_knows_some_tokens_learns_those() -> None:
     """Its loss and gradient are those of the whole rows, whose other tokens it cannot have."""
     recipe = SHORT.model_copy(update={"tokens": 2400, "temperature": 1.0, "losses": ("hybrid",)})
     student = reduce_head(llama(2, seed=1), range(3, 20))
-    done = train(student, TEACHER, CACHE, recipe)
+    done = train(student, Teacher(TEACHER), CACHE, recipe)
     assert done.figures.alpha > done.progress.curve[0].alpha + 0.01
     head = student.get_output_embeddings()
     batch = batch_of(examples(3), 16)
@@ -92,7 +93,7 @@ def test_a_draft_that_knows_some_tokens_learns_those() -> None:
         assert known.tolist() == list(range(3, 20))
         assert torch.equal(logits_of(student, batch), whole.index_select(-1, known))
     assert not head.alone
-    p = teacher_rows(TEACHER, batch, Law(1.0), VOCABULARY)
+    p = Teacher(TEACHER).rows(batch, Law(1.0))
     for loss in (NAMES["overlap"], NAMES["tv"]):
         outside = p.index_fill(-1, known, 0.0).sum(-1) / 2 if loss is NAMES["tv"] else 0.0
         narrow = loss(p.index_select(-1, known), whole.index_select(-1, known))
@@ -103,7 +104,7 @@ def test_cross_entropy_asks_nothing_of_the_teacher() -> None:
     """Its step is that of the mean −log q of the learned tokens."""
     recipe = SHORT.model_copy(update={"losses": ("cross-entropy",), "tokens": 30, "patience": 9})
     student, other = llama(1, seed=1), llama(1, seed=1)
-    run, same_run = (distil.Run(one, TEACHER, CACHE, recipe, None, distil.silent) for one in (student, other))
+    run, same_run = (distil.Run(one, Teacher(TEACHER), CACHE, recipe, None, distil.silent) for one in (student, other))
     batch = run.pass_of(0)
     run.step()
 
@@ -129,15 +130,15 @@ def test_a_killed_run_goes_on_to_the_same_weights(kill: int, samples: str, tmp_p
         return Kept(tmp_path / name, lambda network, done: None, every=0.0)
 
     whole, killed, again = llama(1, seed=1), llama(1, seed=1), llama(1, seed=2)
-    done = train(whole, TEACHER, CACHE, recipe, kept("whole"))
+    done = train(whole, Teacher(TEACHER), CACHE, recipe, kept("whole"))
 
     def watch(progress: Progress, _: Recipe) -> None:
         if progress.step == kill:
             raise KilledError
 
     with pytest.raises(KilledError):
-        train(killed, TEACHER, CACHE, recipe, kept("killed"), watch)
-    resumed = train(again, TEACHER, CACHE, recipe, kept("killed"))
+        train(killed, Teacher(TEACHER), CACHE, recipe, kept("killed"), watch)
+    resumed = train(again, Teacher(TEACHER), CACHE, recipe, kept("killed"))
     assert same(again, whole)
     assert resumed.figures == done.figures
     assert [(p.tokens, p.loss, p.alpha) for p in resumed.progress.curve] == [
@@ -148,9 +149,9 @@ def test_a_killed_run_goes_on_to_the_same_weights(kill: int, samples: str, tmp_p
 def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
     kept = Kept(tmp_path, lambda network, done: None)
     first, second = llama(1, seed=1), llama(1, seed=2)
-    train(first, TEACHER, CACHE, SHORT, kept)
+    train(first, Teacher(TEACHER), CACHE, SHORT, kept)
     seen: list[int] = []
-    train(second, TEACHER, CACHE, SHORT, kept, lambda progress, _: seen.append(progress.step))
+    train(second, Teacher(TEACHER), CACHE, SHORT, kept, lambda progress, _: seen.append(progress.step))
     assert same(second, first)
     assert not seen
 
@@ -166,7 +167,7 @@ def test_a_loss_that_is_no_number_changes_nothing(tmp_path: Path) -> None:
         stored.append(copy.deepcopy(network.state_dict()))
 
     with pytest.raises(DivergedError, match="the loss is nan"):
-        train(student, TEACHER, CACHE, broken, Kept(tmp_path, keep), weights=weights)
+        train(student, Teacher(TEACHER), CACHE, broken, Kept(tmp_path, keep), weights=weights)
     assert all(torch.equal(student.state_dict()[name], stored[-1][name]) for name in stored[-1])
 
 
@@ -181,7 +182,7 @@ def test_weights_say_which_tokens_are_learned() -> None:
 
     text = cache(examples(4, categories=("b",)), examples(2, seed=9))
     student, untouched = llama(1, seed=1), llama(1, seed=1)
-    train(student, TEACHER, text, only, weights=of_a)
+    train(student, Teacher(TEACHER), text, only, weights=of_a)
     assert same(student, untouched)
 
 
@@ -209,11 +210,11 @@ def test_a_new_checkpoint_takes_the_place_of_the_old_one(tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"curve": 3}'])
 def test_a_damaged_checkpoint_is_one_line(text: str, tmp_path: Path) -> None:
     kept = Kept(tmp_path, lambda network, done: None)
-    train(llama(1, seed=1), TEACHER, CACHE, SHORT, kept)
+    train(llama(1, seed=1), Teacher(TEACHER), CACHE, SHORT, kept)
     (path,) = tmp_path.glob("step-*/progress.json")
     path.write_text(text)
     with pytest.raises(UsageError, match=r"cannot go on from .*remove it"):
-        train(llama(1, seed=1), TEACHER, CACHE, SHORT, kept)
+        train(llama(1, seed=1), Teacher(TEACHER), CACHE, SHORT, kept)
 
 
 def test_a_student_continues_the_prompts_itself() -> None:
@@ -235,7 +236,7 @@ def test_a_long_prompt_leaves_half_of_the_length() -> None:
 
 def test_the_pace_is_measured_with_a_copy() -> None:
     student, before = llama(1, seed=1), llama(1, seed=1)
-    found = pace(student, TEACHER, CACHE, SHORT, least=0.0)
+    found = pace(student, Teacher(TEACHER), CACHE, SHORT, least=0.0)
     assert found.speed >= 0
     assert found.evaluation > 0
     assert same(student, before)
@@ -244,4 +245,10 @@ def test_the_pace_is_measured_with_a_copy() -> None:
 @pytest.mark.parametrize(("seconds", "tokens"), [(60.0, 5500), (125.0, 12000), (4.0, 1)])
 def test_hours_become_tokens_to_two_digits(seconds: float, tokens: int) -> None:
     """After four evaluations and the one before training, of a second each."""
-    assert Pace(100.0, 1.0).tokens(seconds, 4) == tokens
+    assert Pace(100.0, 1.0, 100.0, 1000).tokens(seconds, 4) == tokens
+
+
+def test_text_that_is_learned_again_is_learned_faster() -> None:
+    found = Pace(100.0, 1.0, 400.0, 2000)
+    assert found.tokens(15.0, 4) == 1000
+    assert found.tokens(45.0, 4) == 2000 + 400 * 20

@@ -10,6 +10,7 @@ from specbench.models.network.law import Law
 from specbench.training.evaluation import Judge, chosen, sampled, tokens_per_round
 from specbench.training.recipe import Recipe
 from specbench.training.shards import Example
+from specbench.training.teacher import Teacher
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
 TEACHER, STUDENT = llama(2), llama(1, seed=1)
@@ -27,7 +28,7 @@ def by_hand(temperature: float, example: Example) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize("sampled", [False, True])
 def test_figures_are_those_of_every_text_by_itself(temperature: float, sampled: bool) -> None:
     recipe = Recipe(rows=4, temperature=temperature, k=3)
-    figures, by_category = Judge(TEACHER, TEXTS, recipe, VOCABULARY, sampled).figures(STUDENT)
+    figures, by_category = Judge(Teacher(TEACHER), TEXTS, recipe, sampled).figures(STUDENT)
     shared, chances = [], []
     for example in TEXTS:
         p, q = by_hand(temperature, example)
@@ -43,7 +44,7 @@ def test_figures_are_those_of_every_text_by_itself(temperature: float, sampled: 
 
 
 def test_a_draft_that_is_the_target_is_accepted_as_a_whole() -> None:
-    figures, _ = Judge(TEACHER, TEXTS, Recipe(k=4), VOCABULARY, sampled=True).figures(TEACHER)
+    figures, _ = Judge(Teacher(TEACHER), TEXTS, Recipe(k=4), sampled=True).figures(TEACHER)
     assert figures.alpha == 1.0
     assert figures.accepted == 5.0
 

@@ -1,0 +1,166 @@
+"""What a target says along known text: its logits, computed anew or from its last states, which are kept on disk.
+
+The states are what its head reads. Whoever learns a text again and again, with other losses, rates or shapes of drafts,
+runs the target's layers over it once. Knows networks and the files of states; must not know losses or what is trained.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specbench.errors import UsageError
+from specbench.models.network.law import Law
+from specbench.replacing import writing
+from specbench.training.batches import Batch
+from specbench.training.rows import logits_of
+from specbench.training.shards import Example
+from specbench.wording import clean_path
+
+FOLDER = "states"  # in that of a token cache
+DIGEST = 8  # bytes before the states of an example
+BYTES = torch.uint8
+
+
+class States:
+    """A file of a teacher's last states: [n, H] in its type for each example, of which n tokens are learned.
+
+    counts: n of every example of a cache. An example's states are written when they are first needed, with a digest in
+    front: what is missing, torn or damaged is computed again. Each is computed by itself, so the same run goes on with
+    the same bits, whatever was on disk.
+    """
+
+    def __init__(self, file: Path, counts: NDArray[np.int64], width: int, dtype: torch.dtype) -> None:
+        self.width, self.dtype, self.place = width, dtype, clean_path(file.parent)
+        self._row = width * dtype.itemsize
+        ends = np.cumsum(counts * self._row + DIGEST)
+        self._first, self.bytes = ends - (counts * self._row + DIGEST), int(ends[-1])
+        with self.writing():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+            status, disk = os.fstat(self._file), os.statvfs(file.parent)
+        missing, free = self.bytes - status.st_blocks * 512, disk.f_bavail * disk.f_frsize
+        if missing > free:
+            raise UsageError(
+                f"the target's states take {self.bytes / 1e9:.1f} GB, and {self.place} has {free / 1e9:.1f} GB left: "
+                "free some space, give another --cache, or --no-keep-states"
+            )
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            os.close(self._file)
+
+    def of(self, example: Example, computed: Callable[[], Tensor]) -> Tensor:
+        """[n, H] the states before each of the n learned tokens of an example; `computed` where they are not there."""
+        assert example.number is not None
+        place, size = int(self._first[example.number]), (len(example.ids) - example.start) * self._row
+        held = os.pread(self._file, DIGEST + size, place)
+        if held[:DIGEST] != digest(held[DIGEST:]) or len(held) != DIGEST + size:
+            states = computed().contiguous().cpu()
+            held = states.view(BYTES).numpy().tobytes()
+            with self.writing():
+                os.pwrite(self._file, digest(held) + held, place)
+            return states
+        return torch.frombuffer(bytearray(held[DIGEST:]), dtype=self.dtype).view(-1, self.width)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        advice = "free some space; what is there stays, and the same command goes on with it"
+        with writing(f"the target's states to {self.place}", advice):
+            yield
+
+
+def digest(states: bytes) -> bytes:
+    return hashlib.blake2b(states, digest_size=DIGEST).digest()
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A network that teaches. With `states` its layers read every example of their cache once, and as a whole: of a
+    sequence that was cut, too, where a network without them sees no more than the part."""
+
+    network: Any
+    states: States | None = None
+
+    @cached_property
+    def device(self) -> torch.device:
+        found: torch.device = next(self.network.parameters()).device
+        return found
+
+    @property
+    def width(self) -> int:
+        """V, that of its head."""
+        return int(self.network.config.get_text_config(decoder=True).vocab_size)
+
+    @torch.no_grad()
+    def logits(self, batch: Batch) -> Tensor:
+        """[n, V] at the positions whose next token is learned."""
+        if self.states is None or any(example.number is None for example in batch.examples):
+            return logits_of(self.network, batch)
+        parts = []
+        for example, end, count in zip(batch.examples, batch.ends, batch.learned.sum(1).tolist(), strict=True):
+            whole = self.states.of(example, partial(last_states, self.network, example))
+            parts.append(whole[end - example.start - count : end - example.start])
+        return headed(self.network, torch.cat(parts).to(self.device))
+
+    def rows(self, batch: Batch, law: Law) -> Tensor:
+        """[n, V] its distributions there, in float32."""
+        return law(self.logits(batch), self.width)
+
+
+def with_states(network: Any, folder: Path, counts: NDArray[np.int64], key: str) -> Teacher:
+    """A teacher that keeps its states in a folder; key: what its weights and the text are known by.
+
+    A network whose head is no module of its own computes everything anew.
+    """
+    if network.get_output_embeddings() is None:
+        return Teacher(network)
+    probe = last_states(network, Example([0, 0], 1, "", ""))
+    return Teacher(network, States(folder / f"{key}.bin", counts, probe.shape[-1], probe.dtype))
+
+
+@torch.no_grad()
+def last_states(network: Any, example: Example) -> Tensor:
+    """[n, H] what the head reads before each learned token of an example."""
+    found: list[Tensor] = []
+
+    def take(head: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        found.append(inputs[0])
+        return (inputs[0][:, -1:], *inputs[1:])  # its logits have no use here
+
+    size = len(example.ids) - example.start
+    ids = torch.tensor([list(example.ids[:-1])], device=next(network.parameters()).device)
+    with hooked(network, take):
+        network(input_ids=ids, use_cache=False, logits_to_keep=size)
+    return found[0][0, -size:]
+
+
+@torch.no_grad()
+def headed(network: Any, states: Tensor) -> Tensor:
+    """[n, V] the logits of last states [n, H]: by the network itself, which may do more than its head does.
+
+    It is fed one token, whose state at the head is then replaced.
+    """
+    ids = torch.zeros((1, 1), dtype=torch.long, device=states.device)
+    with hooked(network, lambda head, inputs: (states.unsqueeze(0), *inputs[1:])):
+        logits: Tensor = network(input_ids=ids, use_cache=False).logits[0]
+    return logits
+
+
+@contextmanager
+def hooked(network: Any, hook: Callable[..., Any]) -> Iterator[None]:
+    """While it lasts, what the head reads goes through a hook."""
+    handle = network.get_output_embeddings().register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
