@@ -15,8 +15,8 @@ from specbench.cli.options import OWN, STYLE, Given, Option, of_setting, setting
 from specbench.cli.parsing import parse_size
 from specbench.errors import UsageError
 from specbench.settings import declared
-from specbench.training.data_options import HELP
 from specbench.training.recipe import Recipe
+from specbench.training.text.data_options import HELP
 
 if TYPE_CHECKING:
     from specbench.jobs.train import Draft

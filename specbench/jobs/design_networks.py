@@ -19,7 +19,7 @@ from specbench.models.checkpoints.how import AS_STORED
 from specbench.models.checkpoints.sizes import network_sizes
 from specbench.models.scale import grow, growth, shapes
 from specbench.theory.memory import Demand, Part
-from specbench.training.starting import config_of, fresh
+from specbench.training.start.starting import config_of, fresh
 
 
 @dataclass(frozen=True)

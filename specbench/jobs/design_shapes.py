@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from specbench.errors import UsageError
 from specbench.models.scale import shapes
-from specbench.training.starting import Shape, sized
+from specbench.training.start.starting import Shape, sized
 from specbench.wording import counted
 
 Count = Literal["all", "layers"]

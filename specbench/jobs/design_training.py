@@ -19,7 +19,7 @@ from specbench.measure.draft_latency import Latencies
 from specbench.theory import optimum
 from specbench.theory.design import best_choice
 from specbench.theory.halving import Rung, successive_halving
-from specbench.training.saving import save_draft
+from specbench.training.start.saving import save_draft
 
 PROMISING = 0.9  # α from which a shape must pay at some lookahead to be trained
 CHECKPOINTS = "checkpoints"

@@ -25,7 +25,7 @@ from specbench.training.curve import Trained
 from specbench.training.distil import Kept, pace, train
 from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
-from specbench.training.saving import save_draft
+from specbench.training.start.saving import save_draft
 from specbench.wording import clean_path
 
 CHECKPOINTS = "checkpoints"

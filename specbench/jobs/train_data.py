@@ -28,17 +28,17 @@ from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_tokens
 from specbench.shipped import PACKAGE
 from specbench.spec import BASELINE, RunSpec
-from specbench.training.answers import write_answers
 from specbench.training.batches import batch_of
-from specbench.training.cache_writer import CacheWriter, cached
-from specbench.training.data_options import Reading, Sources, sources
-from specbench.training.origins import answers_origin, text_origin, weights_digest, with_weights
-from specbench.training.progress import Progress
 from specbench.training.recipe import Recipe
+from specbench.training.start.vocabulary import coverage, special_tokens
 from specbench.training.teacher import FOLDER, Teacher, with_states
-from specbench.training.texts import write_texts
-from specbench.training.tokens import TokenCache
-from specbench.training.vocabulary import coverage, special_tokens
+from specbench.training.text.answers import write_answers
+from specbench.training.text.cache_writer import CacheWriter, cached
+from specbench.training.text.data_options import Reading, Sources, sources
+from specbench.training.text.origins import answers_origin, text_origin, weights_digest, with_weights
+from specbench.training.text.progress import Progress
+from specbench.training.text.texts import write_texts
+from specbench.training.text.tokens import TokenCache
 from specbench.wording import counted
 
 CACHE = "tokens"
@@ -129,9 +129,9 @@ def teaching(
     longest = max(found.longest, 1)
     loading.load(backend, spec, longest, err)
     cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
-    found = taught(backend, spec, source, cache, recipe, again)
-    say(err, [counts_of(cache), *kept_of(found.teacher)])
-    return found
+    given = taught(backend, spec, source, cache, recipe, again)
+    say(err, [counts_of(cache), *kept_of(given.teacher)])
+    return given
 
 
 def kept_of(teacher: Teacher) -> list[str]:

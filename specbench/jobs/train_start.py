@@ -17,11 +17,11 @@ from specbench.models.checkpoints.check import check_pair
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.reduced import SIZE, reduce_head
-from specbench.training.pruning import Keep, pruned
 from specbench.training.recipe import Recipe
-from specbench.training.shards import Example
-from specbench.training.starting import Shape, fresh, sized
-from specbench.training.vocabulary import most_frequent
+from specbench.training.start.pruning import Keep, pruned
+from specbench.training.start.starting import Shape, fresh, sized
+from specbench.training.start.vocabulary import most_frequent
+from specbench.training.text.shards import Example
 from specbench.wording import counted
 
 FRESH, PRUNED = "fresh", "pruned"

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from specbench.training.recipe import Recipe
-from specbench.training.shards import Example
-from specbench.training.tokens import Examples
+from specbench.training.text.shards import Example
+from specbench.training.text.tokens import Examples
 
 SORTED = 16  # batches within which sequences are sorted by length: short ones are not padded to long ones
 

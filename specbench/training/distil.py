@@ -23,7 +23,7 @@ from specbench.training.recipe import Recipe
 from specbench.training.rows import on_common_tokens, text_rows
 from specbench.training.samples import continued
 from specbench.training.teacher import Teacher
-from specbench.training.tokens import TokenCache
+from specbench.training.text.tokens import TokenCache
 
 TEXT = "cross-entropy"  # the loss that needs no teacher
 Weights = Callable[[Batch, Tensor], Tensor]  # [n] how much each learned token counts, from the teacher's rows [n, V]

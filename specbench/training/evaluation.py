@@ -17,9 +17,9 @@ from specbench.training.batches import Batch, batch_of
 from specbench.training.boost import hit
 from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of
-from specbench.training.shards import Example
 from specbench.training.teacher import Teacher
-from specbench.training.tokens import TokenCache
+from specbench.training.text.shards import Example
+from specbench.training.text.tokens import TokenCache
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from specbench.models.network.law import Law
 from specbench.replacing import writing
 from specbench.training.batches import Batch
 from specbench.training.rows import logits_of
-from specbench.training.shards import Example
+from specbench.training.text.shards import Example
 from specbench.wording import clean_path
 
 FOLDER = "states"  # in that of a token cache

@@ -12,14 +12,14 @@ from specbench.data.chats import ChatSettings
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
-from specbench.training.answers import Decode, calls, write_answers
-from specbench.training.cache_writer import cached
-from specbench.training.data_options import Reading, Sources, sources
-from specbench.training.manifest import Origin, read_manifest
-from specbench.training.origins import answers_origin, text_origin, with_weights
-from specbench.training.progress import Progress, unwatched
-from specbench.training.shards import Example
-from specbench.training.tokens import TokenCache
+from specbench.training.text.answers import Decode, calls, write_answers
+from specbench.training.text.cache_writer import cached
+from specbench.training.text.data_options import Reading, Sources, sources
+from specbench.training.text.manifest import Origin, read_manifest
+from specbench.training.text.origins import answers_origin, text_origin, with_weights
+from specbench.training.text.progress import Progress, unwatched
+from specbench.training.text.shards import Example
+from specbench.training.text.tokens import TokenCache
 from tests.support.chats import WORDS, Spelled, give_template
 from tests.support.datafiles import jsonl
 from tests.support.tinypair import EOS, Pair, save_pair, save_tokenizer

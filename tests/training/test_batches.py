@@ -6,7 +6,7 @@ import torch
 
 from specbench.training.batches import Batches, batch_of, part_of
 from specbench.training.recipe import Recipe
-from specbench.training.shards import Example
+from specbench.training.text.shards import Example
 from tests.support.learning import InMemory, examples
 
 ALL = InMemory(examples(23))

@@ -19,8 +19,8 @@ from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of
 from specbench.training.samples import continued, shortened
-from specbench.training.shards import Example
 from specbench.training.teacher import Teacher
+from specbench.training.text.shards import Example
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
 TEACHER = llama(2)

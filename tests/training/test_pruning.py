@@ -14,8 +14,8 @@ from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.layers import with_layers
 from specbench.models.scale import grow
-from specbench.training import narrowing, pruning, saving
-from specbench.training.narrowing import Widths
+from specbench.training.start import narrowing, pruning, saving
+from specbench.training.start.narrowing import Widths
 from tests.support.cases import quick_or_slow
 from tests.support.families import ARCHITECTURES, CONFIGS, UNLIKE
 from tests.support.tiny import CPU, in_double, network, worst

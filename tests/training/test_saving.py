@@ -12,7 +12,7 @@ from specbench.errors import UsageError
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.reduced import ReducedHead, reduce_head
-from specbench.training import saving, starting
+from specbench.training.start import saving, starting
 from tests.support.checkpoints import CPU, WEIGHTS, llama
 from tests.support.families import CONFIGS
 

@@ -5,8 +5,8 @@ import torch
 import transformers as hf
 
 from specbench.errors import UsageError
-from specbench.training import starting
-from specbench.training.starting import Shape
+from specbench.training.start import starting
+from specbench.training.start.starting import Shape
 from tests.support.families import CONFIGS, RECURRENT
 
 ROPE = {"rope_type": "default", "rope_theta": 5e5}

@@ -26,8 +26,8 @@ from specbench.training.batches import batch_of
 from specbench.training.distil import Kept, train
 from specbench.training.evaluation import Judge
 from specbench.training.recipe import Recipe
-from specbench.training.shards import Example
 from specbench.training.teacher import Teacher, last_states, with_states
+from specbench.training.text.shards import Example
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
 SIZES = {

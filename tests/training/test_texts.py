@@ -10,13 +10,13 @@ import pytest
 
 from specbench.data.chats import ChatSettings
 from specbench.errors import UsageError
-from specbench.training import text_files
-from specbench.training.cache_writer import cached
-from specbench.training.data_options import Reading, Source, Sources, label_of, sources
-from specbench.training.manifest import Origin, read_manifest
-from specbench.training.progress import Progress, Watch, unwatched
-from specbench.training.texts import documents, windows, write_texts
-from specbench.training.tokens import TokenCache
+from specbench.training.text import text_files
+from specbench.training.text.cache_writer import cached
+from specbench.training.text.data_options import Reading, Source, Sources, label_of, sources
+from specbench.training.text.manifest import Origin, read_manifest
+from specbench.training.text.progress import Progress, Watch, unwatched
+from specbench.training.text.texts import documents, windows, write_texts
+from specbench.training.text.tokens import TokenCache
 from tests.support.chats import Spelled
 from tests.support.datafiles import jsonl, write
 

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from specbench.errors import UsageError
-from specbench.training.cache_writer import CacheWriter, cached
-from specbench.training.held_out import held_out
-from specbench.training.manifest import FILE, Origin, read_manifest
-from specbench.training.shards import Example, prompt_key, schema, sha256_of
-from specbench.training.tokens import TokenCache
+from specbench.training.text.cache_writer import CacheWriter, cached
+from specbench.training.text.held_out import held_out
+from specbench.training.text.manifest import FILE, Origin, read_manifest
+from specbench.training.text.shards import Example, prompt_key, schema, sha256_of
+from specbench.training.text.tokens import TokenCache
 
 V = 50
 ORIGIN = Origin(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from specbench.training import corpus, pair, shapes
+from specbench.training.shipped import corpus, pair, shapes
 
 IDS = np.random.default_rng(0).integers(0, shapes.VOCABULARY, 4000).astype(np.uint16)
 STAGES = (

@@ -14,8 +14,8 @@ from specbench.errors import UsageError
 from specbench.models.checkpoints.check import PROBES
 from specbench.settings import group
 from specbench.spec import RunSpec
-from specbench.training.data_options import Sources
-from specbench.training.manifest import Origin
+from specbench.training.text.data_options import Sources
+from specbench.training.text.manifest import Origin
 
 VALUES = 4096  # of a weight
 ROWS = 8  # answers of a call per row: few rows stand idle at its end

@@ -14,10 +14,10 @@ from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.turns import next_turn
 from specbench.metrics import Trace
 from specbench.seeds import seed_from
-from specbench.training.cache_writer import CacheWriter
-from specbench.training.data_options import Source, Sources
-from specbench.training.progress import Progress, Watch
-from specbench.training.shards import Example
+from specbench.training.text.cache_writer import CacheWriter
+from specbench.training.text.data_options import Source, Sources
+from specbench.training.text.progress import Progress, Watch
+from specbench.training.text.shards import Example
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], Sequence[Trace]]  # prompts as token ids, a seed for each
 

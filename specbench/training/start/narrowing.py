@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.errors import UsageError
-from specbench.training.starting import rounded_up
+from specbench.training.start.starting import rounded_up
 
 LIKE_LLAMA = ("llama", "mistral", "qwen2", "qwen3", "smollm3")  # norms before sublayers, weights as they are, no scales
 READERS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "keys", "gate_proj": "channels", "up_proj": "channels"}

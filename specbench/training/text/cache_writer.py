@@ -12,9 +12,9 @@ from filelock import FileLock, Timeout
 
 from specbench.errors import UsageError
 from specbench.replacing import writing
-from specbench.training.manifest import FILE, Manifest, Origin, read_manifest, refuse_other, write_manifest
-from specbench.training.shards import Example, check_files, write_shard
-from specbench.training.tokens import TokenCache
+from specbench.training.text.manifest import FILE, Manifest, Origin, read_manifest, refuse_other, write_manifest
+from specbench.training.text.shards import Example, check_files, write_shard
+from specbench.training.text.tokens import TokenCache
 from specbench.wording import clean, clean_path
 
 LOCK = ".lock"

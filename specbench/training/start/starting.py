@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints.check import context_length
-from specbench.training.shapes import silence
+from specbench.training.shipped.shapes import silence
 
 HEAD = 64  # dimensions of an attention head
 STEP = 32  # widths are multiples of it, as processors multiply matrices in tiles

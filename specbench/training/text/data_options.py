@@ -15,7 +15,7 @@ from specbench.data.longtext import Encode, is_long
 from specbench.data.prompts import Prompt, PromptSet, load_prompts
 from specbench.data.readers import READERS
 from specbench.errors import UsageError
-from specbench.training.text_files import TextFiles, text_files
+from specbench.training.text.text_files import TextFiles, text_files
 from specbench.wording import clean
 
 TEXT = "text:"

@@ -12,10 +12,10 @@ from itertools import islice
 from specbench.data.longtext import Encode
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.errors import UsageError
-from specbench.training.cache_writer import CacheWriter
-from specbench.training.data_options import Source, Sources
-from specbench.training.progress import Progress, Watch
-from specbench.training.shards import Example
+from specbench.training.text.cache_writer import CacheWriter
+from specbench.training.text.data_options import Source, Sources
+from specbench.training.text.progress import Progress, Watch
+from specbench.training.text.shards import Example
 
 SHORTEST = 2  # tokens of a window: one to start from, one to learn
 

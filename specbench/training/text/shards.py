@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specbench.errors import UsageError
 from specbench.files import PART, open_regular
 from specbench.replacing import replacing
-from specbench.training.manifest import REMEDY, Manifest, Shard
+from specbench.training.text.manifest import REMEDY, Manifest, Shard
 from specbench.wording import clean_path, first_line
 
 TOGETHER = 1024  # rows that are read at once

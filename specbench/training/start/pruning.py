@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from specbench.errors import UsageError
 from specbench.models.network.layers import layers_of
-from specbench.training import narrowing
+from specbench.training.start import narrowing
 from specbench.wording import first_line
 
 Keep = Literal["even", "first", "importance"]

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from specbench.data.readers import silence_datasets
 from specbench.errors import UsageError
-from specbench.training.held_out import held_out
-from specbench.training.manifest import REMEDY, Manifest, Origin, read_manifest, refuse_other
-from specbench.training.shards import Example, batches, check_files, example_columns, learned, schema
+from specbench.training.text.held_out import held_out
+from specbench.training.text.manifest import REMEDY, Manifest, Origin, read_manifest, refuse_other
+from specbench.training.text.shards import Example, batches, check_files, example_columns, learned, schema
 from specbench.wording import clean_path, first_line
 
 MAPPED = "mapped"  # the folder of the memory-mapped copies, one per content
