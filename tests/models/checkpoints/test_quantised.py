@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaForCausalLM, TorchAoConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaForCausalLM, TorchAoConfig
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints import extras, quantised
@@ -92,7 +92,58 @@ def in_blocks(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: eight, name.replace(".weight", ".weight_scale_inv"): scale[:, 0, :, 0].contiguous()}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="the extra quant is not installed")
+def needs(library: str, extra: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"the extra {extra} is not installed")
+
+
+@needs("bitsandbytes", "bnb")
+@pytest.mark.parametrize(("bits", "kind"), [(4, "Params4bit"), (8, "Int8Params")])
+def test_weights_that_bitsandbytes_has_saved_stay_packed(tmp_path: Path, bits: int, kind: str) -> None:
+    plain = tmp_path / "plain"  # its kernels for CPUs work on blocks
+    shape = {"hidden_size": BLOCK, "intermediate_size": 2 * BLOCK, "num_key_value_heads": 2}
+    LlamaForCausalLM(llama(**shape, eos_token_id=None)).save_pretrained(plain)
+    settings = BitsAndBytesConfig(
+        load_in_4bit=bits == 4, load_in_8bit=bits == 8, bnb_4bit_compute_dtype=torch.float32, bnb_4bit_quant_type="nf4"
+    )
+    before = AutoModelForCausalLM.from_pretrained(plain, quantization_config=settings, device_map={"": "cpu"})
+    before.save_pretrained(tmp_path / "packed")
+    loaded = load_model(resolve(str(tmp_path / "packed")), None, CPU)
+    assert type(loaded.model.model.layers[0].mlp.up_proj.weight).__name__ == kind
+    found, expected = (network(TEXT).logits.float() for network in (loaded.model, before))
+    assert (found - expected).std() < 0.03 * expected.std()  # its passes round activations
+    assert loaded.weights == f"bitsandbytes {bits} bit"
+
+
+@needs("compressed_tensors", "compressed")
+def test_weights_that_compressed_tensors_has_saved_are_read(tmp_path: Path) -> None:
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import (
+        QuantizationArgs,
+        QuantizationConfig,
+        QuantizationScheme,
+        apply_quantization_config,
+    )
+
+    model = AutoModelForCausalLM.from_pretrained(save_tiny(tmp_path / "plain"), dtype=torch.float32)
+    before = model(TEXT).logits
+    weights = QuantizationArgs(num_bits=8, symmetric=True, strategy="channel")
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+    apply_quantization_config(model, QuantizationConfig(config_groups={"all": scheme}, ignore=["lm_head"]))
+    for layer in model.modules():
+        if hasattr(layer, "weight_scale"):
+            layer.weight_scale.data.copy_(layer.weight.data.abs().amax(1, keepdim=True) / 127)
+    packing = ModelCompressor.from_pretrained_model(model, quantization_format="int-quantized")
+    packing.compress_model(model)
+    model.save_pretrained(tmp_path / "packed")
+    packing.update_config(tmp_path / "packed")
+    loaded = load_model(resolve(str(tmp_path / "packed")), None, CPU)
+    assert loaded.weights == "compressed-tensors, dequantised"
+    found = loaded.model(TEXT).logits
+    torch.testing.assert_close(found, before, rtol=0.05, atol=0.02)
+    assert not torch.equal(found, before)
+
+
+@needs("torchao", "quant")
 def test_weights_that_torchao_has_saved_stay_packed_and_are_not_compiled(tmp_path: Path) -> None:
     from torchao.quantization import Int8WeightOnlyConfig
 
