@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from filelock import FileLock, Timeout
 from rich.console import Console
 
@@ -29,6 +30,7 @@ from specbench.training.start.saving import save_draft
 from specbench.wording import clean_path
 
 CHECKPOINTS = "checkpoints"
+CURVE = "curve.csv"
 LOCK = ".lock"
 
 
@@ -163,7 +165,7 @@ class Training:
         self.write_card(done)
 
     def write_card(self, done: Trained) -> None:
-        """The model card, as far as the run is."""
+        """The model card and the learning curve by category, as far as the run is."""
         made = card.Provenance(
             target=self.given.target,
             source=self.given.source,
@@ -176,6 +178,8 @@ class Training:
         )
         text = card.card(made, self.asked.recipe, done.figures, done.by_category, done.progress.curve)
         replace_text(self.asked.output / "README.md", text)
+        curve = pd.DataFrame(card.curve_rows(done.progress.curve))
+        replace_text(self.asked.output / CURVE, curve.to_csv(index=False))
 
     def conclusion(self, done: Trained) -> Sequence[str]:
         """How it ended and what to do next."""

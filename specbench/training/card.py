@@ -3,8 +3,9 @@
 Knows figures and names; must not know networks or how anything was trained.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from specbench.training.curve import Point
 from specbench.training.evaluation import Figures
@@ -59,6 +60,8 @@ target, and for nothing else.
 
 {curve}
 
+By category: [curve.csv](curve.csv).
+
 ## Data and licence
 
 {data}
@@ -102,6 +105,15 @@ def table(figures: Figures, categories: Mapping[str, Figures]) -> str:
     rows = [*categories.items(), ("all", figures)] if len(categories) > 1 else [("all", figures)]
     lines = [f"| {literal(name)} | {one.tokens:,} | {one.alpha:.3f} | {one.accepted:.2f} |" for name, one in rows]
     return "\n".join(["| category | tokens | α | tokens per round |", "|---|---|---|---|", *lines])
+
+
+def curve_rows(curve: Sequence[Point]) -> Iterator[dict[str, Any]]:
+    """The learning curve as records: of every evaluation one for all text, and one for each category."""
+    for point in curve:
+        common = {"tokens_learned": point.tokens, "seconds": point.seconds, "loss": point.loss}
+        yield {"category": "all", **common, "alpha": point.alpha, "tokens_per_round": point.accepted}
+        for name, one in point.by_category.items():
+            yield {"category": name, **common, "alpha": one.alpha, "tokens_per_round": one.accepted}
 
 
 def points(curve: Sequence[Point]) -> str:

@@ -19,6 +19,11 @@ class Point:
     loss: float | None
     alpha: float
     accepted: float
+    by_category: Mapping[str, Figures] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "Point":
+        return cls(**{**stored, "by_category": {name: Figures(**one) for name, one in stored["by_category"].items()}})
 
 
 @dataclass
@@ -43,16 +48,16 @@ class Progress:
         self.loss = ((self.loss or 0.0) * self.passed + loss) / (self.passed + 1)
         self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
 
-    def add(self, figures: Figures) -> None:
+    def add(self, figures: Figures, by_category: Mapping[str, Figures]) -> None:
         """Note an evaluation."""
         better = not self.curve or figures.accepted > self.best
         self.since = 0 if better else self.since + 1
-        self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted))
+        self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted, by_category))
         self.loss, self.passed = None, 0
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> "Progress":
-        return cls(**{**stored, "curve": [Point(**point) for point in stored["curve"]]})
+        return cls(**{**stored, "curve": [Point.read(point) for point in stored["curve"]]})
 
 
 @dataclass(frozen=True)

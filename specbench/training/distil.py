@@ -203,7 +203,7 @@ class Run:
         student, progress = self.learner.student.eval(), self.progress
         figures, by_category = processes.agreed(self.judge.figures(student))
         better = not progress.curve or figures.accepted > progress.best
-        progress.add(figures)
+        progress.add(figures, by_category)
         if better:
             self.best = {name: tensor.detach().clone() for name, tensor in student.state_dict().items()}
             self.result = Trained(figures, by_category, progress, "")

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from specbench.jobs import train as job
@@ -37,6 +38,12 @@ def test_a_trained_draft_runs_and_the_same_command_goes_on_with_it(
     assert last(found.err) == f"specbench sweep-k --target {pair.target} --draft mine"
     assert "before any training, held out α" in found.err
     card = (tmp_path / "mine" / "README.md").read_text()
+    curve = pd.read_csv(tmp_path / "mine" / "curve.csv")
+    assert set(curve.category) > {"all"}
+    evaluations = curve.groupby("category").size()
+    assert (evaluations == evaluations["all"]).all()
+    assert curve.alpha.between(0, 1).all()
+    assert (curve.tokens_per_round >= 1).all()
     assert "| 0 |  |" in card
     assert "license: unknown" in card
     again = command(*words)
