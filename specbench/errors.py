@@ -64,9 +64,13 @@ EXHAUSTED = ("allocate memory", "unable to mmap", "failed to map segment", "bad_
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; on a CPU torch and the loader of shared libraries have no exception of their own for it.
+    """Whether memory ran out, in an exception or in one that led to it: what fails in the middle of a capture ends in
+    another exception. On a CPU torch and the loader of shared libraries have none of their own for it.
 
     torch's own for devices is known by its name: whoever asks need not have loaded torch.
     """
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or any(words in str(error).lower() for words in EXHAUSTED)
+    if named or any(words in str(error).lower() for words in EXHAUSTED):
+        return True
+    before = error.__cause__ or error.__context__
+    return before is not None and out_of_memory(before)

@@ -190,6 +190,10 @@ class Backend(Protocol):
         """
         ...
 
+    def keep(self, specs: Sequence[RunSpec]) -> None:
+        """Forget what was prepared for other specs than these: their caches, and what was compiled or captured."""
+        ...
+
 
 def networks_of(backend: Backend, purpose: str) -> Networks:
     """The networks of a backend; UsageError, saying what needs them, where it gives none."""

@@ -65,6 +65,11 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     return Native(pair, Tier(name, device), f"tier {name}: {why}")
 
 
+def whatever_prompts(spec: RunSpec) -> RunSpec:
+    """The spec that all have in common whose arms are the same, on whichever prompts."""
+    return spec.with_(**dict.fromkeys(OF_PROMPTS), dataset="", seed=0, warmup=0, repeat=1, until_ci=None)
+
+
 @dataclass(frozen=True)
 class Arm:
     """A method over models of its own, the clock of its parts, the ids that end a sequence, and its rounds."""
@@ -224,9 +229,13 @@ class Native:
 
         return run
 
+    def keep(self, specs: Sequence[RunSpec]) -> None:
+        wanted = {whatever_prompts(spec) for spec in specs}
+        self._arms = {spec: arm for spec, arm in self._arms.items() if spec in wanted}
+
     def arm(self, spec: RunSpec, longest: int) -> Arm:
         """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
-        same = spec.with_(**dict.fromkeys(OF_PROMPTS), dataset="", seed=0, warmup=0, repeat=1, until_ci=None)
+        same = whatever_prompts(spec)
         if known := self._arms.get(same):
             needed = buffer_length(longest, spec.max_new_tokens, known.method.drafter.room)
             if needed <= known.rounds.length:

@@ -18,7 +18,7 @@ from specbench.decoding.timing import CudaClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches
-from specbench.models.execution.graphs import Captured, Repeated
+from specbench.models.execution.graphs import Captured, Repeated, Shared
 
 TEXTS = 3  # made-up ones, decoded while passes are made ready: a short one, a long one, and one between
 AGAIN = 5  # how many more are decoded at most, until one brings no pass of new shapes
@@ -31,7 +31,7 @@ class Tier:
 
     name: Name
     device: torch.device
-    _pool: Any = field(default=None, init=False, repr=False)
+    _captures: Shared | None = field(default=None, init=False, repr=False)
     _gate: Gate = field(default_factory=Gate, init=False, repr=False)  # of all passes: open while they are made ready
 
     def gradless(self) -> AbstractContextManager[None]:
@@ -57,9 +57,9 @@ class Tier:
         context = begin([[0, 0]] * rows, 1, method.drafter.room, eos, self.device, length)
         if not method.drafter.static:
             return self._stepwise(Stepwise(method, length), context, source)
-        steps = reaches(length, self.device)
+        steps = reaches(length, self.name)
         whole = Whole(method, length, steps, self._called)
-        rounds = Replayed(method, length, steps, self._captured(method)) if self._graphs else whole
+        rounds = Replayed(method, length, steps, self._called, self._captured(method)) if self._graphs else whole
         rounds.prime(context, source)
         return rounds
 
@@ -73,16 +73,16 @@ class Tier:
     def _captured(self, method: Speculate) -> Any:
         clock = method.clock
         assert isinstance(clock, CudaClock), "a device with graphs is timed by its own events"
-        return lambda play: Captured(self._called(play), self.device, self._shared(), clock)
+        return lambda play: Captured(play, self._shared(), clock)
 
     def _repeated(self, run: Any, frozen: bool) -> Any:
         function = Compiled(run, self.device, frozen=frozen) if self.name == "compile" else run
-        return Repeated(function, self.device, self._shared()) if self._graphs else function
+        return Repeated(function, self._shared()) if self._graphs else function
 
-    def _shared(self) -> Any:
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        return self._pool
+    def _shared(self) -> Shared:
+        if self._captures is None:
+            self._captures = Shared(self.device)
+        return self._captures
 
     def _stepwise(self, rounds: Stepwise, context: Context, source: FromUniforms) -> Stepwise:
         """Rounds step by step whose passes are ready, as far as their shapes were met in decodes of made-up texts.

@@ -125,11 +125,12 @@ class Stream:
         return [sequence for sequence in self.running if not self.rounds.left[sequence.row]]
 
     def decode(self, left: int) -> None:
-        """Rounds until a row can be refilled, or all have ended."""
+        """Rounds until a row can be refilled, or all have ended; none is under way after it."""
         for _ in run(self.rounds, left, self.rng):
             self.done += 1
             if self.waiting and self.ended():
-                return
+                break
+        self.rounds.settle()
 
     def finish(self, sequence: Sequence) -> None:
         """Note what became of a prompt and admit the next one in its row."""

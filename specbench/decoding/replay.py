@@ -35,13 +35,15 @@ class Replay(Protocol):
 class Replayed:
     """Every round is a replay on a context that stays where it is; at most one host read a round, and one round late.
 
-    `capture` makes a replay of a round; there are two for each of `reaches`, which take turns. A round that starts
+    `ready` makes the round of each of `reaches` cheap to call, once, and `capture` makes replays of it: two, which take
+    turns. A round that starts
     after all rows have ended emits nothing; it happens only where an end token ended them.
     """
 
     method: Speculate
     length: int
     reaches: tuple[int, ...]
+    ready: Callable[[Play], Play]
     capture: Callable[[Play], Replay]
     left: list[int] = field(default_factory=list, init=False, repr=False)
     _whole: Whole = field(init=False, repr=False)
@@ -62,7 +64,7 @@ class Replayed:
         return context
 
     def replaced(self, row: int, end: int, left: int) -> None:
-        self._land(0)  # what is under way knows the row as it was
+        assert not self._flight, "what is under way knows the row as it was: settle first"
         self.left[row], self._end = left, max(self._end, end)
 
     def prime(self, context: Context, source: FromUniforms) -> None:
@@ -70,7 +72,8 @@ class Replayed:
         self._whole.prime(context, source)
         for reach in reversed(self.reaches):
             self.method.start(self._whole.begin(context))
-            self._replays[reach] = [self.capture(self._whole.round(reach)) for _ in range(FLIGHT)]
+            play = self.ready(self._whole.round(reach))
+            self._replays[reach] = [self.capture(play) for _ in range(FLIGHT)]
 
     def advance(self, left: int, rng: Source) -> int:
         most = self.method.drafter.room + 1  # tokens that a round may emit
@@ -84,6 +87,9 @@ class Replayed:
         if max(self.left) <= most * len(self._flight):
             self._land(0)
         return max(self.left)
+
+    def settle(self) -> None:
+        self._land(0)
 
     def _land(self, flying: int) -> None:
         """Read the oldest rounds until only so many are under way."""

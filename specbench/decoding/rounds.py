@@ -52,6 +52,10 @@ class Rounds(Protocol):
         """One round. `left` and the result: how many tokens the longest live row may still emit, 0 when all ended."""
         ...
 
+    def settle(self) -> None:
+        """Read what is under way: the time that it takes is that of the rounds."""
+        ...
+
     def counts(self) -> list[list[RoundCounts]]:
         """The counts of all rounds since `begin`, one per row; the host reads them here, after the clock."""
         ...
@@ -103,6 +107,9 @@ class Stepwise:
         self.watch(done)
         self.left, self._end = read_rows(state(context))
         return max(self.left)
+
+    def settle(self) -> None:
+        return
 
     def counts(self) -> list[list[RoundCounts]]:
         return [read_counts(packed(done)) for done in self._rounds]
@@ -182,6 +189,9 @@ class Whole:
         self._counts.append(counts)
         self.left, self._end = read_rows(seen)
         return max(self.left)
+
+    def settle(self) -> None:
+        return
 
     def draw(self, rng: Source) -> None:
         """The uniforms of the next round, as the calls of the round itself would draw them."""

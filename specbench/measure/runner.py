@@ -37,10 +37,13 @@ def measure(
     """
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
-    for some in grouped(jobs, lambda job: job.spec.baseline):
+    groups = grouped(jobs, lambda job: job.spec.baseline)
+    for number, some in enumerate(groups):
         group = Group(some, observers, past)
         if stop is None:
             stop = measure_group(group, backend)
+            later = [job.spec for others in groups[number + 1 :] for job in others]
+            backend.keep([*later, *(spec.baseline for spec in later)])
         else:
             group.fail(list(group.live), INTERRUPTED)
         cells += group.cells.values()

@@ -9,6 +9,8 @@ import torch
 from specbench.backends import choose, native
 from specbench.backends.base import networks_of
 from specbench.backends.native import Native, open_pair
+from specbench.backends.tiers import Tier
+from specbench.decoding.rounds import Stepwise
 from specbench.models.checkpoints import description
 from specbench.models.execution import threads
 from specbench.spec import RunSpec
@@ -42,6 +44,23 @@ def test_a_pair_describes_itself_in_columns(pair: Pair) -> None:
         "draft_rollback": None, "draft_dtype_resolved": "float64",
     }  # fmt: skip
     assert opened.execution.startswith("tier eager: ")
+
+
+def test_what_is_still_to_come_keeps_its_arms_whatever_its_prompts(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_pair([RunSpec(target=str(pair.target), draft=str(pair.draft), tier="eager")])
+    opened.load()
+    made: list[str] = []
+    rounds = Stepwise(opened.method(RunSpec(method="chain", k=2)), 64)  # of a length, as what is compiled has one
+    monkeypatch.setattr(Tier, "rounds", lambda tier, method, *_: made.append("") or rounds)
+    one, other = (RunSpec(method="chain", k=k, max_new_tokens=8) for k in (2, 3))
+    for spec in (one, other, one.with_(dataset="articles", seed=5)):
+        opened.prepare(spec, 16)
+    assert len(made) == 2
+    opened.keep([one.with_(dataset="xsum", chat_template="none")])
+    opened.prepare(one, 16)
+    assert len(made) == 2
+    opened.prepare(other, 16)
+    assert len(made) == 3
 
 
 def test_the_native_backend_is_the_one_that_is_chosen_and_gives_its_networks(pair: Pair) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType
 
 from specbench.measure.group import Job
 from specbench.measure.pair import Prepared, checked
@@ -89,7 +90,9 @@ def kernel_ms(prepared: Prepared, job: Job) -> float | None:
         (trace,) = decode([prompt.ids], [0])
     # the prefill is in it, too: it is left out by its share of the seconds
     share = trace.seconds / (trace.seconds + trace.prefill_seconds)
-    kernels = sum(event.self_device_time_total for event in profile.key_averages()) / 1000
+    # rows of the host carry the time of their kernels, too, and marks span others
+    rows = [one for one in profile.key_averages() if one.device_type == DeviceType.CUDA and not one.is_user_annotation]
+    kernels = sum(one.self_device_time_total for one in rows) / 1000
     return share * kernels / len(trace.rounds)
 
 

@@ -26,6 +26,15 @@ EXHAUSTED = [
 ]
 
 
+def test_it_is_told_where_it_led_to_another_error() -> None:
+    """What fails within a capture of a GPU ends in the error that ends the capture."""
+    line = "operation failed due to a previous error during capture"
+    ended = RuntimeError(line)
+    ended.__context__ = torch.OutOfMemoryError("CUDA out of memory.")
+    assert out_of_memory(ended)
+    assert not out_of_memory(RuntimeError(line))
+
+
 @pytest.mark.parametrize("error", EXHAUSTED, ids=lambda error: type(error).__name__)
 def test_it_is_told_from_other_errors(error: Exception) -> None:
     assert out_of_memory(error)

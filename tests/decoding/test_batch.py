@@ -122,7 +122,7 @@ def test_rounds_on_tensors_that_stay_in_place_give_the_same(rows: int, kind: str
 def test_rounds_that_are_read_late_give_the_same(kind: str, law: Law) -> None:
     method, rows = method_of(kind, law, fixed=True), 3
     length = buffer_length(max(LENGTHS), NEW, method.drafter.room)
-    rounds = Replayed(method, length, (24, 40, length), lambda play: Late(play, []))
+    rounds = Replayed(method, length, (24, 40, length), lambda play: play, lambda play: Late(play, []))
     rounds.prime(begin([[0, 0]] * rows, 1, method.drafter.room, ENDS, CPU, length), seeded([0] * rows, CPU))
     for _ in range(2):
         assert said(streamed(method, rows, rounds=rounds)) == said(alone(method_of(kind, law)))

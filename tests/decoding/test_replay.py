@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from specbench.decoding.batch import decode_batches
 from specbench.decoding.decode import begin, buffer_length, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.replay import FLIGHT, Replayed
 from specbench.decoding.rounds import Play
+from specbench.decoding.timing import NullClock
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.models.network.causal import Causal
@@ -24,6 +26,9 @@ from tests.support.tiny import CPU, network
 
 V, K, NEW, LONGEST = 32, 3, 23, 5
 PROMPTS = ([[1, 2, 3]], [[4], [5, 6, 7, 8, 9], [3, 1]])
+
+
+made_ready: list[Play] = []  # of the rounds that were made last
 
 
 @dataclass
@@ -57,7 +62,13 @@ def method(name: str, law: Law) -> Speculate:
 def replayed(name: str, law: Law, rows: int, eos: list[int], launched: list[Late]) -> tuple[Speculate, Replayed]:
     made = method(name, law)
     length = buffer_length(LONGEST, NEW, made.drafter.room)
-    rounds = Replayed(made, length, (16, 24, length), lambda play: Late(play, launched))
+
+    def counted(play: Play) -> Play:
+        made_ready.append(play)
+        return play
+
+    made_ready.clear()
+    rounds = Replayed(made, length, (16, 24, length), counted, lambda play: Late(play, launched))
     context = begin([[0, 0]] * rows, 1, made.drafter.room, eos, CPU, length)
     rounds.prime(context, seeded([0] * rows, CPU))
     return made, rounds
@@ -97,3 +108,25 @@ def test_the_host_reads_one_round_late() -> None:
     assert rounds.advance(left, seeded([0], CPU)) == 0  # the last one is waited for
     assert all(one is not other for one, other in pairwise(launched))
     assert len({id(late) for late in launched}) > FLIGHT  # more than one reach was used
+
+
+def test_a_round_is_made_ready_once_however_often_it_is_captured() -> None:
+    _, rounds = replayed("chain", Law(0), 1, [], [])
+    assert len(made_ready) == len(rounds.reaches) == len(set(map(id, made_ready)))
+
+
+def test_what_is_under_way_when_a_row_is_refilled_is_read_in_the_time_of_the_rounds() -> None:
+    """Else its seconds would count and its phases would not."""
+    launched: list[Late] = []
+    made, rounds = replayed("chain", Law(0), 2, [7, 11], launched)
+    prompts, under_way = [[1, 2], [3], [4, 5, 6], [7]], []
+
+    class Regions(NullClock):
+        def stop(self) -> tuple[float, dict[str, float]]:
+            under_way.append(sum(one.waiting for one in launched))
+            return 0.0, {}
+
+    uneven = {"new": NEW, "eos": [7, 11], "device": CPU, "rows": 2, "clock": Regions(), "rounds": rounds}
+    decode_batches(made, prompts, range(4), **uneven)  # type: ignore[arg-type]
+    assert len(under_way) > 4
+    assert not any(under_way)

@@ -55,6 +55,9 @@ class Table:
     def unload(self) -> None:
         self.calls.append("unload")
 
+    def keep(self, specs: Sequence[RunSpec]) -> None:
+        return
+
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         self.calls.append(f"prepare {spec.method} {spec.k}")
         return lambda prompts, seeds: [self.trace(spec.k, spec.max_new_tokens) for _ in prompts]

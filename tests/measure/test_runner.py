@@ -45,6 +45,12 @@ def test_the_arms_are_interleaved_per_prompt_and_every_second_prompt_has_them_re
     assert [s.turn for s in cell.samples] == [0, 1, 2, 3]
 
 
+def test_arms_that_no_later_group_needs_are_forgotten() -> None:
+    one, other = job("a", method="chain"), job("a", method="prompt-lookup", batch=2)
+    backend, _, _ = run(one, other, job("b", method="chain", batch=2))
+    assert backend.kept == [{"baseline", "prompt-lookup", "chain"}, set()]
+
+
 def test_cells_with_a_common_baseline_share_its_decodes_and_stand_in_random_order() -> None:
     names = [f"p{n}" for n in range(12)]
     backend, witness, cells = run(*(job(*names, k=k) for k in (1, 2, 4, 8)))

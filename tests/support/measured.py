@@ -85,6 +85,10 @@ class FakeBackend:
     calls: list[Call] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)  # prompts of every decode
     chat: Chat | None = field(default_factory=Spelled)
+    kept: list[set[str]] = field(default_factory=list)  # the methods that are still to come, after every group
+
+    def keep(self, specs: Sequence[RunSpec]) -> None:
+        self.kept.append({spec.method for spec in specs})
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:

@@ -4,13 +4,13 @@ A tier knows how calls are made cheap; it must not know what is computed. The sa
 tensors, gives the same result in every tier; what it changes in place it changes in every tier.
 """
 
-import itertools
 import shutil
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
@@ -31,7 +31,9 @@ ON_CPU: dict[str, Any] = {
     "max_autotune_report_choices_stats": False,
 }
 # on a GPU inside our own capture: a mode that captures graphs of its own would overwrite results between replays
-ON_CUDA: dict[str, Any] = {"max_autotune": True, "triton.cudagraphs": False}
+# only with coordinate_descent_tuning is the product of one row a reduction, which is tuned to the memory's bandwidth
+ON_CUDA: dict[str, Any] = {"max_autotune": True, "coordinate_descent_tuning": True, "triton.cudagraphs": False}
+FINE, STEP, GROWTH = 2048, 256, 1.25  # captured rounds: up to where, how evenly, and how much further each beyond
 
 EAGER = "Python and its calls are part of every number; --tier auto leaves them out"
 COMPILING = (
@@ -41,7 +43,7 @@ COMPILING = (
 GRAPHS = "rounds are replayed as CUDA graphs; capturing takes seconds"
 WHY: dict[Name, str] = {"eager": EAGER, "compile": COMPILING, "graph": GRAPHS}
 
-_numbers = itertools.count()
+_numbers = count()
 
 
 def choose(asked: str, device: torch.device) -> tuple[Name, str]:
@@ -73,13 +75,21 @@ def capabilities() -> dict[str, Any]:
     return found
 
 
-def reaches(length: int, device: torch.device) -> tuple[int, ...]:
+def reaches(length: int, tier: Name) -> tuple[int, ...]:
     """The numbers of slots that passes read, up to `length`: what is read is nearly what is used.
 
-    Every one is compiled or captured by itself. Compiling takes half a minute, so there are few of them on a CPU.
+    Every one is compiled or captured by itself. Compiling takes half a minute or more, so there are few of them;
+    capturing takes a second, so they are dense where that saves much.
     """
-    steps = range(256, length, 256) if device.type == "cuda" else [2**n for n in range(9, 20)]
-    return (*(step for step in steps if step < length), length)
+    return (*takewhile(lambda step: step < length, fine() if tier == "graph" else (2**n for n in count(9))), length)
+
+
+def fine() -> Iterator[int]:
+    """Evenly, then geometrically."""
+    step = STEP
+    while True:
+        yield step
+        step += STEP if step < FINE else max(int(step * (GROWTH - 1)) // STEP, 1) * STEP
 
 
 def missing_compiler() -> str:

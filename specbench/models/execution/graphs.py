@@ -4,7 +4,9 @@ Knows streams, events and memory pools; must not know what a round does. Needs a
 cover this file: they replay rounds in their order (`decoding.replay`) through a stand-in for `Captured`.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,21 +19,70 @@ WARM = 3  # calls before the capture: libraries allocate their workspaces and ch
 
 
 @dataclass
-class Captured:
-    """A round as a CUDA graph. Captures of one pool share memory: they must not run at the same time.
+class Shared:
+    """What the captures of one tier have in common: a pool of memory, so that they must not run at the same time, and a
+    stream. Every stream has workspaces of its own, 32 MiB of cuBLAS alone on some GPUs, which are never given back."""
 
-    Its results are copied out, as the next replay of any of them may write over them.
-    """
+    device: torch.device
+    pool: Any = field(init=False, repr=False)
+    stream: torch.cuda.Stream = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def warm(self, work: Callable[[], object]) -> None:
+        """Call a function a few times on the stream, as a capture needs it."""
+        with self.aside():
+            for _ in range(WARM):
+                work()
+
+    @contextmanager
+    def capturing(self) -> Iterator[torch.cuda.CUDAGraph]:
+        """Capture what is done. Whatever fails in it, the stream is the one of before afterwards."""
+        graph = torch.cuda.CUDAGraph()
+        with self.aside(), uncollected():
+            torch.cuda.synchronize(self.device)
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                yield graph
+            finally:
+                graph.capture_end()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """On the stream, after what is under way, and before what comes."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            yield
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Garbage is collected before, and not during what is done: a dropped graph or event that is destroyed within a
+    capture ends it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@dataclass
+class Captured:
+    """A round as a CUDA graph. Its results are copied out, as the next replay of any capture may write over them."""
 
     play: Callable[[], tuple[Tensor, Tensor]]
-    device: torch.device
-    pool: Any
+    shared: Shared
     clock: CudaClock
 
     def __post_init__(self) -> None:
-        on_the_side(self.play, self.device)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=self.pool, capture_error_mode="thread_local"):
+        self.shared.warm(self.play)
+        with self.shared.capturing() as self._graph:
             self.clock.lap("")
             self._seen, self._counts = self.play()
         self._laps = self.clock.captured()
@@ -50,16 +101,6 @@ class Captured:
         return self._host
 
 
-def on_the_side(work: Callable[[], object], device: torch.device) -> None:
-    """Warm a function up on a stream of its own, as a capture needs it."""
-    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        for _ in range(WARM):
-            work()
-    torch.cuda.current_stream(device).wait_stream(side)
-
-
 @dataclass
 class Repeated:
     """A function of tensors as a CUDA graph: what it is called with is copied to where the capture found its inputs.
@@ -68,8 +109,7 @@ class Repeated:
     """
 
     function: Callable[..., Tensor]
-    device: torch.device
-    pool: Any
+    shared: Shared
     _inputs: tuple[Tensor, ...] = field(default=(), init=False, repr=False)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -82,7 +122,6 @@ class Repeated:
 
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
         self._inputs = tuple(tensor.clone() for tensor in inputs)
-        on_the_side(lambda: self.function(*self._inputs), self.device)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=self.pool, capture_error_mode="thread_local"):
+        self.shared.warm(lambda: self.function(*self._inputs))
+        with self.shared.capturing() as self._graph:
             self._result = self.function(*self._inputs)

@@ -26,12 +26,17 @@ COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves 
 
 
 class Eta(EtaLogitsWarper):
-    """Eta sampling as in transformers, whose entropy comes with a check of its input that waits for the device."""
+    """Eta sampling as in transformers, whose entropy comes with a check of its input that waits for the device, and
+    whose epsilon is a tensor of the host, which would be copied to the device every time."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__(epsilon)
+        self.most, self.root = epsilon, math.sqrt(epsilon)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         probs = scores.softmax(-1)
         entropy = torch.special.entr(probs).sum(-1, keepdim=True)
-        eta = torch.minimum(self.epsilon, self.epsilon.sqrt() * (-entropy).exp())
+        eta = (self.root * (-entropy).exp()).clamp(max=self.most)
         return scores.masked_fill((probs < eta) & (scores < scores.amax(-1, keepdim=True)), self.filter_value)
 
 

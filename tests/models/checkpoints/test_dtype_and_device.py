@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from specbench.errors import UsageError
+from specbench.models.checkpoints import precision
 from specbench.models.checkpoints.precision import resolve_device, resolve_dtype
 from tests.support.checkpoints import CPU, llama
 
@@ -37,8 +38,27 @@ def test_the_automatic_device_is_cuda_where_there_is_one(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    monkeypatch.setattr(precision, "claimed", lambda device: device)
     assert resolve_device("auto").type == auto
     assert resolve_device("cpu") == CPU
+
+
+@pytest.mark.parametrize(("name", "number"), [("cuda", 2), ("auto", 2), ("cuda:1", 1)])
+def test_a_gpu_is_made_the_current_one_and_plans_no_attention(
+    monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        assert resolve_device(name) == torch.device("cuda", number)
+        assert current == [torch.device("cuda", number)]
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 @pytest.mark.parametrize(("name", "devices"), [("cuda", 0), ("cuda:1", 1)])

@@ -1,6 +1,7 @@
 """Tiers: which one is chosen and why, and that a function is compiled once, as one graph, for itself alone."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from specbench.decoding.decode import decode
 from specbench.decoding.randomness import seeded
 from specbench.errors import UsageError
 from specbench.models.execution import compiled as execution
-from specbench.models.execution.compiled import Compiled, choose, fast_bfloat16, reaches
+from specbench.models.execution.compiled import Compiled, Name, choose, fast_bfloat16, reaches
 from tests.support.tiers import NEEDS_COMPILER, bigrams, compiled, graphs, seen, static_methods, whole
 from tests.support.toys import CPU, Toy
 
@@ -131,19 +132,26 @@ def test_a_tier_that_is_not_to_be_had_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("length", "device", "steps"),
+    ("length", "tier", "steps"),
     [
-        (64, CPU, (64,)),
-        (512, CPU, (512,)),
-        (576, CPU, (512, 576)),
-        (3000, CPU, (512, 1024, 2048, 3000)),
-        (256, CUDA, (256,)),
-        (320, CUDA, (256, 320)),
-        (1024, CUDA, (256, 512, 768, 1024)),
+        (64, "compile", (64,)),
+        (512, "compile", (512,)),
+        (576, "compile", (512, 576)),
+        (3000, "compile", (512, 1024, 2048, 3000)),
+        (256, "graph", (256,)),
+        (320, "graph", (256, 320)),
+        (1024, "graph", (256, 512, 768, 1024)),
+        (4000, "graph", (*range(256, 2049, 256), 2560, 3072, 3840, 4000)),
     ],
 )
-def test_reaches_rise_up_to_the_length(length: int, device: torch.device, steps: tuple[int, ...]) -> None:
-    assert reaches(length, device) == steps
+def test_reaches_rise_up_to_the_length(length: int, tier: Name, steps: tuple[int, ...]) -> None:
+    assert reaches(length, tier) == steps
+
+
+def test_long_contexts_have_few_reaches() -> None:
+    found = reaches(32_768, "graph")
+    assert len(found) < 24
+    assert all(b <= 1.25 * a for a, b in pairwise(found) if a >= 2048)
 
 
 @pytest.mark.parametrize(
