@@ -111,9 +111,10 @@ def curve_rows(curve: Sequence[Point]) -> Iterator[dict[str, Any]]:
     """The learning curve as records: of every evaluation one for all text, and one for each category."""
     for point in curve:
         common = {"tokens_learned": point.tokens, "seconds": point.seconds, "loss": point.loss}
-        yield {"category": "all", **common, "alpha": point.alpha, "tokens_per_round": point.accepted}
-        for name, one in point.by_category.items():
-            yield {"category": name, **common, "alpha": one.alpha, "tokens_per_round": one.accepted}
+        total = Figures(point.alpha, point.accepted, sum(one.tokens for one in point.by_category.values()))
+        for name, one in {"all": total, **point.by_category}.items():
+            figures = {"alpha": one.alpha, "tokens_per_round": one.accepted, "held_out_tokens": one.tokens}
+            yield {"category": name, **common, **figures}
 
 
 def points(curve: Sequence[Point]) -> str:
