@@ -3,6 +3,7 @@
 Knows the order of things and what is said of them; must not know how anything is learned or decoded.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -165,7 +166,7 @@ class Training:
         self.write_card(done)
 
     def write_card(self, done: Trained) -> None:
-        """The model card and the learning curve by category, as far as the run is."""
+        """The model card, the learning curve by category, and the prompts that were held out, as far as the run is."""
         made = card.Provenance(
             target=self.given.target,
             source=self.given.source,
@@ -180,17 +181,24 @@ class Training:
         replace_text(self.asked.output / "README.md", text)
         curve = pd.DataFrame(card.curve_rows(done.progress.curve))
         replace_text(self.asked.output / CURVE, curve.to_csv(index=False))
+        for file, rows in self.given.held_out.items():
+            replace_text(self.asked.output / file, jsonl(rows))
 
     def conclusion(self, done: Trained) -> Sequence[str]:
         """How it ended and what to do next."""
         folder, target = clean_path(self.asked.output), self.given.target
         coverage = self.given.coverage(self.student)
+        unseen = "".join(f" --dataset jsonl:{folder}/{file}" for file in self.given.held_out)  # others would flatter
         reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of what the target says"]
         return [
             f"{done.ended}: the best draft is in {folder}",
             *reach,
-            f"specbench sweep-k --target {target} --draft {folder}",
+            f"specbench sweep-k --target {target} --draft {folder}{unseen}",
         ]
+
+
+def jsonl(rows: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def print_figures(done: Trained, recipe: Recipe, style: Format) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from specbench.training.text.tokens import TokenCache
 from specbench.wording import counted
 
 CACHE = "tokens"
+HELD_OUT = ("held-out.jsonl", "held-out-2.jsonl")  # chats and plain prompts are two files
 LICENCE = re.compile(r"^license:\s*([\w.+-]{1,60})\s*$", re.MULTILINE)
 CARDS = 1 << 20  # bytes of a model card
 AGAIN = 30.0  # seconds between two lines on how far the text is
@@ -78,6 +79,7 @@ class Teaching:
     """A loaded target that teaches, and what is learned from it.
 
     special: the ids that no draft may lack; data: what was learned from, in words; licence: the target's, if known.
+    held_out: the prompts of which nothing is learned, as the rows of files, by how these are called; none of text.
     """
 
     target: str
@@ -91,6 +93,7 @@ class Teaching:
     device: torch.device
     dtype: torch.dtype
     recipe: Recipe
+    held_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def network(self) -> Any:
@@ -130,6 +133,10 @@ def teaching(
     loading.load(backend, spec, longest, err)
     cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
     given = taught(backend, spec, source, cache, recipe, again)
+    if source.generate:
+        names = {cache.held_out[number].prompt for number in range(len(cache.held_out))}
+        both = zip(HELD_OUT, found.rows(names).values(), strict=False)
+        given = replace(given, held_out=dict(both))
     say(err, [counts_of(cache), *kept_of(given.teacher)])
     return given
 

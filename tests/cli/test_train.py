@@ -35,7 +35,8 @@ def test_a_trained_draft_runs_and_the_same_command_goes_on_with_it(
     assert row["category"] == "all"
     assert 0 <= row["alpha"] <= 1
     assert 1 <= row["accepted"] <= 5
-    assert last(found.err) == f"specbench sweep-k --target {pair.target} --draft mine"
+    unseen = "jsonl:mine/held-out.jsonl"
+    assert last(found.err) == f"specbench sweep-k --target {pair.target} --draft mine --dataset {unseen}"
     assert "before any training, held out α" in found.err
     card = (tmp_path / "mine" / "README.md").read_text()
     curve = pd.read_csv(tmp_path / "mine" / "curve.csv")
@@ -49,9 +50,11 @@ def test_a_trained_draft_runs_and_the_same_command_goes_on_with_it(
     again = command(*words)
     assert again.out == found.out
     assert "going on with a fresh draft" in again.err
-    ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", data, *SHORT)
+    ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", unseen, *SHORT)
     (cell,) = ran.table()
     assert (cell["status"], cell["lossless"]) == ("ok", "identical")
+    held_out = (tmp_path / "mine" / "held-out.jsonl").read_text().splitlines()
+    assert f", {len(held_out)} held out" in found.err
     other = command(*words, "--rate", "0.1")
     assert (other.code, other.out) == (2, "")
     assert "mine was begun with rate 0.001, not 0.1" in last(other.err)

@@ -49,6 +49,20 @@ def origin(found: Sources, **changes: object) -> Origin:
     return Origin(**settings)  # type: ignore[arg-type]
 
 
+def test_prompts_that_were_held_out_are_rows_that_are_read_as_they_were(tmp_path: Path) -> None:
+    found = talk(tmp_path)
+    both = [found.each[0].known_as(found.sets[0].prompts[3]), found.each[1].known_as(found.sets[1].prompts[0])]
+    rows = found.rows(both)
+    assert rows["prompt"] == [{"id": both[0], "category": "a", "prompt": "xxxx"}]
+    assert [row["turns"] for row in rows["turns"]] == [["Hi", "And?"]]
+    before = {source.known_as(prompt): prompt for source, prompt in found.asked}
+    for kind, some in rows.items():
+        data = [jsonl(tmp_path / f"{kind}.jsonl", *some)]
+        (again,) = sources(data, Reading(spelled, ChatSettings(Spelled(), answer=4)), answered=True).sets
+        (one,), other = again.prompts, before[some[0]["id"]]
+        assert (one.ids, one.later, one.text) == (other.ids, other.later, other.text)
+
+
 def echo(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
     """Answers that say which prompt they are to, and with which seed."""
     return [Trace((ids[0], ord("a") + seed % 26, ord(".")), ()) for ids, seed in zip(prompts, seeds, strict=True)]

@@ -50,9 +50,8 @@ def calls(sources: Sources, samples: int, together: int) -> list[list[Asked]]:
     """What is decoded in one call: prompts of about one length, the longest first, so that too much shows at once."""
     asked = [
         Asked(source, source.prompts, prompt, sample)
-        for source in sources.each
+        for source, prompt in sources.asked
         if source.prompts
-        for prompt in source.prompts.prompts
         for sample in range(samples)
     ]
     asked.sort(key=lambda one: -len(one.prompt.ids))  # stable: else as in the data

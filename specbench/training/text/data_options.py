@@ -6,9 +6,10 @@ Knows names and how they are read; must not know what becomes of them. Prompts a
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specbench.data.chats import ChatSettings
 from specbench.data.longtext import Encode, is_long
@@ -104,6 +105,23 @@ class Sources:
     def longest(self) -> int:
         """The most tokens that any prompt has, later turns included."""
         return max((one.longest for one in self.sets), default=0)
+
+    def rows(self, names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+        """The prompts that are known by some names, as rows from which they are read as they are: those that are said
+        in a chat as turns, the others as plain prompts, which are two files."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for source, prompt in self.asked:
+            if source.prompts and source.known_as(prompt) in names:
+                plain = not source.prompts.applied and not prompt.later
+                column, said = ("prompt", prompt.text) if plain else ("turns", [prompt.text, *prompt.later])
+                about = {"id": source.known_as(prompt), "category": source.category(prompt)}
+                found.setdefault(column, []).append({**about, column: said})
+        return found
+
+    @property
+    def asked(self) -> Iterator[tuple[Source, Prompt]]:
+        """All prompts, with the source of each."""
+        return ((source, prompt) for source in self.each if source.prompts for prompt in source.prompts.prompts)
 
     @property
     def left_out(self) -> Counter[str]:
