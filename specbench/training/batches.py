@@ -47,8 +47,11 @@ class Batch:
         return Batch(self.ids.to(device), self.learned.to(device), self.examples, self.ends)
 
 
-def batch_of(examples: Sequence[Example], length: int, seed: tuple[int, ...] = (0,)) -> Batch:
-    """The examples as one batch; of one that is longer than `length` a part with learned tokens, chosen by the seed."""
+def batch_of(examples: Sequence[Example], length: int, seed: tuple[int, ...] = (0,), prompts: bool = False) -> Batch:
+    """The examples as one batch; of one that is longer than `length` a part with learned tokens, chosen by the seed.
+
+    prompts: whether these are learned, too.
+    """
     random = np.random.default_rng(seed)
     parts = [part_of(example, length, random) for example in examples]
     longest = max(len(ids) for ids, _, _ in parts)
@@ -56,7 +59,7 @@ def batch_of(examples: Sequence[Example], length: int, seed: tuple[int, ...] = (
     learned = torch.zeros((len(parts), longest - 1), dtype=torch.bool)
     for row, (tokens, start, _) in enumerate(parts):
         ids[row, : len(tokens)] = torch.as_tensor(np.asarray(tokens, dtype=np.int64))
-        learned[row, max(start, 1) - 1 : len(tokens) - 1] = True
+        learned[row, 0 if prompts else max(start, 1) - 1 : len(tokens) - 1] = True
     return Batch(ids, learned, examples, [end for *_, end in parts])
 
 
@@ -84,7 +87,8 @@ class Batches:
         epoch, place = divmod(number, self.each)
         whole = self.arranged(epoch)[place]
         chosen = whole[self.part] if len(whole[self.part]) else whole[:1]  # a last batch may be small
-        return batch_of([self.examples[int(i)] for i in chosen], self.recipe.length, (self.recipe.seed, number))
+        examples = [self.examples[int(i)] for i in chosen]
+        return batch_of(examples, self.recipe.length, (self.recipe.seed, number), self.recipe.prompts)
 
     def _arranged(self, epoch: int) -> list[np.ndarray]:
         random = np.random.default_rng((self.recipe.seed, epoch))

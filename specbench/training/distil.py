@@ -102,7 +102,9 @@ def pace(student: Any, teacher: Teacher, cache: TokenCache, recipe: Recipe, leas
     steps = run.progress.step - first
     run.progress.step = first  # the same batches once more
     again = run.speed(lambda done: done < steps)
-    return Pace(speed, evaluated - began, again, int(cache.train.learned.sum()))
+    return Pace(
+        speed, evaluated - began, again, int((cache.train.lengths - 1 if recipe.prompts else cache.train.learned).sum())
+    )
 
 
 class Run:

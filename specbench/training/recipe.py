@@ -35,6 +35,9 @@ class Recipe(BaseModel):
     samples: Annotated[Literal["teacher", "student", "mixed"], Setting(
         "Training", "training", "Whose text is learned: teacher (the data), student (what the draft writes after its "
         "prompts), or mixed.")] = "teacher"
+    prompts: Annotated[bool, Setting(
+        "Training", "training", "Learn the tokens of prompts, too, and not of answers alone.",
+        flags=("--learn-prompts/--learn-answers",))] = False
     tokens: Annotated[int, Field(ge=1, le=10**12), Setting(
         "Training", "training", "How many tokens are learned, repetitions of the data counted.")] = 1_000_000
     rows: Annotated[int, Field(ge=1, le=65536), Setting(

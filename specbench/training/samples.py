@@ -44,7 +44,7 @@ def continued(batch: Batch, student: Any, recipe: Recipe, width: int, number: in
         replace(one, ids=[*one.ids[: one.start], *trace.tokens], number=None)
         for one, trace in zip(examples, written, strict=True)
     ]
-    return batch_of(found, recipe.length, (recipe.seed, number))
+    return batch_of(found, recipe.length, (recipe.seed, number), recipe.prompts)
 
 
 def shortened(example: Example, length: int) -> Example:

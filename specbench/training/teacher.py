@@ -32,15 +32,15 @@ BYTES = torch.uint8
 
 
 class States:
-    """A file of a teacher's last states: [n, H] in its type for each example, of which n tokens are learned.
+    """A file of a teacher's last states: [n, H] in its type for each example, one before each of n tokens.
 
-    counts: n of every example of a cache. An example's states are written when they are first needed, with a digest in
-    front: what is missing, torn or damaged is computed again. Each is computed by itself, so the same run goes on with
-    the same bits, whatever was on disk.
+    counts: n of every example of a cache: its last tokens, of which all or some are learned. An example's states are
+    written when they are first needed, with a digest in front: what is missing, torn or damaged is computed again. Each
+    example is computed by itself, so the same run goes on with the same bits, whatever was on disk.
     """
 
     def __init__(self, file: Path, counts: NDArray[np.int64], width: int, dtype: torch.dtype) -> None:
-        self.width, self.dtype, self.place = width, dtype, clean_path(file.parent)
+        self.counts, self.width, self.dtype, self.place = counts, width, dtype, clean_path(file.parent)
         self._row = width * dtype.itemsize
         ends = np.cumsum(counts * self._row + DIGEST)
         self._first, self.bytes = ends - (counts * self._row + DIGEST), int(ends[-1])
@@ -59,13 +59,14 @@ class States:
         if hasattr(self, "_file"):
             os.close(self._file)
 
-    def of(self, example: Example, computed: Callable[[], Tensor]) -> Tensor:
-        """[n, H] the states before each of the n learned tokens of an example; `computed` where they are not there."""
+    def of(self, example: Example, computed: Callable[[int], Tensor]) -> Tensor:
+        """[n, H] the states before the last n tokens of an example; `computed`, for n, where they are not there."""
         assert example.number is not None
-        place, size = int(self._first[example.number]), (len(example.ids) - example.start) * self._row
+        count = int(self.counts[example.number])
+        place, size = int(self._first[example.number]), count * self._row
         held = os.pread(self._file, DIGEST + size, place)
         if held[:DIGEST] != digest(held[DIGEST:]) or len(held) != DIGEST + size:
-            states = computed().contiguous().cpu()
+            states = computed(count).contiguous().cpu()
             held = states.view(BYTES).numpy().tobytes()
             with self.writing():
                 os.pwrite(self._file, digest(held) + held, place)
@@ -108,8 +109,9 @@ class Teacher:
             return logits_of(self.network, batch)
         parts = []
         for example, end, count in zip(batch.examples, batch.ends, batch.learned.sum(1).tolist(), strict=True):
-            whole = self.states.of(example, partial(last_states, self.network, example))
-            parts.append(whole[end - example.start - count : end - example.start])
+            known = self.states.of(example, partial(last_states, self.network, example))
+            last = end - (len(example.ids) - len(known))
+            parts.append(known[last - count : last])
         return headed(self.network, torch.cat(parts).to(self.device))
 
     def rows(self, batch: Batch, law: Law) -> Tensor:
@@ -124,24 +126,23 @@ def with_states(network: Any, folder: Path, counts: NDArray[np.int64], key: str)
     """
     if network.get_output_embeddings() is None:
         return Teacher(network)
-    probe = last_states(network, Example([0, 0], 1, "", ""))
+    probe = last_states(network, Example([0, 0], 1, "", ""), 1)
     return Teacher(network, States(folder / f"{key}.bin", counts, probe.shape[-1], probe.dtype))
 
 
 @torch.no_grad()
-def last_states(network: Any, example: Example) -> Tensor:
-    """[n, H] what the head reads before each learned token of an example."""
+def last_states(network: Any, example: Example, count: int) -> Tensor:
+    """[n, H] what the head reads before each of the last n tokens of an example."""
     found: list[Tensor] = []
 
     def take(head: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         found.append(inputs[0])
         return (inputs[0][:, -1:], *inputs[1:])  # its logits have no use here
 
-    size = len(example.ids) - example.start
     ids = torch.tensor([list(example.ids[:-1])], device=next(network.parameters()).device)
     with hooked(network, take):
-        network(input_ids=ids, use_cache=False, logits_to_keep=size)
-    return found[0][0, -size:]
+        network(input_ids=ids, use_cache=False, logits_to_keep=count)
+    return found[0][0, -count:]
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def test_states_are_kept_in_their_own_type(dtype: torch.dtype, tmp_path: Path) -
     network = llama(2).to(dtype)
     kept = keeping(network, tmp_path)
     assert kept.states is not None
-    held = [kept.states.of(TEXTS[0], lambda: last_states(network, TEXTS[0])) for _ in range(2)]
+    held = [kept.states.of(TEXTS[0], partial(last_states, network, TEXTS[0])) for _ in range(2)]
     assert torch.equal(*held)
     assert held[1].dtype == dtype
     assert kept.states.bytes == (COUNTS * 16 * dtype.itemsize + teacher.DIGEST).sum()
@@ -206,3 +207,17 @@ def test_a_network_without_a_head_of_its_own_computes_anew(tmp_path: Path, monke
     network = llama(2)
     monkeypatch.setattr(network, "get_output_embeddings", lambda: None)
     assert keeping(network, tmp_path) == Teacher(network)
+
+
+def test_prompts_are_learned_too_where_that_is_asked_for(tmp_path: Path) -> None:
+    network = llama(2).double()
+    whole = np.array([len(one.ids) - 1 for one in TEXTS])
+    kept = with_states(network, tmp_path, whole, "key")
+    batch = batch_of(TEXTS[:5], 64, prompts=True)
+    assert batch.tokens == whole[:5].sum()
+    torch.testing.assert_close(kept.logits(batch), Teacher(network).logits(batch), rtol=0, atol=1e-12)
+    answers = batch_of(TEXTS[:5], 64)
+    torch.testing.assert_close(kept.logits(answers), Teacher(network).logits(answers), rtol=0, atol=1e-12)
+    recipe = Recipe(tokens=200, rows=4, prompts=True, samples="mixed", temperature=1.0)
+    done = train(llama(1, seed=1), kept, cache(TEXTS[:8], TEXTS[8:]), recipe)
+    assert done.figures.tokens == sum(COUNTS[8:]), "what is judged are the answers"

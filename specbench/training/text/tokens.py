@@ -103,9 +103,16 @@ class TokenCache:
 
     @property
     def learned(self) -> NDArray[np.int64]:
-        """[n] how many tokens are learned of every example, by its number: of those that are held out, too."""
+        """[n] how many tokens of answers every example has, by its number: of those that are held out, too."""
         found = np.empty(len(self.train) + len(self.held_out), dtype=np.int64)
         found[~self._is_held_out], found[self._is_held_out] = self.train.learned, self.held_out.learned
+        return found
+
+    @property
+    def following(self) -> NDArray[np.int64]:
+        """[n] how many tokens of every example follow on another one: prompts and answers."""
+        found = self.learned
+        found[~self._is_held_out], found[self._is_held_out] = self.train.lengths - 1, self.held_out.lengths - 1
         return found
 
     def counts(self) -> Tensor:
