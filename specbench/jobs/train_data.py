@@ -146,7 +146,7 @@ def kept_of(teacher: Teacher) -> list[str]:
     if teacher.states is None:
         return []
     size, place = teacher.states.bytes / 1e9, teacher.states.place
-    return [f"the target reads every text once: its last states are kept in {place}, {size:.2g} GB"]
+    return [f"the target reads every text once: its last states are kept in {place}, up to {size:.2g} GB"]
 
 
 def counts_of(cache: TokenCache) -> str:
@@ -208,7 +208,7 @@ def teacher_of(network: Any, source: Source, cache: TokenCache, recipe: Recipe, 
         return Teacher(network)
     known = f"{cache.manifest.sha256} {weights_digest(network)} {network.dtype} {recipe.prompts}"
     key = hashlib.sha256(known.encode()).hexdigest()[:12]
-    return with_states(network, cache.path / FOLDER, counts, key)
+    return with_states(network, cache.path / FOLDER, counts, key, recipe.tokens)
 
 
 def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teaching:

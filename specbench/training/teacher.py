@@ -34,12 +34,13 @@ BYTES = torch.uint8
 class States:
     """A file of a teacher's last states: [n, H] in its type for each example, one before each of n tokens.
 
-    counts: n of every example of a cache: its last tokens, of which all or some are learned. An example's states are
-    written when they are first needed, with a digest in front: what is missing, torn or damaged is computed again. Each
-    example is computed by itself, so the same run goes on with the same bits, whatever was on disk.
+    counts: n of every example of a cache: its last tokens, of which all or some are learned; expected: how many tokens
+    of all these are, at least. An example's states are written when they are first needed, with a digest in front: what
+    is missing, torn or damaged is computed again. Each example is computed by itself, so the same run goes on with the
+    same bits, whatever was on disk.
     """
 
-    def __init__(self, file: Path, counts: NDArray[np.int64], width: int, dtype: torch.dtype) -> None:
+    def __init__(self, file: Path, counts: NDArray[np.int64], width: int, dtype: torch.dtype, expected: int) -> None:
         self.counts, self.width, self.dtype, self.place = counts, width, dtype, clean_path(file.parent)
         self._row = width * dtype.itemsize
         ends = np.cumsum(counts * self._row + DIGEST)
@@ -48,10 +49,10 @@ class States:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
             status, disk = os.fstat(self._file), os.statvfs(file.parent)
-        missing, free = self.bytes - status.st_blocks * 512, disk.f_bavail * disk.f_frsize
-        if missing > free:
+        needed, free = min(self.bytes, expected * self._row), disk.f_bavail * disk.f_frsize
+        if needed - status.st_blocks * 512 > free:
             raise UsageError(
-                f"the target's states take {self.bytes / 1e9:.1f} GB, and {self.place} has {free / 1e9:.1f} GB left: "
+                f"the target's states take {needed / 1e9:.2g} GB, and {self.place} has {free / 1e9:.2g} GB left: "
                 "free some space, give another --cache, or --no-keep-states"
             )
 
@@ -119,15 +120,15 @@ class Teacher:
         return law(self.logits(batch), self.width)
 
 
-def with_states(network: Any, folder: Path, counts: NDArray[np.int64], key: str) -> Teacher:
-    """A teacher that keeps its states in a folder; key: what its weights and the text are known by.
+def with_states(network: Any, folder: Path, counts: NDArray[np.int64], key: str, expected: int) -> Teacher:
+    """A teacher that keeps its states in a folder; key: what its weights and the text are known by. See `States`.
 
     A network whose head is no module of its own computes everything anew.
     """
     if network.get_output_embeddings() is None:
         return Teacher(network)
     probe = last_states(network, Example([0, 0], 1, "", ""), 1)
-    return Teacher(network, States(folder / f"{key}.bin", counts, probe.shape[-1], probe.dtype))
+    return Teacher(network, States(folder / f"{key}.bin", counts, probe.shape[-1], probe.dtype, expected))
 
 
 @torch.no_grad()
