@@ -188,13 +188,17 @@ class Training:
         """How it ended and what to do next."""
         folder, target = clean_path(self.asked.output), self.given.target
         coverage = self.given.coverage(self.student)
-        unseen = "".join(f" --dataset jsonl:{folder}/{file}" for file in self.given.held_out)  # others would flatter
         reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of what the target says"]
         return [
             f"{done.ended}: the best draft is in {folder}",
             *reach,
-            f"specbench sweep-k --target {target} --draft {folder}{unseen}",
+            f"specbench sweep-k --target {target} --draft {folder}{unseen(Path(folder), self.given)}",
         ]
+
+
+def unseen(folder: Path, given: Teaching) -> str:
+    """The options that name the prompts of which a draft in this folder has learned nothing: others flatter it."""
+    return "".join(f" --dataset jsonl:{folder / file}" for file in given.held_out)
 
 
 def jsonl(rows: Sequence[Mapping[str, Any]]) -> str:

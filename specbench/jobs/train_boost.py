@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specbench.jobs import train_record
 from specbench.jobs.output import say
-from specbench.jobs.train import Draft, Training, console, locked
+from specbench.jobs.train import Draft, Training, console, locked, unseen
 from specbench.jobs.train_data import CACHE, Teaching, teaching
 from specbench.show.records import Format, print_records
 from specbench.training import processes
@@ -38,7 +38,7 @@ def start(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
             earlier.append(student)
     if processes.first():
         print_rows(rows, asked, style)
-        say(err, commands(asked, drafts))
+        say(err, commands(asked, drafts, unseen(Path(clean_path(asked.output)) / "1", given)))
 
 
 def one(asked: Draft, number: int, given: Teaching, earlier: Sequence[Any], err: Console) -> Any:
@@ -76,12 +76,12 @@ def print_rows(rows: Sequence[dict[str, Any]], asked: Draft, style: Format) -> N
     print_records(rows, {"held-out text": short}, style)
 
 
-def commands(asked: Draft, drafts: int) -> list[str]:
-    """How the drafts are run together; as many as boosted-merge names."""
+def commands(asked: Draft, drafts: int, prompts: str) -> list[str]:
+    """How the drafts are run together, on some prompts; as many as boosted-merge names."""
     folder, target = clean_path(asked.output), asked.settings.get("target", "demo")
     places = [str(Path(folder) / str(number)) for number in range(1, drafts + 1)]
     models = " ".join(f"--model {name}={place}" for name, place in zip(NAMES[1:], places[1:], strict=False))
-    lines = [f"specbench run --target {target} --draft {places[0]} {models} --method boosted-merge"]
+    lines = [f"specbench run --target {target} --draft {places[0]} {models} --method boosted-merge{prompts}"]
     if drafts != len(NAMES):
         lines = [f"boosted-merge names {len(NAMES)} drafts: for {drafts}, copy configs/methods/boosted-merge.yaml"]
     return lines

@@ -62,9 +62,8 @@ def recipe_of(args: argparse.Namespace, loss: str) -> Recipe:
 def sequences(given: Teaching, student: object, recipe: Recipe, temperature: float) -> tuple[list[Along], float]:
     """Every held-out sequence, and tokens per round over all of them."""
     how = recipe.model_copy(update={"temperature": temperature})
-    width = given.teacher.config.get_text_config(decoder=True).vocab_size
     held_out = chosen(given.cache.held_out, how.held_out)
-    judge = Judge(given.teacher, held_out, how, width, sampled(given.cache, how))
+    judge = Judge(given.teacher, held_out, how, sampled(given.cache, how))
     found = judge.sequences(student)
     return found, judge.mean(found).accepted
 

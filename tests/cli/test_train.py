@@ -101,7 +101,7 @@ def test_boosted_drafts_run_together(command: Command, pair: Pair, data: str) ->
     assert shares == sorted(shares)
     line = last(found.err).split()
     assert line[:2] == ["specbench", "run"]
-    ran = command(*line[1:], "--dataset", data, *SHORT)
+    ran = command(*line[1:], *SHORT)
     (cell,) = ran.table()
     assert (cell["status"], cell["lossless"]) == ("ok", "identical")
     assert command(*words).out == found.out
