@@ -1,0 +1,89 @@
+"""Attention, function by function: seconds of a call by how many keys there are, the first call of a length apart.
+
+    python -m tests.benchmarks.attention [--dtype bfloat16] [--keys 128,512,2048,8192] [--queries 1,5] [--heads 32]
+        [--groups 8] [--width 128] [--repeat 20]
+
+Scaled dot product attention by each function that torch has for the device, with and without a mask, with as many key
+heads as query heads and with fewer. The first call of a length shows what a function plans for it: one that plans for
+20 ms makes every step of an eager baseline as much slower.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from specbench.decoding.timing import clock_for
+from specbench.models.checkpoints.precision import DTYPES
+from tests.benchmarks import harness
+from tests.benchmarks.harness import Bench, Sheet
+
+FUNCTIONS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+}
+
+
+def options() -> argparse.ArgumentParser:
+    found = harness.parser(__doc__)
+    found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
+    found.add_argument("--keys", default="128,512,2048,8192", help="(128,512,2048,8192)")
+    found.add_argument("--queries", default="1,5", help="(1,5)")
+    found.add_argument("--heads", type=int, default=32, help="of queries (32)")
+    found.add_argument("--groups", type=int, default=8, help="of keys, the second time (8)")
+    found.add_argument("--width", type=int, default=128, help="of a head (128)")
+    found.add_argument("--repeat", type=int, default=20, help="(20)")
+    return found
+
+
+def milliseconds(bench: Bench, function: SDPBackend, tensors: tuple[Tensor, ...], mask: Tensor | None) -> list[float]:
+    """Of every call, the first one included."""
+    clock, found = clock_for(bench.device), list[float]()
+    q, k, v = tensors
+    with sdpa_kernel(function):
+        for _ in range(bench.args.repeat + 1):
+            clock.start()
+            F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+            found.append(1000 * clock.stop()[0])
+    return found
+
+
+def rows(bench: Bench) -> Iterator[harness.Row]:
+    args = bench.args
+
+    def random(heads: int, places: int) -> Tensor:
+        return torch.randn((1, heads, places, args.width), device=bench.device, dtype=DTYPES[args.dtype])
+
+    for heads in dict.fromkeys((args.heads, args.groups)):
+        for keys in harness.numbers(args.keys):
+            for queries in harness.numbers(args.queries):
+                q, k, v = random(args.heads, queries), random(heads, keys), random(heads, keys)
+                mask = torch.zeros((1, 1, queries, keys), device=bench.device, dtype=q.dtype)
+                for name, function in FUNCTIONS.items():
+                    row: dict[str, object] = {"key heads": heads, "keys": keys, "queries": queries, "function": name}
+                    for kind, given in (("no mask", None), ("mask", mask)):
+                        try:
+                            first, *others = milliseconds(bench, function, (q, k, v), given)
+                        except RuntimeError:  # this function cannot have that
+                            continue
+                        row |= {f"{kind}, first ms": first, f"{kind}, ms": statistics.median(others)}
+                    if len(row) > 4:
+                        yield row
+
+
+@torch.no_grad()
+def main() -> None:
+    bench = harness.begin("attention", "Attention by the length of its keys", options().parse_args())
+    bench.publish(
+        [Sheet(f"{bench.args.heads} heads of width {bench.args.width}, {bench.args.dtype}", list(rows(bench)))]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What a GPU holds: given back when nothing needs it, and a capture that fails leaves the process as it was."""
+
+import gc
+
+import pytest
+import torch
+
+from specbench.errors import out_of_memory
+from specbench.models.checkpoints.precision import resolve_device
+from tests.cuda.conftest import DRY
+from tests.cuda.support import decoded, opened, said, spec_of, traces
+from tests.support.tinypair import Pair
+
+pytestmark = pytest.mark.skipif(DRY, reason="there is no memory of a device")
+
+
+def held() -> int:
+    gc.collect()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated()
+
+
+@pytest.mark.parametrize("tier", ["eager", "graph", "compile"])
+def test_a_pair_that_is_unloaded_gives_everything_back(pair: Pair, device: torch.device, tier: str) -> None:
+    spec = spec_of(pair, device, "chain", tier)
+    decoded(spec)  # libraries keep what they take at their first call
+    before = held()
+    first = said(decoded(spec))
+    assert held() <= before
+    assert said(decoded(spec)) == first, "captured again after what was captured before is gone"
+
+
+def test_arms_that_nothing_needs_any_more_give_their_caches_back(pair: Pair, device: torch.device) -> None:
+    one, other = (spec_of(pair, device, method, "graph", batch=4) for method in ("chain", "tree-top"))
+    with opened(one) as native:
+        traces(native, one)
+        before = held()
+        traces(native, other)
+        assert held() > before
+        native.keep([one])
+        assert held() <= before
+
+
+def test_memory_that_runs_out_in_a_capture_is_said_to_have(pair: Pair, device: torch.device) -> None:
+    spec, before = spec_of(pair, device, "chain", "graph"), torch.cuda.current_stream()
+    with opened(spec) as native:
+
+        def greedy(*_: object) -> None:
+            if torch.cuda.is_current_stream_capturing():
+                torch.empty(1 << 50, device=device)
+
+        handle = native.network("target").register_forward_hook(greedy)
+        with pytest.raises(Exception) as failed:  # noqa: PT011 - whatever comes of it
+            traces(native, spec)
+        assert out_of_memory(failed.value)
+        assert torch.cuda.current_stream() == before
+        handle.remove()
+        assert said(traces(native, spec)) == said(decoded(spec_of(pair, device, "chain", "eager")))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("tier", ["eager", "graph", "compile"])
+def test_the_second_gpu_decodes_what_the_first_does(pair: Pair, tier: str) -> None:
+    first, second = (said(decoded(spec_of(pair, torch.device(name), "chain", tier))) for name in ("cuda:0", "cuda:1"))
+    assert first == second
+
+
+def test_a_device_without_a_number_is_the_current_one_without_cudnn_attention() -> None:
+    assert resolve_device("cuda").index == torch.cuda.current_device()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
