@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specbench.measure import fit
-from specbench.models.checkpoints import extras, loading
+from specbench.models.checkpoints import extras, loading, precision
 from specbench.models.checkpoints.pairs import resolve
 from tests.support.frontdoor import Command
 from tests.support.hub_repos import Repo, alias, official, shipped
@@ -142,6 +142,7 @@ def test_a_gpu_is_asked_for_its_own_memory_and_quantised_weights_are_a_way_out(
     free = {"cuda": 12 * GB, "cpu": 64 * GB}
     monkeypatch.setattr(fit, "free_memory", lambda device: free[device.type])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(precision, "claimed", lambda device: device)
     found = command("check", "demo@llama3-8b", "--device", "cuda", "--dtype", "bfloat16", "--method", "prompt-lookup")
     assert (found.code, "--quantize int8 takes" in found.err) == (4, True)
     assert "while reading weights" in found.out
