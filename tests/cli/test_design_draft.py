@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.jobs import design_phases
+from specbench.measure import draft_latency
 from specbench.models.scale import shapes
 from specbench.models.scale.shapes import Shape
 from specbench.show import report_page
@@ -36,6 +37,23 @@ def design(command: Command, pair: Pair, tmp_path: Path) -> Command:
         return command("design-draft", *common, *arguments)
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is timed, and the times are then those of a quiet machine on which a layer costs a tenth of a step:
+    what is trained and found must not depend on what else runs here."""
+    timed = draft_latency.timed_turns
+
+    def turns(*given: Any) -> list[dict[str, Any]]:
+        return [{**row, **fixed(int(row["draft"].split("-")[1].split("x")[0]))} for row in timed(*given)]
+
+    def fixed(layers: int) -> dict[str, float]:
+        cost = 0.1 * layers
+        costs = {"c": cost, "v": 1.1, "verify": 1.1, "overhead": 0.0}
+        return {"step": 1e-2, **dict.fromkeys(("token", "first", "later"), 1e-2 * cost), **costs}
+
+    monkeypatch.setattr(draft_latency, "timed_turns", turns)
 
 
 def no_report(*given: Any, **more: Any) -> None:
