@@ -122,9 +122,10 @@ def compared(args: argparse.Namespace, work: Path) -> Sheet:
         say(str(row))
         rows.append({**row, "seconds": round(seconds) if seconds == seconds else None})
     held_out = len(chosen(given.cache.held_out, recipe.held_out))
+    text = ", ".join(given.data).replace(sysconfig.get_path("stdlib"), "STDLIB")
     notes = [
         f"{said_of(start)}, begun with the principal components of the target's embedding; {args.tokens:,} tokens of "
-        f"{', '.join(given.data)} in the same batches for every arm; {held_out} held-out sequences, K = {recipe.k}"
+        f"{text} in the same batches for every arm; {held_out} held-out sequences, K = {recipe.k}"
     ]
     return Sheet(f"{args.target}: {args.layers} layers of width {args.hidden}", rows, notes)
 
