@@ -72,5 +72,5 @@ def out_of_memory(error: BaseException) -> bool:
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if named or any(words in str(error).lower() for words in EXHAUSTED):
         return True
-    before = error.__cause__ or error.__context__
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return before is not None and out_of_memory(before)

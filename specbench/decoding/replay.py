@@ -36,8 +36,7 @@ class Replayed:
     """Every round is a replay on a context that stays where it is; at most one host read a round, and one round late.
 
     `ready` makes the round of each of `reaches` cheap to call, once, and `capture` makes replays of it: two, which take
-    turns. A round that starts
-    after all rows have ended emits nothing; it happens only where an end token ended them.
+    turns. A round that starts after all rows have ended emits nothing; it happens only where an end token ended them.
     """
 
     method: Speculate

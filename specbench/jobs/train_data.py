@@ -202,13 +202,13 @@ class Told:
 
 def teacher_of(network: Any, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teacher:
     """The target as a teacher, which keeps its states where that was asked for, or saves time."""
-    counts = cache.following if recipe.prompts else cache.learned
-    again = again or recipe.tokens > counts.sum()
-    if not (again if source.keep_states is None else source.keep_states):
+    again = again or recipe.tokens > cache.train.learned(recipe.prompts).sum()
+    saves = again and recipe.samples != "student"
+    if not (saves if source.keep_states is None else source.keep_states):
         return Teacher(network)
     known = f"{cache.manifest.sha256} {weights_digest(network)} {network.dtype} {recipe.prompts}"
     key = hashlib.sha256(known.encode()).hexdigest()[:12]
-    return with_states(network, cache.path / FOLDER, counts, key, recipe.tokens)
+    return with_states(network, cache.path / FOLDER, cache.learned(recipe.prompts), key, recipe.tokens)
 
 
 def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teaching:

@@ -91,20 +91,24 @@ class Pace:
 
 
 def pace(student: Any, teacher: Teacher, cache: TokenCache, recipe: Recipe, least: float = 8.0) -> Pace:
-    """Learn for `least` seconds with a copy of the student that is then forgotten."""
-    run = Run(copy.deepcopy(student), teacher, cache, recipe, None, silent)
+    """Learn for `least` seconds with a copy of the student that is then forgotten.
+
+    The teacher keeps nothing at first, whatever is on disk: an earlier run may have left the first states and no more.
+    """
+    run = Run(copy.deepcopy(student), replace(teacher, states=None), cache, recipe, None, silent)
     run.step()  # first calls allocate
     run.evaluate()
     began = time.monotonic()
     run.evaluate()
     evaluated = time.monotonic()
     first, speed = run.progress.step, run.speed(lambda steps: time.monotonic() - evaluated < least or not steps)
-    steps = run.progress.step - first
-    run.progress.step = first  # the same batches once more
-    again = run.speed(lambda done: done < steps)
-    return Pace(
-        speed, evaluated - began, again, int((cache.train.lengths - 1 if recipe.prompts else cache.train.learned).sum())
-    )
+    again = speed
+    if teacher.states is not None:
+        run.teacher, steps = teacher, run.progress.step - first
+        for _ in range(2):  # the first time keeps the states, or finds them
+            run.progress.step = first
+            again = run.speed(lambda done: done < steps)
+    return Pace(speed, evaluated - began, again, int(cache.train.learned(recipe.prompts).sum()))
 
 
 class Run:

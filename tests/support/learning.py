@@ -20,9 +20,8 @@ class InMemory(list[Example]):
     def lengths(self) -> np.ndarray:
         return np.array([len(example.ids) for example in self])
 
-    @property
-    def learned(self) -> np.ndarray:
-        return np.array([len(example.ids) - example.start for example in self])
+    def learned(self, prompts: bool) -> np.ndarray:
+        return np.array([len(example.ids) - (1 if prompts else example.start) for example in self])
 
 
 def cache(train: Sequence[Example], held_out: Sequence[Example], kind: str = "answers", **law: float) -> Any:

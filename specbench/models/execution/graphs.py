@@ -1,7 +1,7 @@
 """CUDA graphs: a round captured once and replayed, with the events that time its phases inside.
 
-Knows streams, events and memory pools; must not know what a round does. Needs a GPU; CPU tests do not
-cover this file: they replay rounds in their order (`decoding.replay`) through a stand-in for `Captured`.
+Knows streams, events and memory pools; must not know what a round does. Only `tests/cuda` covers this file, on a GPU;
+other tests replay rounds in their order (`decoding.replay`) through a stand-in for `Captured`.
 """
 
 import gc

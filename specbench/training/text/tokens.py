@@ -43,9 +43,10 @@ class Examples(Sequence[Example]):
         sizes = pyarrow.compute.list_value_length(self._data.data.column("ids"))
         return np.asarray(sizes)[self._rows].astype(np.int64)
 
-    @property
-    def learned(self) -> NDArray[np.int64]:
-        """[n] how many of them are learned."""
+    def learned(self, prompts: bool) -> NDArray[np.int64]:
+        """[n] how many of them are learned: those of answers alone, or of prompts, too."""
+        if prompts:
+            return self.lengths - 1
         return self.lengths - np.asarray(self._data.data.column("start"))[self._rows].astype(np.int64)
 
     @overload
@@ -101,18 +102,11 @@ class TokenCache:
         train, out = (Examples(data, np.flatnonzero(mask), width) for mask in (~held, held))
         return cls(path, manifest, train, out, held)
 
-    @property
-    def learned(self) -> NDArray[np.int64]:
-        """[n] how many tokens of answers every example has, by its number: of those that are held out, too."""
-        found = np.empty(len(self.train) + len(self.held_out), dtype=np.int64)
-        found[~self._is_held_out], found[self._is_held_out] = self.train.learned, self.held_out.learned
-        return found
-
-    @property
-    def following(self) -> NDArray[np.int64]:
-        """[n] how many tokens of every example follow on another one: prompts and answers."""
-        found = self.learned
-        found[~self._is_held_out], found[self._is_held_out] = self.train.lengths - 1, self.held_out.lengths - 1
+    def learned(self, prompts: bool) -> NDArray[np.int64]:
+        """[n] as `Examples.learned` has it, of every example by its number: of those that are held out, too."""
+        found = np.empty(len(self._is_held_out), dtype=np.int64)
+        for mask, examples in ((~self._is_held_out, self.train), (self._is_held_out, self.held_out)):
+            found[mask] = examples.learned(prompts)
         return found
 
     def counts(self) -> Tensor:
