@@ -24,6 +24,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is compiled is kept for the tests alone."""
+    os.environ["SPECBENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):  # type: ignore[no-untyped-def]
     from tests.support.tinypair import save_pair

@@ -224,7 +224,7 @@ class Native:
                     traces = decode_batches(arm.method, prompts, seeds, **to)
                 else:
                     traces = decode(arm.method, prompts, rng=self.source(spec, seeds), **to)
-            self.warnings = tuple(dict.fromkeys((*self.warnings, *remarks_on(arm.method))))
+            self.warnings = tuple(dict.fromkeys((*self.warnings, *remarks_on(arm.method), *self.tier.remarks)))
             return traces
 
         return run

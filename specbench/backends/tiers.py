@@ -17,8 +17,10 @@ from specbench.decoding.rounds import Play, Rounds, Stepwise, Whole
 from specbench.decoding.timing import CudaClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
-from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches
+from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches, settings
 from specbench.models.execution.graphs import Captured, Repeated, Shared
+from specbench.models.execution.regions.program import Regional, Regions
+from specbench.models.execution.regions.store import Store
 
 TEXTS = 3  # made-up ones, decoded while passes are made ready: a short one, a long one, and one between
 AGAIN = 5  # how many more are decoded at most, until one brings no pass of new shapes
@@ -31,6 +33,8 @@ class Tier:
 
     name: Name
     device: torch.device
+    remarks: dict[str, None] = field(default_factory=dict, init=False)  # what to know of what was made ready
+    _regions: dict[bool, Regions] | None = field(default=None, init=False, repr=False)  # by whether weights are frozen
     _captures: Shared | None = field(default=None, init=False, repr=False)
     _gate: Gate = field(default_factory=Gate, init=False, repr=False)  # of all passes: open while they are made ready
 
@@ -68,7 +72,22 @@ class Tier:
         return self.device.type == "cuda"  # compiled functions are captured as well: their launches cost as much
 
     def _called(self, play: Play) -> Play:
-        return Compiled(play, self.device) if self.name == "compile" else play
+        return self._compiled(play) if self.name == "compile" else play
+
+    def _compiled(self, function: Any, frozen: bool = True) -> Any:
+        """On a CPU region by region: there, compiling what is repeated takes longest, and calls cost little."""
+
+        def whole(function: Any) -> Any:
+            return Compiled(function, self.device, frozen=frozen)
+
+        if self._graphs:
+            return whole(function)
+        if self._regions is None:
+            self._regions = {froze: Regions(Store(settings(self.device, froze))) for froze in (True, False)}
+        return Regional(function, self._regions[frozen], whole, frozen, self._uncut)
+
+    def _uncut(self, reason: str) -> None:
+        self.remarks |= {f"compiled as a whole, which takes longer ({reason})": None}
 
     def _captured(self, method: Speculate) -> Any:
         clock = method.clock
@@ -76,7 +95,7 @@ class Tier:
         return lambda play: Captured(play, self._shared(), clock)
 
     def _repeated(self, run: Any, frozen: bool) -> Any:
-        function = Compiled(run, self.device, frozen=frozen) if self.name == "compile" else run
+        function = self._compiled(run, frozen) if self.name == "compile" else run
         return Repeated(function, self._shared()) if self._graphs else function
 
     def _shared(self) -> Shared:

@@ -8,6 +8,7 @@ import typer
 
 from specbench import __version__
 from specbench.cli import (
+    cache,
     calibrate,
     check,
     compare,
@@ -62,6 +63,7 @@ app.command(name="verify")(verify.verify)
 app.command(name="noise")(noise.noise)
 app.command(name="predict")(predict.predict)
 app.command(name="methods")(methods.methods)
+app.command(name="cache")(cache.cache)
 app.add_typer(models.models, name="models")
 app.add_typer(train.train, name="train")
 

@@ -5,7 +5,8 @@ clock (`under`), so that the verify pass of an inner speculation is "draft/verif
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -92,7 +93,7 @@ class WallClock:
         self._began = 0.0
 
     def lap(self, phase: str, after: Tensor | None = None) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or _marking:
             torch.ops.specbench.lap(after, phase)
         else:
             self._laps.append((phase, self._now()))
@@ -112,6 +113,19 @@ class WallClock:
         return ended - self._began, by_phase(laps)
 
 
+_marking: list[bool] = []  # whether laps become operators of what is recorded
+
+
+@contextmanager
+def marking() -> Iterator[None]:
+    """Laps become operators, and nothing more, so that who records what is computed finds them in it."""
+    _marking.append(True)
+    try:
+        yield
+    finally:
+        _marking.pop()
+
+
 _operators = torch.library.Library("specbench", "DEF")  # type: ignore[no-untyped-call]
 _operators.define("lap(Tensor(a!) after, str phase) -> ()")  # type: ignore[no-untyped-call]
 
@@ -119,6 +133,12 @@ _operators.define("lap(Tensor(a!) after, str phase) -> ()")  # type: ignore[no-u
 @torch.library.impl(_operators, "lap", "CompositeExplicitAutograd")
 def _lap(after: Tensor, phase: str) -> None:
     """It changes nothing; that it says it may keeps it between what computes `after` and what reads it."""
+    if not _marking:
+        lap(phase)
+
+
+def lap(phase: str) -> None:
+    """A lap of the clock that was started last."""
     for clock in _running:
         clock.lap(phase)
 
@@ -143,7 +163,7 @@ class CudaClock:
         self._began = 0.0
 
     def lap(self, phase: str, after: Tensor | None = None) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or _marking:
             torch.ops.specbench.lap(after, phase)
             return
         inside = torch.cuda.is_current_stream_capturing()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -33,13 +34,9 @@ from tests.benchmarks.harness import Sheet, say
 LOSSES = "cross-entropy,forward-kl,reverse-kl,jsd,tv,overlap,hybrid"
 
 
-def options() -> argparse.ArgumentParser:
-    found = harness.parser(__doc__)
+def options(doc: str | None) -> argparse.ArgumentParser:
+    found = harness.parser(doc)
     found.add_argument("--target", default="demo", help="(demo)")
-    found.add_argument(
-        "--data", action="append", help="as in `specbench train draft --as-it-is`; the modules of Python"
-    )
-    found.add_argument("--losses", default=LOSSES, help=f"the first is what the others are compared with ({LOSSES})")
     found.add_argument("--tokens", type=int, default=400_000, help="learned by every arm (400000)")
     found.add_argument("--layers", type=int, default=1, help="(1)")
     found.add_argument("--hidden", type=int, default=128, help="(128)")
@@ -51,15 +48,15 @@ def options() -> argparse.ArgumentParser:
     return found
 
 
-def recipe_of(args: argparse.Namespace, loss: str) -> Recipe:
+def recipe_of(args: argparse.Namespace, *losses: Any) -> Recipe:
     """One arm, which is judged at its beginning and its end alone and keeps its last weights."""
     return Recipe(
-        losses=(loss,), tokens=args.tokens, rows=args.rows, length=args.length, rate=args.rate, evaluations=1,
+        losses=losses, tokens=args.tokens, rows=args.rows, length=args.length, rate=args.rate, evaluations=1,
         temperature=args.temperature, held_out=200, seed=args.seed,
     )  # fmt: skip
 
 
-def sequences(given: Teaching, student: object, recipe: Recipe, temperature: float) -> tuple[list[Along], float]:
+def sequences(given: Teaching, student: Any, recipe: Recipe, temperature: float) -> tuple[list[Along], float]:
     """Every held-out sequence, and tokens per round over all of them."""
     how = recipe.model_copy(update={"temperature": temperature})
     held_out = chosen(given.cache.held_out, how.held_out)
@@ -79,20 +76,39 @@ def difference(ours: Sequence[Along], theirs: Sequence[Along]) -> str:
     return f"{gain:+.3f} ({gain - reach:+.3f} – {gain + reach:+.3f})"
 
 
-def trained(given: Teaching, start: object, recipe: Recipe, place: Path) -> tuple[object, float]:
-    """One arm, trained here or before, and the seconds that took."""
+def arm(given: Teaching, student: Any, recipe: Recipe, known: dict[float, list[Along]], name: str) -> dict[str, object]:
+    """What a trained draft is worth, and against the first one, whose sequences are `known` by temperature then."""
+    row: dict[str, object] = {}
+    for temperature in (recipe.temperature, 0.0):
+        found, accepted = sequences(given, student, recipe, temperature)
+        before = known.setdefault(temperature, found)
+        at = f"T = {temperature:g}"
+        alpha = sum(float(one.overlap.sum()) for one in found) / sum(len(one.overlap) for one in found)
+        row |= {f"α, {at}": round(alpha, 3), f"tokens per round, {at}": round(accepted, 2)}
+        row[f"α − α of {name}, {at}"] = "–" if before is found else difference(found, before)
+    return row
+
+
+def trained(given: Teaching, start: Any, recipe: Recipe, place: Path) -> tuple[Any, int | None]:
+    """One arm, trained here or before, and the seconds that took, if it was here."""
+    place.mkdir(parents=True, exist_ok=True)
     student, file = copy.deepcopy(start), place / f"{recipe.key}.safetensors"
     began = time.monotonic()
     if file.exists():
         load_model(student, file)
-        return student.eval().requires_grad_(False), float("nan")
+        return student.eval().requires_grad_(False), None
     train(student, given.teacher, given.cache, recipe)
     save_model(student, str(file))
-    return student, time.monotonic() - began
+    return student, round(time.monotonic() - began)
 
 
 def main() -> None:
-    args = options().parse_args()
+    found = options(__doc__)
+    found.add_argument(
+        "--data", action="append", help="as in `specbench train draft --as-it-is`; the modules of Python"
+    )
+    found.add_argument("--losses", default=LOSSES, help=f"the first is what the others are compared with ({LOSSES})")
+    args = found.parse_args()
     bench = harness.begin("distillation", "Losses of a draft, at equal tokens", args)
     with TemporaryDirectory() as temporary:
         bench.publish([compared(args, args.work or Path(temporary))])
@@ -111,16 +127,9 @@ def compared(args: argparse.Namespace, work: Path) -> Sheet:
     for loss in losses:
         recipe = recipe_of(args, loss)
         student, seconds = trained(given, start, recipe, work)
-        row: dict[str, object] = {"loss": loss}
-        for temperature in (args.temperature, 0.0):
-            found, accepted = sequences(given, student, recipe, temperature)
-            before = known.setdefault(temperature, found)
-            at = f"T = {temperature:g}"
-            alpha = sum(float(one.overlap.sum()) for one in found) / sum(len(one.overlap) for one in found)
-            row |= {f"α, {at}": round(alpha, 3), f"tokens per round, {at}": round(accepted, 2)}
-            row[f"α − α of {losses[0]}, {at}"] = "–" if before is found else difference(found, before)
+        row = {"loss": loss, **arm(given, student, recipe, known, losses[0])}
         say(str(row))
-        rows.append({**row, "seconds": round(seconds) if seconds == seconds else None})
+        rows.append({**row, "seconds": seconds})
     held_out = len(chosen(given.cache.held_out, recipe.held_out))
     text = ", ".join(given.data).replace(sysconfig.get_path("stdlib"), "STDLIB")
     notes = [

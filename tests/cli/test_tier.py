@@ -1,25 +1,36 @@
 """`--tier` through the front door: which one was taken and why, and that it changes nothing but the speed.
 
-Rounds are traced as one graph and then run as they are: what a compiler makes of a graph is tests/test_tiers.py's.
+Rounds are recorded and cut, and then run as they were recorded: what a compiler makes of a region is tested in
+tests/models/execution/test_regions.py.
 """
 
 import shutil
-from functools import partial
+from typing import Any
 
 import pytest
 
 from specbench.backends import tiers
 from specbench.models.execution import compiled
+from specbench.models.execution.regions.program import Regional
 from tests.support.frontdoor import Command, Outcome
-from tests.support.tiers import graphs
+from tests.support.tiers import AsRecorded, never
 from tests.support.tinypair import prompts
 
 
 @pytest.fixture
-def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with a compiler, whose compiler changes nothing."""
+def compiling(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A machine with a compiler, whose compiler changes nothing; every function that was made ready."""
+    made: list[Any] = []
+
+    def ready(function: Any, *how: Any) -> Regional:
+        made.append(function)
+        return Regional(function, *how)
+
     monkeypatch.setattr(compiled, "missing_compiler", lambda: "")
-    monkeypatch.setattr(tiers, "Compiled", partial(compiled.Compiled, backend="eager"))
+    monkeypatch.setattr(tiers, "Store", AsRecorded)
+    monkeypatch.setattr(tiers, "Compiled", never)
+    monkeypatch.setattr(tiers, "Regional", ready)
+    return made
 
 
 def texts(found: Outcome) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -54,23 +65,23 @@ def test_a_run_emits_the_same_text_in_every_tier(run: Command) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("compiling")
-def test_data_sets_share_what_was_compiled_for_the_longest_of_their_prompts(run: Command, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
+def test_data_sets_share_what_was_compiled_for_the_longest_of_their_prompts(
+    run: Command,
+    compiling: list[Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     other = prompts(tmp_path_factory.mktemp("other") / "longer.jsonl", 12, 3, first=7)
-    before = graphs()
     found = run("--tier", "compile", "--dataset", other)
     assert [row["status"] for row in found.table()] == ["ok", "ok"]
-    assert graphs() == before + 2  # a baseline and a method
+    assert len(compiling) == 2  # a baseline and a method
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("compiling")
-def test_methods_whose_rounds_differ_have_their_passes_compiled(run: Command) -> None:
-    before = graphs()
+def test_methods_whose_rounds_differ_have_their_passes_compiled(run: Command, compiling: list[Any]) -> None:
     found = run("--tier", "compile", "--schedule", "auto")
     (row,) = found.table()
     assert (row["status"], row["lossless"], row["tier_resolved"]) == ("ok", "identical", "compile")
-    assert graphs() >= before + 4  # a baseline, two widths of a draft, and a verify pass at least
+    assert len(compiling) >= 4  # a baseline, two widths of a draft, and a verify pass at least
 
 
 def test_auto_is_eager_where_nothing_can_be_compiled_and_says_why(run: Command, monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -30,6 +30,7 @@ from tests.support.tiers import (
     compiled,
     graphs,
     pair,
+    regional,
     seen,
     smallest_pair,
     static_methods,
@@ -103,6 +104,14 @@ def test_compiled_rounds_give_the_tokens_of_rows_alone(
     before = graphs()
     check(name, dtype, law, prompts, compiled("aot_eager"))
     assert graphs() == before + 1
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize(("name", "dtype", "law", "prompts"), EACH)
+def test_rounds_by_regions_give_the_tokens_of_rows_alone(
+    name: str, dtype: torch.dtype, law: Law, prompts: tuple[list[int], ...]
+) -> None:
+    check(name, dtype, law, prompts, regional())
 
 
 @pytest.mark.slow

@@ -4,16 +4,20 @@ A batch holds one row for every combination of outcomes that a round can have, s
 gives its whole law.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import transformers as hf
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch.fx import GraphModule
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin, buffer_length
@@ -26,6 +30,8 @@ from specbench.decoding.timing import Clock
 from specbench.decoding.types import Context
 from specbench.metrics import Trace
 from specbench.models.execution.compiled import Compiled, missing_compiler
+from specbench.models.execution.regions.cut import Region
+from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
@@ -44,6 +50,29 @@ def as_it_is(play: Play) -> Play:
 
 def compiled(backend: str) -> Ready:
     return lambda play: Compiled(play, CPU, backend)
+
+
+class AsRecorded:
+    """In place of code on disk: regions run operator by operator, as they were recorded. `regions`: every one."""
+
+    def __init__(self, *_: object) -> None:
+        self.regions: list[Region] = []
+
+    def code(self, region: Region) -> Any:
+        self.regions.append(region)
+        given = {f"w{number}": torch.nn.Parameter(one, False) for number, one in enumerate(region.weights)}
+        module = GraphModule(given, region.graph)
+        return SimpleNamespace(load=lambda constant: lambda inputs: module(*inputs))
+
+
+def never(function: Any) -> Any:
+    raise AssertionError("it is not cut") from sys.exception()
+
+
+def regional(codes: AsRecorded | None = None) -> Ready:
+    """As rounds are made ready on a CPU, but for the machine code."""
+    regions = Regions(codes or AsRecorded())
+    return lambda play: Regional(play, regions, never)
 
 
 def graphs() -> int:

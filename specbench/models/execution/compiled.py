@@ -7,7 +7,7 @@ tensors, gives the same result in every tier; what it changes in place it change
 import shutil
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, takewhile
@@ -37,8 +37,7 @@ FINE, STEP, GROWTH = 2048, 256, 1.25  # captured rounds: up to where, how evenly
 
 EAGER = "Python and its calls are part of every number; --tier auto leaves them out"
 COMPILING = (
-    "every round is one compiled call; compiling takes half a minute per method and K for a small network, minutes for "
-    "thirty layers, the first time more"
+    "rounds are machine code; what was never compiled takes half a minute per method, and is kept for later runs"
 )
 GRAPHS = "rounds are replayed as CUDA graphs; capturing takes seconds"
 WHY: dict[Name, str] = {"eager": EAGER, "compile": COMPILING, "graph": GRAPHS}
@@ -92,6 +91,21 @@ def fine() -> Iterator[int]:
         step += STEP if step < FINE else max(int(step * (GROWTH - 1)) // STEP, 1) * STEP
 
 
+def settings(device: torch.device, frozen: bool = True) -> dict[str, Any]:
+    """What inductor is told. frozen: weights become constants, where that is faster."""
+    return dict(ON_CUDA if device.type == "cuda" else ON_CPU) | ({} if frozen else {"freezing": False})
+
+
+def with_kernels(given: Mapping[str, Any], compiling: Callable[[dict[str, Any]], R]) -> R:
+    """Compile with inductor's own matrix kernels; it has none for every dtype: float64 is left to the library."""
+    try:
+        return compiling(dict(given))
+    except RuntimeError as error:
+        if "NoValidChoices" not in f"{type(error).__name__} {error}":
+            raise
+        return compiling({**given, "max_autotune": False})
+
+
 def missing_compiler() -> str:
     """Why nothing can be compiled here; empty where it can."""
     found = any(shutil.which(name) for name in ("g++", "clang++", "c++"))
@@ -121,20 +135,10 @@ class Compiled(Generic[P, R]):
         return self._first(*args, **kwargs)
 
     def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        from torch._inductor.exc import InductorError
+        return with_kernels(settings(self.device, self.frozen), lambda given: self._compile(given, *args, **kwargs))
 
-        settings = dict(ON_CUDA if self.device.type == "cuda" else ON_CPU)
-        settings |= {} if self.frozen else {"freezing": False}
-        try:
-            return self._compile(settings, *args, **kwargs)
-        except InductorError as error:
-            if "NoValidChoices" not in str(error):
-                raise
-            # inductor has no matrix kernels of its own for every dtype: float64 is left to the library
-            return self._compile(settings | {"max_autotune": False}, *args, **kwargs)
-
-    def _compile(self, settings: dict[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
-        options = settings if self.backend == "inductor" else {}
+    def _compile(self, given: dict[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
+        options = given if self.backend == "inductor" else {}
         call: Any = torch.compile(
             unshared(self.function),
             fullgraph=True,
@@ -143,7 +147,7 @@ class Compiled(Generic[P, R]):
             options={**options, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
         )
         # dynamo asks whether weights will be frozen before inductor sees its options
-        with torch.no_grad(), torch._inductor.config.patch(settings), quiet():
+        with torch.no_grad(), torch._inductor.config.patch(given), quiet():
             result: R = call(*args, **kwargs)
         self._call = call
         return result

@@ -150,7 +150,7 @@ def test_nothing_is_made_ready_in_timed_code(name: str, monkeypatch: pytest.Monk
     """In the compile tier, with a stand-in for the compiler: every shape is met before, and gives the same tokens."""
     made, calls = [], {"ready": 0}
 
-    def ready(run: Any, device: Any, frozen: bool) -> Any:
+    def ready(run: Any, *how: Any) -> Any:
         made.append(run)
 
         def call(*inputs: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def test_nothing_is_made_ready_in_timed_code(name: str, monkeypatch: pytest.Monk
 
         return call
 
-    monkeypatch.setattr(tiers, "Compiled", ready)
+    monkeypatch.setattr(tiers, "Regional", ready)
     monkeypatch.setattr(tiers, "NEW", 40)
     tier, law, found = Tier("compile", CPU), Law(1.0), []
     for passes in (lambda: None, lambda: tier.passes(False)):

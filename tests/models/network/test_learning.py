@@ -12,12 +12,14 @@ from specbench.decoding.divergences import ForwardKL
 from specbench.decoding.randomness import seeded
 from specbench.decoding.types import Lesson
 from specbench.models.execution import compiled
-from specbench.models.execution.compiled import Compiled, Passes
+from specbench.models.execution.compiled import Passes, settings
+from specbench.models.execution.regions.program import Regional, Regions
+from specbench.models.execution.regions.store import Store
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.spec import RunSpec
 from tests.support.families import RECURRENT
-from tests.support.tiers import NEEDS_COMPILER, smallest_pair
+from tests.support.tiers import NEEDS_COMPILER, AsRecorded, never, smallest_pair
 from tests.support.tiny import network, worst
 from tests.support.tinypair import Pair
 
@@ -28,8 +30,10 @@ LESSON = Lesson(torch.tensor([1, 2, 3, 4]), torch.tensor([2, 3]), torch.eye(16)[
 def errors_before_and_after(frozen: bool) -> list[float]:
     """How far the row of a compiled draft is from that of its network as it is then, before and after an update."""
 
+    store = Store(settings(CPU, frozen))
+
     def ready(run: Any, wanted: bool) -> Any:
-        return Compiled(run, CPU, frozen=frozen)
+        return Regional(run, Regions(store), never, frozen)
 
     plain = smallest_pair(Law(1.0), fixed=True)["draft"]
     assert isinstance(plain, Causal)
@@ -72,9 +76,10 @@ def test_passes_of_a_draft_that_learns_are_never_frozen() -> None:
 def test_a_run_with_a_draft_that_learns_emits_the_same_text_in_every_tier(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Passes are traced as graphs and then run as they are; the draft changes after every eighth text."""
+    """Passes are recorded and cut, and then run as they are; the draft changes after every eighth text."""
     monkeypatch.setattr(compiled, "missing_compiler", lambda: "")
-    monkeypatch.setattr(tiers, "Compiled", lambda run, device, frozen: Compiled(run, device, "eager", frozen))
+    monkeypatch.setattr(tiers, "Store", AsRecorded)
+    monkeypatch.setattr(tiers, "Compiled", never)
     found = []
     for tier in ("eager", "compile"):
         paths = {"target": str(pair.target), "draft": str(pair.draft)}

@@ -1,0 +1,141 @@
+"""The code of a region: compiled by inductor without its weights, so that one code serves all layers and all processes.
+
+Weights are constants of the code, laid out as its kernels read them. How, is found out with made-up weights, and done
+to the real ones when the code is loaded. Knows inductor; must not know what a region is part of.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule
+
+from specbench.models.execution.compiled import quiet, with_kernels
+from specbench.models.execution.regions.cut import Region, UncutError
+
+SIDE_BY_SIDE = (1, 2, 4)  # rows of a block whose elements lie side by side, by dtype and processor
+
+Call = Callable[[list[Tensor]], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a constant is made of weights [n, k]: those numbered `weights` one below the other, transposed or not.
+
+    block: unless 0, the matrix is cut into blocks of so many of its rows, which lie side by side: [⌈n ÷ block⌉, k,
+    block], of which `pairs` rows are interleaved.
+    """
+
+    weights: tuple[int, ...]
+    transposed: bool = False
+    block: int = 0
+    pairs: int = 1
+
+    def made(self, weights: Sequence[Tensor]) -> Tensor:
+        """The constant of these weights."""
+        some = [weights[number].detach() for number in self.weights]
+        whole = torch.cat(some) if len(some) > 1 else some[0]
+        whole = whole.t() if self.transposed else whole
+        return self.blocks(whole) if self.block else whole
+
+    def blocks(self, matrix: Tensor) -> Tensor:
+        """As inductor's templates of matrix products read the second factor."""
+        n, k = matrix.shape
+        count = -(-n // self.block)
+        padded = F.pad(matrix.t(), (0, count * self.block - n))
+        parts = padded.reshape(k, count, self.block).transpose(0, 1).contiguous()
+        woven = parts.view(count, k // self.pairs, self.pairs, self.block).transpose(-1, -2)
+        return woven.reshape(count, k, self.block)
+
+
+@dataclass(frozen=True)
+class Code:
+    """source: a module with a function `call` of a list of tensors; constants: its constants by name."""
+
+    source: str
+    constants: Mapping[str, Layout]
+
+    def load(self, constant: Callable[[Layout], Tensor]) -> Call:
+        """The function with constants of its own."""
+        names: dict[str, Any] = {"__name__": "specbench_region"}
+        exec(compile(self.source, names["__name__"], "exec"), names)
+        names |= {name: constant(layout) for name, layout in self.constants.items()}
+        call: Call = names["call"]
+        return call
+
+
+def compiled(region: Region, settings: Mapping[str, Any]) -> Code:
+    """Compile a region. Raises UncutError where its code would serve no other weights."""
+    # what inductor itself would keep are constants as well; what a region is given has its shapes, or it is another one
+    ours = {"fx_graph_cache": False, "size_asserts": False, "alignment_asserts": False}
+    with torch.no_grad(), quiet():
+        return with_kernels({**settings, **ours}, lambda given: compiled_with(given, region))
+
+
+def compiled_with(settings: dict[str, Any], region: Region) -> Code:
+    """The same, with all settings."""
+    import torch._inductor.config
+    from torch._guards import TracingContext
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._subclasses import FakeTensorMode
+
+    random = torch.Generator(region.weights[0].device if region.weights else "cpu").manual_seed(0)
+    weights = [made_up(weight, random) for weight in region.weights]
+    parameters = {f"w{number}": torch.nn.Parameter(one, requires_grad=False) for number, one in enumerate(weights)}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in region.like]
+    found: list[Any] = []
+
+    def inner(graph: Any, given: Any, **more: Any) -> Any:
+        code = compile_fx_inner(graph, given, **more)
+        found.append((code, graph, TracingContext.get().fw_metadata))
+        return code
+
+    with torch._inductor.config.patch(settings):
+        compile_fx(GraphModule(parameters, region.graph), inputs, inner_compile=inner)
+    ((code, frozen, about),) = found
+    if about.num_mutated_inp_runtime_indices or about.num_outputs_aliased or about.num_intermediate_bases:
+        raise UncutError("its outputs share memory")
+    constants = {
+        **(code.constants or {}),
+        **{name: getattr(frozen, at) for name, at in code.frozen_param_names.items()},
+    }
+    return Code(code.source_code, {name: layout(tensor, weights) for name, tensor in constants.items()})
+
+
+def made_up(weight: Tensor, random: torch.Generator) -> Tensor:
+    """Random numbers in the shape of a weight: what is equal to something made of them is made of them."""
+    found = torch.empty_like(weight)
+    return found.normal_(generator=random) if weight.is_floating_point() else found.random_(generator=random)
+
+
+def layout(constant: Tensor, weights: Sequence[Tensor]) -> Layout:
+    """How a constant was made of weights. UncutError where no way is known."""
+    for one in layouts(constant, weights):
+        made = one.made(weights)
+        if made.shape == constant.shape and made.stride() == constant.stride() and torch.equal(made, constant):
+            return one
+    raise UncutError(f"a constant {tuple(constant.shape)} of its code is not known to be made of its weights")
+
+
+def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
+    """The ways that may be tried."""
+    if constant.is_mkldnn or constant.dim() not in (2, 3):
+        return
+    runs = [tuple(range(*ends)) for ends in combinations(range(len(weights) + 1), 2)]
+    for run, transposed in product(runs, (False, True)):
+        columns = {weights[number].shape[1] for number in run}
+        if len(columns) > 1 or constant.dtype != weights[run[0]].dtype:
+            continue
+        if sum(weights[number].numel() for number in run) > constant.numel():
+            continue
+        if constant.dim() == 2:
+            yield Layout(run, transposed)
+            continue
+        inner = sum(weights[number].shape[0] for number in run) if transposed else columns.pop()
+        if constant.shape[1] == inner:
+            yield from (Layout(run, transposed, constant.shape[2], n) for n in SIDE_BY_SIDE if inner % n == 0)

@@ -1,0 +1,79 @@
+"""Code of regions on disk, by what it does and where: a later process compiles nothing that an earlier one compiled.
+
+Knows files and what they depend on; must not know what a region computes. Beside them lies the machine code that
+inductor keeps.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench.models.execution.compiled import capabilities
+from specbench.models.execution.regions.code import Code, Layout, compiled
+from specbench.models.execution.regions.cut import Region
+from specbench.models.execution.regions.folder import place, tidy
+from specbench.replacing import replace_text
+
+FORMAT = 1  # of the files
+MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+@dataclass
+class Store:
+    """Code of regions that were compiled with the same settings. `folder` is made when something is kept."""
+
+    settings: Mapping[str, Any]
+    folder: Path = field(default_factory=place)
+    compiled: int = field(default=0, init=False)
+    _known: dict[str, Code] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+        # torch's own folder is a temporary one, and torch writes its name here as soon as it is asked for
+        if os.environ.get(MACHINE_CODE, default_cache_dir()) == default_cache_dir():
+            os.environ[MACHINE_CODE] = str(self.folder / "machine")
+
+    def code(self, region: Region) -> Code:
+        """The code of a region, compiled here if it never was. Raises UncutError."""
+        key = hashlib.sha256(f"{self._where} {region.key}".encode()).hexdigest()
+        if key not in self._known:
+            file = self.folder / "regions" / f"{key}.json"
+            self._known[key] = read(file) or self._compiled(region, file)
+        return self._known[key]
+
+    @property
+    def _where(self) -> str:
+        """What code depends on besides what it computes."""
+        machine = [torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), capabilities()]
+        about = [FORMAT, torch.__version__, machine, dict(self.settings)]
+        return json.dumps(about, default=str)
+
+    def _compiled(self, region: Region, file: Path) -> Code:
+        code = compiled(region, self.settings)
+        self.compiled += 1
+        with suppress(OSError):  # a full disk costs the next process time, and this one nothing
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(file, json.dumps(asdict(code)))
+            tidy(self.folder)
+        return code
+
+
+def read(file: Path) -> Code | None:
+    """The code in a file; None where there is none, or no whole one."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        constants = {name: Layout(tuple(one.pop("weights")), **one) for name, one in found["constants"].items()}
+        code = Code(found["source"], constants)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    with suppress(OSError):
+        os.utime(file)  # it was used
+    return code

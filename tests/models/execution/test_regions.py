@@ -1,0 +1,313 @@
+"""Functions compiled region by region: they do what they did, equal regions are one, and nothing goes stale."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from specbench.decoding.timing import WallClock
+from specbench.models.execution.compiled import settings
+from specbench.models.execution.regions import folder as folders
+from specbench.models.execution.regions import store as stores
+from specbench.models.execution.regions.code import Code, Layout
+from specbench.models.execution.regions.cut import Region, UncutError, cut
+from specbench.models.execution.regions.program import Regional, Regions
+from specbench.models.execution.regions.store import Store
+from specbench.models.execution.regions.trace import trace
+from tests.support.frontdoor import Command
+from tests.support.tiers import NEEDS_COMPILER, AsRecorded, never
+from tests.support.toys import CPU
+
+Function = Callable[..., Any]
+
+
+def network(layers: int = 3, **more: Any) -> Any:
+    shape = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2} | more
+    torch.manual_seed(1)
+    return hf.LlamaForCausalLM(hf.LlamaConfig(num_hidden_layers=layers, **shape)).eval().requires_grad_(False)
+
+
+def passes(net: Any) -> Function:
+    """Passes with a mask and positions of our own: transformers reads values to make them."""
+
+    def run(ids: Tensor) -> Tensor:
+        hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        mask = torch.zeros(1, 1, 5, 5, dtype=net.dtype).masked_fill(hidden, torch.finfo(net.dtype).min)
+        places = torch.arange(5)[None]
+        found: Tensor = net(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False).logits
+        return found
+
+    return run
+
+
+def regional(function: Function, codes: Any = None, frozen: bool = True) -> tuple[Regional, AsRecorded]:
+    codes = AsRecorded() if codes is None else codes
+    return Regional(function, Regions(codes), never, frozen), codes
+
+
+def ids(seed: int = 0) -> Tensor:
+    return torch.randint(24, (1, 5), generator=torch.Generator().manual_seed(seed))
+
+
+class Counter:
+    """Something with a state, views of it, and laps: a little of everything that a round does."""
+
+    def __init__(self) -> None:
+        self.clock = WallClock()
+        self.state, self.weight = torch.arange(12.0).reshape(3, 4), nn.Parameter(torch.eye(4) * 2, False)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        row, made = self.state[1], x + 1
+        view = made.reshape(2, 2).t()
+        self.clock.lap("first", made)
+        row.add_(x)  # what it is of is written by another name
+        first, second = made.split(2)
+        made.mul_(3)
+        self.clock.lap("second", row)
+        view[0] += 10
+        product = linear(self.state, self.weight)
+        self.clock.lap("third", product)
+        unused = product * 5  # noqa: F841
+        return view, {"row": row + first.sum(), "all": product.t(), "second": second}
+
+
+def test_a_function_does_in_every_call_what_it_did() -> None:
+    plain, cut_up = Counter(), Counter()
+    ready, codes = regional(cut_up)
+    for number in range(4):
+        x = torch.arange(4.0) + number
+        (view, rest), (same, others) = plain(x), ready(x)
+        assert torch.equal(view, same)
+        assert rest.keys() == others.keys()
+        assert all(torch.equal(rest[name], others[name]) for name in rest)
+        assert torch.equal(plain.state, cut_up.state)
+    assert len(codes.regions) == 4
+
+
+def test_laps_lie_between_the_regions_in_which_their_work_is_done() -> None:
+    function = Counter()
+    ready, _ = regional(function)
+    ready(torch.ones(4))
+    function.clock.start()
+    for _ in range(2):
+        ready(torch.ones(4))
+    seconds, spans = function.clock.stop()
+    assert list(spans) == ["first", "second", "third"]
+    assert 0 < sum(spans.values()) <= seconds
+
+
+def test_what_comes_in_is_let_go_of() -> None:
+    ready, _ = regional(Counter())
+    ready(torch.ones(4))
+    given, (view, _) = torch.ones(4), ready(torch.ones(4))
+    ready(given)
+    program = ready._call
+    held = [one for one in program.values if one is not None]  # type: ignore[union-attr]
+    assert not any(one is given for one in held)
+    assert view is not None
+
+
+def test_layers_that_do_the_same_are_one_region() -> None:
+    plan = cut(trace(passes(network(4)), ids()))
+    keys = [step.key for step in plan.steps if isinstance(step, Region)]
+    assert len(keys) == 6  # before the layers, four of them, and the head
+    assert len(set(keys)) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [network(2, hidden_size=32), network(2, num_attention_heads=4), network(2).double(), network(2, rms_norm_eps=0.1)],
+    ids=["width", "heads", "dtype", "a number"],
+)
+def test_layers_that_do_something_else_are_other_regions(other: Any) -> None:
+    first, second = (
+        {step.key for step in cut(trace(passes(net), ids())).steps if isinstance(step, Region)}
+        for net in (network(2), other)
+    )
+    assert len(first - second) >= 1
+
+
+def test_other_weights_and_other_processes_have_the_same_regions() -> None:
+    nets = [network(2), network(2)]
+    for parameter in nets[1].parameters():
+        parameter.data.normal_()
+    keys = [[step.key for step in cut(trace(passes(net), ids(7))).steps if isinstance(step, Region)] for net in nets]
+    assert keys[0] == keys[1]
+
+
+def test_weights_that_may_change_are_read_in_every_call() -> None:
+    net = network()
+    ready, codes = regional(passes(net), frozen=False)
+    assert not any(region.weights for region in codes.regions)
+    ready(ids())
+    for parameter in net.parameters():
+        parameter.data.add_(0.1)
+    assert torch.equal(ready(ids(1)), passes(net)(ids(1)))
+
+
+def test_a_function_that_reads_a_value_is_made_ready_the_other_way_and_it_is_said_why() -> None:
+    told: list[str] = []
+    ready = Regional(lambda x: x * int(x.sum()), Regions(AsRecorded()), lambda function: function, told=told.append)
+    assert [ready(torch.ones(n)).tolist() for n in (2, 3)] == [[2, 2], [3, 3, 3]]
+    assert len(told) == 1
+    assert "value" in told[0]
+
+
+def test_a_tensor_that_is_written_under_two_names_is_not_cut() -> None:
+    whole = torch.zeros(4)
+    part = whole[:2]
+
+    def function(x: Tensor) -> Tensor:
+        part.add_(x)
+        return whole * 2
+
+    with pytest.raises(UncutError, match="two names"):
+        cut(trace(function, torch.ones(2)))
+
+
+def test_a_weight_that_is_written_is_no_constant() -> None:
+    weight = nn.Parameter(torch.zeros(2, 2), False)
+
+    def function(x: Tensor) -> Tensor:
+        weight.add_(x)
+        return x @ weight
+
+    with pytest.raises(UncutError):
+        cut(trace(function, torch.ones(2, 2)))
+
+
+# Code.
+
+
+def test_a_layout_puts_the_columns_of_a_block_side_by_side() -> None:
+    weight = torch.arange(24.0).reshape(6, 4)  # [n, k]
+    made = Layout((0,), block=4).made([weight])
+    assert made.shape == (2, 4, 4)
+    assert torch.equal(made[0], weight[:4].t())
+    assert torch.equal(made[1, :, :2], weight[4:].t())
+    assert not made[1, :, 2:].any()
+    woven = Layout((0,), block=4, pairs=2).made([weight])
+    assert woven[0].flatten()[:4].tolist() == [0, 1, 4, 5]  # two of the first column, two of the second
+
+
+@NEEDS_COMPILER
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_code_of_an_earlier_process_serves_other_weights(dtype: torch.dtype, tmp_path: Path) -> None:
+    nets = [network(hidden_size=32, intermediate_size=64).to(dtype) for _ in range(2)]
+    for parameter in nets[1].parameters():
+        parameter.data.normal_(0, 0.1)
+    counts = []
+    for net in nets:
+        store = Store(settings(CPU), tmp_path)
+        ready, _ = regional(passes(net), store)
+        for seed in range(3):
+            made, plain = ready(ids(seed)), passes(net)(ids(seed))
+            assert torch.allclose(made, plain, atol=2e-2 if dtype == torch.bfloat16 else 1e-5)
+        counts.append(store.compiled)
+    assert counts == [3, 0]
+
+
+class Stub:
+    """In place of the compiler."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, region: Region, settings: Any) -> Code:
+        self.calls += 1
+        return Code("call = lambda inputs: [w * 2]", {"w": Layout((0,), True)})
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Stub:
+    stub = Stub()
+    monkeypatch.setattr(stores, "compiled", stub)
+    return stub
+
+
+def region() -> Region:
+    weight = nn.Parameter(torch.ones(2, 3), False)
+    (found,) = (step for step in cut(trace(lambda x: linear(x, weight), torch.ones(1, 3))).steps)
+    assert isinstance(found, Region)
+    return found
+
+
+def test_what_was_compiled_is_found_again(compiler: Stub, tmp_path: Path) -> None:
+    for _ in range(2):
+        call = Regions(Store({"a": 1}, tmp_path)).call(region())
+        assert call([])[0].shape == (3, 2)
+    assert compiler.calls == 1
+    Store({"a": 2}, tmp_path).code(region())
+    assert compiler.calls == 2, "other settings make other code"
+
+
+def test_code_for_other_threads_or_another_torch_is_another(
+    compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store({}, tmp_path).code(region())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    Store({}, tmp_path).code(region())
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    Store({}, tmp_path).code(region())
+    assert compiler.calls == 3
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"source": "x"}', '{"source": 1, "constants": {"w": {}}}'])
+def test_a_damaged_file_is_compiled_anew(damage: str, compiler: Stub, tmp_path: Path) -> None:
+    Store({}, tmp_path).code(region())
+    (file,) = (tmp_path / "regions").iterdir()
+    whole = file.read_text()
+    file.write_text(damage)
+    Store({}, tmp_path).code(region())
+    assert (compiler.calls, file.read_text()) == (2, whole)
+    assert json.loads(whole)["constants"] == {"w": {"weights": [0], "transposed": True, "block": 0, "pairs": 1}}
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_but_time(compiler: Stub, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        assert Store({}, tmp_path / "file").code(region()).constants
+    assert compiler.calls == 2
+
+
+def test_weights_are_laid_out_once_as_long_as_anything_needs_them() -> None:
+    regions, weights = Regions(AsRecorded()), [torch.ones(3, 4)]
+    layout = Layout((0,), block=2)
+    first = regions._constant(layout, weights)
+    assert regions._constant(layout, weights) is first
+    assert regions._constant(Layout((0,), block=4), weights) is not first
+    del first
+    assert not regions._constants
+
+
+def test_what_was_not_used_for_longest_is_deleted(tmp_path: Path) -> None:
+    import os
+
+    for age, name in enumerate("abcd"):
+        (tmp_path / name).write_bytes(b"x" * 10)
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    folders.tidy(tmp_path, bound=25)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", folders.LOOKED]
+    (tmp_path / "e").write_bytes(b"x" * 100)
+    folders.tidy(tmp_path, bound=25)
+    assert (tmp_path / "e").exists(), "it looks once a day"
+
+
+def test_the_command_shows_and_deletes_what_is_kept(
+    command: Command, compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(folders.NAME, str(tmp_path / "kept"))
+    Store({}).code(region())
+    found = command("cache", "--format", "json")
+    (row,) = json.loads(found.out)
+    assert (row["folder"], row["compiled parts"]) == (str(tmp_path / "kept"), 1)
+    assert "deleted: " in command("cache", "--clear").out
+    assert not (tmp_path / "kept").exists()
+    assert json.loads(command("cache", "--format", "json").out)[0]["compiled parts"] == 0
