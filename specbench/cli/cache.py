@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.options import PLAIN, Given, options
-from specbench.models.execution.regions.folder import BOUND, clear, files_of, place
+from specbench.models.execution.regions.folder import BOUND, clear, files_of, place, size_of
 from specbench.show.records import print_records
 from specbench.wording import gigabytes
 
@@ -16,13 +16,12 @@ Clear = Annotated[bool, typer.Option("--clear", help="Delete it; later runs comp
 def cache(given: Given, clear_it: Clear = False) -> None:
     """Show where compiled code is kept, and how much; it is bounded, and may be deleted at any time.
 
-    The variable SPECBENCH_CACHE of the environment names another folder.
+    SPECBENCH_CACHE in the environment names another folder, in which it has one of its own.
     """
     folder = place()
     if clear_it:
         typer.echo(f"deleted: {gigabytes(clear(folder))} in {folder}")
         return
-    found = files_of(folder)
-    regions = sum(path.parent.name == "regions" for _, _, path in found)
-    row = {"folder": str(folder), "compiled parts": regions, "size": gigabytes(sum(size for _, size, _ in found))}
+    regions = sum(path.parent.name == "regions" for _, _, path in files_of(folder))
+    row = {"folder": str(folder), "compiled parts": regions, "size": gigabytes(size_of(folder))}
     print_records([row], {f"compiled code: at most {gigabytes(BOUND)}": [row]}, given["format"])

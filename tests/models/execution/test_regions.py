@@ -1,6 +1,7 @@
 """Functions compiled region by region: they do what they did, equal regions are one, and nothing goes stale."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -288,8 +289,6 @@ def test_weights_are_laid_out_once_as_long_as_anything_needs_them() -> None:
 
 
 def test_what_was_not_used_for_longest_is_deleted(tmp_path: Path) -> None:
-    import os
-
     for age, name in enumerate("abcd"):
         (tmp_path / name).write_bytes(b"x" * 10)
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
@@ -305,9 +304,11 @@ def test_the_command_shows_and_deletes_what_is_kept(
 ) -> None:
     monkeypatch.setenv(folders.NAME, str(tmp_path / "kept"))
     Store({}).code(region())
+    other = tmp_path / "kept" / "somebody else's"
+    other.touch()
     found = command("cache", "--format", "json")
     (row,) = json.loads(found.out)
-    assert (row["folder"], row["compiled parts"]) == (str(tmp_path / "kept"), 1)
+    assert (row["folder"], row["compiled parts"]) == (str(tmp_path / "kept" / "specbench"), 1)
     assert "deleted: " in command("cache", "--clear").out
-    assert not (tmp_path / "kept").exists()
+    assert list((tmp_path / "kept").iterdir()) == [other]
     assert json.loads(command("cache", "--format", "json").out)[0]["compiled parts"] == 0

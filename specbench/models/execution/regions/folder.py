@@ -11,7 +11,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-NAME = "SPECBENCH_CACHE"  # in the environment: another place
+NAME = "SPECBENCH_CACHE"  # in the environment: another place for caches, where others may lie as well
+OURS = "specbench"  # so only what lies in a folder of this name is ever deleted
 BOUND = 4 << 30  # bytes
 OFTEN = 24 * 3600.0  # seconds between two looks at the bound
 LOOKED = "looked"  # the file whose age says when that was
@@ -20,7 +21,7 @@ LOOKED = "looked"  # the file whose age says when that was
 def place() -> Path:
     """The folder; it need not exist."""
     given = os.environ.get(NAME)
-    return Path(given).expanduser() if given else user_cache_path("specbench", appauthor=False)
+    return Path(given).expanduser() / OURS if given else user_cache_path(OURS, appauthor=False)
 
 
 def files_of(folder: Path) -> list[tuple[float, int, Path]]:
@@ -32,6 +33,11 @@ def files_of(folder: Path) -> list[tuple[float, int, Path]]:
                 about = path.stat()
                 found.append((about.st_mtime, about.st_size, path))
     return sorted(found)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(size for _, size, _ in files_of(folder))
 
 
 def tidy(folder: Path, bound: int = BOUND) -> None:
@@ -51,7 +57,7 @@ def tidy(folder: Path, bound: int = BOUND) -> None:
 
 
 def clear(folder: Path) -> int:
-    """Delete it; returns how many bytes there were."""
-    total = sum(size for _, size, _ in files_of(folder))
+    """Delete it; returns how many bytes less there are."""
+    before = size_of(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    return total
+    return before - size_of(folder)
