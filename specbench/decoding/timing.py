@@ -128,6 +128,7 @@ def marking() -> Iterator[None]:
 
 _operators = torch.library.Library("specbench", "DEF")  # type: ignore[no-untyped-call]
 _operators.define("lap(Tensor(a!) after, str phase) -> ()")  # type: ignore[no-untyped-call]
+LAP = torch.ops.specbench.lap.default
 
 
 @torch.library.impl(_operators, "lap", "CompositeExplicitAutograd")

@@ -17,7 +17,8 @@ from specbench.models.execution.compiled import settings
 from specbench.models.execution.regions import folder as folders
 from specbench.models.execution.regions import store as stores
 from specbench.models.execution.regions.code import Code, Layout
-from specbench.models.execution.regions.cut import Region, UncutError, cut
+from specbench.models.execution.regions.cut import Region, cut
+from specbench.models.execution.regions.operators import UncutError
 from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.execution.regions.store import Store
 from specbench.models.execution.regions.trace import trace

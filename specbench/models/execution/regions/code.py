@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from specbench.models.execution.compiled import quiet, with_kernels
-from specbench.models.execution.regions.cut import Region, UncutError
+from specbench.models.execution.regions.cut import Region
+from specbench.models.execution.regions.operators import UncutError
 
 SIDE_BY_SIDE = (1, 2, 4)  # rows of a block whose elements lie side by side, by dtype and processor
 

@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 
 from specbench.decoding.timing import lap
 from specbench.models.execution.regions.code import Call, Code, Layout
-from specbench.models.execution.regions.cut import Plan, Region, UncutError, cut
+from specbench.models.execution.regions.cut import Plan, Region, cut
+from specbench.models.execution.regions.operators import UncutError
 from specbench.models.execution.regions.trace import trace
 from specbench.wording import first_line
 
