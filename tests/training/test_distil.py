@@ -14,12 +14,12 @@ from specbench.models.network.reduced import known_alone, reduce_head
 from specbench.training import checkpoint, distil
 from specbench.training.batches import batch_of
 from specbench.training.curve import Progress, Trained
-from specbench.training.distil import Kept, Pace, pace, train
+from specbench.training.distil import Kept, Pace, Run, pace, train
 from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of
 from specbench.training.samples import continued, shortened
-from specbench.training.teacher import Teacher
+from specbench.training.teacher import States, Teacher
 from specbench.training.text.shards import Example
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
@@ -240,6 +240,19 @@ def test_the_pace_is_measured_with_a_copy() -> None:
     assert found.speed >= 0
     assert found.evaluation > 0
     assert same(student, before)
+
+
+def test_the_pace_of_the_first_pass_is_that_of_a_teacher_that_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier run left on disk would make it look faster than it is for the rest of the text."""
+    kept, seen = States.__new__(States), list[States | None]()
+
+    def step(run: Run) -> None:
+        seen.append(run.teacher.states)
+        run.progress.learned(1.0, 8)
+
+    monkeypatch.setattr(Run, "step", step)
+    pace(llama(1, seed=1), Teacher(TEACHER, kept), CACHE, SHORT, least=0.0)
+    assert seen == [None, None, kept, kept]  # once to allocate, once timed; once to keep them, once timed
 
 
 @pytest.mark.parametrize(("seconds", "tokens"), [(60.0, 5500), (125.0, 12000), (4.0, 1)])
