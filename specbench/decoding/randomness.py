@@ -54,7 +54,7 @@ class FromUniforms:
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
         if self.certain:
             return probs.max(-1).indices  # on a CPU twice as fast as argmax
-        if probs.device.type == "cuda":
+        if probs.device.type != "cpu":
             return race(probs, self.uniforms(tuple(probs.shape), stream))
         return inversion(probs, self.uniforms(tuple(probs.shape[:-1]), stream))
 
