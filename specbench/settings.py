@@ -19,11 +19,11 @@ Part = Literal["identity", "question", "asked", "further", "heading", "loading"]
 
 # A list of settings in which people read runs through these groups in turn; the others are in the order of declaration.
 ORDER: dict[Part, tuple[Group, ...]] = {
-    "question": ("pair", "acceptance", "data", "chat", "law", "length", "execution", "precision"),
+    "question": ("pair", "acceptance", "data", "excerpt", "chat", "law", "length", "execution", "precision"),
     "asked": ("pair", "method", "lookahead", "acceptance", "data", "law", "length", "precision", "execution", "excerpt",
               "chat", "limit"),
-    "heading": ("pair", "method", "lookahead", "acceptance", "precision", "law", "length", "chat", "limit", "stopping",
-                "draws", "execution", "device"),
+    "heading": ("pair", "method", "lookahead", "acceptance", "precision", "law", "length", "excerpt", "chat", "limit",
+                "stopping", "draws", "execution", "device"),
 }  # fmt: skip
 MEANING: dict[Part, str] = {
     "identity": "cells that differ in it are never lines of one sweep over the lookahead",

@@ -9,10 +9,11 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from specbench.named_models import named_models, written
 from specbench.settings import QUESTION, Part, Setting, declared
+from specbench.token_counts import in_thousands
 
 BASELINE = "baseline"
 SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of the lines of the journal
@@ -26,6 +27,7 @@ CELL: tuple[Part, ...] = ("identity", "asked")
 DETAIL: tuple[Part, ...] = ("identity", "further")
 LOADED: tuple[Part, ...] = (*DETAIL, "loading")
 SHARE = Field(gt=0, le=1)
+Tokens = Annotated[int, BeforeValidator(in_thousands), Field(ge=1, le=1 << 24)]
 Rates = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)]
 
 
@@ -78,6 +80,9 @@ class RunSpec(BaseModel):
         "Data", "excerpt", "Column that holds the prompt.", of=CELL, usual="found by its name")] = None
     template: Annotated[str | None, Setting(
         "Data", "excerpt", "Prompt template with the column's name in braces.", of=CELL)] = None
+    context: Annotated[Tokens | None, Setting(
+        "Data", "excerpt", "Tokens of every prompt, 4k being 4096: other texts of the data set stand before its own. "
+        "Or a list (1k,4k,16k).", typed=str, usual="prompts as they are", late=True)] = None
     chat_template: Annotated[str | None, Setting(
         "Data", "chat", "auto (the tokenizer's own, where rows are instructions or conversations), none, always (its "
         "own, for all rows), or a file with a Jinja template.", usual="auto", column="chat_template_resolved",

@@ -58,7 +58,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
 
 def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:
     """Measure into a new folder."""
-    chosen = with_batches(with_ks(with_shift(settings)))
+    chosen = with_lists(settings)
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
     if axes is not None and (wrong := [name for name in lists if name not in axes]):
         wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
@@ -81,6 +81,11 @@ def go_on(settings: dict[str, Any], given: Given) -> None:
         name = min(settings).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
     run.resume(given["resume"], output)
+
+
+def with_lists(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with what may be a list as values, or as lists of them."""
+    return with_contexts(with_batches(with_ks(with_shift(settings))))
 
 
 def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,6 +114,15 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "batch" in found:
         sizes = sorted({n for part in items(found["batch"]) for n in parse_counts(part, "--batch", "1,4,16")})
         found["batch"] = sizes[0] if len(sizes) == 1 else sizes
+    return found
+
+
+def with_contexts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the context as it is written, or as a list of such texts."""
+    found = dict(settings)
+    if found.get("context") is not None:
+        parts = items(found["context"])
+        found["context"] = parts[0] if len(parts) == 1 else parts
     return found
 
 

@@ -22,7 +22,7 @@ HELP = (
 @options(*PAIR, *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
 def sweep_k(given: Given) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline."""
-    launch(given, axes=("dataset", "k", "batch"), k=DEFAULT_KS)
+    launch(given, axes=("dataset", "context", "k", "batch"), k=DEFAULT_KS)
 
 
 @options(..., "limit", "max_new_tokens", "device", *MEASURING, "resume", *RESULTS)

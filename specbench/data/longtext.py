@@ -50,6 +50,15 @@ def is_long(dataset: str) -> bool:
     return dataset.partition(":")[0] in LONG
 
 
+def of_length(dataset: str, context: int | None) -> str:
+    """The name of a data set of such a length; UsageError where its name has one already. Other sets have none."""
+    if context is None or not is_long(dataset):
+        return dataset
+    if ":" in dataset:
+        raise UsageError(f"--context and data set {clean(dataset)} both say how long prompts are: leave out one")
+    return f"{dataset}:{context}"
+
+
 def long_rows(
     dataset: str, encode: Encode, *, limit: int | None, seed: int, longest: int | None
 ) -> tuple[list[DataRow], str | None]:

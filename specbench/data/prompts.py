@@ -13,8 +13,9 @@ from itertools import takewhile
 from typing import Any
 
 from specbench.data.chats import Applied, ChatSettings, applied_to
+from specbench.data.filling import Filling, check_context
 from specbench.data.forms import Form, chosen_column, given_form, instruction_form, plain_form
-from specbench.data.longtext import Encode, is_long, long_rows
+from specbench.data.longtext import Encode, is_long, long_rows, of_length
 from specbench.data.readers import DataRow
 from specbench.data.rows import EMPTY, TextRow, surely_longer, text_rows
 from specbench.data.sampling import sample
@@ -126,21 +127,28 @@ def load_prompts(
     column: str | None = None,
     template: str | None = None,
     chat: ChatSettings = PLAIN,
+    context: int | None = None,
 ) -> PromptSet:
     """The prompts of a data set, or a sample of `limit` of them that is stratified by category and fixed by `seed`.
 
     `longest` is the largest admissible number of tokens in a prompt. Of a conversation, the prompt of the first turn:
-    `turns.next_turn` gives the others.
+    `turns.next_turn` gives the others. `context`: the tokens that every prompt is to have, see `filling`.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"a limit of {limit} leaves no prompts: it must be at least 1")
-    rows, revision = source_rows(dataset, encode, chat, limit=limit, seed=seed, longest=longest)
+    made = of_length(dataset, context)
+    rows, revision = source_rows(made, encode, chat, limit=limit, seed=seed, longest=longest)
     column = chosen_column(clean(dataset, 300), rows, column, template)
     form, applied = written_as(dataset, rows, column, template, chat)
     rejected = Counter[str]()
     found = text_rows(rows, column, form, rejected)
-    to = Tokenizing(written_in(applied, chat, encode), longest, chat.answer if applied else None, rejected)
-    prompts = sample([one.category for one in found], lambda i: to.prompt(found[i]), limit, seed)
+    write = written_in(applied, chat, encode)
+    filling = None
+    if context is not None and not is_long(dataset):
+        check_context(dataset, context, longest, len(found))
+        filling = Filling([row.turns[0] for row in found], context, seed, lambda text: write([text]))
+    to = Tokenizing(write, longest, chat.answer if applied else None, rejected, filling)
+    prompts = sample([one.category for one in found], lambda i: to.prompt(found[i], i), limit, seed)
     if not prompts:
         raise UsageError(nothing_usable(clean(dataset, 300), len(rows), rejected, column, longest))
     counts, sha256, instruct = dict(rejected), fingerprint(prompts, applied), chat.own is not None
@@ -184,11 +192,15 @@ class Tokenizing:
     longest: int | None
     answer: int | None
     rejected: Counter[str]
+    filling: Filling | None
 
-    def prompt(self, row: TextRow) -> Prompt | None:
+    def prompt(self, row: TextRow, number: int) -> Prompt | None:
         """The prompt of a row, None where it cannot be used."""
         first, later = row.turns[0], list(takewhile(lambda turn: not surely_longer(turn, self.longest), row.turns[1:]))
-        reason, ids = self.tokenized(first)
+        reason, ids = self.tokenized(first, self.filling.length if self.filling else self.longest)
+        if self.filling and not reason:
+            first = self.filling.filled(number)
+            ids = tuple(self.write([first]))
         if reason:
             self.rejected[reason] += 1
             return None
@@ -198,12 +210,12 @@ class Tokenizing:
         most = self.most([first, *later], self.answer)
         return Prompt(row.id, row.category, first, ids, tuple(later), most=most, reference=row.reference)
 
-    def tokenized(self, text: str) -> tuple[str, tuple[int, ...]]:
+    def tokenized(self, text: str, longest: int | None) -> tuple[str, tuple[int, ...]]:
         """Why the prompt of a text cannot be used, "" where it can, and its ids."""
-        if surely_longer(text, self.longest):
+        if surely_longer(text, longest):
             return TOO_LONG, ()
         ids = tuple(int(token) for token in self.write([text]))
-        return (EMPTY if not ids else TOO_LONG if self.longest is not None and len(ids) > self.longest else ""), ids
+        return (EMPTY if not ids else TOO_LONG if longest is not None and len(ids) > longest else ""), ids
 
     def most(self, turns: Sequence[str], answer: int) -> int:
         """The tokens that the last turn's prompt may have, where the answers before it are as long as they may be."""

@@ -49,6 +49,7 @@ class Recommendation:
     draft: str
     acceptance: str
     dataset: str
+    context: int | None
     chat: str
     temperature: float | None
     batch: int
@@ -107,6 +108,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         draft=text_in(row, "draft"),
         acceptance=text_in(row, "acceptance"),
         dataset=text_in(row, "dataset"),
+        context=int(number_in(row, "context") or 0) or None,
         chat=chat_of(row),
         temperature=number_in(row, "temperature"),
         batch=int(number_in(row, "batch") or 1),

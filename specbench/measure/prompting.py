@@ -27,6 +27,7 @@ def read_prompts(spec: RunSpec, backend: Backend, room: int) -> PromptSet:
         longest=longest,
         column=spec.column,
         template=spec.template,
+        context=spec.context,
         chat=chat_settings(spec, backend),
     )
 

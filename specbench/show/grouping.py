@@ -53,6 +53,13 @@ def by_batch(rows: Sequence[Row]) -> list[list[Row]]:
     return [sorted(group, key=lambda row: (row["k"], lookahead(row), row["batch"])) for group in several]
 
 
+def by_context(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of every series that has several lengths of prompts, by length and then by lookahead."""
+    groups = alike(rows, [name for name in IDENTITY if name != "context"])
+    several = [group for group in groups if len({row.get("context") for row in group} - {None, ""}) > 1]
+    return [sorted(group, key=lambda row: (row["context"] or 0, row["k"], lookahead(row))) for group in several]
+
+
 def alike(rows: Sequence[Row], settings: Sequence[str]) -> list[list[Row]]:
     """Rows with equal settings together."""
     return grouped(rows, lambda row: tuple(row.get(name) for name in settings))

@@ -9,7 +9,8 @@ from specbench.judge.verdict import SYNTHETIC, precision
 from specbench.settings import part
 from specbench.show.cell_text import lookahead, pair_name, short_dataset
 from specbench.spec import RunSpec
-from specbench.wording import Row, clean
+from specbench.token_counts import said
+from specbench.wording import Row, clean, text_in
 
 SETTINGS = tuple(setting.column for setting in part("heading", RunSpec))
 PREFIXES = {"method": "", "k": "K ", "dtype_resolved": "", "temperature": "temperature ", "max_new_tokens": "tokens "}
@@ -40,11 +41,16 @@ def shared_settings(rows: Sequence[Row], differing: Sequence[str]) -> str:
 def heading(rows: Sequence[Row], choice: str = "") -> str:
     """The title of a table of one series: its data set, pair, method (or `choice` instead), precision and prompts."""
     first = rows[0]
-    parts = [str(first["dataset"]), pair_name(first), choice or str(first["method"])]
+    parts = [dataset_name(first), pair_name(first), choice or str(first["method"])]
     parts += [f"temperature {first['temperature']}", precision(first)]
     prompts = sorted({row["prompts"] for row in rows if row.get("prompts")})
     parts += [f"{'/'.join(map(str, prompts))} prompts"] if prompts else []
     return clean(" · ".join(parts), 300)
+
+
+def dataset_name(row: Row) -> str:
+    """A data set, and how long its prompts were made."""
+    return text_in(row, "dataset") + (f", {said(row['context'])} tokens" if row.get("context") else "")
 
 
 def caveats(rows: Sequence[Row]) -> list[str]:

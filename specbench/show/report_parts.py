@@ -13,9 +13,10 @@ from specbench.errors import UsageError
 from specbench.results import trace_file
 from specbench.results.reading import read_run
 from specbench.results.trace_file import TokenView
-from specbench.show import plots_batch, plots_prompts, run_notes
-from specbench.show.grouping import by_batch
+from specbench.show import context_table, plots_batch, plots_context, plots_prompts, run_notes
+from specbench.show.grouping import by_batch, by_context
 from specbench.show.headings import caveats, heading
+from specbench.show.number_table import unbroken
 from specbench.show.plots import Picture
 from specbench.show.report_certificates import CertificatePart, certificates
 from specbench.show.report_questions import Question, label, questions
@@ -37,13 +38,25 @@ class Batches:
 
 
 @dataclass(frozen=True)
+class Contexts:
+    """The cells of one series over several lengths of prompts, as the lines of a table, and their figures."""
+
+    heading: str
+    caveats: Sequence[str]
+    labels: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
 class RunPart:
-    """One run: where it comes from, its questions, its batches, and notes on them."""
+    """One run: where it comes from, its questions, its lengths of prompts, its batches, and notes on them."""
 
     name: str
     facts: Mapping[str, str]
     rows: Sequence[Row]
     questions: Sequence[Question]
+    contexts: Sequence[Contexts]
     batches: Sequence[Batches]
     notes: Sequence[str]
     traces: Sequence[tuple[str, TokenView]]
@@ -63,11 +76,19 @@ def run_part(path: Path) -> RunPart:
         facts=facts(run.description),
         rows=rows,
         questions=questions(run.cells, rows, text_in(run.description, "command")),
+        contexts=list(map(contexts_of, by_context(rows))),
         batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
         notes=[*run_notes.notes(rows), *unread, *foreign],
         traces=views,
         certificates=papers,
     )
+
+
+def contexts_of(rows: Sequence[Row]) -> Contexts:
+    """The part of one series over the lengths of prompts."""
+    table = context_table.context_table(rows)
+    labels = list(map(unbroken, table.header))
+    return Contexts(table.title, table.above, labels, table.lines, plots_context.figures(rows))
 
 
 def facts(description: Mapping[str, Any]) -> dict[str, str]:

@@ -19,8 +19,9 @@ from specbench.results.writing import json_rows, write_rows
 from specbench.show.batch_table import batch_table
 from specbench.show.category_table import cell_tables, method_tables
 from specbench.show.cell_text import lookahead, method_name, one_line
+from specbench.show.context_table import context_table
 from specbench.show.fitting import draw, sentence
-from specbench.show.grouping import FEW, arranged, by_batch
+from specbench.show.grouping import FEW, arranged, by_batch, by_context
 from specbench.show.headings import name_among
 from specbench.show.levels_table import levels_table
 from specbench.show.methods_table import fastest, methods_table
@@ -78,7 +79,13 @@ def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
         yield run_table(some)
         yield from _by_level(some, names)
         yield from _reasons(some, names)
-    yield from (batch_table(group).drawn() for group in by_batch(rows))
+    yield from (table.drawn() for table in _series_tables(rows))
+
+
+def _series_tables(rows: Sequence[Row]) -> Iterator[NumberTable]:
+    """Over the lengths of prompts, and over batches."""
+    yield from (context_table(group) for group in by_context(rows))
+    yield from (batch_table(group) for group in by_batch(rows))
 
 
 def _by_level(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Group]:
@@ -135,7 +142,7 @@ def markdown(
     parts += [methods_table(group).markdown() for group in found.methods]
     parts += [run_markdown(found.alone)] if found.alone else []
     parts += [levels.markdown()] if levels else []
-    parts += [batch_table(group).markdown() for group in by_batch(rows)]
+    parts += [table.markdown() for table in _series_tables(rows)]
     further = [*category_tables(rows, categories), *stretches_tables(rows, stretches)]
     parts += [table.markdown() for table in further]
     listed = "".join(f"- {literal(one_line(note))}\n" for note in notes(rows))

@@ -29,12 +29,12 @@ class Best:
     near: tuple[str, ...]
 
 
-def best(rows: Sequence[Row], column: str) -> Best | None:
-    """The best lookahead by `column`; None if no row has that number. Where nothing exceeds 1, K = 0 is best."""
+def best(rows: Sequence[Row], column: str, above: float = 1.0) -> Best | None:
+    """The best lookahead by `column`; None if no row has that number. Where nothing exceeds `above`, K = 0 is best."""
     found = {lookahead(row): row[column] for row in rows if row["status"] in MEASURED and is_number(row.get(column))}
     if not found:
         return None
-    found.setdefault("0", 1.0)
+    found.setdefault("0", above)
     top = max(found, key=lambda name: found[name])
     return Best(top, found[top], tuple(name for name in found if found[name] >= (1 - NEAR) * found[top]))
 

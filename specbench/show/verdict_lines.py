@@ -6,6 +6,7 @@ Knows verdicts; must not know how they were reached. Names in them come from fil
 from specbench.judge.settling import least_prompts
 from specbench.judge.verdict import SYNTHETIC, Recommendation
 from specbench.results.statistics import FEWEST
+from specbench.token_counts import said
 from specbench.wording import clean, counted, formatted, interval_text, literal, verbatim
 
 LONGEST = 1000  # characters of a line
@@ -84,7 +85,7 @@ def _too_few(found: Recommendation, draws: int) -> str:
 
 def _figures(found: Recommendation) -> list[str]:
     parts = [
-        found.dataset,
+        found.dataset + (f", {said(found.context)} tokens" if found.context else ""),
         found.chat,
         f"T = {formatted(found.temperature, 'g')}",
         f"batch {found.batch}",

@@ -104,6 +104,20 @@ def test_run_takes_one_k_and_says_where_several_go(command: Command) -> None:
     assert "--k takes one value here, not a list: use specbench sweep-k" in found.line
 
 
+def test_lengths_of_prompts_by_lookahead_in_one_command(sweep_k: Command) -> None:
+    found = sweep_k("--k", "1,2", "--context", "24,12", "--limit", "1")
+    assert found.code == 0, found.err
+    assert [(row["context"], row["k"], row["status"]) for row in found.table()] == [
+        ("24", "1", "ok"), ("24", "2", "ok"), ("12", "1", "ok"), ("12", "2", "ok"),
+    ]  # fmt: skip
+    assert [row["prompt_tokens"] for row in found.table("samples.csv")] == ["24", "24", "12", "12"]
+    assert "speedup by context" in found.out
+    refused = sweep_k("--k", "1", "--context", "4k")
+    assert refused.code == 2
+    assert "--context 4096 is too long for these models: at most 38 tokens" in refused.line
+    assert "--context '4x'" in sweep_k("--context", "4x").line
+
+
 # --- grids ------------------------------------------------------------------------------------------------------------
 
 
