@@ -10,6 +10,7 @@ from itertools import chain
 
 import torch
 
+from specbench.backends.arms import whatever_prompts
 from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
 from specbench.decoding.decode import buffer_length
@@ -18,7 +19,7 @@ from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.sizes import network_sizes
 from specbench.models.network.layers import shares
 from specbench.spec import RunSpec
-from specbench.theory.memory import Arm, Demand, Network, Part, parts
+from specbench.theory.memory import Arm, Demand, Network, Part, parts, total
 
 SMALL = torch.bfloat16
 ROWS_KEPT = ("Distilled", "rows")  # the field that says how many rows a draft learns from
@@ -40,11 +41,15 @@ class Estimate:
             self.parts(held),
             max(net.read for net in self.networks.values()),
             {name: change.parts(other) for name, change, other in self.others(held)},
+            {spec.key: total(self.parts([replace(one, specs=[spec])])) for one in held for spec in one.specs},
         )
 
     def parts(self, held: Sequence[Held]) -> list[Part]:
-        groups = [[self.arm(spec, one.prompt) for spec in one.arms] for one in held]
-        return parts(self.networks, [list(chain(*groups))] if self.keeps else groups)
+        longest = max((one.prompt for one in held), default=0)
+        arms = kept_arms(held) if self.keeps else [one.arms for one in held]
+        prompts = [longest if self.keeps else one.prompt for one in held]
+        groups = [[self.arm(spec, prompt) for spec in some] for some, prompt in zip(arms, prompts, strict=True)]
+        return parts(self.networks, groups)
 
     def others(self, held: Sequence[Held]) -> list[tuple[str, "Estimate", Sequence[Held]]]:
         """Settings that take less memory: their names, and what they change."""
@@ -87,7 +92,8 @@ class Estimate:
 
     def arm(self, spec: RunSpec, prompt: int) -> Arm:
         room = self.room(spec)
-        cached = [self.network(name) for name in sorted(needs(spec.method)) if not shares(name)]
+        names = sorted(needs(spec.method), key=lambda name: (name != "target", name))  # in the order of their caches
+        cached = [self.network(name) for name in names if not shares(name)]
         twins = [self.network(name) for name in read_by_twins(spec.method)]
         length = buffer_length(prompt, spec.max_new_tokens, room)
         return Arm([*cached, *twins], prompt, length, room, spec.batch, self.learning(spec.method))
@@ -109,6 +115,17 @@ class Estimate:
             base, layers = self.pair.kept[name]
             return self.networks[base].of_layers(len(layers))
         return self.networks[name]
+
+
+def kept_arms(held: Sequence[Held]) -> list[list[RunSpec]]:
+    """The arms that are there while each group is measured: its own, and those of earlier groups which later ones have
+    as well."""
+    groups = [dict.fromkeys(map(whatever_prompts, one.arms)) for one in held]
+    found = []
+    for number, group in enumerate(groups):
+        before, after = (set(chain(*some)) for some in (groups[:number], groups[number + 1 :]))
+        found.append([*group, *((before & after) - set(group))])
+    return found
 
 
 def demand_of(estimate: Estimate, held: Sequence[Held]) -> Demand | None:

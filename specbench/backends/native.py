@@ -3,6 +3,7 @@
 Knows how a spec becomes models and a method; must not know data sets, statistics or files of results.
 """
 
+import gc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from specbench.backends import recurrent, tier_choice
+from specbench.backends.arms import Arm, most_places, places, whatever_prompts
 from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair, check_models
 from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
@@ -20,12 +22,11 @@ from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_weights
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
-from specbench.decoding.decode import begin, buffer_length, decode
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import FromUniforms, seeded
-from specbench.decoding.rounds import Rounds
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.metrics import Trace
@@ -36,6 +37,7 @@ from specbench.models.network.early_exit import sharing
 from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
 from specbench.models.network.law import Law
 from specbench.models.network.layers import with_layers
+from specbench.models.network.pool import OWN, Memory, Pool
 from specbench.models.network.probe import Rollback, model_of, rollback_of
 from specbench.models.scale import growth
 from specbench.settings import group
@@ -45,7 +47,6 @@ from specbench.theory.experts import Experts
 from specbench.theory.memory import Demand
 
 NAME = "native"
-OF_PROMPTS = tuple(one.name for name in ("excerpt", "chat", "limit") for one in group(name, RunSpec))
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Native":
@@ -62,22 +63,7 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     if recurrent.roles(pair):
         before, (name, why) = name, recurrent.checked(pair, specs)
         pair = pair if name == before else check_models(specs, device, name)  # dtypes depend on the tier
-    return Native(pair, Tier(name, device), f"tier {name}: {why}")
-
-
-def whatever_prompts(spec: RunSpec) -> RunSpec:
-    """The spec that all have in common whose arms are the same, on whichever prompts."""
-    return spec.with_(**dict.fromkeys(OF_PROMPTS), dataset="", seed=0, warmup=0, repeat=1, until_ci=None)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A method over models of its own, the clock of its parts, the ids that end a sequence, and its rounds."""
-
-    method: Speculate
-    clock: Clock
-    eos: list[int]
-    rounds: Rounds
+    return Native(pair, Tier(name, device), f"tier {name}: {why}", specs)
 
 
 @dataclass(eq=False)
@@ -87,6 +73,7 @@ class Native:
     pair: CheckedPair
     tier: Tier
     execution: str
+    specs: Sequence[RunSpec] = ()  # those that it was opened for
     costs: Costs | None = None
     modules: dict[str, Any] = field(default_factory=dict)
     commits: dict[str, str | None] = field(default_factory=dict)
@@ -95,8 +82,10 @@ class Native:
     warnings: tuple[str, ...] = field(init=False)
     _longest: int = 0  # tokens of the longest prompt: what is compiled for it serves all data sets
     _arms: dict[RunSpec, Arm] = field(default_factory=dict)
+    _pool: Pool = field(init=False)  # arms never run at once
 
     def __post_init__(self) -> None:
+        self._pool = Pool(fixed=self.tier.name != "eager")
         self.device, self.context, self.width = self.pair.device, self.pair.context, self.pair.width
         self.warnings = self.pair.warnings
 
@@ -167,7 +156,6 @@ class Native:
         self.modules[name], self.rollbacks[name] = network, rollback_of(network, False, self.width, name)
 
     def eos(self, spec: RunSpec) -> list[int]:
-        """None under --ignore-eos."""
         return [] if spec.ignore_eos else self.ends()
 
     def ends(self) -> list[int]:
@@ -180,17 +168,18 @@ class Native:
     def law(self, spec: RunSpec) -> Law:
         return Law(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
 
-    def models(self, spec: RunSpec, eager: bool = False) -> dict[str, Model]:
-        fixed, static = self.tier.name != "eager" and not eager, form(spec, self.costs).drafter.static
-        made = {name: self.tier.passes(static or eager) for name in self.modules}
+    def models(self, spec: RunSpec, eager: bool = False, memory: Memory = OWN) -> dict[str, Model]:
+        fixed, law = self.tier.name != "eager" and not eager, self.law(spec)
+        static = form(spec, self.costs).drafter.static
+        passes = {name: self.tier.passes(static or eager) for name in self.modules}
         models = {
-            name: model_of(self.rollbacks[name], network, self.law(spec), self.width, fixed, made[name])
+            name: model_of(self.rollbacks[name], network, law, self.width, fixed, passes[name], memory.beside())
             for name, network in self.modules.items()
         }
         return sharing(models, needs(spec.method))
 
-    def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False) -> Speculate:
-        method = build(spec.method, self.models(spec, eager), spec.k, clock, schedule_of(spec, self.costs))
+    def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False, memory: Memory = OWN) -> Speculate:
+        method = build(spec.method, self.models(spec, eager, memory), spec.k, clock, schedule_of(spec, self.costs))
         return synthetic(method, spec.acceptance)
 
     def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Experts | None:
@@ -232,23 +221,26 @@ class Native:
     def keep(self, specs: Sequence[RunSpec]) -> None:
         wanted = {whatever_prompts(spec) for spec in specs}
         self._arms = {spec: arm for spec, arm in self._arms.items() if spec in wanted}
+        gc.collect()  # what is made ready pass by pass refers to its own network, which refers to it
 
     def arm(self, spec: RunSpec, longest: int) -> Arm:
         """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
         same = whatever_prompts(spec)
-        if known := self._arms.get(same):
-            needed = buffer_length(longest, spec.max_new_tokens, known.method.drafter.room)
-            if needed <= known.rounds.length:
-                return known
-        clock = clock_for(self.device)
-        method, eos = self.method(spec, clock), self.eos(spec)
-        length = buffer_length(longest, spec.max_new_tokens, method.drafter.room)
+        length = places(spec, longest, self.costs)
+        if (known := self._arms.get(same)) and length <= known.rounds.length:
+            return known
+        clock, memory = clock_for(self.device), self.memory(spec, longest, length)
+        method, eos = self.method(spec, clock, memory=memory), self.eos(spec)
         clock.start()  # what is timed inside a round while it is compiled or captured belongs to this clock
         source = self.source(spec, [0] * spec.batch)
         arm = Arm(method, clock, eos, self.tier.rounds(method, length, spec.batch, eos, source))
         if arm.rounds.length:
             self._arms[same] = arm
         return arm
+
+    def memory(self, spec: RunSpec, longest: int, length: int) -> Memory:
+        """That of the caches of an arm."""
+        return self._pool.share(length, most_places(spec, self.specs, longest, self.costs))
 
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
         context = begin([list(ids[:start])], len(ids) - start, block, [], self.device)

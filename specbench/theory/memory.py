@@ -4,10 +4,11 @@ Pure arithmetic in bytes; must not know checkpoints, methods or devices. What an
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Literal
 
-from specbench.wording import gigabytes
+from specbench.wording import gigabytes, grouped
 
 Kind = Literal["weights", "caches", "learning", "working memory"]
 UPCAST = 4  # bytes of a number where a pass computes in float32 whatever the weights are
@@ -87,8 +88,13 @@ class Arm:
     learning: int = 0
 
     @property
+    def sizes(self) -> list[int]:
+        """Of every cache."""
+        return [network.cache(self.length, self.rows) for network in self.networks]
+
+    @property
     def caches(self) -> int:
-        return sum(network.cache(self.length, self.rows) for network in self.networks)
+        return sum(self.sizes)
 
     @property
     def working(self) -> int:
@@ -98,17 +104,23 @@ class Arm:
         return admitted + max([*passes, *(n.round(self.nodes, self.rows) for n in self.networks)])
 
 
+def shared(arms: Iterable[Arm]) -> int:
+    """What the caches of arms take that never run at once: of arms with as many rows, the n-th cache of each lies
+    where the n-th of the others does."""
+    by_rows = grouped(arms, lambda arm: arm.rows)
+    return sum(max(sizes) for some in by_rows for sizes in zip_longest(*(arm.sizes for arm in some), fillvalue=0))
+
+
 def parts(roles: Mapping[str, Network], groups: Sequence[Sequence[Arm]]) -> list[Part]:
     """What a run holds at its fullest: all weights, and the caches of the group of arms that takes the most, with what
     its drafts need to learn."""
     weights = [Part(name, "weights", net.weights) for name, net in roles.items()]
-    fullest = max(groups, key=lambda arms: sum(arm.caches + arm.learning for arm in arms), default=())
-    caches = sum(arm.caches for arm in fullest)
+    fullest = max(groups, key=lambda arms: shared(arms) + sum(arm.learning for arm in arms), default=())
     working = max((arm.working for arms in groups for arm in arms), default=0)
     shown = f"{len(fullest)} arms" if len(fullest) > 1 else "1 arm"
     learning = sum(arm.learning for arm in fullest)
     learned = [Part(shown, "learning", learning)] if learning else []
-    return [*weights, Part(shown, "caches", caches), *learned, Part("a pass", "working memory", working)]
+    return [*weights, Part(shown, "caches", shared(fullest)), *learned, Part("a pass", "working memory", working)]
 
 
 def total(some: Iterable[Part]) -> int:
@@ -118,11 +130,15 @@ def total(some: Iterable[Part]) -> int:
 @dataclass(frozen=True)
 class Demand:
     """What a run takes on its device, what its host needs while weights are read on their way to another device, and
-    what it would take on its device with other settings, by their names."""
+    what it would take on its device with other settings, by their names.
+
+    cells: bytes that every cell takes with its baseline and without the others, by its key.
+    """
 
     parts: Sequence[Part]
     loading: int
     others: Mapping[str, Sequence[Part]]
+    cells: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

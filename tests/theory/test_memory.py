@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.theory.memory import Arm, Demand, Fit, Network, Part, parts, total
+from specbench.theory.memory import Arm, Demand, Fit, Network, Part, parts, shared, total
 from specbench.wording import gigabytes
 
 # two layers of width 8, two heads of 4 on one key, an MLP of 16, 10 tokens, in two bytes
@@ -27,13 +27,20 @@ def test_attention_that_holds_its_scores_takes_memory_with_the_square_of_the_pro
     assert twice == 4 * once == 4 * 2 * 100 * 100 * (2 + 4 + 2)
 
 
-def test_all_arms_of_a_group_count_and_of_the_groups_the_largest() -> None:
-    arm = Arm([TINY], 10, 64, 2, 1)
-    found = parts({"target": TINY, "draft": TINY}, [[arm], [arm, arm, arm]])
+def test_of_the_arms_of_a_group_the_largest_counts_and_so_it_does_of_the_groups() -> None:
+    arm, longer = Arm([TINY], 10, 64, 2, 1), Arm([TINY, TINY.of_layers(1)], 10, 128, 2, 1)
+    found = parts({"target": TINY, "draft": TINY}, [[arm], [arm, longer, arm]])
     assert [(part.role, part.kind, part.size) for part in found[:3]] == [
-        ("target", "weights", 1000), ("draft", "weights", 1000), ("3 arms", "caches", 3 * TINY.cache(64, 1))
+        ("target", "weights", 1000), ("draft", "weights", 1000), ("3 arms", "caches", 1.5 * TINY.cache(128, 1))
     ]  # fmt: skip
-    assert total(found) == 2000 + 3 * TINY.cache(64, 1) + arm.working
+    assert total(found) == 2000 + 1.5 * TINY.cache(128, 1) + longer.working
+
+
+def test_arms_share_cache_by_cache_and_those_with_other_rows_not_at_all() -> None:
+    small = TINY.of_layers(1)
+    one, other = Arm([TINY, small], 10, 64, 2, 1), Arm([small, TINY], 10, 64, 2, 1)
+    assert shared([one, other]) == 2 * TINY.cache(64, 1)
+    assert shared([one, replace(one, rows=4)]) == 5 * one.caches
 
 
 def test_rows_that_are_refilled_need_a_cache_beside_those_of_the_rows() -> None:

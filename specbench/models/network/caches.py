@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, StaticLayer
 
+from specbench.models.network.pool import OWN, Memory
+
 
 @dataclass
 class Slots:
@@ -23,9 +25,21 @@ class Slots:
 class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
     """A static layer that writes at the given slots of every row instead of one position for all rows."""
 
-    def __init__(self, length: int, slots: Slots) -> None:
+    def __init__(self, length: int, slots: Slots, number: int = 0, memory: Memory = OWN) -> None:
         super().__init__(length)
-        self.slots = slots
+        self.slots, self.number, self.memory = slots, number, memory
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Take memory for keys and values, in the dtype that the network computes them in."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys, self.values = self._zeros("keys", key_states), self._zeros("values", value_states)
+        for store in (self.keys, self.values):
+            torch._dynamo.mark_static_address(store)
+        self.is_initialized = True
+
+    def _zeros(self, name: str, states: Tensor) -> Tensor:
+        rows, heads, _, size = states.shape
+        return self.memory.zeros(self.number, name, (rows, heads, self.max_cache_len, size), states)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
@@ -73,11 +87,11 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
 
 
 class RowStaticCache(Cache):
-    """One row-static layer per layer of the model, `length` slots each."""
+    """One row-static layer per layer of the model, `length` slots each, in memory that is taken at the first pass."""
 
-    def __init__(self, layers: int, length: int) -> None:
+    def __init__(self, layers: int, length: int, memory: Memory = OWN) -> None:
         self.slots = Slots()
-        self.rows = [RowStaticLayer(length, self.slots) for _ in range(layers)]
+        self.rows = [RowStaticLayer(length, self.slots, number, memory) for number in range(layers)]
         super().__init__(layers=list(self.rows))
         self.length = length
 

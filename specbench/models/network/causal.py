@@ -20,6 +20,7 @@ from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.law import Law
 from specbench.models.network.learning import Learning
 from specbench.models.network.passes import Composer, Layout, Pass, windows_of
+from specbench.models.network.pool import OWN, Memory
 from specbench.models.network.reduced import known_tokens, rows_of
 from specbench.models.network.retrieved import Retrieved, unreadable
 
@@ -30,13 +31,22 @@ class Causal:
     """A causal language model with a row-static cache. `width` is V, the width of the target's head.
 
     `fixed`: the cache stays where it is from one batch to the next, which must have as many rows and slots. `passes`
-    runs the short passes where each is made ready by itself instead of whole rounds.
+    runs the short passes where each is made ready by itself instead of whole rounds. `memory` is that of the cache.
     """
 
     static: ClassVar[bool] = True
 
-    def __init__(self, network: Any, law: Law, width: int, fixed: bool = False, passes: Passes | None = None) -> None:
+    def __init__(
+        self,
+        network: Any,
+        law: Law,
+        width: int,
+        fixed: bool = False,
+        passes: Passes | None = None,
+        memory: Memory = OWN,
+    ) -> None:
         self.network, self.law, self.width, self.fixed, self.passes = network, law, width, fixed, passes
+        self.memory = memory
         self.config = network.config.get_text_config(decoder=True)
         self.dtype: torch.dtype = network.dtype  # to ask a network or its configuration takes longer than a small pass
         self.composer = Composer(self.config, self.windows(), self.dtype)
@@ -49,12 +59,13 @@ class Causal:
 
     def twin(self) -> "Causal":
         passes = None if self.passes is None else self.passes.fresh()
-        return type(self)(self.network, self.law, self.width, self.fixed, passes)
+        return type(self)(self.network, self.law, self.width, self.fixed, passes, self.memory.beside())
 
     def learner(self, rate: float) -> tuple["Causal", Learning]:
         learning = Learning(self.network, self.law.temperature, rate)
         passes = None if self.passes is None else self.passes.fresh(frozen=False)
-        return type(self)(learning.served, self.law, self.width, self.fixed, passes), learning
+        memory = self.memory.beside()
+        return type(self)(learning.served, self.law, self.width, self.fixed, passes, memory), learning
 
     @property
     def layout(self) -> Layout | None:
@@ -72,7 +83,7 @@ class Causal:
     @torch.no_grad()
     def start(self, context: Context) -> None:
         if self.cache is None or not self.fixed:
-            self.cache = RowStaticCache(self.config.num_hidden_layers, context.seq.shape[1])
+            self.cache = RowStaticCache(self.config.num_hidden_layers, context.seq.shape[1], self.memory)
         self.cache.clear()
         longest = max(int(context.pos.max()), int(self.fixed))  # a cache that stays is allocated here, not in a round
         if longest:  # what a shorter row writes after its end is overwritten before it is read

@@ -83,7 +83,7 @@ class Resumed:
 
     def __init__(self, whole: Causal, depth: int) -> None:
         self.split = Split(whole.network, depth)
-        self.model = Causal(self.split, whole.law, whole.width, whole.fixed)
+        self.model = Causal(self.split, whole.law, whole.width, whole.fixed, memory=whole.memory)
         self.drawn: Tensor | None = None  # the ids [B, n] that the first layers drew last, by themselves
 
     @property

@@ -16,6 +16,7 @@ from specbench.errors import UnusableModelError
 from specbench.models.execution.compiled import Passes
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from specbench.models.network.pool import OWN, Memory
 from specbench.models.network.recurrent import Recurrent
 from specbench.wording import first_line
 
@@ -44,11 +45,17 @@ def rollback_of(network: Any, recurrent: bool, width: int, name: str) -> Rollbac
 
 
 def model_of(
-    rollback: Rollback, network: Any, law: Law, width: int, fixed: bool = False, passes: Passes | None = None
+    rollback: Rollback,
+    network: Any,
+    law: Law,
+    width: int,
+    fixed: bool = False,
+    passes: Passes | None = None,
+    memory: Memory = OWN,
 ) -> Causal | Recurrent:
-    """A network as a model; `fixed` and `passes` as of `Causal`."""
+    """A network as a model; `fixed`, `passes` and `memory` as of `Causal`."""
     if rollback == "position":
-        return Causal(network, law, width, fixed, passes)
+        return Causal(network, law, width, fixed, passes, memory)
     return Recurrent(network, law, width, stepwise=rollback == "single")
 
 

@@ -19,6 +19,7 @@ from specbench.errors import UsageError
 from specbench.models.network.attention import NAME
 from specbench.models.network.caches import RowStaticCache, RowStaticLayer
 from specbench.models.network.passes import Layout
+from specbench.models.network.pool import Memory
 
 AHEAD = 64  # slots for what is drafted after a full tail; more are added where more is drafted
 
@@ -29,6 +30,7 @@ class Keeper(Model, Protocol):
     cache: RowStaticCache | None
     layout: Layout | None  # none: every token lies at the slot of its position
     fixed: bool
+    memory: Memory
 
     def queries(self, context: Context) -> list[Tensor]:
         """[B, H, D] of every layer, of the last committed token. What the pass writes, a later one writes again."""
@@ -53,7 +55,8 @@ class Retrieved:
 
     def start(self, context: Context) -> None:
         if self.reader.cache is None or not self.reader.fixed:
-            self.reader.cache = RowStaticCache(len(self._full.rows), self.slots)
+            self.reader.cache = RowStaticCache(len(self._full.rows), self.slots, self.reader.memory)
+        self.reader.cache.clear()
         none = torch.zeros_like(context.pos)
         self.reader.layout = Layout(self.chunks * self.chunk, none, none, none)
         self._choose(context, torch.arange(context.rows, device=none.device))
@@ -136,7 +139,7 @@ class Retrieved:
         return replace(context, seq=seq, pos=pos, last=last, reach=self.slots, tight=False)
 
     def _enlarge(self, needed: int) -> None:
-        """More slots after the others where more are `needed`."""
+        """More slots after the others where more are `needed`; in memory of their own, as the others are read."""
         if needed <= self.slots:
             return
         self.slots = needed + AHEAD
