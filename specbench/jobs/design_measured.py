@@ -19,6 +19,7 @@ from specbench.jobs.progress import Display
 from specbench.measure.group import Job
 from specbench.measure.pair import prompts_of, resolved_pair
 from specbench.measure.runner import measure
+from specbench.measure.sensors import sensors_for
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.reading import DESCRIPTION, read_run
@@ -52,7 +53,7 @@ def measured(
     jobs = [Job(one, prompts, {**resolved, "drafted_by": name}) for name, one in specs.items()]
     display = Display(Console(stderr=True), quiet, len(prompts.prompts) * spec.repeat)
     with closing(run_folder(place, list(specs.values()), backend)) as folder, display:
-        cells, stop = measure(jobs, backend, [folder, display], folder.past)
+        cells, stop = measure(jobs, backend, [folder, display], folder.past, sensors_for(backend.device))
     if stop is not None:
         raise InterruptedRunError("the same command goes on with it") from stop
     return {str(cell.resolved["drafted_by"]): cell for cell in cells}

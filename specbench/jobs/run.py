@@ -68,8 +68,11 @@ def measure_into(folder: RunFolder, pairs: Sequence[Pair], description: dict[str
     """Measure all pairs one after the other; everything is in the folder before it is displayed."""
     console = Console(stderr=True)
 
+    said: set[str] = set()  # what is true of all pairs is said of the first
+
     def note(line: str) -> None:
-        if not output.quiet:
+        if not output.quiet and line not in said:
+            said.add(line)
             say(console, [f"note: {line}"])
 
     if output.verbose and not output.quiet:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.results import noise
+from specbench.results import noise, steadiness
 from specbench.results.statistics import Interval, widened
 from specbench.wording import Row, number_in, text_in
 
@@ -41,6 +41,11 @@ class Candidate:
     def busy(self) -> bool:
         """Whether something else was running."""
         return noise.busy(number_in(self.row, "load_average"), number_in(self.row, "threads"))
+
+    @property
+    def unsteady(self) -> list[steadiness.Fault]:
+        """What did not keep its pace while it was measured, as far as that leaves a doubt."""
+        return [fault for fault in steadiness.faults(self.row) if fault.doubt]
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from specbench.data.sources import LONG, shipped_rows
 from specbench.judge.candidates import Candidate
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, to_settle
+from specbench.results.steadiness import worst
 from specbench.wording import Row, clean, counted, number_in, text_in
 
 MEASURING = {"run", "sweep-k", "sweep"}
@@ -24,7 +25,8 @@ def with_command(rows: Sequence[Row], command: str) -> list[Row]:
 
 def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
     """Why the cells that carry an answer, the best one first, make it only a provisional one."""
-    return tuple(doubt for doubt in (few_prompts(carrying), few_draws(carrying), under_load(carrying)) if doubt)
+    found = (few_prompts(carrying), few_draws(carrying), under_load(carrying), *unsteady(carrying))
+    return tuple(doubt for doubt in found if doubt)
 
 
 def few_prompts(carrying: Sequence[Candidate]) -> str:
@@ -52,6 +54,10 @@ def under_load(carrying: Sequence[Candidate]) -> str:
     return f"under load {load:.1f} on {counted(int(threads), 'core')} in use: something else was running"
 
 
+def unsteady(carrying: Sequence[Candidate]) -> list[str]:
+    return [fault.doubt for fault in worst(fault for c in carrying for fault in c.unsteady)]
+
+
 def more_prompts(best: Candidate) -> int | None:
     """How many more would make the interval exclude 1 if the speedup stays; None where it cannot be predicted."""
     if best.draws < FEWEST:
@@ -75,10 +81,10 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     """
     least = min(carrying, key=lambda c: c.prompts)
     prompts = max(least_prompts(int(number_in(least.row, "batch") or 1)), least.prompts + (more or 0))
-    short, busy = prompts > least.prompts, any(c.busy for c in carrying)
-    if not short and not busy and min(c.draws for c in carrying) >= FEWEST:
+    short, machine = prompts > least.prompts, better_machine(carrying)
+    if not short and not machine and min(c.draws for c in carrying) >= FEWEST:
         return "", ""
-    words = f"{promise} on a quiet machine" if busy else promise
+    words = f"{promise} on a {machine} machine" if machine else promise
     held = prompts_held(least.row) if short else None
     if held is not None and held < prompts:
         return f"{words}: the data set has only {counted(held, 'prompt')}; use one with at least {prompts}", ""
@@ -90,6 +96,12 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
         command = repeated(command_of(carrying), limit, early)
         same = f"the same run with --limit {limit}" + ", without --until-ci" * early
     return (words, command) if command else (f"{words}: {same}", "")
+
+
+def better_machine(carrying: Sequence[Candidate]) -> str:
+    """What the machine must be to settle an answer; empty where it was."""
+    quiet, steady = any(c.busy for c in carrying), any(c.unsteady for c in carrying)
+    return " and ".join(["quiet"] * quiet + ["steady"] * steady)
 
 
 def command_of(carrying: Sequence[Candidate]) -> str:

@@ -25,6 +25,7 @@ from specbench.measure.group import Job, Observer, Past
 from specbench.measure.order import seed_of
 from specbench.measure.prompting import read_prompts
 from specbench.measure.runner import measure
+from specbench.measure.sensors import sensors_for
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
 from specbench.spec import RunSpec
@@ -33,7 +34,7 @@ from specbench.theory.experts import COLUMNS
 from specbench.theory.memory import Fit
 from specbench.wording import grouped
 
-MACHINE = ("device_name", "threads", "torch", "transformers", "specbench", "fingerprint")
+MACHINE = ("device_name", "gpu_driver", "threads", "torch", "transformers", "specbench", "fingerprint")
 COSTS = "schedule_costs"
 
 Note = Callable[[str], None]  # called with what a user should know about a pair
@@ -66,7 +67,10 @@ class Prepared:
             if isinstance(jobs, Failure):
                 return jobs, None
             note(self.backend.execution)
-            done = measure(jobs, self.backend, observers, past)
+            sensors = sensors_for(self.backend.device)
+            if sensors.remark:
+                note(sensors.remark)
+            done = measure(jobs, self.backend, observers, past, sensors)
             for warning in self.backend.warnings:
                 note(warning)
             return done
@@ -182,4 +186,4 @@ def prompts_of(group: Sequence[RunSpec], backend: Backend) -> PromptSet:
 def resolved_pair(backend: Backend) -> dict[str, Any]:
     """What the names of a loaded pair stood for and where it is measured, as columns."""
     machine = environment(backend.device)
-    return backend.describe() | {name: machine[name] for name in MACHINE}
+    return backend.describe() | {name: machine.get(name) for name in MACHINE}

@@ -18,21 +18,28 @@ from specbench.measure.failures import Failure, attempt
 from specbench.measure.group import INTERRUPTED, Group, Job, Observer, Past, Samples
 from specbench.measure.lossless import losslessness_of
 from specbench.measure.order import Turn, checkpoints, order_of, seed_of, side, turns_of
+from specbench.measure.sensors import NO_SENSORS, Sensors
 from specbench.metrics import Trace
 from specbench.results import statistics
 from specbench.results.cells import Cell
 from specbench.results.environment import load_average
+from specbench.results.readings import Reading
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import grouped
 
 
 def measure(
-    jobs: Sequence[Job], backend: Backend, observers: Sequence[Observer], past: Past = MappingProxyType({})
+    jobs: Sequence[Job],
+    backend: Backend,
+    observers: Sequence[Observer],
+    past: Past = MappingProxyType({}),
+    sensors: Sensors = NO_SENSORS,
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
     """Measure every job, those with a common baseline together. What fails ends its own cell and nothing else.
 
     `past` holds the cells of a run that is continued: finished ones are kept, the turns of others are not repeated.
+    `sensors` are read around every decode that counts.
     Returns the cells, and the interrupt if there was one; what an interrupt kept from beginning is `skipped`.
     """
     cells: list[Cell] = []
@@ -41,7 +48,7 @@ def measure(
     for number, some in enumerate(groups):
         group = Group(some, observers, past)
         if stop is None:
-            stop = measure_group(group, backend)
+            stop = measure_group(group, backend, sensors)
             later = [job.spec for others in groups[number + 1 :] for job in others]
             backend.keep([*later, *(spec.baseline for spec in later)])
         else:
@@ -50,11 +57,11 @@ def measure(
     return cells, stop
 
 
-def measure_group(group: Group, backend: Backend) -> KeyboardInterrupt | None:
+def measure_group(group: Group, backend: Backend, sensors: Sensors = NO_SENSORS) -> KeyboardInterrupt | None:
     """Measure what is left of a group; an interrupt is returned, with what was measured kept."""
     if not group.live:
         return None
-    arms = Arms()
+    arms = Arms(sensors)
     try:
         group.begin()
         prepare(group, backend, arms)
@@ -72,8 +79,9 @@ def measure_group(group: Group, backend: Backend) -> KeyboardInterrupt | None:
 @dataclass
 class Arms:
     """How each arm of a group decodes, the seconds that it took to build, compile or capture it, and which arms carry
-    something from prompt to prompt."""
+    something from prompt to prompt. sensors: of the machine that they decode on."""
 
+    sensors: Sensors
     decodes: dict[str, Decode] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
     carrying: set[str] = field(default_factory=set)
@@ -144,31 +152,44 @@ def turn_samples(group: Group, arms: Arms, turn: Turn) -> Samples:
     """The samples of a turn, for every cell whose arms could decode it."""
     load = load_average()
     order = order_of(list(group.arms), group.baseline.seed, turn.earlier, turn.chunk)
-    traces = traces_of(group, arms, turn, order)
+    slices = slices_of(group, arms, turn, order)
     batch = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
 
     def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
         cluster = batch or (group.blocks[prompt.id] if spec.key in arms.carrying else "")
         about = (prompt.id, prompt.category, turn.repeat, len(prompt.ids), turn.number)
         positions = (order.index(BASELINE), order.index(spec.key))
-        return Sample(*about, positions, load, baseline, method, cluster, (prompt.turn, prompt.turns))
+        readings = (slices[BASELINE].reading, slices[spec.key].reading)
+        return Sample(*about, positions, load, baseline, method, cluster, (prompt.turn, prompt.turns), readings)
 
     return {
-        spec: [sample(spec, *one) for one in zip(turn.prompts, traces[BASELINE], traces[spec.key], strict=True)]
+        spec: [
+            sample(spec, *one)
+            for one in zip(turn.prompts, slices[BASELINE].traces, slices[spec.key].traces, strict=True)
+        ]
         for spec in group.live
     }
 
 
-def traces_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dict[str, list[Trace]]:
-    """What every arm makes of the prompts of a turn; an arm that fails ends its cells."""
-    traces: dict[str, list[Trace]] = {}
+@dataclass(frozen=True)
+class Slice:
+    """What one arm made of the prompts of a turn, and what the machine said right after it."""
+
+    traces: Sequence[Trace]
+    reading: Reading
+
+
+def slices_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dict[str, Slice]:
+    """The slice of every arm of a turn; an arm that fails ends its cells. Nothing that is timed is read in between."""
+    slices: dict[str, Slice] = {}
     for arm in order:
         if not group.needing(arm):
             continue  # the baseline has failed in this very turn
+        before = arms.sensors.begin()
         found = decoded(group, arms, turn, arm)
         if found is not None:
-            traces[arm] = found
-    return traces
+            slices[arm] = Slice(found, arms.sensors.end(before))
+    return slices
 
 
 def decoded(group: Group, arms: Arms, turn: Turn, arm: str) -> list[Trace] | None:

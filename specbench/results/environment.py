@@ -17,6 +17,7 @@ from typing import Any
 
 from specbench import __version__
 from specbench.redact import redact
+from specbench.results import nvml
 
 # What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
 MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python", "torch", "transformers")
@@ -41,6 +42,8 @@ def environment(device: Any) -> dict[str, Any]:
     }
     if device.type == "cuda":
         found |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    gpu = gpu_of(device)
+    found |= {"gpu_driver": gpu.driver(), "gpu_watts_limit": gpu.watts_limit()} if gpu else {}
     return found | {"fingerprint": fingerprint(found)}
 
 
@@ -48,6 +51,15 @@ def fingerprint(found: Mapping[str, Any]) -> str:
     """Twelve hex digits that are equal on machines whose absolute times may be compared."""
     machine = {name: found.get(name) for name in MACHINE}
     return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def gpu_of(device: Any) -> nvml.Gpu | None:
+    """The GPU of a device, where there is one that NVML knows: by its id, as CUDA may count GPUs otherwise."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    return nvml.gpu_named(str(torch.cuda.get_device_properties(device).uuid), nvml.library())
 
 
 def load_average() -> float | None:

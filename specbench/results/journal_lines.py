@@ -12,6 +12,7 @@ from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results.cells import Cell, Status
 from specbench.results.losslessness import Losslessness
 from specbench.results.possible import agreeing, check_sample, possible
+from specbench.results.readings import Reading, read_back
 from specbench.results.samples import ALONE, Sample
 from specbench.spec import RunSpec
 
@@ -31,9 +32,10 @@ def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
     """The samples of one prompt, by cell. They have one baseline decode in common."""
     first = next(iter(samples.values()))
     arms = {
-        spec.key: {"place": s.order[1], **_block(spec, s), "trace": _written(s.method)} for spec, s in samples.items()
+        spec.key: {"place": s.order[1], **_block(spec, s), **_machine(s.readings[1]), "trace": _written(s.method)}
+        for spec, s in samples.items()
     }
-    baseline = {"place": first.order[0], "trace": _written(first.baseline)}
+    baseline = {"place": first.order[0], **_machine(first.readings[0]), "trace": _written(first.baseline)}
     talk = {} if first.conversation == ALONE else {"conversation": list(first.conversation)}
     return {**{name: getattr(first, name) for name in SHARED}, **talk, "baseline": baseline, "arms": arms}
 
@@ -41,6 +43,12 @@ def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
 def _block(spec: RunSpec, sample: Sample) -> dict[str, str]:
     """The block of prompts that a sample belongs to, for the cell of a method that carries something."""
     return {"block": sample.cluster} if sample.cluster and spec.batch == 1 else {}
+
+
+def _machine(reading: Reading) -> dict[str, Any]:
+    """What the machine said after a decode, where it said anything."""
+    known = reading.written()
+    return {"machine": known} if known else {}
 
 
 def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
@@ -54,15 +62,14 @@ def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
 
 def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
     shared = {name: line[name] for name in SHARED} | {"conversation": conversation_of(line)}
-    clusters = {key: cluster or arm.get("block", "") for key, arm in line["arms"].items()}
-    baseline, place = _read(line["baseline"]["trace"]), line["baseline"]["place"]
-    orders = {key: (place, arm["place"]) for key, arm in line["arms"].items()}
-    for key, order in orders.items():
-        check_sample({**shared, "order": order, "cluster": clusters[key]})
-    return {
-        key: Sample(**shared, order=orders[key], cluster=clusters[key], baseline=baseline, method=_read(arm["trace"]))
-        for key, arm in line["arms"].items()
-    }
+    first, found = line["baseline"], {}
+    baseline, reading = _read(first["trace"]), read_back(first.get("machine", {}))
+    for key, arm in line["arms"].items():
+        own = shared | {"order": (first["place"], arm["place"]), "cluster": cluster or arm.get("block", "")}
+        check_sample(own)
+        readings = (reading, read_back(arm.get("machine", {})))
+        found[key] = Sample(**own, baseline=baseline, method=_read(arm["trace"]), readings=readings)
+    return found
 
 
 def conversation_of(line: Mapping[str, Any]) -> tuple[int, int]:

@@ -5,7 +5,7 @@ Knows samples and the modules that each compute a part; must not know how a cell
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from specbench import metrics
@@ -23,11 +23,13 @@ from specbench.results.samples import (  # fmt: skip
     speedup_per_token,
     without_updates,
 )
+from specbench.results.steadiness import Steadiness, steadiness
 from specbench.theory.costs import Timing
 from specbench.theory.waterfall import explain
 
 LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
 UPDATES = ("round_update_ms", "term_update")  # blank where nothing is learned, rather than zero
+STEADINESS = tuple(one.name for one in fields(Steadiness))
 NUMBERS = (
     "prompts", "draws", "turns", "turns_cut",
     "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
@@ -40,7 +42,7 @@ NUMBERS = (
     "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds",
     "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
     "draft_hit_rate", "law_distance", "tokens",
-    "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average",
+    "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average", *STEADINESS,
     *OUTPUTS, "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
 )  # fmt: skip
 
@@ -67,6 +69,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
         **asdict(noise.diagnose(pooled(samples))),
+        **asdict(steadiness(pooled(samples))),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
     }

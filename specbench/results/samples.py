@@ -6,13 +6,14 @@ Knows traces and statistics; must not know cells, files or how a sample was meas
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specbench import metrics
 from specbench.metrics import Trace
 from specbench.results import statistics
 from specbench.results.nests import round_row
+from specbench.results.readings import UNREAD, Reading
 from specbench.results.repetition import loop_of, repeated_ngrams
 from specbench.wording import grouped
 
@@ -28,6 +29,7 @@ class Sample:
     the prompt was decoded in, whose prompts share its seconds equally, or of the stretch of prompts that one draw is
     where a method carries something from prompt to prompt; empty for a prompt that is a draw by itself. conversation:
     which turn of the conversation with the prompt's name it is, from 1, and of how many: each is a sample of its own.
+    readings: of the machine after the decode of (baseline, method).
     """
 
     prompt: str
@@ -41,6 +43,7 @@ class Sample:
     method: Trace
     cluster: str = ""
     conversation: tuple[int, int] = ALONE
+    readings: tuple[Reading, Reading] = (UNREAD, UNREAD)
 
     @property
     def draw(self) -> str:
@@ -87,6 +90,8 @@ class Sample:
             "alpha": counts.alpha,
             **text_columns(self.method.tokens),
             **{f"baseline_{name}": value for name, value in text_columns(self.baseline.tokens).items()},
+            **{f"baseline_{name}": value for name, value in asdict(self.readings[0]).items()},
+            **asdict(self.readings[1]),
         }
 
     def round_rows(self) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from specbench.results import noise, statistics
 from specbench.results.cells import Cell
 from specbench.results.samples import by_prompt, speedup_of
+from specbench.results.steadiness import faults, steadiness
 from specbench.show.cell_text import one_line, short_dataset
 from specbench.show.fitting import Fitted
 from specbench.show.markdown import table as table_lines
@@ -49,7 +50,7 @@ def noise_row(cell: Cell) -> dict[str, Any]:
         "smallest_effect": math.expm1(_sure() * error),
     }
     found |= {f"prompts_for_{e}_percent": prompts_for(e / 100, log_sd) for e in EFFECTS}
-    return found | vars(noise.diagnose(cell.samples))
+    return found | vars(noise.diagnose(cell.samples)) | vars(steadiness(cell.samples))
 
 
 def prompts_for(effect: float, log_sd: float) -> int | None:
@@ -76,6 +77,7 @@ def noise_notes(rows: Sequence[Row]) -> list[str]:
         numbers = noise.Diagnostics(**{name: row[name] for name in noise.Diagnostics.__dataclass_fields__})
         samples = (row["prompts"] or 0) * (row["repeat"] or 1)
         found += [f"{row['dataset']}: {line}" for line in noise.warnings(numbers, samples, row["threads"])]
+        found += [f"{row['dataset']}: {fault.note}" for fault in faults(row)]
     return [*found, FLOOR]
 
 

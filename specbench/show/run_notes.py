@@ -10,8 +10,9 @@ from specbench.judge.candidates import distance_of
 from specbench.judge.misleading import circles, rejected_drafts
 from specbench.results.noise import Diagnostics, warnings
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
+from specbench.results.steadiness import faults, worst
 from specbench.show.cell_text import is_absent, lookahead
-from specbench.wording import Row, clean, counted, formatted, number_in
+from specbench.wording import Row, clean, counted, formatted, grouped, number_in
 
 IDLE = 0.1  # share of row passes without a prompt above which a note says so
 
@@ -20,8 +21,17 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
     found = [f"{r['dataset']}, K {lookahead(r)}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
     found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
-    found += [*circles(rows), *(note for row in rows for note in notes_on(row))]
+    found += [*circles(rows), *unsteady(rows), *(note for row in rows for note in notes_on(row))]
     return list(dict.fromkeys(found))
+
+
+def unsteady(rows: Sequence[Row]) -> list[str]:
+    """What did not keep its pace, by data set: cells that share a baseline share most of it, so the worst is told."""
+    found = [
+        (some[0]["dataset"], worst(fault for row in some for fault in faults(row)))
+        for some in grouped(rows, lambda row: str(row["dataset"]))
+    ]
+    return [f"{dataset}: {fault.note}" for dataset, several in found for fault in several]
 
 
 def notes_on(row: Row) -> list[str]:

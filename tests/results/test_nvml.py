@@ -1,0 +1,78 @@
+"""What a GPU says through NVML, and what becomes of what it does not say. The GPU is made up; the package is not."""
+
+from dataclasses import astuple
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from specbench.results import nvml
+from specbench.results.nvml import GpuState, gpu_named, reasons
+from tests.support.fake_nvml import UUID, FakeNvml, NVMLError, dumb
+
+
+def state_of(fake: FakeNvml) -> GpuState:
+    gpu = gpu_named(UUID, fake)
+    assert gpu is not None
+    return gpu.state()
+
+
+def test_a_gpu_says_its_clocks_heat_and_power() -> None:
+    assert state_of(FakeNvml(reasons=(0x4,))) == GpuState(1980, 2619, 54, 412.3, 700.0, 0x4)
+
+
+def test_driver_and_limit_are_known_without_the_rest() -> None:
+    gpu = gpu_named(UUID, fake := FakeNvml())
+    assert gpu is not None
+    assert (gpu.driver(), gpu.watts_limit(), fake.asked) == ("580.65.06", 700.0, ["driver", "milliwatts_limit"])
+
+
+def test_what_nvml_refuses_is_empty_and_the_rest_is_there() -> None:
+    found = state_of(FakeNvml(celsius=(NVMLError("Insufficient Permissions"),), milliwatts=(NVMLError("Unknown"),)))
+    assert found == GpuState(1980, 2619, None, None, 700.0, 0)
+    assert set(astuple(state_of(dumb()))) == {None}
+
+
+def test_a_function_that_the_package_lacks_is_an_empty_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FakeNvml, "nvmlDeviceGetCurrentClocksThrottleReasons")
+    assert state_of(FakeNvml()).gpu_reasons is None
+
+
+def test_a_gpu_that_nvml_does_not_know_is_none() -> None:
+    assert gpu_named("another", FakeNvml()) is None
+    assert gpu_named(UUID, None) is None
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (0x0, []),
+        (0x1 | 0x2 | 0x100, []),  # idle, fixed by somebody, asked for by a display: none slows a decode down
+        (0x4 | 0x1, ["power limit"]),
+        (0x20 | 0x40, ["temperature", "hardware, for its temperature"]),
+    ],
+)
+def test_reasons_in_words(bits: int, words: list[str]) -> None:
+    assert reasons(bits) == words
+
+
+needs_package = pytest.mark.skipif(find_spec(nvml.MODULE) is None, reason="needs the extra gpu")
+
+
+@needs_package
+def test_the_package_has_the_functions_and_the_numbers_that_are_used() -> None:
+    import pynvml
+
+    assert [name for name in vars(nvml.Nvml) if name.startswith("nvml") and not callable(getattr(pynvml, name))] == []
+    numbers = (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM, pynvml.NVML_TEMPERATURE_GPU)
+    assert numbers == (nvml.SM, nvml.MEMORY, nvml.CORE_SENSOR)
+    named = {name: value for name, value in vars(pynvml).items() if name.startswith("nvmlClocksThrottleReason")}
+    known = {value for name, value in named.items() if not name.endswith(("All", "None"))}
+    assert set(nvml.REASONS) | {0x1, 0x2, 0x100} >= known
+
+
+@needs_package
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_package_without_a_gpu_gives_no_library_and_no_error() -> None:
+    nvml.library.cache_clear()
+    assert nvml.library() is None
