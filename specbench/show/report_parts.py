@@ -22,7 +22,8 @@ from specbench.show.report_certificates import CertificatePart, certificates
 from specbench.show.report_questions import Question, label, questions
 from specbench.wording import Row, resume_command, text_in
 
-MACHINE = ("device_name", "cores", "threads", "platform", "fingerprint", "load_average")
+GPU = ("device_name", "gpu_driver", "gpu_watts_limit")
+MACHINE = (*GPU, "cores", "threads", "platform", "fingerprint", "load_average")
 VERSIONS = ("specbench", "torch", "transformers", "python", "cuda")
 TRACES = 5  # traces of one run that are shown
 

@@ -31,7 +31,7 @@ from tests.benchmarks.harness import say
 TAIL = 4000  # characters of what a part printed that failed
 LEAST = 15.0  # seconds: with less left nothing is begun
 ON_GPU = (("graph", "1,2,3,4,5,6,7,8"), ("eager", "4"), ("compile", "4"))  # tiers and their lookaheads
-RECORDED = ("device_name", "cpu", "cuda", "torch", "transformers", "specbench")
+RECORDED = ("device_name", "gpu_driver", "gpu_watts_limit", "cpu", "cuda", "torch", "transformers", "specbench")
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,9 @@ def deeper(text: str) -> str:
 
 
 def versions(device: torch.device) -> str:
-    """The GPU, its driver and the versions of what runs on it."""
+    """The GPU, its driver, its limit of power and the versions of what runs on it, as far as they are known."""
     found = environment(device)
-    lines = [
-        f"{name}: {found.get(name)}" for name in ("device_name", "cpu", "cuda", "torch", "transformers", "specbench")
-    ]
+    lines = [f"{name}: {found[name]}" for name in RECORDED if found.get(name) is not None]
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         lines.append(
