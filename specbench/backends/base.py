@@ -133,7 +133,7 @@ class Backend(Protocol):
 
     @property
     def execution(self) -> str:
-        """How decodes are executed, in a few words for the user."""
+        """How decodes are executed, in a few words for the user. `prepare` may change it, for all that was prepared."""
         ...
 
     @property

@@ -15,6 +15,7 @@ from specbench.backends import recurrent, tier_choice
 from specbench.backends.arms import Arm, most_places, places, whatever_prompts
 from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair, check_models
+from specbench.backends.fallback import eager_instead
 from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
 from specbench.backends.memory import Estimate, demand_of
 from specbench.backends.roles import depth_of, shipped_source
@@ -201,10 +202,13 @@ class Native:
         return self.tier.gradless()
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
-        arm = self.arm(spec, max(longest, self._longest))
+        arm, tier = self.arm(spec, max(longest, self._longest)), self.tier
         begin_anew(arm.method)
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+            nonlocal arm, tier
+            if tier is not self.tier:  # another arm could not be had in it
+                arm, tier = self.arm(spec, max(longest, self._longest)), self.tier
             to: Any = {"new": spec.max_new_tokens, "eos": arm.eos, "device": self.device}
             to |= {"clock": arm.clock, "rounds": arm.rounds}
             with self.gradless():
@@ -224,7 +228,20 @@ class Native:
         gc.collect()  # what is made ready pass by pass refers to its own network, which refers to it
 
     def arm(self, spec: RunSpec, longest: int) -> Arm:
-        """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept."""
+        """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept.
+
+        Where the tier was chosen here and does not take it, the pair is eager from now on.
+        """
+        try:
+            return self._ready(spec, longest)
+        except Exception as error:  # whatever a compiler or a driver raises
+            why = eager_instead(self.tier.name, spec, error)
+        self._arms.clear()  # also those that are ready: a ratio of two tiers says nothing
+        self.tier, self.execution = Tier("eager", self.device), f"tier eager: {why}"
+        self.warnings += (self.execution,)
+        return self._ready(spec, longest)
+
+    def _ready(self, spec: RunSpec, longest: int) -> Arm:
         same = whatever_prompts(spec)
         length = places(spec, longest, self.costs)
         if (known := self._arms.get(same)) and length <= known.rounds.length:

@@ -119,6 +119,11 @@ class Group:
         for observer in self.observers:
             observer.preparing(spec)
 
+    def resolve(self, columns: Mapping[str, Any]) -> None:
+        """What the pair turned out to be when its arms were made ready, as columns of the cells that are left."""
+        for spec in self.live:
+            self.cells[spec] = replace(self.cells[spec], resolved={**self.cells[spec].resolved, **columns})
+
     def save(self, samples: Samples) -> None:
         """Keep the samples of a turn."""
         for observer in self.observers:

@@ -88,14 +88,21 @@ class Arms:
 
 
 def prepare(group: Group, backend: Backend, arms: Arms) -> None:
-    """Build every arm and decode the first prompts with it, uncounted: first calls allocate and choose kernels."""
-    for arm, spec in group.arms.items():
-        if not group.needing(arm):
-            continue  # the baseline has failed
-        group.preparing(spec)
-        failure = attempt(partial(warm_up, arm, spec, group.prompts, backend, arms))
-        if failure is not None:
-            group.fail(group.needing(arm), failure)
+    """Build every arm and decode the first prompts with it, uncounted: first calls allocate and choose kernels.
+
+    Where one of them changed how all are executed, the others are built anew.
+    """
+    execution = ""
+    while execution != backend.execution:
+        execution = backend.execution
+        for arm, spec in group.arms.items():
+            if not group.needing(arm):
+                continue  # the baseline has failed
+            group.preparing(spec)
+            failure = attempt(partial(warm_up, arm, spec, group.prompts, backend, arms))
+            if failure is not None:
+                group.fail(group.needing(arm), failure)
+    group.resolve(backend.describe())
     group.preparing(None)
 
 

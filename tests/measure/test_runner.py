@@ -123,6 +123,24 @@ def test_the_baseline_arm_is_the_same_cell_without_a_draft() -> None:
     assert witness.prepared == [*prepared, None], "whoever watches knows what is being made ready"
 
 
+def test_where_one_arm_changes_how_all_are_executed_the_others_are_prepared_anew() -> None:
+    prepared: list[int] = []
+
+    class Changing(FakeBackend):
+        def prepare(self, spec: RunSpec, longest: int):  # type: ignore[no-untyped-def]
+            prepared.append(spec.k)
+            if spec.k == 2:
+                self.execution = "otherwise"
+            return super().prepare(spec, longest)
+
+        def describe(self) -> dict[str, str]:
+            return {"tier_resolved": self.execution}
+
+    cells, _ = measure([job("a", k=k) for k in (1, 2, 3)], Changing(), [Witness()])
+    assert prepared == [0, 1, 2, 3] * 2
+    assert [(cell.status, cell.row()["tier_resolved"]) for cell in cells] == [("ok", "otherwise")] * 3
+
+
 def test_the_baseline_can_be_measured_against_itself() -> None:
     backend, _, (cell,) = run(job("a", "b", method="baseline", k=0, temperature=1.0))
     assert [c.arm for c in backend.calls] == ["baseline"] * 4

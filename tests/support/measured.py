@@ -87,6 +87,11 @@ class FakeBackend:
     chat: Chat | None = field(default_factory=Spelled)
     kept: list[set[str]] = field(default_factory=list)  # the methods that are still to come, after every group
 
+    execution: str = "what it is asked, it answers"
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
     def keep(self, specs: Sequence[RunSpec]) -> None:
         self.kept.append({spec.method for spec in specs})
 

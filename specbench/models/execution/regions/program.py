@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from specbench.decoding.timing import lap
+from specbench.errors import out_of_memory
 from specbench.models.execution.regions.code import Call, Code, Layout
 from specbench.models.execution.regions.cut import Plan, Region, cut
 from specbench.models.execution.regions.operators import UncutError
@@ -129,6 +130,8 @@ class Regional:
             found = trace(self.function, *args)
             self._call = Program(cut(found, self.frozen), found.spec, self.regions)
         except (UncutError, RuntimeError) as error:  # what is wrong with it, the other way says again
+            if out_of_memory(error):
+                raise
             self.told(first_line(error))
             self._call = self.otherwise(self.function)
             return self._call(*args)

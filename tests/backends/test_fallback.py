@@ -1,0 +1,130 @@
+"""Pairs whose rounds cannot be compiled, because a network reads a value in its pass: eager in all arms, or refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from specbench.backends import tiers
+from specbench.backends.fallback import eager_instead
+from specbench.backends.native import open_pair
+from specbench.errors import UnusableModelError, UsageError, out_of_memory
+from specbench.models.execution import compiled
+from specbench.models.execution.regions.program import Regional
+from specbench.spec import RunSpec
+from tests.support.frontdoor import SHORT, Command
+from tests.support.tiers import AsRecorded
+from tests.support.tinypair import Pair, prompts
+
+# transformers computes the angles of this rope anew where a text is longer than those it has: it reads the length
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+WHY = "cannot be compiled here (Unsupported: Data-dependent branching)"
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A machine whose compiler changes nothing; every call of a function that was made ready."""
+    calls: list[Any] = []
+
+    class Noted(Regional):
+        def __call__(self, *args: Any) -> Any:
+            calls.append(self.function)
+            return super().__call__(*args)
+
+    monkeypatch.setattr(compiled, "missing_compiler", lambda: "")
+    monkeypatch.setattr(tiers, "Store", AsRecorded)
+    monkeypatch.setattr(tiers, "Regional", Noted)
+    return calls
+
+
+def reading(pair: Pair, folder: Path, *roles: str) -> Pair:
+    """The same pair, but that the networks of some roles read a value in their passes."""
+    for role in ("target", "draft"):
+        shutil.copytree(getattr(pair, role), folder / role)
+        if role in roles:
+            config = folder / role / "config.json"
+            config.write_text(json.dumps({**json.loads(config.read_text()), "rope_parameters": DYNAMIC}))
+    return Pair(folder / "target", folder / "draft")
+
+
+def spec_of(pair: Pair, **more: Any) -> RunSpec:
+    return RunSpec(target=str(pair.target), draft=str(pair.draft), max_new_tokens=8, **more)
+
+
+@pytest.mark.usefixtures("called")
+def test_auto_is_eager_in_all_arms_and_says_why_in_one_line(command: Command, pair: Pair, tmp_path: Path) -> None:
+    own = reading(pair, tmp_path, "target", "draft")
+    found = command("run", *own.options, "--dataset", prompts(tmp_path / "p.jsonl", 4, 6), *SHORT, "--tier", "auto")
+    assert found.code == 0, found.err
+    (row,) = found.table()
+    assert (row["status"], row["lossless"], row["tier"], row["tier_resolved"]) == ("ok", "identical", "auto", "eager")
+    (line,) = (line for line in found.err.splitlines() if WHY in line)
+    assert line == (
+        f"note: tier eager: rounds of baseline {WHY}, so baseline and methods are eager alike: Python and its calls "
+        "are part of every number"
+    )
+
+
+@pytest.mark.usefixtures("called")
+def test_a_tier_that_was_asked_for_ends_its_cells_with_one_line(command: Command, pair: Pair, tmp_path: Path) -> None:
+    own = reading(pair, tmp_path, "target")
+    found = command("run", *own.options, "--dataset", prompts(tmp_path / "p.jsonl", 4, 6), *SHORT, "--tier", "compile")
+    line = f"tier compile: rounds of baseline {WHY}; use --tier eager, or auto, which then is eager"
+    last = found.err.splitlines()[-1]
+    assert (found.code, last) == (6, f"specbench: 1 of 1 cells ended without numbers: {line}")
+    (row,) = found.table()
+    assert (row["status"], row["error"], row["speedup"]) == ("error", line, "")
+
+
+def test_a_baseline_that_was_compiled_is_eager_beside_a_method_that_cannot_be(
+    called: list[Any], pair: Pair, tmp_path: Path
+) -> None:
+    spec = spec_of(reading(pair, tmp_path, "draft"), tier="auto")
+    native = open_pair([spec])
+    native.load()
+    baseline = native.prepare(spec.baseline, 4)
+    (before,) = baseline([[1, 2, 3]], [0])
+    assert (native.tier.name, native.execution) == ("compile", f"tier compile: {compiled.COMPILING}")
+    native.prepare(spec, 4)
+    assert native.describe()["tier_resolved"] == "eager"
+    called.clear()
+    (after,) = baseline([[1, 2, 3]], [0])
+    assert not called
+    assert after.tokens == before.tokens
+
+
+def test_memory_that_runs_out_while_rounds_are_made_ready_is_no_fallback(called: list[Any], pair: Pair) -> None:
+    spec = spec_of(pair, tier="auto")
+    native = open_pair([spec])
+    native.load()
+
+    def greedy(*_: object) -> None:
+        if get_proxy_mode() is not None:
+            torch.empty(1 << 60, dtype=torch.uint8)
+
+    native.network("target").register_forward_pre_hook(greedy)
+    with pytest.raises(RuntimeError) as failed:
+        native.prepare(spec, 4)
+    assert out_of_memory(failed.value)
+    assert native.tier.name == "compile"
+
+
+@pytest.mark.parametrize("asked", ["auto", "compile"])
+@pytest.mark.parametrize("error", [UnusableModelError("no"), MemoryError()], ids=["refused", "memory"])
+def test_what_is_no_matter_of_the_tier_is_passed_on(error: Exception, asked: str) -> None:
+    with pytest.raises(type(error)):
+        eager_instead("compile", RunSpec(tier=asked), error)
+    with pytest.raises(ZeroDivisionError):
+        eager_instead("eager", RunSpec(tier=asked), ZeroDivisionError())
+
+
+def test_a_capture_that_fails_says_so() -> None:
+    error = RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with …")
+    reason = "rounds of chain cannot be captured as CUDA graphs here (RuntimeError: CUDA error: operation not permitted"
+    assert eager_instead("graph", RunSpec(method="chain", tier="auto"), error).startswith(reason)
+    with pytest.raises(UsageError, match=r"^tier graph: rounds of chain"):
+        eager_instead("graph", RunSpec(method="chain", tier="graph"), error)
