@@ -19,8 +19,10 @@ from torch.autograd import DeviceType
 from specbench.measure.group import Job
 from specbench.measure.pair import Prepared, checked
 from specbench.measure.runner import measure
+from specbench.measure.sensors import sensors_for
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
+from specbench.results.steadiness import faults, worst
 from specbench.spec import RunSpec
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, say
@@ -108,7 +110,7 @@ def run(bench: Bench) -> tuple[list[Sheet], list[dict[str, Any]]]:
     prepared = checked(specs_of(bench))
     say(f"loading {bench.args.pair}")
     jobs = prepared.load({})
-    cells, stop = measure(jobs, prepared.backend, [Narrator()])
+    cells, stop = measure(jobs, prepared.backend, [Narrator()], sensors=sensors_for(prepared.backend.device))
     if stop is not None:
         raise stop
     done = [(cell, job) for cell, job in zip(cells, jobs, strict=True) if cell.status == "ok"]
@@ -118,8 +120,9 @@ def run(bench: Bench) -> tuple[list[Sheet], list[dict[str, Any]]]:
     about = f"{args.pair}, {args.dtype}, tier {args.tier}, {args.prompts} prompts, {args.new} new tokens"
     about += f", synthetic acceptance {args.acceptance:g}" if args.acceptance else ""
     step = [f"baseline step: {rows[0][0]['baseline_step_ms']:.4g} ms"] if rows else []
+    pace = [fault.note for fault in worst(fault for row, _ in rows for fault in faults(row))]
     sheets = [
-        Sheet(f"A round and its parts: {about}", [round_row(*one) for one in rows], [*step, *failed]),
+        Sheet(f"A round and its parts: {about}", [round_row(*one) for one in rows], [*step, *failed, *pace]),
         Sheet("Costs and speedups", [cost_row(cell) for cell, _ in rows]),
     ]
     return sheets, [line for cell, _ in done for line in ({"k": cell.spec.k, **row} for row in cell.sample_rows())]

@@ -16,6 +16,8 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.jobs import run
 from specbench.jobs.output import Output
 from specbench.jobs.progress import Display
+from specbench.measure import pair
+from specbench.measure.sensors import Sensors
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.reading import read_run
 from specbench.spec import RunSpec
@@ -112,6 +114,28 @@ def test_a_run_needs_nothing_of_an_engine_but_the_protocol(
     assert [line for line in said if line.startswith("note: ")] == [
         "note: read from a table", "note: its seconds are made up",
     ]  # fmt: skip
+
+
+def test_what_the_machine_does_not_tell_is_said_once_for_all_pairs(
+    tables: list[Table], specs: list[RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(pair, "sensors_for", lambda device: Sensors(remark="nobody knows its clocks", root=None))
+    run.start([specs[0], specs[0].with_(target="bigger")], Output("csv", tmp_path / "results"))
+    assert len(tables) == 2
+    assert capsys.readouterr().err.count("note: nobody knows its clocks\n") == 1
+
+
+@pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="the system has no /proc/stat")
+def test_a_run_reads_the_machine_after_every_decode_that_counts(
+    tables: list[Table], specs: list[RunSpec], tmp_path: Path
+) -> None:
+    run.start(specs, Output("csv", tmp_path / "results"))
+    (folder,) = (tmp_path / "results").iterdir()
+    readings = [one for cell in read_run(folder).cells for sample in cell.samples for one in sample.readings]
+    assert len(readings) == 20
+    assert all(one.cpu_wanted is not None and one.cpu_stolen is not None for one in readings)
+    assert all("gpu_driver" in row and row["gpu_mhz"] == "" for row in rows_of(tmp_path / "results"))
 
 
 def test_output_that_differs_is_not_judged_where_an_engine_gives_no_logits(

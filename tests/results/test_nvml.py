@@ -2,11 +2,13 @@
 
 from dataclasses import astuple
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from specbench.results import nvml
+from specbench.results.environment import environment
 from specbench.results.nvml import GpuState, gpu_named, reasons
 from tests.support.fake_nvml import UUID, FakeNvml, NVMLError, dumb
 
@@ -54,6 +56,20 @@ def test_a_gpu_that_nvml_does_not_know_is_none() -> None:
 )
 def test_reasons_in_words(bits: int, words: list[str]) -> None:
     assert reasons(bits) == words
+
+
+def test_a_machine_names_driver_and_limit_of_its_gpu_and_is_the_same_machine_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Abacus 9000")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=UUID))
+    monkeypatch.setattr(nvml, "library", lambda: None)
+    without = environment(torch.device("cuda:0"))
+    monkeypatch.setattr(nvml, "library", FakeNvml)
+    found = environment(torch.device("cuda:0"))
+    assert "gpu_driver" not in without
+    assert (found["gpu_driver"], found["gpu_watts_limit"]) == ("580.65.06", 700.0)
+    assert found["fingerprint"] == without["fingerprint"], "the extra changes nothing of what may be compared"
 
 
 needs_package = pytest.mark.skipif(find_spec(nvml.MODULE) is None, reason="needs the extra gpu")
