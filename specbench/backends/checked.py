@@ -6,16 +6,29 @@ Knows names, configurations and tokenizers; must not know weights or how anythin
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import torch
 
-from specbench.backends.roles import Role, checkpoint_of, depth_of, half, how_of, kept_layers, named_by
+from specbench.backends.roles import (
+    Role,
+    checkpoint_of,
+    depth_of,
+    half,
+    how_of,
+    kept_layers,
+    named_by,
+    shipped_source,
+)
 from specbench.errors import UsageError
 from specbench.missing import Missing, MissingError
 from specbench.models.checkpoints import check, description, loading, pairs, precision, quantised
 from specbench.models.checkpoints.missing import lacking_extra, unavailable, without_extra
 from specbench.models.execution import compiled
+from specbench.models.scale import growth
 from specbench.spec import RunSpec
+
+Named = Mapping[str, str | None]  # something of each role, by its name
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,21 @@ class CheckedPair:
     def width(self) -> int:
         """The length of a row of the target's logits."""
         return int(self.roles["target"].config.get_text_config(decoder=True).vocab_size)
+
+    def columns(self, commits: Named, weights: Named, rollbacks: Named) -> dict[str, Any]:
+        """What every role resolved to, with what is known once it is loaded. `scale_model` names the roles that are
+        scale models; it may be empty."""
+        scaled = [f"{name} {label}" for name, role in self.roles.items() if (label := growth.label(role.config))]
+        found: dict[str, Any] = {"scale_model": ", ".join(scaled)}
+        for name, role in self.roles.items():
+            found |= {
+                f"{name}_source": shipped_source(role.checkpoint.place),
+                f"{name}_commit": commits.get(name) or role.checkpoint.revision,
+                f"{name}_weights": weights.get(name),
+                f"{name}_rollback": rollbacks.get(name),
+                f"{'' if name == 'target' else f'{name}_'}dtype_resolved": str(role.dtype).removeprefix("torch."),
+            }
+        return found
 
 
 def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> CheckedPair:

@@ -18,7 +18,7 @@ from specbench.backends.checked import CheckedPair, check_models
 from specbench.backends.fallback import eager_instead
 from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
 from specbench.backends.memory import Estimate, demand_of
-from specbench.backends.roles import depth_of, shipped_source
+from specbench.backends.roles import depth_of, end_ids
 from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_weights
 from specbench.decoding.batch import decode_batches
@@ -114,19 +114,8 @@ class Native:
         return self.pair.roles["target"].encode(text)
 
     def describe(self) -> dict[str, Any]:
-        """What every role resolved to. `scale_model` names the roles that are scale models; it may be empty."""
-        roles = self.pair.roles
-        scaled = [f"{name} {label}" for name, role in roles.items() if (label := growth.label(role.config))]
-        found: dict[str, Any] = {"tier_resolved": self.tier.name, "scale_model": ", ".join(scaled)}
-        for name, role in roles.items():
-            found |= {
-                f"{name}_source": shipped_source(role.checkpoint.place),
-                f"{name}_commit": self.commits.get(name) or role.checkpoint.revision,
-                f"{name}_weights": self.weights.get(name),
-                f"{name}_rollback": self.rollbacks.get(name),
-                f"{'' if name == 'target' else f'{name}_'}dtype_resolved": str(role.dtype).removeprefix("torch."),
-            }
-        return found
+        """The tier, and what every role resolved to."""
+        return {"tier_resolved": self.tier.name, **self.pair.columns(self.commits, self.weights, self.rollbacks)}
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
         return demand_of(Estimate(self.pair, lambda s: form(s, None).drafter.room, self.tier.name != "eager"), held)
@@ -161,10 +150,7 @@ class Native:
 
     def ends(self) -> list[int]:
         """The ids that end a sequence: the target's generation config decides."""
-        generation = getattr(self.modules["target"], "generation_config", None)
-        ids = getattr(generation, "eos_token_id", None)
-        ids = self.tokenizer.eos_token_id if ids is None else ids
-        return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+        return end_ids(self.modules["target"], self.tokenizer)
 
     def law(self, spec: RunSpec) -> Law:
         return Law(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
@@ -237,7 +223,7 @@ class Native:
         except Exception as error:  # whatever a compiler or a driver raises
             why = eager_instead(self.tier.name, spec, error)
         self._arms.clear()  # also those that are ready: a ratio of two tiers says nothing
-        self.tier, self.execution = Tier("eager", self.device), f"tier eager: {why}"
+        self.tier, self._pool, self.execution = Tier("eager", self.device), Pool(), f"tier eager: {why}"
         self.warnings += (self.execution,)
         return self._ready(spec, longest)
 
@@ -246,18 +232,15 @@ class Native:
         length = places(spec, longest, self.costs)
         if (known := self._arms.get(same)) and length <= known.rounds.length:
             return known
-        clock, memory = clock_for(self.device), self.memory(spec, longest, length)
-        method, eos = self.method(spec, clock, memory=memory), self.eos(spec)
+        clock, eos = clock_for(self.device), self.eos(spec)
+        memory = self._pool.share(length, most_places(spec, self.specs, longest, self.costs))
+        method = self.method(spec, clock, memory=memory)
         clock.start()  # what is timed inside a round while it is compiled or captured belongs to this clock
         source = self.source(spec, [0] * spec.batch)
         arm = Arm(method, clock, eos, self.tier.rounds(method, length, spec.batch, eos, source))
         if arm.rounds.length:
             self._arms[same] = arm
         return arm
-
-    def memory(self, spec: RunSpec, longest: int, length: int) -> Memory:
-        """That of the caches of an arm."""
-        return self._pool.share(length, most_places(spec, self.specs, longest, self.costs))
 
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
         context = begin([list(ids[:start])], len(ids) - start, block, [], self.device)

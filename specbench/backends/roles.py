@@ -139,6 +139,13 @@ def depth_of(role: Role) -> int:
     return int(role.config.get_text_config(decoder=True).num_hidden_layers)
 
 
+def end_ids(network: Any, tokenizer: Any) -> list[int]:
+    """The ids that end a sequence: those of the network's generation config, or its tokenizer's where it has none."""
+    ids = getattr(getattr(network, "generation_config", None), "eos_token_id", None)
+    ids = tokenizer.eos_token_id if ids is None else ids
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+
 def shipped_source(source: str) -> str:
     """A checkpoint's place; of a shipped one the place inside the package, which is the same on every machine."""
     path = Path(source)
