@@ -22,7 +22,7 @@ MAP = Sheet(
     "speedup-by-context",
     "Speedup by context and K",
     "Measured speedup over the baseline at every length of the prompts and every lookahead: orange below 1, where "
-    "speculation loses, blue above. Framed: the best lookahead of a length.",
+    "speculation loses, violet above. Framed: the fastest lookahead of a length.",
     "lookahead K (drafted tokens per round)",
     CONTEXT,
 )
@@ -33,7 +33,7 @@ LINES = Sheet(
     CONTEXT,
     "speedup over the baseline",
 )
-COLOURS = "PuOr"  # orange to purple-blue, which readers without red or green tell apart
+COLOURS = "PuOr"  # orange to violet, which readers without red or green tell apart
 
 
 def figures(rows: Sequence[Row]) -> list[Picture]:

@@ -4,10 +4,10 @@
         [--device auto] [--save results/benchmarks/gpu-NAME.md]
 
 In this order, each with what is left of the time and in a process of its own, so that nothing that fails or hangs takes
-the others with it: the tests of `tests/cuda`; attention by the length of its keys, function by function; the bandwidth
-that the baseline reaches; rounds and costs over K in every tier; transformers beside us. The file is written anew after
-every part, and says which parts there was no time for. On a CPU (`--device cpu --pair demo:demo-draft`) all of it runs,
-too, to see that it does.
+the others with it: the tests of `tests/cuda`; attention by the length of its keys, function by function; top-p with and
+without a sort; the bandwidth that the baseline reaches; rounds and costs over K in every tier; transformers beside us.
+The file is written anew after every part, and says which parts there was no time for. On a CPU (`--device cpu --pair
+demo:demo-draft`) all of it runs, too, to see that it does.
 """
 
 import argparse
@@ -66,6 +66,8 @@ def parts(args: argparse.Namespace, device: torch.device, work: Path) -> Iterato
     tests = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "tests/cuda"]
     yield Part("The tests that need a GPU", tests, 150)
     yield script("Attention", 30, "attention")
+    top_p = ["-m", "tests.benchmarks.top_p", "--device", str(device), "--save", str(work / "top-p.md")]
+    yield Part("Top-p", [sys.executable, *top_p], 30, work / "top-p.md")
     size = ("--gigabytes", "16" if gpu else "0.5")
     yield script("Bandwidth", 90, "bandwidth", "--pair", target, "--tiers", tiers, *few, *size)
     for tier, lookaheads in ON_GPU if gpu else (("eager", "4"),):

@@ -26,7 +26,7 @@ KERNELS = {
     "layer of a pass, grouped queries": 43,
     "pass besides its layers": 41,
     "pass over a tree besides its layers": 55,
-    "law, with every warper": 31,
+    "law, with every warper": 34,
     "token of a draft besides its layer": 40,
     "draft besides its tokens": 11,
     "accept, baseline": 24,

@@ -1,7 +1,7 @@
 """The distribution of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta.
 
-The warpers are transformers' own, in transformers' order, applied once and to target and draft alike. Knows nothing of
-models or caches.
+The warpers are transformers' own, but for eta and top-p, in transformers' order, applied once and to target and draft
+alike. Knows nothing of models or caches.
 """
 
 import math
@@ -17,10 +17,10 @@ from transformers.generation.logits_process import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
-    TopPLogitsWarper,
 )
 
 from specbench.decoding.rows import point_mass
+from specbench.models.network.top_p import TopP
 
 COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves float32
 
@@ -72,7 +72,7 @@ class Law:
         if self.top_k is not None:
             warpers.append(TopKLogitsWarper(self.top_k))
         if self.top_p is not None and self.top_p < 1.0:
-            warpers.append(TopPLogitsWarper(self.top_p))
+            warpers.append(TopP(self.top_p))
         if self.min_p is not None:
             warpers.append(MinPLogitsWarper(self.min_p))
         if self.eta is not None and self.eta < 1.0:
