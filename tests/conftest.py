@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: networks this small gain nothing from a second
 
-from specbench.cli import app
+from specbench.cli import app, launch
 from tests.support.frontdoor import SHORT, Command, Outcome
 
 # The same examples in every run, and no failure because a machine is slow or busy.
@@ -28,6 +28,18 @@ def pytest_collection_finish() -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is compiled is kept for the tests alone."""
     os.environ["SPECBENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Nothing is compiled unless a test asks for it: `--tier auto`, the default of commands, would."""
+    if "as_users_call_it" not in request.fixturenames:
+        monkeypatch.setitem(launch.USUAL, "tier", "eager")
+
+
+@pytest.fixture
+def as_users_call_it() -> None:
+    """Commands with all their defaults."""
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,7 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     """
     threads.fit_threads()
     device = precision.resolve_device(specs[0].device)
-    name, why = tier_choice.choose(specs[0], device)
+    name, why = tier_choice.choose(specs, device)
     for spec in specs:
         synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
     pair = check_models(specs, device, name)

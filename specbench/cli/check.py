@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.launch import IN_FILES, settings_of, with_lists
+from specbench.cli.launch import EXECUTION, IN_FILES, USUAL, settings_of, with_lists
 from specbench.cli.options import DATA, METHOD, PAIR, SAMPLING, STYLE, Given, options
 from specbench.errors import UsageError
 
@@ -12,7 +12,7 @@ Target = Annotated[str | None, typer.Argument(help="The same as --target.", show
 Draft = Annotated[str | None, typer.Argument(help="The same as --draft.", show_default=False)]
 
 
-@options(..., *PAIR, *METHOD, *DATA, "shift", *SAMPLING, "config", STYLE, "quiet")
+@options(..., *PAIR, *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, "config", STYLE, "quiet")
 def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
     """Say what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
 
@@ -23,7 +23,7 @@ def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> N
     if twice := [name for name, value in named.items() if value is not None and name in given]:
         raise UsageError(f"the {twice[0]} is named twice, as an argument and by --{twice[0]}: name it once")
     arguments = {name: value for name, value in named.items() if value is not None}
-    settings = with_lists(settings_of({**given, **arguments}))
+    settings = with_lists({**USUAL, **settings_of({**given, **arguments})})
     from specbench.jobs import check
 
     check.start({n: value for n, value in settings.items() if n not in IN_FILES}, given["format"], given["quiet"])

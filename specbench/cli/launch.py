@@ -5,11 +5,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.cli.options import OWN, Given, settings_in
+from specbench.cli.options import OWN, Given, setting, settings_in
 from specbench.cli.parsing import parse_counts, parse_k_list, with_models
 from specbench.data.shifts import joined
 from specbench.errors import SpecbenchError, UsageError
 
+USUAL = {
+    "tier": "auto"
+}  # of commands whose numbers are to be the machine's: Python is no part of them where it need not
+EXECUTION = (setting("tier", usual="auto"), "execution")
 IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
 
 

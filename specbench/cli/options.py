@@ -73,7 +73,7 @@ PLAIN = replace(STYLE, panel=None)  # of commands whose options need no panels
 
 # What commands take together; a setting that is named before its group is not repeated.
 PAIR = ("pair", "revisions", "precision", "device")
-METHOD = ("method", "lookahead", "acceptance", "execution")
+METHOD = ("method", "lookahead", "acceptance")
 DATA = ("data", "excerpt", "chat", "limit")
 SAMPLING = ("max_new_tokens", "law", "length")
 MEASURING = ("draws", "stopping")

@@ -1,13 +1,13 @@
 """`specbench run`: baseline and one method over some data sets, measured side by side."""
 
-from specbench.cli.launch import launch
+from specbench.cli.launch import EXECUTION, USUAL, launch
 from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, RESULTS, SAMPLING, Given, options
 
 
-@options(*PAIR, *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
+@options(*PAIR, *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
 def run(given: Given) -> None:
     """Measure baseline and speculative decoding of a pair over prompts.
 
     Without any option: the shipped pair on the shipped prompts, offline, on whatever device there is.
     """
-    launch(given, axes=("dataset", "context", "batch"))
+    launch(given, axes=("dataset", "context", "batch"), **USUAL)

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.launch import launch, read_config
+from specbench.cli.launch import EXECUTION, USUAL, launch, read_config
 from specbench.cli.options import DATA, MEASURING, PAIR, RESULTS, SAMPLING, Given, options, setting
 from specbench.errors import UsageError
 from specbench.shipped import CONFIGS
 
 DEFAULT_KS = "1-8"
 KS = setting("k", "Lookaheads: 1-8, or 1,2,4, or 1-16+3, also with auto (1-8,auto).", DEFAULT_KS)
-METHOD = ("method", KS, "acceptance", "execution")
+METHOD = ("method", KS, "acceptance", *EXECUTION)
 HELP = (
     "YAML whose keys are the options of `specbench run`, and pair; a list is an axis. "
     "Or the name of a shipped grid: demo."
@@ -22,7 +22,7 @@ HELP = (
 @options(*PAIR, *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
 def sweep_k(given: Given) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline."""
-    launch(given, axes=("dataset", "context", "k", "batch"), k=DEFAULT_KS)
+    launch(given, axes=("dataset", "context", "k", "batch"), k=DEFAULT_KS, **USUAL)
 
 
 @options(..., "limit", "max_new_tokens", "device", *MEASURING, "resume", *RESULTS)

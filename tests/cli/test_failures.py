@@ -93,7 +93,7 @@ def test_a_method_that_changes_the_text_is_not_lossless(run: Command, monkeypatc
 def test_a_signal_to_a_process_leaves_what_was_measured(
     pair: Pair, tmp_path: Path, number: int, code: int, said: str
 ) -> None:
-    options = (*SHORT, "--repeat", "100000", "--dataset", prompts(tmp_path / "words.jsonl", 4, 6))
+    options = (*SHORT, "--tier", "eager", "--repeat", "100000", "--dataset", prompts(tmp_path / "words.jsonl", 4, 6))
     arguments = [sys.executable, "-c", MAIN, "run", *pair.options, *options, "--output-dir", str(tmp_path / "results")]
     process = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]

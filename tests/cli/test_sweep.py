@@ -223,6 +223,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_result_of_an_undisturbed_one(
 ) -> None:
     data = prompts(tmp_path / "w.jsonl", *range(4, 28))
     options = ["sweep-k", *pair.options, "--dataset", data, "--k", "1-3", "--max-new-tokens", "12", "--warmup", "0"]
+    options += ["--tier", "eager"]
     whole = command(*options)
     assert whole.code == 0, whole.err
     expected = told(read_run(whole.folder).cells)

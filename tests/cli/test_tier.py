@@ -43,9 +43,9 @@ def texts(found: Outcome) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 @pytest.mark.slow
 @pytest.mark.processor
-@pytest.mark.usefixtures("compiling")
-def test_auto_says_what_it_took_and_times_its_making_apart(run: Command) -> None:
-    found = run("--tier", "auto")
+@pytest.mark.usefixtures("compiling", "as_users_call_it")
+def test_by_default_rounds_are_compiled_which_is_said_and_timed_apart(run: Command) -> None:
+    found = run()
     (row,) = found.table()
     assert (row["status"], row["lossless"]) == ("ok", "identical")
     assert (row["tier"], row["tier_resolved"]) == ("auto", "compile")
@@ -84,11 +84,24 @@ def test_methods_whose_rounds_differ_have_their_passes_compiled(run: Command, co
     assert len(compiling) >= 4  # a baseline, two widths of a draft, and a verify pass at least
 
 
+@pytest.mark.usefixtures("as_users_call_it")
 def test_auto_is_eager_where_nothing_can_be_compiled_and_says_why(run: Command, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
-    found = run("--tier", "auto")
+    found = run()
     assert found.table()[0]["tier_resolved"] == "eager"
     assert "note: tier eager: torch needs a C++ compiler (g++ or clang++) and there is none on the PATH" in found.err
+
+
+@pytest.mark.usefixtures("as_users_call_it")
+@pytest.mark.parametrize(
+    ("options", "named"), [(("--method", "triforce"), "triforce"), (("--schedule", "auto"), "--schedule auto")]
+)
+def test_auto_is_eager_where_compiling_takes_minutes_and_says_why(
+    run: Command, options: tuple[str, ...], named: str
+) -> None:
+    found = run(*options)
+    assert found.table()[0]["tier_resolved"] == "eager"
+    assert f"note: tier eager: rounds of {named} differ in shape, and to compile all shapes takes minutes" in found.err
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_what_quantises_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyP
 
 def test_weights_that_a_compiler_unpacks_are_not_compiled() -> None:
     def chosen(tier: str, **settings: str) -> str:
-        return tier_choice.choose(RunSpec.model_validate({"tier": tier, **settings}), CPU)[0]
+        return tier_choice.choose([RunSpec.model_validate({"tier": tier, **settings})], CPU)[0]
 
     assert chosen("auto", quantize="int8") == chosen("auto", draft_quantize="fp8") == "eager"
     assert chosen("eager", quantize="fp8") == "eager"

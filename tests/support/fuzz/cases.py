@@ -24,7 +24,7 @@ from tests.support.fuzz.options import given
 from tests.support.fuzz.processes import SECRET
 from tests.support.tinypair import Pair
 
-QUICK = ("--limit", "1", "--max-new-tokens", "4", "--warmup", "0", "--k", "2")
+QUICK = ("--limit", "1", "--max-new-tokens", "4", "--warmup", "0", "--k", "2", "--tier", "eager")
 CONFIG: dict[str, Any] = {
     "k": 2, "method": "chain", "limit": 1, "max_new_tokens": 4, "warmup": 0, "temperature": 0.5, "schedule": "constant",
     "top_p": 0.9, "seed": 1, "dtype": "float32", "device": "cpu", "batch": 1, "ignore_eos": True, "column": "prompt",

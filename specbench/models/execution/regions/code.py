@@ -5,7 +5,7 @@ to the real ones when the code is loaded. Knows inductor; must not know what a r
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import Any
 
@@ -55,16 +55,19 @@ class Layout:
 
 @dataclass(frozen=True)
 class Code:
-    """source: a module with a function `call` of a list of tensors; constants: its constants by name."""
+    """source: a module with a function `call` of a list of tensors; constants: those that are made of weights, by name;
+    numbers: the others, which are the same for all weights."""
 
     source: str
     constants: Mapping[str, Layout]
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     def load(self, constant: Callable[[Layout], Tensor]) -> Call:
         """The function with constants of its own."""
         names: dict[str, Any] = {"__name__": "specbench_region"}
         exec(compile(self.source, names["__name__"], "exec"), names)
         names |= {name: constant(layout) for name, layout in self.constants.items()}
+        names |= {name: torch.tensor(number) for name, number in self.numbers.items()}
         call: Call = names["call"]
         return call
 
@@ -105,7 +108,14 @@ def compiled_with(settings: dict[str, Any], region: Region) -> Code:
         **(code.constants or {}),
         **{name: getattr(frozen, at) for name, at in code.frozen_param_names.items()},
     }
-    return Code(code.source_code, {name: layout(tensor, weights) for name, tensor in constants.items()})
+    numbers = {name: int(one) for name, one in constants.items() if not weights and is_number(one)}
+    made = {name: layout(tensor, weights) for name, tensor in constants.items() if name not in numbers}
+    return Code(code.source_code, made, numbers)
+
+
+def is_number(constant: Tensor) -> bool:
+    """Whether it is a whole number, as an argument of a kernel may be."""
+    return constant.dtype == torch.int64 and constant.dim() == 0
 
 
 def made_up(weight: Tensor, random: torch.Generator) -> Tensor:

@@ -21,7 +21,7 @@ from specbench.models.execution.regions.cut import Region
 from specbench.models.execution.regions.folder import place, tidy
 from specbench.replacing import replace_text
 
-FORMAT = 1  # of the files
+FORMAT = 2  # of the files
 MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -71,7 +71,7 @@ def read(file: Path) -> Code | None:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         constants = {name: Layout(tuple(one.pop("weights")), **one) for name, one in found["constants"].items()}
-        code = Code(found["source"], constants)
+        code = Code(found["source"], constants, found["numbers"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     with suppress(OSError):
