@@ -64,7 +64,7 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     if recurrent.roles(pair):
         before, (name, why) = name, recurrent.checked(pair, specs)
         pair = pair if name == before else check_models(specs, device, name)  # dtypes depend on the tier
-    return Native(pair, Tier(name, device), f"tier {name}: {why}", specs)
+    return Native(pair, Tier(name, device, specs[0].tier != "auto"), f"tier {name}: {why}", specs)
 
 
 @dataclass(eq=False)

@@ -3,7 +3,7 @@
 Knows torch's tracer and where decoder layers begin and end; must not know what is made of the list.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,9 @@ from torch.utils import _pytree as pytree
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from specbench.decoding.timing import LAP, marking
+from specbench.models.execution.regions.operators import UncutError
+
+READ = "_local_scalar_dense"  # what reads the one value of a tensor
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Trace:
 def trace(function: Callable[..., Any], *args: Tensor) -> Trace:
     """Call a function and record what it does. What it changes in place, it has changed.
 
-    RuntimeError where it reads the value of a tensor, which a record cannot hold.
+    UncutError where it reads the value of a tensor, which a record cannot hold.
     """
     found: list[Any] = []
 
@@ -48,8 +51,18 @@ def trace(function: Callable[..., Any], *args: Tensor) -> Trace:
     # with a context of its own the tracer makes shapes of one mode; else it makes a mode for each, which takes as long
     shapes = tracing(TracingContext(FakeTensorMode(allow_non_fake_inputs=True)))
     with torch.no_grad(), layers_marked(), marking(), shapes:
-        graph = make_fx(call)(*args)
+        graph = recorded(call, args)
     return Trace(graph, found[0], pytree.tree_structure(found[0]))
+
+
+def recorded(call: Callable[..., list[Tensor]], args: Sequence[Tensor]) -> GraphModule:
+    """torch's record, or its long words for a value that is read in short ones."""
+    try:
+        return make_fx(call)(*args)
+    except RuntimeError as error:
+        if READ not in str(error):
+            raise
+        raise UncutError("it reads the value of a tensor") from error
 
 
 @contextmanager
