@@ -17,8 +17,8 @@ class Reading:
 
     cpu_mhz: clock of the processor on which the arm's thread ran last. cpu_wanted, cpu_stolen: processor seconds of the
     whole machine during the decode that were asked for, and those of them that the hypervisor gave to other machines.
-    gpu_…: the GPU right after it, clocks of its processors and memory, temperature, power drawn and allowed;
-    gpu_reasons: the bits of what held its clocks down.
+    Of the GPU right after it: clocks of its processors and memory, temperature, power drawn and allowed, and as
+    gpu_reasons the bits of what held its clocks down.
     """
 
     cpu_mhz: float | None = None
