@@ -35,6 +35,10 @@ class UnusableModelError(SpecbenchError):
     exit_code = 4
 
 
+class TooLargeError(UnusableModelError):
+    """Memory is not enough, by the estimate before anything is read, or while weights are."""
+
+
 class NotLosslessError(SpecbenchError):
     """The method's greedy output differs from the baseline's by more than numerical noise."""
 

@@ -7,7 +7,7 @@ import torch
 
 from specbench.backends.base import Loading, unseen
 from specbench.backends.roles import Role
-from specbench.errors import UnusableModelError, out_of_memory
+from specbench.errors import TooLargeError, out_of_memory
 from specbench.models.checkpoints import loading
 from specbench.models.checkpoints.architectures import recurrent
 from specbench.models.network.probe import Rollback, rollback_of
@@ -18,7 +18,7 @@ def read_weights(
 ) -> tuple[loading.Loaded, Rollback]:
     """The network of a role, for rows of `width`; `watch` hears how many bytes have been fetched and read.
 
-    UnusableModelError for one that cannot be read, or taken back.
+    UnusableModelError for one that cannot be read, or taken back; TooLargeError where memory is not enough.
     """
 
     def named(verb: str, done: int, total: int) -> None:
@@ -29,7 +29,7 @@ def read_weights(
     except Exception as error:
         if not out_of_memory(error):
             raise
-        raise UnusableModelError(
+        raise TooLargeError(
             f"{role.checkpoint.name}: its weights do not fit into the memory of {device}; "
             "choose a smaller --dtype, a smaller model or --device cpu"
         ) from error

@@ -14,7 +14,8 @@ from specbench.data.shifts import sets_of
 from specbench.errors import UnusableModelError
 from specbench.jobs.output import say
 from specbench.measure import grid
-from specbench.measure.fit import fit_of, refuse_too_large
+from specbench.measure.fit import fit_of
+from specbench.measure.left_out import fitting
 from specbench.measure.needed import Needed, needed
 from specbench.measure.pair import prompts_of
 from specbench.missing import MissingError, command_for
@@ -49,11 +50,19 @@ def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
     except UnusableModelError:
         print_records(needed_rows(found), {title: needed_table(found)}, style)
         raise
-    fit = fit_of(backend, held(specs, backend, found, err))
+    groups = held(specs, backend, found, err)
+    fit = fit_of(backend, groups)
     tables = {title: needed_table(found), **({f"memory of {fit.device}": memory_table(fit)} if fit else {})}
     print_records([*needed_rows(found), *(memory_rows(fit) if fit else [])], tables, style)
     say(err, conclusion(found, fit, backend))
-    refuse_too_large(fit)
+    left_out = fitting(backend, groups).left_out
+    say(
+        err,
+        [
+            f"{spec.method}, K {spec.k}, batch {spec.batch} would be left out: {why.error}"
+            for spec, why in left_out.items()
+        ],
+    )
 
 
 def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], err: Console) -> list[Held]:

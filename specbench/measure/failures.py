@@ -6,13 +6,13 @@ through: they would keep tensors alive.
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
 
 from specbench.decoding.rounds import NonFiniteError
-from specbench.errors import SMALLER, SpecbenchError, out_of_memory
+from specbench.errors import SMALLER, SpecbenchError, TooLargeError, out_of_memory
 from specbench.redact import redact
 from specbench.results.cells import Status
 from specbench.wording import first_line
@@ -40,9 +40,20 @@ def attempt(action: Callable[[], T]) -> T | Failure:
     except Exception as error:  # whatever it is, it ends this cell; the others go on
         failure = failure_of(error)
     release(failure.cause)
-    if failure.status == "oom" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()  # the next cell has other shapes
+    if failure.status == "oom":
+        give_back()  # the next cell has other shapes
     return failure
+
+
+def give_back() -> None:
+    """Leave to others what the allocator of the device keeps for later."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def again(failure: Failure) -> Failure:
+    """The failure of a cell that was measured a second time, by itself."""
+    return replace(failure, error=f"by itself as well: {failure.error}")
 
 
 def release(error: BaseException | None) -> None:
@@ -57,7 +68,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, NonFiniteError):
         return Failure("nan", str(error), cause=error)
     if isinstance(error, SpecbenchError):
-        return Failure("error", str(error), cause=error)
+        return Failure("oom" if isinstance(error, TooLargeError) else "error", str(error), cause=error)
     if out_of_memory(error):
         return Failure("oom", f"out of memory ({first_line(error)}): {SMALLER}", cause=error)
     trace = redact("".join(traceback.format_exception(error)))  # of libraries, which quote URLs

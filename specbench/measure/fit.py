@@ -12,7 +12,7 @@ from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
 from specbench.data import sources
 from specbench.data.shifts import sets_of
-from specbench.errors import UnusableModelError
+from specbench.errors import TooLargeError
 from specbench.missing import Missing, MissingError
 from specbench.models.execution.free_memory import free_memory, resident
 from specbench.repository import Repository
@@ -69,6 +69,6 @@ def fit_of(backend: Backend, held: Sequence[Held]) -> Fit | None:
 
 
 def refuse_too_large(fit: Fit | None) -> None:
-    """UnusableModelError where memory is not enough, saying what would fit."""
+    """TooLargeError where memory is not enough, saying what would fit."""
     if fit is not None and not fit.fits:
-        raise UnusableModelError(fit.refusal)
+        raise TooLargeError(fit.refusal)

@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from specbench.data.prompts import PromptSet
-from specbench.measure.failures import Failure
-from specbench.measure.order import Turn, blocks_of
+from specbench.measure.failures import Failure, again
+from specbench.measure.order import Turn, blocks_of, checkpoints
+from specbench.results import statistics
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.losslessness import Losslessness
-from specbench.results.samples import Sample
+from specbench.results.peaks import Peaks
+from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
 
 INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
@@ -61,12 +63,16 @@ class Group:
     """Cells with one baseline; `live` holds the samples of those that have not ended, `ids` the prompts of all turns.
 
     Whatever changes here is seen by the observers first, in their order: what the first of them has stored is not lost
-    when a later one fails.
+    when a later one fails. A cell that runs out of memory has not ended yet: it is set `aside`, with its samples, to
+    be measured once more with its baseline `alone`. lost: the arms that failed.
     """
 
     jobs: Sequence[Job]
     observers: Sequence[Observer]
     past: Past
+    alone: bool = False
+    aside: dict[RunSpec, Failure] = field(default_factory=dict, init=False)
+    lost: set[str] = field(default_factory=set, init=False)
     cells: dict[RunSpec, Cell] = field(init=False)
     live: dict[RunSpec, list[Sample]] = field(init=False)
     ids: dict[tuple[str, int], tuple[int, ...]] = field(init=False)  # by the prompt's id and the turn's number
@@ -109,6 +115,17 @@ class Group:
         samples = next(iter(self.live.values()))
         return {s.prompt: s.baseline.tokens for s in samples if s.turn == turn.number}
 
+    def narrow(self, turns: int, prompts: int) -> bool:
+        """Whether all intervals are as narrow as the spec asks, looked at only after 20, 30, 45 … prompts have ended.
+
+        turns: how many that took; a conversation has several.
+        """
+        goal = self.baseline.until_ci
+        if goal is None or prompts not in checkpoints(len(self.prompts.prompts)):
+            return False
+        intervals = [speedup_of([s for s in samples if s.turn < turns]) for samples in self.live.values()]
+        return all(statistics.half_width(interval) <= goal for interval in intervals)
+
     def begin(self) -> None:
         """Announce the cells that are to be measured."""
         most = self.prompts.turns * self.baseline.repeat
@@ -131,11 +148,28 @@ class Group:
         for spec, found in samples.items():
             self.live[spec] += found
 
-    def finish(self, spec: RunSpec, lossless: Losslessness, ready: tuple[float, float]) -> None:
+    def finish(self, spec: RunSpec, lossless: Losslessness, ready: tuple[float, float], peaks: Peaks) -> None:
         """End a cell whose prompts are all decoded."""
-        cell = replace(self.cells[spec], samples=self.live[spec], status="ok", error="", lossless=lossless, ready=ready)
+        peaks = peaks.higher(self.cells[spec].peaks)  # those before an interrupt count as well
+        found: dict[str, Any] = {"lossless": lossless, "ready": ready, "peaks": peaks}
+        cell = replace(self.cells[spec], samples=self.live[spec], status="ok", error="", **found)
         void = lossless.verdict == "MISMATCH"
         self._end(replace(cell, status="mismatch", error=NOT_LOSSLESS) if void else cell)
+
+    def lose(self, arm: str, failure: Failure) -> None:
+        """An arm has failed: end the cells that need it, or set them aside."""
+        self.lost.add(arm)
+        for spec in self.needing(arm):
+            if failure.status == "oom" and not self.alone:
+                self.cells[spec] = replace(self.cells[spec], samples=self.live.pop(spec), status="partial")
+                self.aside[spec] = failure
+            else:
+                self.fail([spec], again(failure) if failure.status == "oom" else failure)
+
+    def by_itself(self, spec: RunSpec) -> "Group":
+        """A group of one cell that was set aside."""
+        (job,) = (job for job in self.jobs if job.spec == spec)
+        return Group([job], self.observers, {spec: self.cells[spec]}, alone=True)
 
     def fail(self, specs: Sequence[RunSpec], failure: Failure) -> None:
         """End some cells with what they have."""

@@ -7,7 +7,7 @@ import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +19,10 @@ from specbench.data.sampling import digest
 from specbench.decoding.method_files import drafts_with
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.failures import Failure, attempt
-from specbench.measure.fit import complete_backend, fit_of, refuse_too_large
+from specbench.measure.fit import complete_backend
 from specbench.measure.grid import AUTO
-from specbench.measure.group import Job, Observer, Past
+from specbench.measure.group import Job, Observer, Past, give_up
+from specbench.measure.left_out import Fitting, fitting
 from specbench.measure.order import seed_of
 from specbench.measure.prompting import read_prompts
 from specbench.measure.runner import measure
@@ -48,16 +49,21 @@ class Prepared:
     specs: Sequence[RunSpec]
     backend: Backend
     prompts: Mapping[RunSpec, PromptSet]
+    fitting: Fitting
 
-    @cached_property
+    @property
     def fit(self) -> Fit | None:
         """The memory that measuring takes beside what there is."""
-        groups = grouped(self.specs, lambda spec: spec.baseline)
-        return fit_of(self.backend, [Held(some, self.prompts[some[0]].longest) for some in groups])
+        return self.fitting.fit
+
+    @property
+    def measured(self) -> list[RunSpec]:
+        """The cells that memory is enough for."""
+        return [spec for spec in self.specs if spec not in self.fitting.left_out]
 
     def left(self, past: Past) -> int:
         """How many prompts are decoded at most, every turn and repetition counted, in groups that have not ended."""
-        unfinished = [s for s in self.specs if s not in past or past[s].status in UNFINISHED]
+        unfinished = [s for s in self.measured if s not in past or past[s].status in UNFINISHED]
         return sum(self.prompts[s].turns * s.repeat for s in {s.baseline: s for s in unfinished}.values())
 
     def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
@@ -70,20 +76,27 @@ class Prepared:
             sensors = sensors_for(self.backend.device)
             if sensors.remark:
                 note(sensors.remark)
-            done = measure(jobs, self.backend, observers, past, sensors)
+            ended = [self.leave_out(spec, observers, past) for spec in self.fitting.left_out]
+            cells, stop = measure(jobs, self.backend, observers, past, sensors)
             for warning in self.backend.warnings:
                 note(warning)
-            return done
+            return [*ended, *cells], stop
         finally:
             self.unload()
 
+    def leave_out(self, spec: RunSpec, observers: Sequence[Observer], past: Past) -> Cell:
+        """End a cell that memory is not enough for."""
+        cell = past.get(spec) or Cell(spec, self.resolved(spec, None), status="skipped")
+        (ended,) = give_up([spec], self.fitting.left_out[spec], observers, {spec: cell})
+        return ended
+
     def load(self, past: Past, watch: Loading = unseen) -> list[Job]:
         """Read the weights, and measure what `--k auto` must know beforehand, unless a continued run has it already."""
-        self.backend.load(max(found.longest for found in self.prompts.values()), watch)
+        self.backend.load(max(self.prompts[spec].longest for spec in self.measured), watch)
         costs = self.costs(past)
         return [
             Job(spec, self.prompts[spec], self.resolved(spec, costs) | ({} if spec in past else self.experts(spec)))
-            for spec in self.specs
+            for spec in self.measured
         ]
 
     def experts(self, spec: RunSpec) -> dict[str, Any]:
@@ -100,7 +113,7 @@ class Prepared:
 
     def costs(self, past: Past) -> Costs | None:
         """The costs that `--k auto` computes with; None where no cell has that schedule."""
-        adaptive = [spec for spec in self.specs if spec.schedule == AUTO]
+        adaptive = [spec for spec in self.measured if spec.schedule == AUTO]
         if not adaptive:
             return None
         networks = networks_of(self.backend, "--k auto")
@@ -121,7 +134,8 @@ class Prepared:
         own = json.dumps(asdict(costs)) if costs and spec.schedule == AUTO else None
         drafted_by = ", ".join(sorted(drafts_with(spec.method)))
         drafting = {"drafted_by": drafted_by, "carries": carries(spec)}
-        return {**self.prompts[spec].row(), **drafting, **resolved_pair(self.backend), COSTS: own}
+        memory = self.fitting.row(spec)
+        return {**self.prompts[spec].row(), **drafting, **resolved_pair(self.backend), **memory, COSTS: own}
 
 
 def shown(observers: Sequence[Observer], what: str, done: int, total: int) -> None:
@@ -160,9 +174,8 @@ def checked(specs: Sequence[RunSpec]) -> Prepared:
     prompts: dict[RunSpec, PromptSet] = {}
     for group in grouped(specs, lambda spec: spec.baseline):
         prompts |= dict.fromkeys(group, prompts_of(group, backend))
-    found = Prepared(specs, backend, prompts)
-    refuse_too_large(found.fit)
-    return found
+    groups = grouped(specs, lambda spec: spec.baseline)
+    return Prepared(specs, backend, prompts, fitting(backend, [Held(one, prompts[one[0]].longest) for one in groups]))
 
 
 def read_costs(text: str) -> Costs:

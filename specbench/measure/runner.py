@@ -5,26 +5,26 @@ Knows backends, prompts and groups of cells; must not know the command line, fil
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from types import MappingProxyType
 
-from specbench.backends.base import Backend, Decode
+from specbench.backends.base import Backend
 from specbench.backends.forms import carries
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.turns import next_turn
-from specbench.measure.failures import Failure, attempt
+from specbench.measure.arms import Arms
+from specbench.measure.failures import Failure, again, attempt, give_back
 from specbench.measure.group import INTERRUPTED, Group, Job, Observer, Past, Samples
 from specbench.measure.lossless import losslessness_of
-from specbench.measure.order import Turn, checkpoints, order_of, seed_of, side, turns_of
+from specbench.measure.order import Turn, order_of, seed_of, side, turns_of
 from specbench.measure.sensors import NO_SENSORS, Sensors
 from specbench.metrics import Trace
-from specbench.results import statistics
 from specbench.results.cells import Cell
 from specbench.results.environment import load_average
 from specbench.results.readings import Reading
-from specbench.results.samples import Sample, speedup_of
+from specbench.results.samples import Sample
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import grouped
 
@@ -49,6 +49,7 @@ def measure(
         group = Group(some, observers, past)
         if stop is None:
             stop = measure_group(group, backend, sensors)
+            stop = measure_again(group, backend, sensors, stop)
             later = [job.spec for others in groups[number + 1 :] for job in others]
             backend.keep([*later, *(spec.baseline for spec in later)])
         else:
@@ -61,7 +62,7 @@ def measure_group(group: Group, backend: Backend, sensors: Sensors = NO_SENSORS)
     """Measure what is left of a group; an interrupt is returned, with what was measured kept."""
     if not group.live:
         return None
-    arms = Arms(sensors)
+    arms = Arms(backend.device, sensors)
     try:
         group.begin()
         prepare(group, backend, arms)
@@ -76,15 +77,26 @@ def measure_group(group: Group, backend: Backend, sensors: Sensors = NO_SENSORS)
     return None
 
 
-@dataclass
-class Arms:
-    """How each arm of a group decodes, the seconds that it took to build, compile or capture it, and which arms carry
-    something from prompt to prompt. sensors: of the machine that they decode on."""
+def measure_again(
+    group: Group, backend: Backend, sensors: Sensors, stop: KeyboardInterrupt | None
+) -> KeyboardInterrupt | None:
+    """Measure the cells that ran out of memory beside others once more, each with nothing but its baseline.
 
-    sensors: Sensors
-    decodes: dict[str, Decode] = field(default_factory=dict)
-    ready: dict[str, float] = field(default_factory=dict)
-    carrying: set[str] = field(default_factory=set)
+    Where memory is not enough for the baseline, it is not for those that are left either; nor is there any more to be
+    measured after an interrupt, `stop`.
+    """
+    hopeless: Failure | None = None
+    for spec, failure in group.aside.items():
+        alone = group.by_itself(spec)
+        if stop or hopeless:
+            alone.fail([spec], INTERRUPTED if stop else hopeless or failure)
+        else:
+            backend.keep([])
+            give_back()
+            stop = measure_group(alone, backend, sensors)
+            hopeless = again(failure) if BASELINE in alone.lost else None
+        group.cells |= alone.cells
+    return stop
 
 
 def prepare(group: Group, backend: Backend, arms: Arms) -> None:
@@ -101,7 +113,7 @@ def prepare(group: Group, backend: Backend, arms: Arms) -> None:
             group.preparing(spec)
             failure = attempt(partial(warm_up, arm, spec, group.prompts, backend, arms))
             if failure is not None:
-                group.fail(group.needing(arm), failure)
+                group.lose(arm, failure)
     group.resolve(backend.describe())
     group.preparing(None)
 
@@ -126,7 +138,7 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
     done = 0
     for first in turns_of(group.baseline, group.prompts.prompts):
         turn: Turn | None = replace(first, number=done)
-        if not group.live or narrow(group, done, first.chunk):
+        if not group.live or group.narrow(done, first.chunk):
             return
         while turn is not None and group.live:
             if group.has(turn):
@@ -202,23 +214,11 @@ def slices_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dic
 def decoded(group: Group, arms: Arms, turn: Turn, arm: str) -> list[Trace] | None:
     """What one arm makes of the prompts of a turn; None where it fails, which ends its cells."""
     seeds = [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
-    found = attempt(partial(arms.decodes[arm], [prompt.ids for prompt in turn.prompts], seeds))
+    found = attempt(partial(arms.decode, arm, turn.prompts, seeds))
     if isinstance(found, Failure):
-        group.fail(group.needing(arm), found)
+        group.lose(arm, found)
         return None
     return found
-
-
-def narrow(group: Group, turns: int, ended: int) -> bool:
-    """Whether all intervals are as narrow as the spec asks, looked at only after 20, 30, 45 … prompts have ended.
-
-    turns: how many that took; a conversation has several.
-    """
-    goal = group.baseline.until_ci
-    if goal is None or ended not in checkpoints(len(group.prompts.prompts)):
-        return False
-    intervals = [speedup_of([s for s in samples if s.turn < turns]) for samples in group.live.values()]
-    return all(statistics.half_width(interval) <= goal for interval in intervals)
 
 
 def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
@@ -226,6 +226,6 @@ def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
     for spec in list(group.live):
         found = attempt(partial(losslessness_of, spec, group.ids, group.live[spec], backend.scores))
         if isinstance(found, Failure):
-            group.fail([spec], found)
+            group.lose(spec.key, found)
         else:
-            group.finish(spec, found, (arms.ready[BASELINE], arms.ready[spec.key]))
+            group.finish(spec, found, (arms.ready[BASELINE], arms.ready[spec.key]), arms.peaks(spec))

@@ -14,6 +14,7 @@ from specbench.results.categories import numbers_by_category
 from specbench.results.losslessness import Losslessness
 from specbench.results.numbers import NUMBERS, numbers
 from specbench.results.outputs import output_columns
+from specbench.results.peaks import Peaks
 from specbench.results.samples import Sample
 from specbench.results.stretches import stretches
 from specbench.spec import SCHEMA_VERSION, RunSpec, acceptance_of
@@ -29,7 +30,7 @@ class Cell:
     """One cell of a run: its spec, what its names resolved to, the samples, and how it ended.
 
     ready: seconds to build, compile or capture (baseline, method); part of no other number. detail: the traceback of
-    an unexpected error; the journal keeps it, no table shows it.
+    an unexpected error; the journal keeps it, no table shows it. peaks: the memory that there was at most.
     """
 
     spec: RunSpec
@@ -40,6 +41,7 @@ class Cell:
     lossless: Losslessness = field(default_factory=Losslessness)
     detail: str = ""
     ready: tuple[float, float] = field(default=(math.nan, math.nan), compare=False)
+    peaks: Peaks = field(default=Peaks(), compare=False)
 
     @property
     def lookahead(self) -> int | None:
@@ -57,6 +59,7 @@ class Cell:
             row |= numbers(self.samples, self.lookahead, self.spec.batch)
             row |= output_columns(self.samples, self.spec.max_new_tokens)
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
+            row |= self.peaks.row()
             if self.spec.acceptance is not None:
                 row["law_distance"] = None  # the synthetic acceptance follows no model's distribution
         return row

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results.cells import Cell, Status
 from specbench.results.losslessness import Losslessness
+from specbench.results.peaks import read
 from specbench.results.possible import agreeing, check_sample, possible
 from specbench.results.readings import Reading, read_back
 from specbench.results.samples import ALONE, Sample
@@ -125,6 +126,7 @@ def end_line(cell: Cell) -> dict[str, Any]:
         "detail": cell.detail,
         "lossless": lossless,
         "ready": list(cell.ready),
+        "peaks": cell.peaks.line(),
     }
 
 
@@ -141,4 +143,5 @@ def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: 
     if not all(type(ended[name]) is str for name in ("error", "detail")):
         raise ValueError("an error that is no text")
     ready = (float(ended["ready"][0]), float(ended["ready"][1]))
-    return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready)
+    peaks = read(ended.get("peaks", {}))
+    return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready, peaks)

@@ -14,6 +14,7 @@ from specbench.results.batches import pooled
 from specbench.results.costs import break_even, cost_columns, rows_idle, timing
 from specbench.results.nests import draft_costs, inner_levels, level_columns, relayed, steady
 from specbench.results.outputs import OUTPUTS
+from specbench.results.peaks import COLUMNS as PEAKS
 from specbench.results.samples import (  # fmt: skip
     Sample,
     alpha_of,
@@ -39,7 +40,7 @@ NUMBERS = (
     "break_even_batch", "rows_idle", *LEARNING, "speedup_predicted", "speedup_calibrated", "speedup_ideal",
     "term_first_draft", "term_levels", "term_position", "term_verify", "term_sampling", "term_host", "term_update",
     "term_truncated",
-    "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds",
+    "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds", *PEAKS,
     "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
     "draft_hit_rate", "law_distance", "tokens",
     "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average", *STEADINESS,

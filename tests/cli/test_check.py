@@ -15,7 +15,7 @@ from specbench.models.checkpoints.pairs import resolve
 from tests.support.frontdoor import Command
 from tests.support.hub_repos import Repo, alias, official, shipped
 from tests.support.hub_server import serving, use
-from tests.support.tinypair import Pair
+from tests.support.tinypair import Pair, prompts
 
 GB = 10**9
 BOTH = ("--dataset", "humaneval", "--dataset", "xsum")
@@ -126,6 +126,38 @@ def test_what_does_not_fit_is_refused_before_a_weight_is_read(
     assert " of the memory of cpu, and 20.0 GB are free (target weights 32.1 GB, draft weights 4.94 GB, " in line
     assert "--dtype bfloat16 takes 1" in line
     assert not (found.cwd / "results").exists()
+
+
+def test_of_a_sweep_what_fits_is_measured_and_the_rest_says_what_it_would_take(
+    run: Command, command: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = (*pair.options, "--dataset", prompts(tmp_path / "words.jsonl", 4, 6, 5), "--max-new-tokens", "8")
+    alone = command("check", *words, "--batch", "1", "--format", "jsonl")
+    (total,) = (row["bytes"] for row in map(json.loads, alone.out.splitlines()) if row["what"] == "total")
+    free = 2 * total
+    monkeypatch.setattr(fit, "free_memory", lambda device: free)
+    found = run("--batch", "1,64,2")
+    rows = {row["batch"]: row for row in found.table()}
+    assert (found.code, {batch: row["status"] for batch, row in rows.items()}) == (
+        6, {"1": "ok", "2": "ok", "64": "oom"}
+    )  # fmt: skip
+    assert "1 of 3 cells ended without numbers: it takes about " in found.err
+    assert (
+        int(rows["1"]["memory_estimate"])
+        < int(rows["2"]["memory_estimate"])
+        < free
+        < int(rows["64"]["memory_estimate"])
+    )
+    assert {row["memory_free"] for row in rows.values()} == {str(free)}
+    assert rows["64"]["prompts_sha256"] == rows["1"]["prompts_sha256"]
+    assert (rows["64"]["speedup"], rows["64"]["peak_memory_host"]) == ("", "")
+    for name in ("baseline_peak_memory_host", "peak_memory_host"):
+        assert rows["1"][name] == "" or int(rows["1"][name]) > 10**8, "the process has torch in it"
+    assert rows["1"]["peak_memory_device"] == ""
+    checked = command("check", *words, "--batch", "1,64")
+    assert (checked.code, "batch 64 would be left out: it takes about " in checked.err) == (0, True)
+    resumed = command("run", "--resume", str(found.folder))
+    assert (resumed.code, found.table()) == (6, list(rows.values())), "that is final"
 
 
 @pytest.mark.usefixtures("unloaded")

@@ -154,7 +154,7 @@ def test_output_of_a_later_turn_is_judged_after_its_own_prompt() -> None:
 
 
 def test_a_baseline_that_fails_in_a_later_turn_ends_its_cells_with_what_they_have() -> None:
-    _, _, (cell,) = run(talk(3, temperature=1.0), answer=failing(MemoryError(), at=3), scores=no_scores)
+    _, _, (cell,) = run(talk(3, temperature=1.0), answer=failing(MemoryError(), at=3, once=False), scores=no_scores)
     assert (cell.status, len(cell.samples)) == ("oom", 1)
 
 

@@ -187,7 +187,7 @@ FAILURES = [
 def test_a_failure_is_the_status_of_its_cell_and_keeps_the_samples_before_it(
     error: Exception, status: str, text: str
 ) -> None:
-    _, witness, (cell,) = run(job("a", "b", "c"), answer=failing(error, at=4))
+    _, witness, (cell,) = run(job("a", "b", "c"), answer=failing(error, at=4, once=False))
     assert (cell.status, len(cell.samples), len(witness.turns)) == (status, 1, 1)
     assert text in cell.error
     assert "\n" not in cell.error
@@ -208,8 +208,48 @@ def test_an_arm_that_fails_ends_its_own_cell_and_the_others_of_its_group_go_on()
 
     backend, witness, cells = run(*(job("a", "b", "c", k=k) for k in (1, 2, 4)), answer=answer)
     assert [(c.spec.k, c.status, len(c.samples)) for c in cells] == [(1, "ok", 3), (2, "oom", 1), (4, "ok", 3)]
-    assert sum(c.arm == "chain K=2" for c in backend.calls) == 2, "it is not tried again"
+    assert sum(c.arm == "chain K=2" for c in backend.calls) == 3, "it is tried again once, by itself"
+    assert cells[1].error.startswith("by itself as well: out of memory")
     assert [sorted(s.k for s in turn) for turn in witness.turns] == [[1, 2, 4], [1, 4], [1, 4]]
+
+
+def test_what_fits_by_itself_goes_on_where_it_ran_out_of_memory_beside_others() -> None:
+    def crowded(call: Call) -> Sequence[int]:
+        if call.arm == "chain K=2" and call.prompt[0] == 11 and not backend.kept:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return (1, 2, 3)
+
+    backend, witness = FakeBackend(crowded), Witness()
+    cells, _ = measure([job("a", "b", "c", k=k) for k in (1, 2)], backend, [witness])
+    assert [(c.status, c.error, len(c.samples)) for c in cells] == [("ok", "", 3)] * 2
+    assert [s.prompt for s in cells[1].samples] == ["a", "b", "c"], "nothing is decoded twice"
+    assert [sorted(s.k for s in turn) for turn in witness.turns] == [[1, 2], [1], [1], [2], [2]]
+    assert backend.kept == [set(), set()], "before it begins again, all caches are given back"
+    assert [c.spec.k for c in witness.cells] == [1, 2]
+
+
+def test_no_cell_is_tried_again_once_the_baseline_did_not_fit_by_itself() -> None:
+    def answer(call: Call) -> Sequence[int]:
+        if call.arm == "baseline":
+            raise MemoryError
+        return (1, 2, 3)
+
+    backend, _, cells = run(*(job("a", "b", k=k) for k in (1, 2, 4)), answer=answer)
+    assert [(c.status, len(c.samples)) for c in cells] == [("oom", 0)] * 3
+    assert sum(call.arm == "baseline" for call in backend.calls) == 2
+
+
+def test_an_interrupt_ends_what_was_to_be_tried_again() -> None:
+    def answer(call: Call) -> Sequence[int]:
+        if call.prompt[0] == 12:
+            raise KeyboardInterrupt
+        if call.arm == "chain K=2" and call.prompt[0] == 11:
+            raise MemoryError
+        return (1, 2, 3)
+
+    cells, stopped = measure([job("a", "b", "c", k=k) for k in (1, 2)], FakeBackend(answer), [Witness()])
+    assert isinstance(stopped, KeyboardInterrupt)
+    assert [(c.status, len(c.samples)) for c in cells] == [("partial", 2), ("partial", 1)]
 
 
 @pytest.mark.parametrize("at", [0, 1])

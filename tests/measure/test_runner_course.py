@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from specbench.decoding.rounds import NonFiniteError
-from specbench.measure import runner
+from specbench.measure import group
 from specbench.measure.failures import Failure
 from specbench.measure.group import give_up
 from specbench.measure.runner import measure
@@ -37,7 +37,7 @@ def test_until_ci_goes_on_to_the_end_of_the_prompts_where_the_interval_stays_wid
 def test_until_ci_looks_at_fixed_checkpoints_only(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     wide = Interval(1.0, 0.5, 2.0)
-    monkeypatch.setattr(runner, "speedup_of", lambda samples: looks.append(len(samples)) or wide)
+    monkeypatch.setattr(group, "speedup_of", lambda samples: looks.append(len(samples)) or wide)
     run(job(*named(110), until_ci=0.01))
     assert looks == [20, 30, 45, 67, 100]
 

@@ -20,6 +20,7 @@ from specbench.results.costs import timing
 from specbench.results.losslessness import Losslessness
 from specbench.results.numbers import NUMBERS, numbers
 from specbench.results.outputs import output_columns
+from specbench.results.peaks import COLUMNS
 from specbench.results.samples import Sample, by_prompt, speedup_of
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas
@@ -161,7 +162,7 @@ def test_an_ok_row_has_every_column_of_the_design_filled() -> None:
 def test_the_list_of_numbers_is_what_is_computed() -> None:
     computed = [name for name in numbers(TWO, K) if not name.startswith("acceptance_at_")]
     ready = ("baseline_ready_seconds", "ready_seconds")
-    assert sorted(NUMBERS) == sorted([*computed, *output_columns(TWO, 128), *LOSSLESS.row(), *ready])
+    assert sorted(NUMBERS) == sorted([*computed, *output_columns(TWO, 128), *LOSSLESS.row(), *ready, *COLUMNS])
 
 
 def test_a_row_holds_its_spec_and_what_it_resolved_to() -> None:

@@ -26,13 +26,13 @@ def run(
     return backend, witness, cells
 
 
-def failing(error: BaseException, at: int) -> Answer:
-    """Answers until call number `at`, which fails."""
+def failing(error: BaseException, at: int, once: bool = True) -> Answer:
+    """Answers until call number `at`, which fails, and so do all after it unless it is `once`."""
     seen: list[Call] = []
 
     def answer(call: Call) -> Sequence[int]:
         seen.append(call)
-        if len(seen) == at:
+        if len(seen) == at or (len(seen) > at and not once):
             raise error
         return (1, 2, 3)
 

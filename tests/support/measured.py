@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from specbench.backends.base import Decode, Scores
 from specbench.chat import Chat
 from specbench.data.prompts import Prompt, PromptSet
@@ -85,6 +87,7 @@ class FakeBackend:
     calls: list[Call] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)  # prompts of every decode
     chat: Chat | None = field(default_factory=Spelled)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     kept: list[set[str]] = field(default_factory=list)  # the methods that are still to come, after every group
 
     execution: str = "what it is asked, it answers"
