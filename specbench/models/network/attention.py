@@ -15,6 +15,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from specbench.models.network import parts
+
 NAME = "specbench_grouped"
 _seen: list[Tensor] | None = None  # where queries are noted, while they are
 
@@ -43,7 +45,7 @@ def grouped_attention(
     """Attention of query [B, H, q, D] over key and value [B, H', L, D], H a multiple of H'; result [B, q, H, D].
 
     A mask without slots hides nothing but, from several queries, what comes after each. Anything but a mask shared by
-    the heads and plain scaled dot products is left to transformers' own function.
+    the heads and plain scaled dot products is left to transformers' own function. Over many keys see `parts`.
     """
     if _seen is not None:
         _seen.append(query)
@@ -51,11 +53,19 @@ def grouped_attention(
         attention_mask = None
     rows, heads, length, _ = query.shape
     groups = heads // key.shape[1]
-    if attention_mask is None or groups == 1 or attention_mask.shape[1] != 1 or kwargs.get("position_bias") is not None:
+    plain = (attention_mask is None or attention_mask.shape[1] == 1) and kwargs.get("position_bias") is None
+    many = plain and not dropout and parts.worthwhile(query, key, value, attention_mask)
+    if not plain or (not many and (attention_mask is None or groups == 1)):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     beside = query.reshape(rows, key.shape[1], groups * length, -1)
-    mask = attention_mask if attention_mask.shape[2] != length else tiled(attention_mask, groups)
-    out = F.scaled_dot_product_attention(beside, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    mask = attention_mask
+    if mask is not None and mask.shape[2] == length:
+        mask = tiled(mask, groups)
+    if many:
+        count = parts.parts_of(rows, key.shape[1], key.shape[2], parts.threads())
+        out = parts.in_parts(beside, key, value, mask, scaling, count)
+    else:
+        out = F.scaled_dot_product_attention(beside, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return out.reshape(rows, heads, length, -1).transpose(1, 2).contiguous(), None
 
 

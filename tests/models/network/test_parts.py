@@ -1,0 +1,122 @@
+"""Attention over keys in parts is attention: every mask, any number of parts, and whole networks on either side."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specbench.decoding.tokens import TokenTree
+from specbench.models.network import parts
+from specbench.models.network.attention import grouped_attention
+from specbench.models.network.causal import Causal
+from specbench.models.network.law import Law
+from specbench.models.network.masks import additive
+from specbench.models.network.parts import in_parts, parts_of
+from tests.support.tiny import context_of, network
+
+V = 5
+HISTORY = [0, 1, 2, 2, 4, 3, 1, 0, 2, 3, 3, 1, 4, 4, 0, 1, 2, 1, 1, 3]
+
+
+def states(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def by_definition(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    scores = query.double() @ key.double().mT * scale
+    return (scores if mask is None else scores + mask.double()).softmax(-1) @ value.double()
+
+
+def hidden(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as passes have it."""
+    return additive(seen[None, None], dtype)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("length", [60, 61])
+@pytest.mark.parametrize("kind", ["none", "ragged", "window", "one for all"])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-14), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_parts_together_are_the_whole(count: int, length: int, kind: str, dtype: torch.dtype, error: float) -> None:
+    query, key, value = states(1, 2, 4, 16), states(1, 2, 80, 16, seed=1), states(1, 2, 80, 16, seed=2)
+    query, key, value = query.to(dtype), key.to(dtype)[:, :, :length], value.to(dtype)[:, :, :length]
+    slot, last = torch.arange(length), torch.tensor([[9], [30], [31], [59]])
+    seen = {"ragged": slot <= last, "window": (slot <= last) & (slot > last - 7), "one for all": slot[None] < 20}
+    mask = None if kind == "none" else hidden(seen[kind], dtype)
+    found = in_parts(query, key, value, mask, 0.3, count)
+    assert found.dtype == dtype
+    assert torch.allclose(found.double(), by_definition(query, key, value, mask, 0.3), atol=error, rtol=error)
+
+
+@pytest.mark.parametrize(
+    ("rows", "heads", "keys", "threads", "count"),
+    [(1, 8, 32768, 16, 2), (1, 3, 32768, 2, 2), (1, 1, 32768, 6, 6), (1, 2, 32768, 2, 1), (1, 4, 32768, 6, 3),
+     (4, 1, 32768, 8, 1), (1, 1, 2048, 64, 4)],
+)  # fmt: skip
+def test_every_thread_gets_as_much_as_the_others(rows: int, heads: int, keys: int, threads: int, count: int) -> None:
+    assert parts_of(rows, heads, keys, threads) == count
+
+
+class Calls(TorchDispatchMode):
+    """The shapes of queries and keys that attention was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[torch.Size, torch.Size]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "flash_attention_for_cpu" in str(func):
+            self.seen.append((args[0].shape, args[1].shape))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize(("threads", "heads"), [(2, 3), (6, 4)])
+@torch.no_grad()
+def test_every_key_is_read_once_by_all_queries_of_its_group(
+    queries: int, threads: int, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "threads", lambda: threads)
+    query, key, value = (states(1, n, m, 8) for n, m in ((3 * heads, queries), (heads, 2304), (heads, 2304)))
+    mask = (
+        None
+        if queries == 1
+        else hidden(torch.arange(2304) <= 2304 - queries + torch.arange(queries)[:, None], query.dtype)
+    )
+    module = SimpleNamespace(num_key_value_groups=3, is_causal=True)
+    with Calls() as calls:
+        found, _ = grouped_attention(module, query, key, value, mask, scaling=0.3)  # type: ignore[arg-type]
+    assert sum(keys.numel() for _, keys in calls.seen) == key.numel()
+    assert all(asked[2] == 3 * queries and asked[0] * asked[1] % threads == 0 for asked, _ in calls.seen)
+    each = (x.repeat_interleave(3, 1) for x in (key, value))
+    assert torch.allclose(found.transpose(1, 2), by_definition(query, *each, mask, 0.3), atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_network_gives_the_same_rows(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = TokenTree(torch.tensor([[1, 2, 3, 4]]).expand(rows, -1), (-1, 0, 0, 1))
+    found = []
+    for long in (10**6, 4):
+        monkeypatch.setattr(parts, "LONG", long)
+        monkeypatch.setattr(parts, "PART", 3)
+        monkeypatch.setattr(parts, "threads", lambda: 4)
+        model, context = Causal(network(name, V), Law(), V), context_of([HISTORY, HISTORY[:7]][:rows], 8, 2)
+        model.start(context)
+        with Calls() as calls:
+            found.append([model.probs(context, tree), model.probs(context, TokenTree.chain(tree.ids[:, :3]))])
+        assert any(asked[1] > 4 or asked[2] > 5 for asked, _ in calls.seen) or long > 4
+    assert all(torch.allclose(a, b, atol=1e-13) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_compiled_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "threads", torch.compiler.assume_constant_result(lambda: 2))
+    query, key, value = (states(1, n, m, 8, dtype=torch.float32) for n, m in ((6, 5), (3, 2304), (3, 2304)))
+    mask = hidden(torch.arange(2304) <= 2299 + torch.arange(5)[:, None], query.dtype)
+    module = SimpleNamespace(num_key_value_groups=2, is_causal=True)
+    call = lambda: grouped_attention(module, query, key, value, mask, scaling=0.3)[0]  # type: ignore[arg-type]  # noqa: E731
+    assert torch.allclose(torch.compile(call, fullgraph=True)(), call(), atol=1e-6)
