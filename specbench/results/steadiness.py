@@ -25,7 +25,7 @@ CPU_FALL = 0.15  # the fastest cores of a processor are up to a tenth faster tha
 STOLEN = 0.02  # of the time asked for: all threads wait for the one that was robbed, so a pass loses more than that
 LEAST_WANTED = 5.0  # seconds: the system counts in hundredths, and ten of them are the least that is a share of 2 %
 THROTTLED = 0.05  # of the decodes: one in twenty is no more than an outlier, of which there is a note of its own
-LOCKED = "fix it where the limits of power and heat never reach it (nvidia-smi --lock-gpu-clocks)"
+LOCKED = "fix it low enough for the limits of power and heat (nvidia-smi --lock-gpu-clocks)"
 COOLED = "repeat on a machine that is cool, on mains, and does nothing else"
 
 
@@ -120,7 +120,7 @@ def fallen(row: Row, part: str, most: float, what: str, advice: str) -> Iterator
     share, clock = number_in(row, f"{part}_clock_fall") or 0.0, number_in(row, f"{part}_mhz") or 0.0
     if share > most:
         fell = f"{what} fell by {share:.0%} between decodes"
-        said = f"{fell} (median {clock:,.0f} MHz): tokens per second are of no one clock, and the two arms of a prompt"
+        said = f"{fell} (median {clock:,.0f} MHz): tokens per second are of several clocks, and the arms of a prompt"
         yield Fault(f"{part} clock", share, f"{said} may not have had the same; {advice}", f"while {fell}")
 
 
