@@ -1,7 +1,5 @@
 """Pairs whose rounds cannot be compiled, because a network reads a value in its pass: eager in all arms, or refused."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,8 @@ from specbench.models.execution.regions.program import Regional
 from specbench.spec import RunSpec
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tiers import AsRecorded
-from tests.support.tinypair import Pair, prompts
+from tests.support.tinypair import Pair, prompts, reading
 
-# transformers computes the angles of this rope anew where a text is longer than those it has: it reads the length
-DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
 WHY = "cannot be compiled here (Unsupported: Data-dependent branching)"
 SLOW = (
     "cannot be compiled here (SlowError: only as a whole, for minutes, as --tier compile does; it reads the value of a "
@@ -43,16 +39,6 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(tiers, "Store", AsRecorded)
     monkeypatch.setattr(tiers, "Regional", Noted)
     return calls
-
-
-def reading(pair: Pair, folder: Path, *roles: str) -> Pair:
-    """The same pair, but that the networks of some roles read a value in their passes."""
-    for role in ("target", "draft"):
-        shutil.copytree(getattr(pair, role), folder / role)
-        if role in roles:
-            config = folder / role / "config.json"
-            config.write_text(json.dumps({**json.loads(config.read_text()), "rope_parameters": DYNAMIC}))
-    return Pair(folder / "target", folder / "draft")
 
 
 def spec_of(pair: Pair, **more: Any) -> RunSpec:

@@ -1,22 +1,26 @@
 """Every method in every tier of a GPU: the same tokens, drawn anew at every replay, in rows that are refilled."""
 
+from itertools import product
+from pathlib import Path
+
 import pytest
 import torch
 
 from specbench.decoding.method_files import methods
 from tests.cuda.conftest import DRY
-from tests.cuda.support import decoded, said, spec_of
-from tests.support.tinypair import Pair
+from tests.cuda.support import decoded, opened, said, spec_of, traces
+from tests.support.cases import quick_or_slow
+from tests.support.tinypair import Pair, reading
 
 CAPTURED = ["compile"] if DRY else ["graph", "compile"]
+FEW = ["baseline", "chain", "tree-top", "prompt-lookup"]
+METHODS = quick_or_slow(product(sorted(methods()), CAPTURED), lambda name, tier: DRY or tier == "graph" or name in FEW)
 laws = pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
 captured = pytest.mark.parametrize("tier", CAPTURED)
-FEW = ["baseline", "chain", "tree-top", "prompt-lookup"]
 
 
 @laws
-@captured
-@pytest.mark.parametrize("method", sorted(methods()))
+@pytest.mark.parametrize(("method", "tier"), METHODS)
 def test_tokens_and_counts_are_those_of_eager_rounds(
     pair: Pair, device: torch.device, method: str, tier: str, temperature: float
 ) -> None:
@@ -54,3 +58,16 @@ def test_phases_are_within_the_time_of_the_rounds(pair: Pair, device: torch.devi
         phases = sum(trace.spans[name] for name in ("draft", "verify", "accept"))
         assert min(trace.spans[name] for name in ("draft", "verify", "accept")) > 0
         assert phases <= 1.02 * trace.seconds
+
+
+def test_a_network_that_reads_in_its_pass_is_eager_where_nobody_asked_for_a_tier(
+    pair: Pair, device: torch.device, tmp_path: Path
+) -> None:
+    """The capture fails, and what comes after it is as good as what was before."""
+    own = reading(pair, tmp_path, "target")
+    spec = spec_of(own, device, "chain", "auto")
+    with opened(spec) as native:
+        assert native.tier.name != "eager"
+        found = said(traces(native, spec))
+        assert native.tier.name == "eager"
+    assert found == said(decoded(spec_of(own, device, "chain", "eager")))

@@ -1,6 +1,7 @@
 """A tiny pair of random checkpoints with one tokenizer of sixty words, and prompts for it."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.support.checkpoints import WEIGHTS, llama
 
 CONTEXT = 48
 EOS = 60
+# transformers computes the angles of this rope anew where a text is longer than those it has: it reads the length
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,16 @@ def save_pair(folder: Path) -> Pair:
         model.save_pretrained(place)
         save_tokenizer(place)
     return pair
+
+
+def reading(pair: Pair, folder: Path, *roles: str) -> Pair:
+    """The same pair, but that the networks of some roles read a value in their passes."""
+    for role in ("target", "draft"):
+        shutil.copytree(getattr(pair, role), folder / role)
+        if role in roles:
+            config = folder / role / "config.json"
+            config.write_text(json.dumps({**json.loads(config.read_text()), "rope_parameters": DYNAMIC}))
+    return Pair(folder / "target", folder / "draft")
 
 
 def save_tokenizer(place: Path, names: str = "w{}") -> None:
