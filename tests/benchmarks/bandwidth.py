@@ -125,8 +125,8 @@ def measure(bench: Bench) -> list[Sheet]:
 def main() -> None:
     options = harness.parser(__doc__)
     harness.decoding(options, "demo@llama-300m", prompts=6, new=48)
-    options.add_argument("--tiers", default="compile,eager", help="(compile,eager)")
-    options.add_argument("--gigabytes", type=float, default=1.5, help="of each of two tensors that are read (1.5)")
+    options.add_argument("--tiers", help="(compile,eager; on a GPU graph,eager)")
+    options.add_argument("--gigabytes", type=float, help="of each of two tensors that are read (1.5; on a GPU 16)")
     options.add_argument("--repeat", type=int, default=5, help="how often, three times (5)")
     bench = harness.begin("bandwidth", "Bandwidth reached by the baseline", options.parse_args())
     bench.publish(measure(bench))

@@ -28,6 +28,11 @@ from specbench.spec import RunSpec
 T = TypeVar("T")
 R = TypeVar("R")
 Row = Mapping[str, Any]
+# Tiers, and the size of what is read to measure a memory: a GPU reads 1.5 GB in less time than it takes to wait for it.
+USUAL: dict[str, dict[str, Any]] = {
+    "cpu": {"tiers": "compile,eager", "tier": "compile", "gigabytes": 1.5},
+    "cuda": {"tiers": "graph,eager", "tier": "graph", "gigabytes": 16.0},
+}
 VERSIONS = ("specbench", "torch", "transformers", "python")
 
 
@@ -99,10 +104,12 @@ def decoding(options: argparse.ArgumentParser, pair: str, prompts: int, new: int
 
 
 def begin(name: str, title: str, args: argparse.Namespace) -> Bench:
-    """Set the threads and find the device. Before anything else is computed."""
+    """Set the threads and find the device, on which some options depend. Before anything else is computed."""
     if args.threads:
         torch.set_num_threads(args.threads)
-    return Bench(name, title, args, resolve_device(args.device))
+    device, given = resolve_device(args.device), vars(args)
+    given |= {name: value for name, value in USUAL[device.type].items() if name in given and given[name] is None}
+    return Bench(name, title, args, device)
 
 
 def listed(text: str) -> list[str]:

@@ -217,7 +217,7 @@ def main() -> None:
     options = harness.parser(__doc__)
     harness.decoding(options, "demo", prompts=10, new=128)
     options.add_argument("--k", type=int, default=4, help="lookahead (4)")
-    options.add_argument("--tiers", default="compile,eager", help="of ours (compile,eager)")
+    options.add_argument("--tiers", help="of ours (compile,eager; on a GPU graph,eager)")
     options.add_argument("--theirs", default=",".join(THEIRS), help=f"which of {', '.join(THEIRS)} (all)")
     options.add_argument("--warmup", type=int, default=2, help="prompts that do not count (2)")
     bench = harness.begin("peers", "specbench against transformers", options.parse_args())

@@ -132,7 +132,7 @@ def main() -> None:
     options = harness.parser(__doc__)
     harness.decoding(options, "demo", prompts=8, new=96)
     options.add_argument("--k", default="1,2,4,8", help="lookaheads (1,2,4,8)")
-    options.add_argument("--tier", default="compile", help="(compile)")
+    options.add_argument("--tier", help="(compile; on a GPU graph)")
     options.add_argument("--acceptance", type=float, help="synthetic: this chance of acceptance at every position")
     bench = harness.begin("rounds", "Cost of a round against its parts", options.parse_args())
     bench.publish(*run(bench))
