@@ -42,6 +42,7 @@ def environment(device: Any) -> dict[str, Any]:
     }
     if device.type == "cuda":
         found |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+        found |= {"attention": attention_kinds()}
     gpu = gpu_of(device)
     found |= {"gpu_driver": gpu.driver(), "gpu_watts_limit": gpu.watts_limit()} if gpu else {}
     return found | {"fingerprint": fingerprint(found)}
@@ -51,6 +52,20 @@ def fingerprint(found: Mapping[str, Any]) -> str:
     """Twelve hex digits that are equal on machines whose absolute times may be compared."""
     machine = {name: found.get(name) for name in MACHINE}
     return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def attention_kinds() -> str:
+    """The functions that attention may be computed by on a GPU: which are left in decides what a step costs there."""
+    import torch
+
+    cuda: Any = torch.backends.cuda
+    kinds = {
+        "flash": cuda.flash_sdp_enabled(),
+        "efficient": cuda.mem_efficient_sdp_enabled(),
+        "cudnn": cuda.cudnn_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+    }
+    return ", ".join(name for name, enabled in kinds.items() if enabled)
 
 
 def gpu_of(device: Any) -> nvml.Gpu | None:

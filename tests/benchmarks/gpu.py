@@ -31,7 +31,17 @@ from tests.benchmarks.harness import say
 TAIL = 4000  # characters of what a part printed that failed
 LEAST = 15.0  # seconds: with less left nothing is begun
 ON_GPU = (("graph", "1,2,3,4,5,6,7,8"), ("eager", "4"), ("compile", "4"))  # tiers and their lookaheads
-RECORDED = ("device_name", "gpu_driver", "gpu_watts_limit", "cpu", "cuda", "torch", "transformers", "specbench")
+RECORDED = (
+    "device_name",
+    "attention",
+    "gpu_driver",
+    "gpu_watts_limit",
+    "cpu",
+    "cuda",
+    "torch",
+    "transformers",
+    "specbench",
+)
 
 
 @dataclass(frozen=True)
