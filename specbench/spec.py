@@ -116,7 +116,8 @@ class RunSpec(BaseModel):
         "Pair", "precision", "The same for the draft: none, int8, int4 or fp8.", of=(*LOADED, "question", "heading"),
         usual="none", late=True)] = None
     attn_implementation: Annotated[str | None, Setting(
-        "Pair", "precision", "auto (grouped queries without copies, on sdpa), sdpa or eager.", of=PAIR,
+        "Pair", "precision", "auto (grouped queries without copies, on sdpa), sdpa, eager or flex (auto but for long "
+        "contexts where a GPU compiles).", of=PAIR,
         usual="auto", late=True)] = None
     device_map: Annotated[str | None, Setting(
         "Pair", "precision", "Divide a target that is larger than the device, which is slow: auto, or what device and "

@@ -8,8 +8,11 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints.architectures import attention
+from specbench.models.network.attention import NAME
+from specbench.models.network.flexible import FLEX
 
 MASKED = ("sdpa", "eager")
+DIVIDED = "flex"
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,13 @@ class How:
         own = attention(config)
         if self.attention is None:
             return own
+        if self.attention == DIVIDED and own == NAME:
+            return FLEX
         if self.attention not in MASKED:
             raise UsageError(
                 f"--attn-implementation {self.attention}: token trees and rollback need attention that takes a mask "
-                "of its own for every query, which only sdpa and eager do"
+                "of its own for every query, which only sdpa and eager do, and flex "
+                "where an architecture is given its attention by name"
             )
         if self.attention == "sdpa" and own == "eager":
             raise UsageError(f"--attn-implementation sdpa: {config.model_type} has no other than eager")

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from specbench.models.checkpoints import divided, quantise, quantised, reduced_heads
 from specbench.models.checkpoints.how import AS_STORED, How
-from specbench.models.network.attention import NAME
+from specbench.models.network.flexible import OURS
 from specbench.models.network.passes import windows_of
 from specbench.models.scale.grow import skeleton
 from specbench.theory.memory import Network
@@ -30,7 +30,7 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
     shared = getattr(text, "num_key_value_heads", None) or heads
     width = getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)
-    windows, ours = windows_of(text), attention == NAME
+    windows, ours = windows_of(text), attention in OURS
     return Network(
         weights=weight_bytes(net, config, device, how),
         read=host_bytes(net, device, how),

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.types import Context
-from specbench.models.network.attention import NAME, for_groups
+from specbench.models.network.attention import for_groups
+from specbench.models.network.flexible import OURS
 from specbench.models.network.masks import additive, causal_mask, tree_mask
 
 
@@ -70,7 +71,7 @@ class Composer:
     @cached_property
     def hides_nothing(self) -> bool:
         """Whether a token may see all before it, by an attention of ours, which needs no mask for that."""
-        return self.config._attn_implementation == NAME and self.windows == {"": None}
+        return self.config._attn_implementation in OURS and self.windows == {"": None}
 
     def committed(self, context: Context, tokens: int) -> Tensor:
         """[B, tokens] slots of the last committed tokens; the first of all stands in for those before it."""
