@@ -29,10 +29,10 @@ class Pair:
         return "--target", str(self.target), "--draft", str(self.draft)
 
 
-def save_pair(folder: Path) -> Pair:
+def save_pair(folder: Path, context: int = CONTEXT) -> Pair:
     """A target whose laws are far from uniform; the draft is its embedding, first layer and head."""
     torch.manual_seed(0)
-    shape = {"max_position_embeddings": CONTEXT, "bos_token_id": None, "eos_token_id": EOS, "pad_token_id": None}
+    shape = {"max_position_embeddings": context, "bos_token_id": None, "eos_token_id": EOS, "pad_token_id": None}
     target = LlamaForCausalLM(llama(**shape))
     for weight in (w for w in target.parameters() if w.ndim > 1):
         weight.data *= 15
