@@ -19,7 +19,7 @@ from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.layers import base_of, shares
-from specbench.models.network.probe import LOOSE, TOLERANCE, context_of
+from specbench.models.network.probe import allowed, context_of
 from specbench.models.network.split import Split
 from specbench.wording import first_line
 
@@ -71,7 +71,7 @@ def check(name: str, whole: Causal, depth: int) -> None:
     text = torch.cat([context.seq[:, : len(TEXT)], ids], 1)
     plain = Law()(network(input_ids=text).logits[:, len(TEXT) - 1 :], width)
     distance = float(((found - plain).abs().sum(-1) / 2).max())
-    if plain.isfinite().all() and not distance <= TOLERANCE.get(whole.dtype, LOOSE):
+    if plain.isfinite().all() and not allowed(distance, network, width):
         raise UnusableModelError(f"{name}: {REFUSED} (its distributions change by {distance:.2g}, total variation)")
 
 
