@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.backends.base import Held
+from specbench.backends.memory import kept_arms
 from specbench.backends.native import Native, open_pair
 from specbench.backends.tiers import Tier
 from specbench.decoding.method_files import methods
@@ -69,12 +71,16 @@ def in_turns(specs: Sequence[RunSpec], tier: str = "eager") -> list[Any]:
         return found
 
 
-def held() -> int:
-    """Bytes of all caches that there are."""
+def stores() -> list[torch.Tensor]:
+    """The keys and values of all caches that there are."""
     gc.collect()
-    layers = [one for one in gc.get_objects() if type(one) is RowStaticLayer and one.keys is not None]
-    stores = [store.untyped_storage() for one in layers for store in (one.keys, one.values) if store is not None]
-    return sum({store.data_ptr(): store.nbytes() for store in stores}.values())
+    layers = [one for one in gc.get_objects() if type(one) is RowStaticLayer]
+    return [store for one in layers for store in (one.keys, one.values) if store is not None]
+
+
+def held() -> int:
+    """Their bytes, each once."""
+    return sum({one.data_ptr(): one.untyped_storage().nbytes() for one in stores()}.values())
 
 
 @pytest.fixture
@@ -156,3 +162,24 @@ def test_a_fixed_pool_takes_what_the_longest_texts_of_later_methods_need() -> No
     assert pool.size == found[1].nbytes
     window = first.beside().zeros(0, "keys", (2, 1, 32, 4), like)
     assert window.untyped_storage().nbytes() == window.nbytes, "a cache of a part of a text is as long as that"
+
+
+@pytest.mark.parametrize("more", [{"dtype": "bfloat16"}, {"dtype": "float16", "draft_dtype": "float32"}])
+def test_caches_have_the_dtype_that_was_asked_for(pair: Pair, more: dict[str, str]) -> None:
+    (spec,) = every_method(pair, ["chain"], **more)
+    with opened([spec]) as native:
+        decode = native.prepare(spec, LONGEST)
+        decode(TEXTS[:1], [0])
+        asked = [getattr(torch, more.get(name, more["dtype"])) for name in ("dtype", "draft_dtype")]
+        assert {one.dtype for one in stores()} == set(asked)
+        del decode
+
+
+def test_arms_that_later_groups_have_as_well_are_there_in_between() -> None:
+    cells = [RunSpec(dataset=data, batch=rows) for data, rows in (("code", 1), ("code", 8), ("articles", 1))]
+    found = kept_arms([Held([spec], 10) for spec in cells])
+    assert [sorted((spec.method, spec.batch) for spec in some) for some in found] == [
+        [("baseline", 1), ("chain", 1)],
+        [("baseline", 1), ("baseline", 8), ("chain", 1), ("chain", 8)],
+        [("baseline", 1), ("chain", 1)],
+    ]
