@@ -172,6 +172,11 @@ class Backend(Protocol):
         """The memory that measuring these cells takes, group after group, weights included; None where nobody knows."""
         ...
 
+    def frugal(self) -> "Backend | None":
+        """The same pair in the way of execution that takes the least memory; None where that is the present one, or
+        another was asked for."""
+        ...
+
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError.
 

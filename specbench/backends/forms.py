@@ -23,6 +23,11 @@ def form(spec: RunSpec, costs: Costs | None) -> Speculate:
     return build(spec.method, nothing, spec.k, schedule=schedule_of(spec, costs))
 
 
+def room(spec: RunSpec) -> int:
+    """The places that a method needs after a text."""
+    return form(spec, None).drafter.room
+
+
 def carries(spec: RunSpec) -> str:
     """The part of a method that carries what it has seen from prompt to prompt; empty where every prompt is new."""
     carried = form(spec, None).carries

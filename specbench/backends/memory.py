@@ -29,11 +29,13 @@ TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside
 @dataclass(frozen=True)
 class Estimate:
     """The demand of a pair. room: the places that a method needs after a text; keeps: whether arms outlive their
-    cells, as what was compiled or captured does."""
+    cells, as what was compiled or captured does; packs: whether compiled rounds have weights in a layout of their
+    own."""
 
     pair: CheckedPair
     room: Callable[[RunSpec], int]
     keeps: bool = False
+    packs: bool = False
 
     def demand(self, held: Sequence[Held]) -> Demand:
         """What is held at the fullest, and what it would be with other settings."""
@@ -64,6 +66,8 @@ class Estimate:
         if any(spec.batch > 1 for one in held for spec in one.specs):
             alone = [replace(one, specs=[spec.with_(batch=1) for spec in one.specs]) for one in held]
             found.append(("--batch 1", self, alone))
+        if self.packs:
+            found.append(("--tier eager", replace(self, keeps=False, packs=False), held))
         target = self.pair.roles["target"]
         if not target.how.device_map and not divided.obstacle(target.checkpoint, target.how.quantize):
             found.append((f"{divided.OPTION} auto (slow)", self.loaded(device_map=divided.AUTO), held))
@@ -85,10 +89,20 @@ class Estimate:
 
     @cached_property
     def networks(self) -> Mapping[str, Network]:
-        return {
+        plain = {
             name: network_sizes(role.config, role.dtype, self.pair.device, role.how)
             for name, role in self.pair.roles.items()
         }
+        return {name: replace(net, packed=self.packed(name, net)) for name, net in plain.items()}
+
+    def packed(self, name: str, network: Network) -> int:
+        """The bytes of the matrices that are laid out anew: not those of the embedding, and of quantised weights, which
+        are packed already, those of the head alone."""
+        if not self.packs:
+            return 0
+        role, table = self.pair.roles[name], network.vocabulary * network.hidden * network.item
+        tied = role.config.get_text_config(decoder=True).tie_word_embeddings
+        return table if role.how.quantize else network.weights if tied else network.weights - table
 
     def arm(self, spec: RunSpec, prompt: int) -> Arm:
         room = self.room(spec)

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from specbench.backends import recurrent, tier_choice
+from specbench.backends import recurrent
 from specbench.backends.arms import Arm, most_places, places, whatever_prompts
 from specbench.backends.base import Decode, Held, Loading, unseen
-from specbench.backends.checked import CheckedPair, check_models
+from specbench.backends.checked import CheckedPair
 from specbench.backends.fallback import eager_instead
-from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
+from specbench.backends.forms import begin_anew, form, remarks_on, room, schedule_of
 from specbench.backends.memory import Estimate, demand_of
+from specbench.backends.opening import opened
 from specbench.backends.roles import depth_of, end_ids
 from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_weights
@@ -31,7 +32,6 @@ from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.metrics import Trace
-from specbench.models.checkpoints import precision
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import threads
 from specbench.models.network.early_exit import sharing
@@ -48,6 +48,7 @@ from specbench.theory.experts import Experts
 from specbench.theory.memory import Demand
 
 NAME = "native"
+HELD = {"compile": "compiled", "graph": "captured"}  # what tiers but eager hold beside weights
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Native":
@@ -56,15 +57,9 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     The threads of this process are fitted to the processor, as all that is measured in it must have the same.
     """
     threads.fit_threads()
-    device = precision.resolve_device(specs[0].device)
-    name, why = tier_choice.choose(specs, device)
     for spec in specs:
         synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
-    pair = check_models(specs, device, name)
-    if recurrent.roles(pair):
-        before, (name, why) = name, recurrent.checked(pair, specs)
-        pair = pair if name == before else check_models(specs, device, name)  # dtypes depend on the tier
-    return Native(pair, Tier(name, device, specs[0].tier != "auto"), f"tier {name}: {why}", specs)
+    return Native(*opened(specs), specs)
 
 
 @dataclass(eq=False)
@@ -118,7 +113,12 @@ class Native:
         return {"tier_resolved": self.tier.name, **self.pair.columns(self.commits, self.weights, self.rollbacks)}
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
-        return demand_of(Estimate(self.pair, lambda s: form(s, None).drafter.room, self.tier.name != "eager"), held)
+        return demand_of(Estimate(self.pair, room, self.tier.name != "eager", self.tier.packs), held)
+
+    def frugal(self) -> "Native | None":
+        if self.tier.patient or self.tier.name == "eager":
+            return None
+        return Native(*opened(self.specs, f"memory is not enough for {HELD[self.tier.name]} rounds"), self.specs)
 
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         """Read the weights of every role."""

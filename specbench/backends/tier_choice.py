@@ -29,8 +29,13 @@ def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Nam
     if unpacked and spec.tier == "compile":
         raise UsageError(f"--tier compile: {unpacked}; use --tier eager, or int4, which stays packed")
     if spec.tier == "auto" and (unpacked or slow):
-        return "eager", f"{unpacked or slow}; {PYTHON}"
+        return eager(unpacked or slow)
     return name, why
+
+
+def eager(reason: str) -> tuple[compiled.Name, str]:
+    """The tier eager, and why."""
+    return "eager", f"{reason}; {PYTHON}"
 
 
 def _unpacked(spec: RunSpec) -> str:

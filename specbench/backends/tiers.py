@@ -46,6 +46,11 @@ class Tier:
     _captures: Shared | None = field(default=None, init=False, repr=False)
     _gate: Gate = field(default_factory=Gate, init=False, repr=False)  # of all passes: open while they are made ready
 
+    @property
+    def packs(self) -> bool:
+        """Whether rounds read weights in a layout of their own, which is held besides."""
+        return self.name == "compile" and self.device.type == "cpu"
+
     def gradless(self) -> AbstractContextManager[None]:
         """Without gradients; in eager calls also without the versions of tensors, which only a compiler asks for, and
         which cost a small model a tenth of its time."""

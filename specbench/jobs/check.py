@@ -11,11 +11,11 @@ from rich.console import Console
 from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
 from specbench.data.shifts import sets_of
-from specbench.errors import UnusableModelError
+from specbench.errors import TooLargeError, UnusableModelError
 from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.fit import fit_of
-from specbench.measure.left_out import fitting
+from specbench.measure.left_out import roomiest
 from specbench.measure.needed import Needed, needed
 from specbench.measure.pair import prompts_of
 from specbench.missing import MissingError, command_for
@@ -50,19 +50,19 @@ def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
     except UnusableModelError:
         print_records(needed_rows(found), {title: needed_table(found)}, style)
         raise
-    groups = held(specs, backend, found, err)
+    groups, problem, left_out = held(specs, backend, found, err), None, {}
+    try:
+        backend, fitting = roomiest(backend, groups)
+        left_out = {**fitting.left_out}
+    except TooLargeError as error:  # said after the table that shows it
+        problem = error
     fit = fit_of(backend, groups)
     tables = {title: needed_table(found), **({f"memory of {fit.device}": memory_table(fit)} if fit else {})}
     print_records([*needed_rows(found), *(memory_rows(fit) if fit else [])], tables, style)
-    say(err, conclusion(found, fit, backend))
-    left_out = fitting(backend, groups).left_out
-    say(
-        err,
-        [
-            f"{spec.method}, K {spec.k}, batch {spec.batch} would be left out: {why.error}"
-            for spec, why in left_out.items()
-        ],
-    )
+    said = [f"{s.method}, K {s.k}, batch {s.batch} would be left out: {why.error}" for s, why in left_out.items()]
+    say(err, [*conclusion(found, fit, backend), *said])
+    if problem is not None:
+        raise problem
 
 
 def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], err: Console) -> list[Held]:
@@ -80,7 +80,7 @@ def conclusion(found: Sequence[Needed], fit: Fit | None, backend: Backend) -> li
     """What is to be known and done, line by line."""
     lines = [f"note: {warning}" for warning in backend.warnings]
     limit = "" if backend.context == NO_LIMIT else f"; texts have up to {backend.context:,} tokens"
-    lines.append(f"the pair fits together{limit}")
+    lines += [f"the pair fits together{limit}", backend.execution]
     if command := command_for([one.lacking for one in found]):
         lines.append(f"to fetch, with one command (a run does it, too): {command}")
     if fit is not None and fit.fits:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specbench.backends.base import Backend, Held
-from specbench.errors import SMALLER
+from specbench.errors import SMALLER, TooLargeError
 from specbench.measure.failures import Failure
 from specbench.measure.fit import fit_of, refuse_too_large
 from specbench.spec import RunSpec
@@ -47,6 +47,20 @@ def fitting(backend: Backend, held: Sequence[Held]) -> Fitting:
     if rest is None:
         refuse_too_large(fit)
     return Fitting(rest, out, known)
+
+
+def roomiest(backend: Backend, held: Sequence[Held]) -> tuple[Backend, Fitting]:
+    """`fitting`, and for what: where it is left to the backend, in the way of execution that leaves out fewer cells."""
+    try:
+        found = fitting(backend, held)
+    except TooLargeError:
+        if (other := backend.frugal()) is None:
+            raise
+        return other, fitting(other, held)
+    if not found.left_out or (other := backend.frugal()) is None:
+        return backend, found
+    instead = fitting(other, held)
+    return (other, instead) if len(instead.left_out) < len(found.left_out) else (backend, found)
 
 
 def without(held: Sequence[Held], specs: Collection[RunSpec]) -> list[Held]:

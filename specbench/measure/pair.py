@@ -22,7 +22,7 @@ from specbench.measure.failures import Failure, attempt
 from specbench.measure.fit import complete_backend
 from specbench.measure.grid import AUTO
 from specbench.measure.group import Job, Observer, Past, give_up
-from specbench.measure.left_out import Fitting, fitting
+from specbench.measure.left_out import Fitting, roomiest
 from specbench.measure.order import seed_of
 from specbench.measure.prompting import read_prompts
 from specbench.measure.runner import measure
@@ -174,8 +174,9 @@ def checked(specs: Sequence[RunSpec]) -> Prepared:
     prompts: dict[RunSpec, PromptSet] = {}
     for group in grouped(specs, lambda spec: spec.baseline):
         prompts |= dict.fromkeys(group, prompts_of(group, backend))
-    groups = grouped(specs, lambda spec: spec.baseline)
-    return Prepared(specs, backend, prompts, fitting(backend, [Held(one, prompts[one[0]].longest) for one in groups]))
+    held = [Held(one, prompts[one[0]].longest) for one in grouped(specs, lambda spec: spec.baseline)]
+    backend, fitting = roomiest(backend, held)
+    return Prepared(specs, backend, prompts, fitting)
 
 
 def read_costs(text: str) -> Costs:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from specbench.wording import gigabytes, grouped
 
-Kind = Literal["weights", "caches", "learning", "working memory"]
+Kind = Literal["weights", "packed weights", "caches", "learning", "working memory"]
 UPCAST = 4  # bytes of a number where a pass computes in float32 whatever the weights are
 ROWS = 4  # float32 copies of a row of logits on its way to a verdict: scores, p or q, what is left of it, its sum
 
@@ -21,7 +21,8 @@ class Network:
 
     kept: numbers that a layer keeps of a token, keys and values together. inner: the widest of what a layer computes.
     heads: of queries; `groups` of them share a key. scored: whether attention holds all its scores at once. masked:
-    for how many types of layer a pass over a prompt has a mask. item: the bytes of a number.
+    for how many types of layer a pass over a prompt has a mask. item: the bytes of a number. packed: the bytes of its
+    weights as compiled rounds read them, which are held besides.
     """
 
     weights: int
@@ -36,10 +37,11 @@ class Network:
     item: int
     scored: bool = False
     masked: int = 0
+    packed: int = 0
 
     def of_layers(self, layers: int) -> "Network":
         """So many layers of it, on its weights."""
-        return replace(self, layers=layers, weights=0)
+        return replace(self, layers=layers, weights=0, packed=0)
 
     def cache(self, length: int, rows: int) -> int:
         """A static cache of so many places."""
@@ -115,6 +117,7 @@ def parts(roles: Mapping[str, Network], groups: Sequence[Sequence[Arm]]) -> list
     """What a run holds at its fullest: all weights, and the caches of the group of arms that takes the most, with what
     its drafts need to learn."""
     weights = [Part(name, "weights", net.weights) for name, net in roles.items()]
+    weights += [Part(name, "packed weights", net.packed) for name, net in roles.items() if net.packed]
     fullest = max(groups, key=lambda arms: shared(arms) + sum(arm.learning for arm in arms), default=())
     working = max((arm.working for arms in groups for arm in arms), default=0)
     shown = f"{len(fullest)} arms" if len(fullest) > 1 else "1 arm"

@@ -11,6 +11,8 @@ from specbench.backends import tiers
 from specbench.backends.fallback import eager_instead
 from specbench.backends.native import open_pair
 from specbench.errors import UnusableModelError, UsageError, out_of_memory
+from specbench.measure import fit
+from specbench.models.checkpoints import quantised
 from specbench.models.execution import compiled
 from specbench.models.execution.regions.program import Regional
 from specbench.spec import RunSpec
@@ -118,3 +120,39 @@ def test_a_capture_that_fails_says_so() -> None:
     assert eager_instead("graph", RunSpec(method="chain", tier="auto"), error).startswith(reason)
     with pytest.raises(UsageError, match=r"^tier graph: rounds of chain"):
         eager_instead("graph", RunSpec(method="chain", tier="graph"), error)
+
+
+@pytest.mark.usefixtures("called")
+def test_auto_is_eager_where_compiled_rounds_take_more_memory_than_there_is(
+    command: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = (*pair.options, "--dataset", prompts(tmp_path / "p.jsonl", 4, 6), "--max-new-tokens", "8", "--batch", "1,2")
+
+    def taken(tier: str) -> int:
+        found = command("check", *words, "--tier", tier, "--format", "jsonl")
+        return next(row["bytes"] for row in map(json.loads, found.out.splitlines()) if row["what"] == "total")
+
+    eager, compiled = taken("eager"), taken("compile")
+    assert eager < compiled == taken("auto")
+    monkeypatch.setattr(fit, "free_memory", lambda device: (eager + compiled) // 2)
+    said = "tier eager: memory is not enough for compiled rounds; Python and its calls are part of every number"
+    assert said in command("check", *words, "--tier", "auto").err.replace("\n", " ")
+    found = command("run", *words, "--warmup", "0", "--tier", "auto")
+    assert [(row["status"], row["tier_resolved"]) for row in found.table()] == [("ok", "eager")] * 2
+    assert f"note: {said}" in found.err.splitlines()
+    monkeypatch.setattr(fit, "free_memory", lambda device: eager // 4)
+    assert command("check", *words, "--tier", "auto").code == 4
+
+
+@pytest.mark.usefixtures("called")
+def test_checkpoints_that_a_compiler_would_unpack_are_eager_unless_compiling_is_asked_for(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise quantised.UncompiledError("its weights are packed")
+
+    monkeypatch.setattr(quantised, "refuse_compiled", refuse)
+    found = open_pair([spec_of(pair, tier="auto")])
+    assert (found.tier.name, found.execution.partition(";")[0]) == ("eager", "tier eager: its weights are packed")
+    with pytest.raises(UsageError, match=r"^--tier compile: its weights are packed: use --tier eager$"):
+        open_pair([spec_of(pair, tier="compile")])

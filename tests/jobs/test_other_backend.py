@@ -51,6 +51,9 @@ class Table:
     def demand(self, held: Sequence[Held]) -> None:
         return None
 
+    def frugal(self) -> None:
+        return None
+
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         self.calls.append(f"load {longest}")
 

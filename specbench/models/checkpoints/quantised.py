@@ -14,6 +14,14 @@ from specbench.models.checkpoints.extras import require
 from specbench.models.checkpoints.pairs import Checkpoint
 
 
+class UncompiledError(UsageError):
+    """Weights that a compiler would not leave as they are; `why`."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"--tier compile: {why}: use --tier eager")
+        self.why = why
+
+
 @dataclass(frozen=True)
 class Need:
     """Our extra with the packages that load it (empty: none is needed), and whether a CPU computes with it as well."""
@@ -61,12 +69,11 @@ def refuse_unmet(checkpoint: Checkpoint, config: Any, device: torch.device) -> N
 
 
 def refuse_compiled(checkpoint: Checkpoint, config: Any, device: torch.device) -> None:
-    """UsageError where a compiler that freezes weights might unpack them, and what is timed be another network."""
+    """UncompiledError where a compiler that freezes weights might unpack them, and what is timed be another network."""
     method = method_of(config)
     if device.type == "cpu" and method and method not in DEQUANTISED_ON_CPU:
-        raise UsageError(
-            f"--tier compile: {checkpoint.name} is quantised by {method}, and a compiler that freezes weights may "
-            "unpack them: use --tier eager"
+        raise UncompiledError(
+            f"{checkpoint.name} is quantised by {method}, and a compiler that freezes weights may unpack them"
         )
 
 
