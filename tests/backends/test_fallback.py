@@ -1,5 +1,6 @@
 """Pairs whose rounds cannot be compiled, because a network reads a value in its pass: eager in all arms, or refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
