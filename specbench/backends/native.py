@@ -18,7 +18,7 @@ from specbench.backends.checked import CheckedPair
 from specbench.backends.fallback import eager_instead
 from specbench.backends.forms import begin_anew, form, remarks_on, room, schedule_of
 from specbench.backends.memory import Estimate, demand_of
-from specbench.backends.opening import opened
+from specbench.backends.opening import frugal, opened
 from specbench.backends.roles import depth_of, end_ids
 from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_weights
@@ -48,7 +48,6 @@ from specbench.theory.experts import Experts
 from specbench.theory.memory import Demand
 
 NAME = "native"
-HELD = {"compile": "compiled", "graph": "captured"}  # what tiers but eager hold beside weights
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Native":
@@ -116,9 +115,8 @@ class Native:
         return demand_of(Estimate(self.pair, room, self.tier.name != "eager", self.tier.packs), held)
 
     def frugal(self) -> "Native | None":
-        if self.tier.patient or self.tier.name == "eager":
-            return None
-        return Native(*opened(self.specs, f"memory is not enough for {HELD[self.tier.name]} rounds"), self.specs)
+        found = frugal(self.specs, self.tier)
+        return None if found is None else Native(*found, self.specs)
 
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         """Read the weights of every role."""

@@ -5,31 +5,39 @@ Knows specs, configurations and tiers; must not know weights or methods.
 
 from collections.abc import Sequence
 
-from specbench.backends import recurrent, tier_choice
+from specbench.backends import recurrent
 from specbench.backends.checked import CheckedPair, check_models
+from specbench.backends.tier_choice import AUTO, choose, eager, not_whole
 from specbench.backends.tiers import Tier
 from specbench.models.checkpoints import precision
 from specbench.models.checkpoints.quantised import UncompiledError
 from specbench.spec import RunSpec
 
-AUTO = "auto"
+HELD = {"compile": "compiled", "graph": "captured"}  # rounds that take memory of their own, by tier
+Opened = tuple[CheckedPair, Tier, str]
 
 
-def opened(specs: Sequence[RunSpec], eager_for: str = "") -> tuple[CheckedPair, Tier, str]:
+def frugal(specs: Sequence[RunSpec], tier: Tier) -> Opened | None:
+    """The pair in the tier that takes the least memory; None where that is its own, or another was asked for."""
+    if specs[0].tier != AUTO or tier.name not in HELD:
+        return None
+    return opened(specs, f"memory is not enough for {HELD[tier.name]} rounds")
+
+
+def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
     """The pair, its tier, and what to know about that. Raises UsageError or UnusableModelError.
 
     eager_for: unless empty, why the tier is eager, which must have been left to us.
     """
     device = precision.resolve_device(specs[0].device)
-    left_to_us = specs[0].tier == AUTO
-    name, why = tier_choice.eager(eager_for) if eager_for else tier_choice.choose(specs, device)
+    name, why = eager(eager_for) if eager_for else choose(specs, device)
     try:
         pair = check_models(specs, device, name)
     except UncompiledError as error:
-        if not left_to_us:
+        if specs[0].tier != AUTO:
             raise
         return opened(specs, error.why)
     if recurrent.roles(pair):
         before, (name, why) = name, recurrent.checked(pair, specs)
         pair = pair if name == before else check_models(specs, device, name)  # dtypes depend on the tier
-    return pair, Tier(name, device, not left_to_us), f"tier {name}: {why}"
+    return pair, Tier(name, device, not_whole(specs[0])), f"tier {name}: {why}"

@@ -13,24 +13,21 @@ from specbench.models.checkpoints.quantise import UNPACKED_BY_COMPILER
 from specbench.models.execution import compiled
 from specbench.spec import RunSpec
 
+AUTO = "auto"
 PYTHON = compiled.EAGER.partition(";")[0]
 
 
 def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Name, str]:
-    """(tier, what to know about it) of the cells of a pair. UsageError where a tier is not to be had, or would unpack
-    quantised weights; auto then is eager, as it is where compiling would take minutes."""
+    """(tier, what to know about it) of the cells of a pair. UsageError where a tier is not to be had; auto is eager
+    where compiling would take minutes."""
     spec = specs[0]
     if spec.device_map is not None:
         return _divided(spec, device)
     name, why = compiled.choose(spec.tier, device)
     if name != "compile" or device.type != "cpu":
         return name, why
-    unpacked, slow = _unpacked(spec), _slow(specs)
-    if unpacked and spec.tier == "compile":
-        raise UsageError(f"--tier compile: {unpacked}; use --tier eager, or int4, which stays packed")
-    if spec.tier == "auto" and (unpacked or slow):
-        return eager(unpacked or slow)
-    return name, why
+    slow = _slow(specs) if spec.tier == AUTO else ""
+    return eager(slow) if slow else (name, why)
 
 
 def eager(reason: str) -> tuple[compiled.Name, str]:
@@ -38,12 +35,12 @@ def eager(reason: str) -> tuple[compiled.Name, str]:
     return "eager", f"{reason}; {PYTHON}"
 
 
-def _unpacked(spec: RunSpec) -> str:
-    """Why weights of this kind are not compiled; empty for others."""
+def not_whole(spec: RunSpec) -> str:
+    """Why a round that cannot be compiled in parts is not compiled as a whole; empty where it is."""
     kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind in UNPACKED_BY_COMPILER]
-    if not kinds:
-        return ""
-    return f"a compiler that freezes weights unpacks {kinds[0]} ones: they would take the time of unquantised ones"
+    if kinds:
+        return f"where the compiler would unpack {kinds[0]} weights, so that they took the time of unquantised ones"
+    return "for minutes, as --tier compile does" if spec.tier == AUTO else ""
 
 
 def _slow(specs: Sequence[RunSpec]) -> str:

@@ -19,6 +19,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches, settings
 from specbench.models.execution.graphs import Captured, Repeated, Shared
+from specbench.models.execution.regions.operators import UncutError
 from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.execution.regions.store import Store
 
@@ -27,20 +28,16 @@ AGAIN = 5  # how many more are decoded at most, until one brings no pass of new 
 NEW = 128  # tokens of each
 
 
-class SlowError(Exception):
-    """Something that could be made ready, but not in the time that anybody waits for unasked."""
-
-
 @dataclass
 class Tier:
     """One way of execution on one device. Its graphs share one pool of memory.
 
-    patient: whether what cannot be compiled region by region is compiled as a whole; else a SlowError.
+    not_whole: unless empty, why what cannot be compiled region by region is not compiled as a whole: an UncutError.
     """
 
     name: Name
     device: torch.device
-    patient: bool = True
+    not_whole: str = ""
     remarks: dict[str, None] = field(default_factory=dict, init=False)  # what to know of what was made ready
     _regions: dict[bool, Regions] | None = field(default=None, init=False, repr=False)  # by whether weights are frozen
     _captures: Shared | None = field(default=None, init=False, repr=False)
@@ -100,8 +97,8 @@ class Tier:
         return Regional(function, self._regions[frozen], whole, frozen, self._uncut)
 
     def _uncut(self, reason: str) -> None:
-        if not self.patient:
-            raise SlowError(f"only as a whole, for minutes, as --tier compile does; {reason}")
+        if self.not_whole:
+            raise UncutError(f"only as a whole, {self.not_whole}; {reason}")
         self.remarks |= {f"compiled as a whole, which takes longer ({reason})": None}
 
     def _captured(self, method: Speculate) -> Any:

@@ -23,8 +23,8 @@ from tests.support.tinypair import Pair, prompts, reading
 
 WHY = "cannot be compiled here (Unsupported: Data-dependent branching)"
 SLOW = (
-    "cannot be compiled here (SlowError: only as a whole, for minutes, as --tier compile does; it reads the value of a "
-    "tensor)"
+    "cannot be compiled here (UncutError: only as a whole, for minutes, as --tier compile does; it reads the value of "
+    "a tensor)"
 )
 
 

@@ -1,6 +1,7 @@
 """Networks quantised after loading: which weights, that they decode as transformers says, and what is refused."""
 
 import importlib.util
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,20 @@ from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.how import How
 from specbench.models.checkpoints.loading import Loaded, load_model
 from specbench.models.checkpoints.pairs import resolve
+from specbench.models.execution.regions.folder import place
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.probe import rollback_of
 from specbench.spec import RunSpec
 from tests.support.checkpoints import CPU, llama, refusal_of
+from tests.support.frontdoor import Command
+from tests.support.tinypair import prompts
 
 needs_torchao = pytest.mark.skipif(
     importlib.util.find_spec("torchao") is None, reason="the extra quant is not installed"
 )
 kinds = pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+KERNELS = {"int8": "_weight_int8pack_mm", "int4": "int4"}  # that read packed weights, in machine code
 PROMPT = [5, 9, 2, 40, 7]
 
 
@@ -124,15 +129,25 @@ def test_what_quantises_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyP
     assert refused == "quantising to int8 needs torchao: pip install 'specbench-decoding[quant]'"
 
 
-def test_weights_that_a_compiler_unpacks_are_not_compiled() -> None:
-    def chosen(tier: str, **settings: str) -> str:
-        return tier_choice.choose([RunSpec.model_validate({"tier": tier, **settings})], CPU)[0]
+@needs_torchao
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_quantised_weights_stay_packed_where_rounds_are_compiled(kind: str, command: Command, tmp_path: Path) -> None:
+    data = prompts(tmp_path / "words.jsonl", 4, 6)
+    words = ("--dataset", data, "--max-new-tokens", "12", "--warmup", "0", "--k", "2", "--dtype", "bfloat16")
+    found = command("run", *words, "--quantize", kind, "--tier", "compile")
+    (row,) = found.table()
+    assert (found.code, row["status"], row["tier_resolved"]) == (0, "ok", "compile"), found.err
+    assert "as a whole" not in found.err
+    sources = [json.loads(file.read_text())["source"] for file in place().rglob("regions/*.json")]
+    assert any(KERNELS[kind] in source for source in sources)
 
-    assert chosen("auto", quantize="int8") == chosen("auto", draft_quantize="fp8") == "eager"
-    assert chosen("eager", quantize="fp8") == "eager"
-    assert chosen("compile", quantize="int4") == chosen("compile") == "compile"
-    with pytest.raises(UsageError, match=r"unpacks int8 ones.*use --tier eager, or int4"):
-        chosen("compile", quantize="int8")
+
+def test_weights_that_would_be_unpacked_are_not_compiled_as_a_whole() -> None:
+    assert tier_choice.not_whole(RunSpec(tier="compile", quantize="int8")).startswith("where the compiler would unpack")
+    assert tier_choice.not_whole(RunSpec(tier="compile", draft_quantize="fp8")).startswith("where the compiler would")
+    assert not tier_choice.not_whole(RunSpec(tier="compile", quantize="int4"))
+    assert tier_choice.not_whole(RunSpec(tier="auto")) == "for minutes, as --tier compile does"
 
 
 def test_the_attention_is_the_one_asked_for() -> None:
