@@ -3,29 +3,39 @@
 Knows columns of results.csv; must not know how a cell was measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.wording import number_in
+from specbench.wording import grouped, number_in
 
 COSTLY = 1.5  # v at K = 4 above which a warning is shown
 AT = 4
 
 
-def costly_verification(row: Mapping[str, Any]) -> list[str]:
-    """A line for a cell whose verify pass over 4 drafted tokens costs more than 1.5 passes over one token.
+def costly_verification(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for a method whose verify pass over 4 drafted tokens costs more than 1.5 passes over one token, with all
+    the lookaheads at which it does.
 
     The cost at another K, or over all nodes of a tree, is scaled to 4 tokens in proportion.
     """
+    costly = grouped(filter(is_costly, rows), lambda row: (row["dataset"], row["method"], likely_reason(row)))
+    return [
+        f"{some[0]['dataset']}, {some[0]['method']}: v = {', '.join(map(where, some))}: verifying a draft costs that "
+        f"many passes over one token, and speculation lives on the difference. {likely_reason(some[0])}"
+        for some in costly
+    ]
+
+
+def is_costly(row: Mapping[str, Any]) -> bool:
     v, k = number_in(row, "v"), row["k"]
     nodes = (number_in(row, "nodes_per_round") or 0) if drafts_trees(row) else k
-    if v is None or not k or 1 + (v - 1) * AT / nodes <= COSTLY:
-        return []
-    tree = f" and {nodes:.0f} nodes" if drafts_trees(row) else ""
-    return [
-        f"{row['dataset']}, {row['method']}: v = {v:.2f} at K = {k}{tree}: verifying a draft costs that many passes "
-        f"over one token, and speculation lives on the difference. {likely_reason(row)}"
-    ]
+    return v is not None and bool(k) and 1 + (v - 1) * AT / nodes > COSTLY
+
+
+def where(row: Mapping[str, Any]) -> str:
+    """The cost of a cell's verify pass, and how much it verifies."""
+    tree = f" and {number_in(row, 'nodes_per_round') or 0:.0f} nodes" if drafts_trees(row) else ""
+    return f"{number_in(row, 'v'):.2f} at K = {row['k']}{tree}"
 
 
 def experts_touched(row: Mapping[str, Any]) -> list[str]:
@@ -89,9 +99,8 @@ def likely_reason(row: Mapping[str, Any]) -> str:
     if str(row.get("device_name", "")).startswith(("NVIDIA", "cuda")):
         return "On a GPU the hardware is rarely the reason: check the tier and quantised kernels"
     if row.get("dtype_resolved") in ("float32", "float64"):
-        return (
-            "Matrix kernels for float32 compute every row anew: --tier compile --dtype bfloat16 where the CPU has AMX"
-        )
+        tier = "" if row.get("tier_resolved") == "compile" else "--tier compile "
+        return f"Matrix kernels for float32 compute every row anew: {tier}--dtype bfloat16 where the CPU has AMX"
     return (
         "Kernels for 16-bit weights without AMX compute every row anew (compare --dtype float32), and a tree has more "
         "rows than K + 1"

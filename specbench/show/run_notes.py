@@ -21,7 +21,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
     found = [f"{r['dataset']}, K {lookahead(r)}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
     found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
-    found += [*circles(rows), *unsteady(rows), *(note for row in rows for note in notes_on(row))]
+    found += [*circles(rows), *unsteady(rows), *costly_verification(rows)]
+    found += [note for row in rows for note in notes_on(row)]
     return list(dict.fromkeys(found))
 
 
@@ -38,7 +39,7 @@ def notes_on(row: Row) -> list[str]:
     """The notes on one cell, in their order."""
     of_dataset = [*form(row), *machine(row), *stopping(row), *few_prompts(row), *shared_time(row), *learning(row)]
     lossy = [f"{row['dataset']}, {row['method']}: {distance_of(row)}"] if row.get("lossless") == "lossy" else []
-    found = [*(f"{row['dataset']}: {line}" for line in of_dataset), *lossy, *costly_verification(row), *losing(row)]
+    found = [*(f"{row['dataset']}: {line}" for line in of_dataset), *lossy, *losing(row)]
     found += experts_touched(row)
     return [*found, *rejected_drafts(row), *(f"{row['dataset']}: {line}" for line in near_ties(row))]
 

@@ -27,7 +27,7 @@ def cell(**different: Any) -> dict[str, Any]:
      (3.0, 0, False), (None, 4, False)],
 )  # fmt: skip
 def test_the_limit_is_one_and_a_half_at_four_and_in_proportion_elsewhere(v: float | None, k: int, warned: bool) -> None:
-    assert bool(costly_verification(cell(v=v, k=k))) is warned
+    assert bool(costly_verification([cell(v=v, k=k)])) is warned
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,24 @@ def test_the_limit_is_one_and_a_half_at_four_and_in_proportion_elsewhere(v: floa
     ],
 )
 def test_a_warning_is_one_line_with_the_numbers_and_the_likely_reason(different: dict[str, Any], blamed: str) -> None:
-    (line,) = costly_verification(cell(**different))
+    (line,) = costly_verification([cell(**different)])
     assert line.startswith("code, chain: v = 1.80 at K = 4: ")
     assert blamed in line
     assert "\n" not in line
+
+
+def test_lookaheads_of_a_method_share_a_line() -> None:
+    rows = [cell(k=4), cell(k=1, v=1.1), cell(k=8, v=2.5), cell(k=8, v=2.5, dataset="articles")]
+    lines = costly_verification(rows)
+    assert [line.partition(": verifying")[0] for line in lines] == [
+        "code, chain: v = 1.80 at K = 4, 2.50 at K = 8",
+        "articles, chain: v = 2.50 at K = 8",
+    ]
+
+
+def test_what_is_compiled_already_is_not_told_to_be() -> None:
+    (line,) = costly_verification([cell(tier_resolved="compile")])
+    assert line.endswith("anew: --dtype bfloat16 where the CPU has AMX")
 
 
 def test_experts_are_a_line_with_both_predictions_and_the_measured_v() -> None:

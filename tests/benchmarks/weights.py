@@ -1,0 +1,82 @@
+"""How fast compiled rounds are by the dtype of a target and by how its weights are quantised, all in turns.
+
+    python -m tests.benchmarks.weights [--pair demo:] [--method prompt-lookup] [--k 4] [--new 96] [--turns 7]
+        [--kinds float32,bfloat16,bfloat16:int8,bfloat16:int4] [--save FILE]
+
+Milliseconds of a baseline step and of a round of the method (median, least – most); their ratio, which is v(K) and what
+drafting by lookup costs; and how much faster both are than those of the first kind, by turns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from specbench.backends.native import open_pair
+from specbench.metrics import Trace
+from specbench.spec import RunSpec
+from tests.benchmarks.harness import Bench, Sheet, begin, listed, middle, parser, say
+
+PROMPT = [5, 6, 7, 8] * 8
+Decode = Callable[[list[list[int]], list[int]], list[Trace]]
+
+
+def arms_of(bench: Bench, kind: str) -> dict[str, Any]:
+    """The baseline and the method on a target of one kind, compiled."""
+    args, (target, _, draft) = bench.args, bench.args.pair.partition(":")
+    dtype, _, quantize = kind.partition(":")
+    spec = RunSpec(target=target, draft=draft or None, method=args.method, k=args.k, dtype=dtype, tier="compile")
+    spec = spec.with_(quantize=quantize or None, ignore_eos=True, max_new_tokens=args.new)
+    say(f"{kind}: made ready")
+    backend = open_pair([spec])
+    backend.load(len(PROMPT))
+    return {name: backend.prepare(one, len(PROMPT)) for name, one in (("baseline", spec.baseline), ("method", spec))}
+
+
+def milliseconds(decode: Decode) -> float:
+    """Of a round, over one text."""
+    (trace,) = decode([PROMPT], [0])
+    return 1e3 * trace.seconds / len(trace.rounds)
+
+
+def measured(bench: Bench) -> dict[str, dict[str, list[float]]]:
+    """By kind and arm, the milliseconds of every turn; every other turn goes through them backwards."""
+    arms = {kind: arms_of(bench, kind) for kind in listed(bench.args.kinds)}
+    order = [(kind, name) for kind, both in arms.items() for name in both]
+    times: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in both} for kind, both in arms.items()}
+    for turn in range(-1, bench.args.turns):
+        for kind, name in order[:: 1 if turn % 2 else -1]:
+            taken = milliseconds(arms[kind][name])
+            if turn >= 0:  # the first one warms
+                times[kind][name].append(taken)
+    return times
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--pair", default="demo:", help="(demo:)")
+    options.add_argument("--method", default="prompt-lookup", help="(prompt-lookup)")
+    options.add_argument("--k", type=int, default=4, help="(4)")
+    options.add_argument("--new", type=int, default=96, help="tokens of a text (96)")
+    options.add_argument("--turns", type=int, default=7, help="(7)")
+    options.add_argument("--kinds", default="float32,bfloat16,bfloat16:int8,bfloat16:int4", help="(four kinds)")
+    bench = begin("weights", "Compiled rounds by the type of weights", options.parse_args())
+    times = measured(bench)
+    first = next(iter(times.values()))
+    rows = [
+        {
+            "weights": kind.replace(":", ", "),
+            **{f"{name}, ms": middle(values) for name, values in arms.items()},
+            "method ÷ baseline": middle(divided(arms["method"], arms["baseline"])),
+            **{f"{name} against the first": middle(divided(first[name], values)) for name, values in arms.items()},
+        }
+        for kind, arms in times.items()
+    ]
+    note = f"{bench.args.method}, K = {bench.args.k}, texts of {bench.args.new} tokens, {bench.args.turns} turns"
+    bench.publish([Sheet(bench.args.pair.partition(":")[0], rows, [note])])
+
+
+def divided(some: list[float], others: list[float]) -> list[float]:
+    return [a / b for a, b in zip(some, others, strict=True)]
+
+
+if __name__ == "__main__":
+    main()
