@@ -68,6 +68,9 @@ class Display:
         self._skip(min((r.samples for r in self._group.values()), default=0))
         self._draw()
 
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         """Time in which nothing is decoded yet is no measure of the time that is left."""
         now = self._now()

@@ -18,6 +18,8 @@ from specbench.results.peaks import Peaks
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
 
+EXECUTED = ("tier_resolved", "dtype_resolved")  # of samples that may stand in one cell
+MIXED = "its samples were decoded otherwise, and numbers of both would mix"
 INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
 NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
 
@@ -34,6 +36,10 @@ class Observer(Protocol):
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         """A group begins: its cells, and how many prompts it decodes at most, all turns and repetitions counted."""
+        ...
+
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        """What the names of cells that have begun stand for turned out to be something else."""
         ...
 
     def preparing(self, spec: RunSpec | None) -> None:
@@ -137,9 +143,19 @@ class Group:
             observer.preparing(spec)
 
     def resolve(self, columns: Mapping[str, Any]) -> None:
-        """What the pair turned out to be when its arms were made ready, as columns of the cells that are left."""
-        for spec in self.live:
-            self.cells[spec] = replace(self.cells[spec], resolved={**self.cells[spec].resolved, **columns})
+        """What the pair turned out to be when its arms were made ready, as columns of the cells that are left.
+
+        A cell with samples of another tier or dtype, from the run that is continued, ends with what it has.
+        """
+        for spec in list(self.live):
+            if self.live[spec] and (said := differing(self.cells[spec].resolved, columns)):
+                self.fail([spec], Failure("partial", f"{MIXED} ({said}): start a new run"))
+        known = {spec: self.cells[spec] for spec in self.live}
+        renewed = {spec: replace(cell, resolved={**cell.resolved, **columns}) for spec, cell in known.items()}
+        if changed := [cell for spec, cell in renewed.items() if cell.resolved != known[spec].resolved]:
+            for observer in self.observers:
+                observer.resolved(changed)
+        self.cells |= renewed
 
     def save(self, samples: Samples) -> None:
         """Keep the samples of a turn."""
@@ -181,6 +197,12 @@ class Group:
         del self.live[cell.spec]
         for observer in self.observers:
             observer.end(cell)
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How decodes are executed otherwise than before, as far as both are known; empty where they are not."""
+    both = [(name, before.get(name), now.get(name)) for name in EXECUTED]
+    return ", ".join(f"{name} {old}, now {new}" for name, old, new in both if old and new and old != new)
 
 
 def give_up(specs: Sequence[RunSpec], failure: Failure, observers: Sequence[Observer], past: Past) -> list[Cell]:

@@ -86,6 +86,11 @@ class RunFolder:
                 self._write({"begin": begin_line(cell.spec, cell.resolved)})
                 self._begun.add(cell.spec)
 
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        """Record anew what the names of cells stand for: of two lines that begin a cell, the later one holds."""
+        for cell in cells:
+            self._write({"begin": begin_line(cell.spec, cell.resolved)})
+
     def loading(self, what: str, done: int, total: int) -> None:
         return  # nothing was measured
 

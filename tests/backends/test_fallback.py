@@ -16,6 +16,7 @@ from specbench.measure import fit
 from specbench.models.checkpoints import quantised
 from specbench.models.execution import compiled
 from specbench.models.execution.regions.program import Regional
+from specbench.results.reading import read_run
 from specbench.spec import RunSpec
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tiers import AsRecorded
@@ -55,6 +56,8 @@ def test_auto_is_eager_in_all_arms_and_says_why_in_one_line(command: Command, pa
     assert found.code == 0, found.err
     (row,) = found.table()
     assert (row["status"], row["lossless"], row["tier"], row["tier_resolved"]) == ("ok", "identical", "auto", "eager")
+    (kept,) = read_run(found.folder).cells
+    assert kept.resolved["tier_resolved"] == "eager", "the journal, which reports and continued runs are made of"
     (line,) = (line for line in found.err.splitlines() if SLOW in line)
     assert line == (
         f"note: tier eager: rounds of baseline {SLOW}, so baseline and methods are eager alike: Python and its calls "

@@ -39,6 +39,9 @@ class Narrator:
     def loading(self, what: str, done: int, total: int) -> None:
         return
 
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         if spec is not None:
             say(f"preparing {spec.method} K = {spec.k}")

@@ -32,6 +32,9 @@ class Notebook:
     def loading(self, what: str, done: int, total: int) -> None:
         return
 
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         self._note(f"preparing {spec.key if spec else None}")
 

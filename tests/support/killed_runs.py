@@ -48,6 +48,9 @@ class Acknowledging:
     def loading(self, what: str, done: int, total: int) -> None:
         return
 
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         return
 

@@ -128,6 +128,9 @@ class Witness:
     def loading(self, what: str, done: int, total: int) -> None:
         return
 
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        return
+
     def preparing(self, spec: RunSpec | None) -> None:
         self.prepared.append(spec)
 
