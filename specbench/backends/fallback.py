@@ -3,6 +3,7 @@
 Knows tiers and exceptions; must not know networks, or how anything is compiled or captured.
 """
 
+from specbench.backends.tier_choice import AUTO, PYTHON
 from specbench.errors import SpecbenchError, UsageError, out_of_memory
 from specbench.models.execution.compiled import Name
 from specbench.spec import RunSpec
@@ -19,6 +20,6 @@ def eager_instead(tier: Name, spec: RunSpec, error: Exception) -> str:
     if tier == "eager" or isinstance(error, SpecbenchError) or out_of_memory(error):
         raise error
     reason = f"rounds of {spec.method} {CANNOT[tier]} here ({type(error).__name__}: {first_line(error)})"
-    if spec.tier != "auto":
+    if spec.tier != AUTO:
         raise UsageError(f"tier {spec.tier}: {reason}; use --tier eager, or auto, which then is eager") from error
-    return f"{reason}, so baseline and methods are eager alike: Python and its calls are part of every number"
+    return f"{reason}, so baseline and methods are eager alike: {PYTHON}"

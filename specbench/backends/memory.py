@@ -3,17 +3,17 @@
 Knows roles, methods and sizes; must not know prompts as text, or what is done where memory is short.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
 import torch
 
-from specbench.backends.arms import whatever_prompts
+from specbench.backends.arms import places, whatever_prompts
 from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
-from specbench.decoding.decode import buffer_length
+from specbench.backends.forms import room
 from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.sizes import network_sizes
@@ -28,12 +28,10 @@ TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside
 
 @dataclass(frozen=True)
 class Estimate:
-    """The demand of a pair. room: the places that a method needs after a text; keeps: whether arms outlive their
-    cells, as what was compiled or captured does; packs: whether compiled rounds have weights in a layout of their
-    own."""
+    """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or captured does; packs:
+    whether compiled rounds have weights in a layout of their own."""
 
     pair: CheckedPair
-    room: Callable[[RunSpec], int]
     keeps: bool = False
     packs: bool = False
 
@@ -105,12 +103,11 @@ class Estimate:
         return table if role.how.quantize else network.weights if tied else network.weights - table
 
     def arm(self, spec: RunSpec, prompt: int) -> Arm:
-        room = self.room(spec)
         names = sorted(needs(spec.method), key=lambda name: (name != "target", name))  # in the order of their caches
         cached = [self.network(name) for name in names if not shares(name)]
         twins = [self.network(name) for name in read_by_twins(spec.method)]
-        length = buffer_length(prompt, spec.max_new_tokens, room)
-        return Arm([*cached, *twins], prompt, length, room, spec.batch, self.learning(spec.method))
+        length, nodes = places(spec, prompt, None), room(spec)
+        return Arm([*cached, *twins], prompt, length, nodes, spec.batch, self.learning(spec.method))
 
     def learning(self, method: str) -> int:
         """Bytes that drafts take which learn; of a method with one that does, all are taken for such."""

@@ -16,7 +16,7 @@ from specbench.backends.arms import Arm, most_places, places, whatever_prompts
 from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair
 from specbench.backends.fallback import eager_instead
-from specbench.backends.forms import begin_anew, form, remarks_on, room, schedule_of
+from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
 from specbench.backends.memory import Estimate, demand_of
 from specbench.backends.opening import frugal, opened
 from specbench.backends.roles import depth_of, end_ids
@@ -112,7 +112,7 @@ class Native:
         return {"tier_resolved": self.tier.name, **self.pair.columns(self.commits, self.weights, self.rollbacks)}
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
-        return demand_of(Estimate(self.pair, room, self.tier.name != "eager", self.tier.packs), held)
+        return demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.packs), held)
 
     def frugal(self) -> "Native | None":
         found = frugal(self.specs, self.tier)

@@ -10,9 +10,8 @@ from specbench.cli.parsing import parse_counts, parse_k_list, with_models
 from specbench.data.shifts import joined
 from specbench.errors import SpecbenchError, UsageError
 
-USUAL = {
-    "tier": "auto"
-}  # of commands whose numbers are to be the machine's: Python is no part of them where it need not
+# Of commands whose numbers are to be the machine's: Python is no part of them where it need not be.
+USUAL = {"tier": "auto"}
 EXECUTION = (setting("tier", usual="auto"), "execution")
 IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
 

@@ -7,10 +7,10 @@ text depends on the data set, the seed and the number of its row alone, so that 
 import random
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specbench.data.longtext import WIDEST
+from specbench.data.longtext import WIDEST, Encode, is_long
 from specbench.errors import UsageError
 from specbench.wording import clean
 
@@ -25,7 +25,7 @@ class Filling:
     texts: Sequence[str]
     length: int
     seed: int
-    write: Callable[[str], Sequence[int]]
+    write: Encode
 
     def filled(self, row: int) -> str:
         """The text of a row after as many words of others as fit; alone where it leaves them no room."""
@@ -55,15 +55,23 @@ class Filling:
             yield from (self.texts[one] for one in drawn if one != row)
 
 
-def check_context(dataset: str, context: int, longest: int | None, texts: int) -> None:
-    """UsageError for a context that the models do not hold, or that a set of so many texts cannot fill."""
+def filling_of(
+    dataset: str, texts: Sequence[str], context: int | None, longest: int | None, seed: int, write: Encode
+) -> Filling | None:
+    """How prompts of a data set become as long as the context; None where no other texts are needed for that.
+
+    UsageError for a context that the models do not hold, or that one text cannot fill.
+    """
+    if context is None or is_long(dataset):
+        return None
     if longest is not None and context > longest:
         raise UsageError(
             f"--context {context} is too long for these models: at most {longest} tokens leave room for the new ones; "
-            f"choose {longest} or fewer new tokens"
+            f"choose a context of at most {longest}, or fewer new tokens"
         )
-    if texts == 1:
+    if len(texts) == 1:
         raise UsageError(
             f"data set {clean(dataset, 300)} has one text and no others to fill a context of {context} tokens with: "
             f"take longdoc, or leave out --context"
         )
+    return Filling(texts, context, seed, write)

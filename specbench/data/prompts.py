@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from specbench.data.chats import Applied, ChatSettings, applied_to
-from specbench.data.filling import Filling, check_context
+from specbench.data.filling import Filling, filling_of
 from specbench.data.forms import Form, chosen_column, given_form, instruction_form, plain_form
 from specbench.data.longtext import Encode, is_long, long_rows, of_length
 from specbench.data.readers import DataRow
@@ -143,10 +143,7 @@ def load_prompts(
     rejected = Counter[str]()
     found = text_rows(rows, column, form, rejected)
     write = written_in(applied, chat, encode)
-    filling = None
-    if context is not None and not is_long(dataset):
-        check_context(dataset, context, longest, len(found))
-        filling = Filling([row.turns[0] for row in found], context, seed, lambda text: write([text]))
+    filling = filling_of(dataset, [row.turns[0] for row in found], context, longest, seed, lambda text: write([text]))
     to = Tokenizing(write, longest, chat.answer if applied else None, rejected, filling)
     prompts = sample([one.category for one in found], lambda i: to.prompt(found[i], i), limit, seed)
     if not prompts:

@@ -44,7 +44,7 @@ def heading(rows: Sequence[Row], choice: str = "") -> str:
     parts = [dataset_name(first), pair_name(first), choice or str(first["method"])]
     parts += [f"temperature {first['temperature']}", precision(first)]
     prompts = sorted({row["prompts"] for row in rows if row.get("prompts")})
-    parts += [f"{'/'.join(map(str, prompts))} prompts"] if prompts else []
+    parts += [f"{'/'.join(map(str, prompts))} prompt{'s' * (prompts != [1])}"] if prompts else []
     return clean(" · ".join(parts), 300)
 
 

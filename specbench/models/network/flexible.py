@@ -27,15 +27,13 @@ def flexible_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """As `grouped_attention`: query [B, H, q, D] over key and value [B, H', L, D]; result [B, q, H, D]."""
     if torch.compiler.is_compiling() and fitting(query, key, attention_mask) and kwargs.get("position_bias") is None:
         assert attention_mask is not None
-        return divided(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
-    return grouped_attention(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+        return divided(query, key, value, attention_mask, kwargs.get("scaling")).transpose(1, 2).contiguous(), None
+    return grouped_attention(module, query, key, value, attention_mask, **kwargs)
 
 
 def fitting(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
