@@ -43,7 +43,7 @@ def head_at(checkpoint: Checkpoint, target: Role, spec: RunSpec) -> Found | None
     if spec.draft_quantize:
         raise UsageError(f"--draft-quantize {spec.draft_quantize}: {checkpoint.name} is a head, which is not quantised")
     network = in_dtype(target.config, target.dtype, target.how.attention_of(target.config))
-    return Found(head, layers, built(head, network, layers), target.checkpoint.name)
+    return Found(head, layers, built(head, network, layers), (target.checkpoint.name, target.checkpoint.place))
 
 
 def role_of(found: Found, checkpoint: Checkpoint, target: Role) -> Role:
@@ -64,7 +64,7 @@ def boundaries(text: str | None) -> tuple[int, ...] | None:
 def said(found: Found) -> tuple[str, ...]:
     """What to know of a head before it is loaded: its kind, what it reads and by which rule, and whose it is."""
     why = f", {found.hollow.why}" if found.hollow.why else ""
-    return (f"{found.head.name}: {found.head.words}{why}", *found.head.warnings_for(found.target))
+    return (f"{found.head.name}: {found.head.words}{why}", *found.head.warnings_for(*found.target))
 
 
 def load(role: Role, found: Found, network: Any) -> Loaded:

@@ -25,12 +25,12 @@ from specbench.wording import first_line
 @dataclass(frozen=True)
 class Found:
     """A head as it was read, the layers of the target that a user names for it, and its module without its weights;
-    no module of one that is a network of its own (PARD). target: what the user calls that."""
+    no module of one that is a network of its own (PARD). target: what the user calls that, and where it comes from."""
 
     head: Head
     layers: tuple[int, ...] | None = None
     hollow: Any = None
-    target: str = ""
+    target: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)

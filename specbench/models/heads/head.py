@@ -70,10 +70,11 @@ class Head:
         named = named or self.config.get("base_model_name_or_path")
         return clean(named, 100) if isinstance(named, str) and named else None
 
-    def warnings_for(self, target: str) -> tuple[str, ...]:
-        """A line where its config.json names another target than this one, folders and owners aside."""
+    def warnings_for(self, target: str, source: str = "") -> tuple[str, ...]:
+        """A line where its config.json names another target than this one, folders and owners aside; `source` is where
+        that comes from, if a user calls it otherwise."""
         named = self.trained_for
-        if named is None or _last(named) == _last(target):
+        if named is None or _last(named) in (_last(target), _last(source)):
             return ()
         return (f"{self.name}: it was trained for {named}, and the target is {target}: its drafts may be worse",)
 

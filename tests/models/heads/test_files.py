@@ -134,6 +134,7 @@ def test_a_head_says_which_target_it_was_trained_for(tmp_path: Path) -> None:
     assert [head and head.trained_for for head in heads] == ["org/target", "base", None]
     assert heads[0] is not None
     assert heads[0].warnings_for("/somewhere/Target/") == ()
+    assert heads[0].warnings_for("alias", "/somewhere/target") == ()
     assert "trained for org/target, and the target is org/other" in heads[0].warnings_for("org/other")[0]
     assert heads[2] is not None
     assert heads[2].warnings_for("anything") == ()
