@@ -37,7 +37,7 @@ def tokens(network: Any, rows: int, length: int, seed: int = 0) -> Tensor:
 @torch.no_grad()
 def fed(module: Any, cache: RowStaticCache, ids: Tensor, states: Tensor, slots: Tensor, depth: Any = 0) -> Any:
     """One pass over pairs at slots [B, q] of a cache, each at the position of its slot."""
-    cache.slots.index, cache.slots.reach = slots, cache.length
+    cache.slots.place(slots, cache.length)
     return module(ids, states, depth, slots, masks(module, slots, cache.length), cache)
 
 

@@ -30,8 +30,7 @@ class Places:
     def over(self, context: Context, text: Tensor, temporary: int = 0) -> None:
         """The next pass writes at places text [B, q] of the text, and at the first so many temporary ones."""
         first = torch.arange(temporary, device=text.device).expand(len(text), -1)
-        self.cache.slots.index = torch.cat([text + self.front, first], 1)
-        self.cache.slots.reach = self.front + context.reach
+        self.cache.slots.place(torch.cat([text + self.front, first], 1), self.front + context.reach)
 
     def masks(
         self,

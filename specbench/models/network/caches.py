@@ -20,6 +20,11 @@ class Slots:
 
     index: Tensor = field(default_factory=lambda: torch.empty((0, 0), dtype=torch.long))
     reach: int = 0
+    rows: Tensor = field(default_factory=lambda: torch.empty((0, 1), dtype=torch.long))
+
+    def place(self, index: Tensor, reach: int) -> None:
+        """The next pass writes at index [B, q], or at index [1, q] in every row, and reads the first `reach` slots."""
+        self.index, self.reach, self.rows = index, reach, numbers(index)
 
 
 class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
@@ -55,24 +60,22 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         if index.shape[0] == 1:  # the same, and ten times as fast on a CPU in 16 bits
             store.index_copy_(2, index[0], states)
         else:
-            store.scatter_(2, index[:, None, :, None].expand_as(states), states)
+            store[self.slots.rows, :, index] = states.transpose(1, 2)  # scatter_ walks the whole store on a CPU
 
     def at(self, slots: Tensor, rows: slice = slice(None)) -> Tensor:
         """[B, q, D] what lies at slots [B, q] of these rows, in a layer that keeps states [B, 1, slots, D] for keys."""
         assert self.keys is not None, "states are written before they are read"
-        store = self.keys[rows, 0]
-        return store.gather(1, slots.unsqueeze(2).expand(-1, -1, store.shape[2]))
+        return self.keys[rows, 0][numbers(slots), slots]
 
     def get_seq_length(self) -> int:
         return 0  # nobody may derive positions or masks from the cache: both are given to every pass
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots source [B, m] to slots target [B, m], all reads before all writes."""
+        rows = numbers(source)
         for store in (self.keys, self.values):
             assert store is not None, "nothing was ever written to this cache"
-            shape = (-1, store.shape[1], -1, store.shape[3])
-            rows = store.gather(2, source[:, None, :, None].expand(shape))
-            store.scatter_(2, target[:, None, :, None].expand(shape), rows)
+            store[rows, :, target] = store[rows, :, source]
 
     def select(self, rows: Tensor) -> None:
         """Make the given rows [B'] the rows of the layer; rows may repeat."""
@@ -121,3 +124,8 @@ class RowStaticCache(Cache):
     def clear(self) -> None:
         for layer in self.rows:
             layer.clear()
+
+
+def numbers(index: Tensor) -> Tensor:
+    """[B, 1] the numbers of the rows of an index [B, q]."""
+    return torch.arange(len(index), device=index.device).unsqueeze(1)

@@ -195,7 +195,7 @@ class Causal:
 
         def run(ids: Tensor, positions: Tensor, slots: Tensor, *masks: Tensor) -> Tensor:
             assert self.cache is not None
-            self.cache.slots.index, self.cache.slots.reach = slots, one.reach
+            self.cache.slots.place(slots, one.reach)
             output = self.network(
                 input_ids=ids.clamp_max(self.config.vocab_size - 1),  # a draft may misread ids that only the target has
                 position_ids=positions,
