@@ -35,6 +35,7 @@ from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.lossy import Lenient, Typical
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.traversal import Traversal
 from specbench.decoding.views.retrieval import Retrieval
 from specbench.decoding.views.streaming import Streaming
 from specbench.errors import UsageError
@@ -45,7 +46,7 @@ DRAFTERS: tuple[type[Drafter], ...] = (
     *(Expand, Planned, Dynamic, Lookahead),
     *(Merge, Relay, Speculate, Distilled),
 )
-VERIFIERS: tuple[type[Verifier], ...] = (Rejection, TokenMatch, Block, Lenient, Typical)
+VERIFIERS: tuple[type[Verifier], ...] = (Rejection, TokenMatch, Block, Traversal, Lenient, Typical)
 MODELS: tuple[type[Model], ...] = (Streaming, Retrieval)
 BRANCHINGS: tuple[type[Branching], ...] = (Top, Independent, Distinct)
 LOSSES: tuple[type[Divergence], ...] = (ForwardKL, ReverseKL, JSD, TotalVariation, Overlap, Hybrid)

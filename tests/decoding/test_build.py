@@ -72,7 +72,7 @@ def test_a_method_without_a_place_for_a_schedule_refuses_one(schedule: Schedule)
 
 def test_the_methods_of_this_version_ship() -> None:
     assert {"baseline", "chain", "token-match", "block"} <= set(methods())
-    assert {"tree-top", "tree-iid", "tree-distinct"} <= set(methods())
+    assert {"tree-top", "tree-iid", "tree-distinct", "traversal"} <= set(methods())
     assert {"sequoia", "tree-dynamic", "merge"} <= set(methods())
     assert {"prompt-lookup", "suffix-lookup", "maxgram", "jacobi", "lookahead"} <= set(methods())
     assert {"early-exit", "early-exit-shared", "layer-skip", "layer-skip-demo"} <= set(methods())

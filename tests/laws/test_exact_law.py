@@ -16,6 +16,7 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.traversal import Traversal
 from specbench.models.network.law import Law
 from tests.support.cases import quick_or_slow
 from tests.support.laws import (
@@ -45,7 +46,7 @@ from tests.support.toys import (
     three,
 )
 
-VERIFIERS = [Rejection(), TokenMatch()]
+VERIFIERS = [Rejection(), TokenMatch(), Traversal()]
 ONCE = len(KINDS)  # every kind of pair once: more of them catch no more mutants
 
 LAWS = [
@@ -60,7 +61,7 @@ LAWS = [
     Law(temperature=0.7, top_k=3, top_p=0.9),
 ]
 
-both = pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda verifier: type(verifier).__name__)
+on_trees = pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda verifier: type(verifier).__name__)
 each = pytest.mark.parametrize("verifier", [*VERIFIERS, Block()], ids=lambda verifier: type(verifier).__name__)
 
 
@@ -94,7 +95,7 @@ def test_laws_in_single_precision_are_off_by_no_more_than_their_rounding(seed: i
     assert block_error(chain(p, q, 2, verifier), exact, 3) <= 1e-6
 
 
-@both
+@on_trees
 @pytest.mark.parametrize("how", ["iid", "without", "top"])
 @pytest.mark.parametrize(
     ("vocab", "widths"),
@@ -125,7 +126,7 @@ def test_a_wide_tree_over_three_tokens_emits_the_law_of_its_target(widths: tuple
     assert block_error(Speculate(Tree((Toy(q),), widths, how), Toy(p), Rejection()), p, 3) <= EXACT
 
 
-@both
+@on_trees
 @pytest.mark.parametrize(("vocab", "widths"), [(3, (2,)), (3, (3,)), (2, (2, 2))])
 def test_siblings_from_different_models_with_duplicates_kept(
     vocab: int, widths: tuple[int, ...], verifier: Verifier
@@ -136,7 +137,7 @@ def test_siblings_from_different_models_with_duplicates_kept(
         assert block_error(method, p, len(widths) + 1) <= EXACT, seed
 
 
-@both
+@on_trees
 @pytest.mark.parametrize("how", ["iid", "without", "top"])
 @pytest.mark.parametrize("widths", [(1, 1, 1), (2, 1), (3,)])
 def test_rows_with_fewer_nodes_than_their_batch(widths: tuple[int, ...], how: str, verifier: Verifier) -> None:
