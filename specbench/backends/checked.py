@@ -74,7 +74,7 @@ class CheckedPair:
                 f"{name}_source": shipped_source(role.checkpoint.place),
                 f"{name}_commit": commits.get(name) or role.checkpoint.revision,
                 f"{name}_weights": weights.get(name),
-                **({f"{name}_head": role.head.head.words} if role.head else {}),
+                **({f"{name}_head": role.head.head.words, f"{name}_at_once": role.head.at_once} if role.head else {}),
                 f"{name}_rollback": rollbacks.get(name),
                 f"{'' if name == 'target' else f'{name}_'}dtype_resolved": str(role.dtype).removeprefix("torch."),
             }

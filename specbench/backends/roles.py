@@ -32,6 +32,11 @@ class Found:
     hollow: Any = None
     target: tuple[str, str] = ("", "")
 
+    @property
+    def at_once(self) -> bool:
+        """Whether one pass of it drafts all tokens of a round."""
+        return self.hollow is None or bool(self.hollow.at_once)
+
 
 @dataclass(frozen=True)
 class Role:

@@ -18,10 +18,22 @@ def from_run(run: Path, style: Format) -> None:
     print_measured(cells, style)
 
 
-def from_rates(alphas: Sequence[float], cs: Sequence[float], c_hat: float | None, ks: list[int], style: Format) -> None:
-    """Predict every K for every alpha with every c; UsageError if one of them is out of range."""
+def from_rates(
+    alphas: Sequence[float],
+    cs: Sequence[float],
+    c_rounds: Sequence[float],
+    c_hat: float | None,
+    ks: list[int],
+    style: Format,
+) -> None:
+    """Predict every K for every alpha with every c, of a token and of a round; UsageError if one is out of range."""
+    costs = [*((c, False) for c in cs), *((c, True) for c in c_rounds)]
     try:
-        groups = [predictions(alpha, c, c if c_hat is None else c_hat, ks) for alpha in alphas for c in cs]
+        groups = [
+            predictions(alpha, c, c if c_hat is None else c_hat, ks, at_once)
+            for alpha in alphas
+            for c, at_once in costs
+        ]
     except ValueError as error:
         raise UsageError(str(error)) from error
     print_predictions(groups, style)

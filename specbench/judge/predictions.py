@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from specbench.errors import UsageError
+from specbench.judge.drafts import at_once, drafting
 from specbench.theory import formulas, optimum
-from specbench.wording import clean
+from specbench.wording import clean, ranges
 
 ROUNDING = 1e-5  # a mean of float32 sums of min(p, q) may exceed 1 by this much when draft and target agree
 NEEDED = ("k", "alpha", "c", "speedup")
@@ -19,7 +20,10 @@ NEEDED = ("k", "alpha", "c", "speedup")
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the formulas say for one (alpha, c, K). None = undefined at this K, or reached by no alpha."""
+    """What the formulas say for one (alpha, c, K). None = undefined at this K, or reached by no alpha.
+
+    at_once: c and c_hat are those of all drafts of a round, which one pass drafts, and not of one token.
+    """
 
     alpha: float
     c: float
@@ -34,17 +38,23 @@ class Prediction:
     best_speedup: float
     near_best_low: int
     near_best_high: int
+    at_once: bool
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One measured row of a run beside its predictions. None = the run did not measure what the number needs."""
+    """One measured row of a run beside its predictions. None = the run did not measure what the number needs.
+
+    c_round: all drafts of a round ÷ a baseline step. Where one pass makes them all, that is what every other K would
+    cost, too, and best_k the greatest there is; near_best says from which K on more tokens add less than 1 %.
+    """
 
     dataset: str
     method: str
     k: int
     alpha: float
     c: float
+    c_round: float
     v: float | None
     overhead: float | None
     speedup: float
@@ -52,12 +62,13 @@ class Measured:
     speedup_calibrated: float | None
     best_k: int
     best_speedup: float
+    near_best: str
 
 
-def predictions(alpha: float, c: float, c_hat: float, ks: list[int]) -> list[Prediction]:
-    """One Prediction per K. ValueError if an argument is out of range."""
-    best, best_speedup = optimum.best_k(alpha, c)
-    near = optimum.near_best(alpha, c)
+def predictions(alpha: float, c: float, c_hat: float, ks: list[int], at_once: bool = False) -> list[Prediction]:
+    """One Prediction per K; see there what c is at once. ValueError if an argument is out of range."""
+    best, best_speedup = optimum.best_k(alpha, c, at_once=at_once)
+    near = optimum.near_best(alpha, c, at_once=at_once)
     return [
         Prediction(
             alpha=alpha,
@@ -65,14 +76,15 @@ def predictions(alpha: float, c: float, c_hat: float, ks: list[int]) -> list[Pre
             c_hat=c_hat,
             k=k,
             expected_tokens=formulas.expected_tokens(alpha, k),
-            speedup_predicted=formulas.speedup(alpha, k, c),
-            operations=formulas.operations(alpha, k, c_hat),
+            speedup_predicted=formulas.speedup(alpha, k, c, at_once),
+            operations=formulas.operations(alpha, k, c_hat, at_once),
             accepted_per_drafted=formulas.accepted_per_drafted(alpha, k) if k else None,
-            break_even_alpha=optimum.break_even_alpha(k, c) if k else None,
+            break_even_alpha=optimum.break_even_alpha(k, c, at_once) if k else None,
             best_k=best,
             best_speedup=best_speedup,
             near_best_low=near[0],
             near_best_high=near[-1],
+            at_once=at_once,
         )
         for k in ks
     ]
@@ -86,20 +98,25 @@ def read_cell(row: Mapping[str, str], where: str) -> Measured:
             raise ValueError(f"k must be a whole number of at most {formulas.K_MAX}, got {k:g}")
         alpha = as_share(alpha)
         v, overhead = number(row, "v"), number(row, "overhead")
-        best, best_speedup = optimum.best_k(alpha, c)
+        one, of_round = at_once(row), drafting(row) or k * c
+        cost = of_round if one else c  # what the formula has, also for other K
+        per_token = of_round / k if one and k else c  # lookups that find nothing draft fewer than K
+        best, best_speedup = optimum.best_k(alpha, cost, at_once=one)
         return Measured(
             dataset=clean(row.get("dataset", ""), 300),
             method=clean(row.get("method", "")),
             k=int(k),
             alpha=alpha,
             c=c,
+            c_round=of_round,
             v=v,
             overhead=overhead,
             speedup=speedup,
-            speedup_predicted=formulas.speedup(alpha, int(k), c),
-            speedup_calibrated=calibrated(row, int(k), c, v, overhead),
+            speedup_predicted=formulas.speedup(alpha, int(k), cost, one),
+            speedup_calibrated=calibrated(row, int(k), per_token, v, overhead),
             best_k=best,
             best_speedup=best_speedup,
+            near_best=ranges(optimum.near_best(alpha, cost, at_once=one)),
         )
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from error

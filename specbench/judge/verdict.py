@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from specbench.judge.candidates import Candidate, candidates, flaw
+from specbench.judge.drafts import at_once, drafting
 from specbench.judge.settling import doubts, how_to_settle, more_prompts
 from specbench.results.statistics import Interval
 from specbench.settings import part
@@ -36,8 +37,9 @@ class Recommendation:
     where it is synthetic, else empty; such cells are no evidence that the pair pays. chat: in which chat template
     prompts were read, in words. draws: over how many independent ones the interval is. low, high: 95 % interval of the
     speedup of the best candidate, widened because it is the best of `candidates` (Bonferroni). break_even_alpha: by the
-    formula any α above c pays; `break_even_alpha_measured` is the α at which this K pays with the costs that were
-    measured. more_prompts: how many more would settle an UNCLEAR one.
+    formula any α above c pays; of drafts that one pass makes, all of a round, it is the α at which this K pays by it
+    (`at_once`). `break_even_alpha_measured` is the α at which this K pays with the costs that were measured.
+    more_prompts: how many more would settle an UNCLEAR one.
     """
 
     answer: Answer
@@ -73,6 +75,8 @@ class Recommendation:
     alpha_low: float | None
     alpha_high: float | None
     c: float | None
+    c_round: float | None
+    at_once: bool
     near_best: str
     break_even_alpha: float | None
     break_even_alpha_measured: float | None
@@ -167,7 +171,7 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
     """The fields about the best candidate."""
     row: Row = best.row if best else {}
     columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
-               "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "break_even_alpha": "c"}  # fmt: skip
+               "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c"}  # fmt: skip
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
     return {
         "best": best.name if best else "",
@@ -182,7 +186,10 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
         "low": finite_or_none(interval.low),
         "high": finite_or_none(interval.high),
         **{name: number_in(row, column) for name, column in columns.items()},
+        "c_round": drafting(row),
+        "at_once": at_once(row),
         "near_best": _near(best, found) if best else "",
+        "break_even_alpha": _by_formula(best) if best else None,
         "break_even_alpha_measured": _break_even(best) if best else None,
     }
 
@@ -194,12 +201,21 @@ def _near(best: Candidate, found: Sequence[Candidate]) -> str:
     return ranges(sorted({c.k for c in same if c.interval.value >= floor}))
 
 
+def _by_formula(best: Candidate) -> float | None:
+    """The α above which it pays by the formula: with some K; where one pass drafts all tokens of a round, with this."""
+    of_round = drafting(best.row)
+    if not at_once(best.row) or of_round is None:
+        return number_in(best.row, "c")
+    return optimum.break_even_alpha(best.k, of_round, at_once=True) if best.k else None
+
+
 def _break_even(best: Candidate) -> float | None:
     """The α at which rounds with this K cost as much as they give: tokens(α, K) = Kc + v + overhead."""
     c, v, overhead = (number_in(best.row, name) for name in ("c", "v", "overhead"))
     if c is None or v is None or overhead is None or not best.constant:
         return None
-    cost = best.k * c + v + overhead
+    of_round = drafting(best.row) if at_once(best.row) else None
+    cost = (best.k * c if of_round is None else of_round) + v + overhead
     return optimum.alpha_from_tokens(max(cost, 1.0), best.k) if cost <= best.k + 1 else None
 
 

@@ -29,7 +29,7 @@ from specbench.measure.runner import measure
 from specbench.measure.sensors import sensors_for
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
-from specbench.spec import RunSpec
+from specbench.spec import BASELINE, RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.experts import COLUMNS
 from specbench.theory.memory import Fit
@@ -133,9 +133,10 @@ class Prepared:
         """What the names of a spec stood for, as columns of its row."""
         own = json.dumps(asdict(costs)) if costs and spec.schedule == AUTO else None
         drafted_by = ", ".join(sorted(drafts_with(spec.method)))
-        drafting = {"drafted_by": drafted_by, "carries": carries(spec)}
+        pair = resolved_pair(self.backend)
+        drafting = {"drafted_by": drafted_by, "draft_cost_per": cost_per(spec, pair), "carries": carries(spec)}
         memory = self.fitting.row(spec)
-        return {**self.prompts[spec].row(), **drafting, **resolved_pair(self.backend), **memory, COSTS: own}
+        return {**self.prompts[spec].row(), **drafting, **pair, **memory, COSTS: own}
 
 
 def shown(observers: Sequence[Observer], what: str, done: int, total: int) -> None:
@@ -195,6 +196,14 @@ def prompts_of(group: Sequence[RunSpec], backend: Backend) -> PromptSet:
     if spec.until_ci is None:
         return found
     return found.in_order(sorted(range(len(found.prompts)), key=lambda row: digest(spec.seed, row)))
+
+
+def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
+    """What the cost of drafting goes with: the round where one pass of a head, or a search, drafts all tokens of it,
+    else the token. Nothing of the baseline."""
+    if spec.method == BASELINE:
+        return ""
+    return "round" if all(pair.get(f"{name}_at_once") for name in drafts_with(spec.method)) else "token"
 
 
 def resolved_pair(backend: Backend) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import math
 from typing import Any
 
 from specbench.data.shifts import BETWEEN, NAME, is_shift, sets_of
-from specbench.wording import Row, clean, number_in, text_in
+from specbench.judge.drafts import drafting
+from specbench.wording import Row, clean, text_in
 
 NOTHING = "–"
 LONGEST = 2000  # characters of one line
@@ -28,12 +29,6 @@ def cell_text(row: Row, column: str) -> str:
     if isinstance(value, float):
         return f"{value:.1f}" if value >= 100 else f"{value:.3f}"
     return str(value)
-
-
-def drafting(row: Row) -> float | None:
-    """The drafts of a mean round ÷ one baseline step: c for every level of them."""
-    c, levels = number_in(row, "c"), number_in(row, "drafted_per_round")
-    return c * levels if c is not None and levels is not None else None
 
 
 def is_absent(value: Any) -> bool:

@@ -51,15 +51,24 @@ def _prediction_table(group: list[Prediction]) -> Table:
         for row in group
     ]
     header = ("K", "expected tokens", "speedup", "operations", "accepted/drafted", "")
-    return Table(f"alpha {first.alpha:g}, c {first.c:g}, c-hat {first.c_hat:g}", header, rows, _summary(first))
+    costs = f"{_cost(first)} {first.c:g}, c-hat{' of a round' * first.at_once} {first.c_hat:g}"
+    return Table(f"alpha {first.alpha:g}, {costs}", header, rows, _summary(first))
+
+
+def _cost(row: Prediction) -> str:
+    return "c of a round" if row.at_once else "c"
 
 
 def _summary(row: Prediction) -> str:
-    if not optimum.pays(row.alpha, row.c):
-        return f"no K pays: that needs alpha above c = {row.c:g}"
+    enough = optimum.enough(row.c, row.at_once)
+    if not optimum.pays(row.alpha, row.c, row.at_once):
+        return f"no K pays: that needs alpha above {'c / (1 + c)' if row.at_once else 'c'} = {enough:g}"
     near = f"K = {row.near_best_low} to {row.near_best_high}"
     if row.best_k == formulas.K_MAX:
-        return f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}"
+        even = f"; some K pays from alpha {enough:.3f} on, c / (1 + c)" if row.at_once else ""
+        return (
+            f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}{even}"
+        )
     even = _text(optimum.break_even_alpha(row.best_k, row.c))
     return (
         f"best K = {row.best_k} (speedup {row.best_speedup:.3f}), within 1 %: {near}; "

@@ -104,14 +104,23 @@ def _figures(found: Recommendation) -> list[str]:
         f"(paired by prompt, {prompts}{repeats})   {place}",
         f"predicted {formatted(found.predicted)}×, with measured costs {formatted(found.calibrated)}×   "
         f"alpha {formatted(found.alpha)} {interval_text(found.alpha_low, found.alpha_high)}   "
-        f"c {formatted(found.c)}{flat}",
+        f"{_cost(found)}{flat}",
     ]
+
+
+def _cost(found: Recommendation) -> str:
+    """c; where one pass drafts all tokens of a round, also that pass: c falls with K, and that does not."""
+    whole = f" ({formatted(found.c_round)} a round, with any K)" if found.at_once else ""
+    return f"c {formatted(found.c)}{whole}"
 
 
 def _remarks(found: Recommendation) -> list[str]:
     even = ""
     if found.break_even_alpha is not None:
-        even = f"break-even: by the formula alpha > c ({formatted(found.break_even_alpha)})"
+        value = formatted(found.break_even_alpha)
+        even = "break-even: by the formula " + (
+            f"alpha > {value} with K = {found.k}" if found.at_once else f"alpha > c ({value})"
+        )
         if found.break_even_alpha_measured is not None:
             even += f"; with the costs measured for {found.best}: alpha > {formatted(found.break_even_alpha_measured)}"
     gaps = f"not measured: {'; '.join(found.not_measured)}"

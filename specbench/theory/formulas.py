@@ -44,14 +44,23 @@ def expected_tokens_by_position(alphas: Sequence[float]) -> float:
     return total
 
 
-def speedup(alpha: float, k: int, c: float) -> float:
+def drafting(k: int, c: float, at_once: bool = False) -> float:
+    """What a round drafts, in target decode steps: Kc. At once: c itself, whatever K is, but nothing for K = 0.
+
+    c = seconds per drafted token ÷ seconds per target decode step. at_once: one pass, or one search, drafts all tokens
+    of a round (Medusa, PARD, DFlash; lookups), and c is what that takes.
+    """
+    return c * min(k, 1) if at_once else k * c
+
+
+def speedup(alpha: float, k: int, c: float, at_once: bool = False) -> float:
     """Decode time without ÷ with speculation: (1 − α^(K+1)) / ((1 − α)(Kc + 1)). Leviathan, Theorem 3.8.
 
-    c = seconds per drafted token ÷ seconds per target decode step. Verifying costs one step, all else nothing.
+    Verifying costs one step, `drafting` what is said there, all else nothing.
     ValueError if alpha is outside [0, 1], K is negative, or c is negative or not finite.
     """
     check_cost("c", c)
-    return expected_tokens(alpha, k) / (k * c + 1)
+    return expected_tokens(alpha, k) / (drafting(k, c, at_once) + 1)
 
 
 def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0, overhead: float = 0.0) -> float:
@@ -73,14 +82,15 @@ def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0
     return expected_tokens_by_position(alphas) / round_cost
 
 
-def operations(alpha: float, k: int, c_hat: float) -> float:
+def operations(alpha: float, k: int, c_hat: float, at_once: bool = False) -> float:
     """Operations per emitted token ÷ those of plain decoding: (1 − α)(Kĉ + K + 1) / (1 − α^(K+1)). Leviathan, Thm 3.11.
 
-    c_hat = operations per drafted token ÷ operations per target token. Above 1 means more work for the same text.
+    c_hat = operations per drafted token ÷ operations per target token; at once, those of the one pass of a round. Above
+    1 means more work for the same text.
     ValueError if alpha is outside [0, 1], K is negative, or c_hat is negative or not finite.
     """
     check_cost("c-hat", c_hat)
-    return (k * c_hat + k + 1) / expected_tokens(alpha, k)
+    return (drafting(k, c_hat, at_once) + k + 1) / expected_tokens(alpha, k)
 
 
 def accepted_per_drafted(alpha: float, k: int) -> float:

@@ -1,6 +1,7 @@
 """Which lookahead K pays most, and where speculation breaks even: by alpha, by the costs of a round, by the batch.
 
-Knows only numbers, as `formulas` does; Leviathan is the paper named there.
+Knows only numbers, as `formulas` does; Leviathan is the paper named there. at_once: one pass drafts all tokens of a
+round, and c is what that takes (`formulas.drafting`): another token costs nothing, and the speedup rises with every K.
 """
 
 import math
@@ -13,35 +14,37 @@ from specbench.theory.formulas import (  # fmt: skip
     check_k,
     check_round_cost,
     check_share,
+    drafting,
     expected_tokens,
     speedup,
 )
 
 
-def best_k(alpha: float, c: float, k_max: int = K_MAX) -> tuple[int, float]:
+def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) -> tuple[int, float]:
     """The lookahead K in 0..k_max with the greatest speedup, and that speedup; (0, 1.0) if no K pays.
 
-    Where it grows with every K (alpha = 1 with c < 1, or c = 0) the answer is k_max.
+    Where it grows with every K (alpha = 1 with c < 1, c = 0, or at once) the answer is k_max.
     ValueError if an argument is out of range.
     """
     check_k(k_max)
-    if not pays(alpha, c) or k_max == 0:
+    if not pays(alpha, c, at_once) or k_max == 0:
         return 0, 1.0  # the corollary decides, not a comparison: close to alpha = c rounding would
-    if c == 0:
-        return k_max, speedup(alpha, k_max, c)  # it rises forever, in the end by less than a float can show
+    if at_once or c == 0:  # it rises forever, in the end by less than a float can show
+        most = speedup(alpha, k_max, c, at_once)
+        return (0, 1.0) if at_once and most <= 1 else (k_max, most)  # so few tokens may not be worth a pass
     best = max(range(1, k_max + 1), key=lambda k: speedup(alpha, k, c))
     return best, speedup(alpha, best, c)
 
 
-def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX) -> list[int]:
+def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX, at_once: bool = False) -> list[int]:
     """All K in 0..k_max whose speedup is within `share` of the best one, ascending, without gaps.
 
     The optimum is flat, and 1 % is below the error of a measured alpha and c: prefer this to the best K alone.
     ValueError if an argument is out of range.
     """
     check_share("share", share)
-    floor = (1 - share) * best_k(alpha, c, k_max)[1]
-    near = [k for k in range(k_max + 1) if speedup(alpha, k, c) >= floor]
+    floor = (1 - share) * best_k(alpha, c, k_max, at_once)[1]
+    near = [k for k in range(k_max + 1) if speedup(alpha, k, c, at_once) >= floor]
     return list(range(near[0], near[-1] + 1))  # the speedup has one peak in K; a gap could only be rounding
 
 
@@ -83,25 +86,34 @@ def near_best_of(alpha: float, costs: Sequence[float], share: float = 0.01) -> l
     return [k for k, cost in enumerate(costs) if expected_tokens(alpha, k) / cost >= floor]
 
 
-def pays(alpha: float, c: float) -> bool:
+def pays(alpha: float, c: float, at_once: bool = False) -> bool:
     """True if some K makes the speedup exceed 1, which is so exactly when alpha > c. Leviathan, Corollary 3.9.
 
-    K = 1 then gives at least (1 + α) / (1 + c). ValueError if alpha is outside [0, 1], or c is negative or not finite.
+    K = 1 then gives at least (1 + α) / (1 + c). At once it is so exactly when alpha > c / (1 + c), since the tokens of
+    a round come as close to 1 / (1 − α) as one likes. ValueError if alpha is outside [0, 1], or c is negative or not
+    finite.
     """
     check_share("alpha", alpha)
     check_cost("c", c)
-    return alpha > c
+    return alpha > enough(c, at_once)
 
 
-def break_even_alpha(k: int, c: float) -> float | None:
-    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does (c > 1).
+def enough(c: float, at_once: bool = False) -> float:
+    """The alpha above which some K pays, see `pays`; no alpha does where it is 1 or more."""
+    return c / (1 + c) if at_once else c
 
-    For K = 1 this is c itself, and it rises with K: a pair that pays at all pays at K = 1 (see `pays`).
-    ValueError if K is below 1, or c is negative or not finite.
+
+def break_even_alpha(k: int, c: float, at_once: bool = False) -> float | None:
+    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does.
+
+    For K = 1 this is c itself, and it rises with K: a pair that pays at all pays at K = 1 (see `pays`). At once it
+    falls with K. ValueError if K is below 1, or c is negative or not finite.
     """
     check_drafts("a break-even alpha", k)
     check_cost("c", c)
-    return None if c > 1 else alpha_from_tokens(min(k * c, k) + 1, k)
+    if c > (k if at_once else 1):
+        return None
+    return alpha_from_tokens(min(drafting(k, c, at_once), k) + 1, k)
 
 
 def break_even_alpha_of(costs: Sequence[float]) -> float | None:

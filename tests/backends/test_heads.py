@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig
 
+from specbench.measure.pair import cost_per
+from specbench.spec import RunSpec
 from tests.support.frontdoor import Command
 from tests.support.heads import write_head
 from tests.support.tinypair import EOS, Pair, prompts, save_tokenizer
@@ -58,8 +60,23 @@ def test_a_head_drafts_for_its_target(
     assert row["status"] == "ok", found.err
     assert row["draft_weights"] == said
     assert row["draft_rollback"] == "position"
+    assert row["draft_cost_per"] == ("token" if kind in ("eagle1", "eagle3", "mlp", "hydra") else "round")
     assert row["lossless"] in ("identical", "not compared")
     assert float(row["tokens_per_round"]) >= 1
+
+
+@pytest.mark.parametrize(("method", "chain", "head"), [
+    ("baseline", "", ""),
+    ("chain", "token", "round"),
+    ("tree-dynamic", "token", "round"),
+    ("prompt-lookup", "round", "round"),
+    ("merge", "token", "round"),
+    ("boosted-merge", "token", "token"),  # its second and third model are none
+    ("early-exit", "token", "token"),
+])  # fmt: skip
+def test_what_the_cost_of_drafting_goes_with(method: str, chain: str, head: str) -> None:
+    spec = RunSpec(method=method)
+    assert (cost_per(spec, {}), cost_per(spec, {"draft_at_once": True})) == (chain, head)
 
 
 def test_the_layers_that_are_read_are_said_and_can_be_named(run: Command, config: Any, tmp_path: Path) -> None:

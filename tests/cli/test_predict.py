@@ -112,9 +112,45 @@ def test_from_run_puts_the_predictions_beside_the_measured_speedup(run_folder: P
 def test_from_run_says_what_it_leaves_out(run_folder: Path) -> None:
     result = call("--from-run", run_folder / "results.csv")
     assert "left out 1 of 4 rows" in result.stderr
-    assert ["humaneval", "chain", "2", "0.700", "0.100", "1.100", "0.020", "1.610", "1.825", "1.663", "4", "1.981"] in [
-        line.split() for line in result.stdout.splitlines()
-    ]
+    assert [
+        "humaneval", "chain", "2", "0.700", "0.100", "0.200", "1.100", "0.020", "1.610", "1.825", "1.663", "4", "1.981",
+        "4",
+    ] in [line.split() for line in result.stdout.splitlines()]  # fmt: skip
+
+
+COLUMNS = "dataset,method,k,alpha,c,v,overhead,speedup,acceptance_at_1,acceptance_at_2,drafted_per_round,draft_cost_per"
+ONE_PASS = f"""{COLUMNS}
+code,medusa,2,0.5,0.125,1.5,0.25,0.8,0.5,0.5,2.0,round
+code,prompt-lookup,4,0.5,0.25,1.0,0.0,1.4,0.5,0.5,1.0,round
+code,chain,2,0.5,0.125,1.5,0.25,0.8,0.5,0.5,2.0,token
+"""
+
+
+def test_from_run_takes_what_one_pass_drafts_for_the_same_at_every_k(tmp_path: Path) -> None:
+    """1.75 tokens for 1.25 steps at K = 2, at most 2 for the same 1.25; with the costs measured for 0.25 + 1.75."""
+    (tmp_path / "results.csv").write_text(ONE_PASS, encoding="utf-8")
+    head, lookup, chain = rows("--from-run", tmp_path)
+    assert (head["c_round"], head["speedup_predicted"]) == ("0.25", "1.4")
+    assert (head["best_k"], head["best_speedup"], head["near_best"]) == ("1000", "1.6", "6-1000")
+    assert float(head["speedup_calibrated"]) == pytest.approx(1.75 / 2)
+    assert (lookup["c_round"], float(lookup["speedup_predicted"])) == ("0.25", 1.9375 / 1.25)  # most rounds found none
+    assert lookup["speedup_calibrated"] == ""
+    assert (chain["best_k"], float(chain["best_speedup"]), chain["near_best"]) == ("2", 1.4, "2")
+
+
+def test_what_one_pass_drafts_can_be_given_in_the_place_of_c() -> None:
+    given = ("--alpha", "0.5", "--c-round", "0.25", "--k", "1-3")
+    found = rows(*given, "--c", "0.25")
+    assert [(row["at_once"], row["k"], float(row["speedup_predicted"])) for row in found] == [
+        ("False", "1", 1.2), ("False", "2", pytest.approx(1.75 / 1.5)), ("False", "3", pytest.approx(1.875 / 1.75)),
+        ("True", "1", 1.2), ("True", "2", 1.4), ("True", "3", 1.5),
+    ]  # fmt: skip
+    text = " ".join(call(*given).stdout.split())
+    assert "alpha 0.5, c of a round 0.25, c-hat of a round 0.25" in text
+    assert "the speedup grows with every K, to 1.600 at K = 1000; within 1 %: K = 6 to 1000" in text
+    assert "some K pays from alpha 0.200 on, c / (1 + c)" in text
+    none = call("--alpha", "0.2", "--c-round", "0.25").stdout
+    assert "no K pays: that needs alpha above c / (1 + c) = 0.2" in none
 
 
 def test_from_run_needs_only_alpha_c_k_and_speedup(tmp_path: Path) -> None:
@@ -146,6 +182,8 @@ def test_a_data_set_with_markup_in_its_name_is_printed_as_it_is(tmp_path: Path) 
         (["--from-run", "does/not/exist"], "No such file"),
         (["--from-run", ".", "--alpha", "0.7"], "leave out --alpha"),
         (["--from-run", ".", "--k", "4"], "leave out --alpha"),
+        (["--from-run", ".", "--c-round", "0.2"], "leave out --alpha"),
+        (["--alpha", "0.7", "--c-round", "-0.1"], "c must be a finite number of 0 or more, got -0.1"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:

@@ -249,6 +249,18 @@ def test_break_even_by_the_formula_and_with_measured_costs() -> None:
     assert only(row(k=1, c=0.1, v=0.8, overhead=0.0)).break_even_alpha_measured == 0.0
 
 
+def test_break_even_where_one_pass_drafts_all_tokens() -> None:
+    """A pass of 0.25 steps for two tokens: 1 + α + α² = 1.25 by the formula, 1.65 with 0.4 steps more."""
+    found = only(row(k=2, c=0.125, drafted_per_round=2.0, v=1.2, overhead=0.2, draft_cost_per="round"))
+    assert (found.at_once, found.c_round) == (True, 0.25)
+    assert found.break_even_alpha == pytest.approx((math.sqrt(2) - 1) / 2)
+    assert found.break_even_alpha_measured == pytest.approx((math.sqrt(3.6) - 1) / 2)
+    text = "\n".join(sentences(found))
+    assert "c 0.125 (0.250 a round, with any K)" in text
+    assert "by the formula alpha > 0.207 with K = 2; with the costs measured for K = 2: alpha > 0.449" in text
+    assert "alpha > c (0.125)" in "\n".join(sentences(only(row(k=2, c=0.125, draft_cost_per="token"))))
+
+
 # --- what is never recommended ----------------------------------------------------------------------------------------
 
 

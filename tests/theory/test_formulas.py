@@ -207,6 +207,30 @@ def test_the_optimum_is_flat() -> None:
     assert optimum.near_best(0.2, 0.5) == [0]
 
 
+def test_where_one_pass_drafts_all_tokens_another_one_costs_nothing() -> None:
+    """By hand, α = 1/2 and a pass of a quarter of a step: 1.5, 1.75, 1.875 tokens for 1.25 steps; at most 2 / 1.25."""
+    found = [formulas.speedup(0.5, k, 0.25, at_once=True) for k in range(4)]
+    assert found == pytest.approx([1, 1.2, 1.4, 1.5])
+    best, speedup = optimum.best_k(0.5, 0.25, at_once=True)
+    assert (best, speedup) == (formulas.K_MAX, pytest.approx(1.6))
+    assert optimum.near_best(0.5, 0.25, at_once=True) == list(range(6, formulas.K_MAX + 1))  # 2^−7 of it is missing
+    assert optimum.best_k(0.5, 0.25)[0] == 1  # tokens at a quarter of a step each: 1.5 / 1.25, then 1.75 / 1.5
+    assert formulas.operations(0.5, 3, 0.25, at_once=True) == pytest.approx(4.25 / 1.875)
+
+
+def test_break_even_where_one_pass_drafts_all_tokens() -> None:
+    """1 + α = 1.25 for K = 1, 1 + α + α² = 1.25 for K = 2, 1 / (1 − α) = 1.25 for any K."""
+    assert optimum.break_even_alpha(1, 0.25, at_once=True) == pytest.approx(0.25)
+    assert optimum.break_even_alpha(2, 0.25, at_once=True) == pytest.approx((math.sqrt(2) - 1) / 2)
+    assert optimum.break_even_alpha(40, 0.25, at_once=True) == pytest.approx(0.2)
+    assert optimum.break_even_alpha(2, 1.5, at_once=True) == pytest.approx((math.sqrt(7) - 1) / 2)  # one each would not
+    assert optimum.break_even_alpha(2, 2.01, at_once=True) is None
+    assert (optimum.pays(0.2, 0.25, at_once=True), optimum.pays(0.201, 0.25, at_once=True)) == (False, True)
+    assert optimum.best_k(0.2, 0.25, at_once=True) == (0, 1.0)
+    assert optimum.best_k(0.22, 0.25, k_max=1, at_once=True) == (0, 1.0)  # it pays with two tokens, not with one
+    assert optimum.best_k(0, 0, at_once=True) == (0, 1.0)
+
+
 def test_break_even() -> None:
     assert optimum.break_even_alpha(1, 0.3) == pytest.approx(0.3)
     assert optimum.break_even_alpha(4, 0) == 0
