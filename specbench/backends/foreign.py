@@ -30,7 +30,7 @@ from specbench.spec import RunSpec
 
 VIEWS, LEARNS = ("Streaming", "Retrieval"), "Distilled"  # parts that look into the model that drafts, or change it
 HOST = "texts are written anew in the target's tokens by the host in every round"
-CHAIN = "ModelDrafter"  # the part whose drafts can be written anew
+WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be written anew
 GREEDY = Law(temperature=0.0)  # of several texts the likeliest: a point mass is accepted with the target's chance of it
 
 
@@ -131,9 +131,9 @@ def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
     if views or shares(name):
         what = views[0] if views else "a shared cache"
         raise UsageError(f"{says}, and {what} needs one that reads the target's tokens: take another method")
-    if found.rule == "strings" and parts != {CHAIN}:
+    if found.rule == "strings" and not parts <= WRITTEN:
         other = " or --vocabulary common" if found.common else ""
         raise UsageError(
-            f"{says}; its text is written anew in the target's tokens (--vocabulary strings), which takes a chain from "
-            f"it, and {', '.join(sorted(parts - {CHAIN}))} is none: take --method chain{other}"
+            f"{says}; its text is written anew in the target's tokens (--vocabulary strings), which takes a chain or a "
+            f"tree from it, and {', '.join(sorted(parts - WRITTEN))} is neither: take --method chain{other}"
         )

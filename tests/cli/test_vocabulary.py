@@ -74,6 +74,8 @@ def test_a_pair_with_one_tokenizer_says_nothing_of_it(command: Command, pair: Pa
         ("--vocabulary", "strings", "--temperature", "1"),
         ("--vocabulary", "strings", "--method", "token-match"),
         ("--vocabulary", "strings", "--method", "merge"),
+        ("--vocabulary", "strings", "--method", "tree-top", "--batch", "2"),
+        ("--vocabulary", "strings", "--method", "tree-dynamic", "--temperature", "1"),
     ],
     ids=" ".join,
 )
@@ -90,7 +92,11 @@ def test_methods_that_draft_with_such_a_model(run: Command, arguments: tuple[str
     [
         (("--method", "triforce"), "Streaming needs one that reads the target's tokens"),
         (("--method", "online"), "Distilled needs one that reads the target's tokens"),
-        (("--vocabulary", "strings", "--method", "tree-top"), "Expand is none: take --method chain or --vocabulary"),
+        (("--vocabulary", "strings", "--method", "maxgram"), "Maxgram is neither: take --method chain or --vocabulary"),
+        (
+            ("--vocabulary", "strings", "--method", "tree-distinct"),
+            "take branching Top (tree-top, tree-dynamic)",
+        ),
         (("--vocabulary", "strings", "--tier", "compile"), "by the host in every round: take --tier eager"),
         (("--vocabulary", "strings", "--schedule", "heuristic"), "--schedule constant or confidence"),
         (("--vocabulary", "strings", "--acceptance", "0.5"), "--acceptance is by position"),

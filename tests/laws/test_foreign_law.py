@@ -10,14 +10,16 @@ from torch import Tensor
 
 from specbench.decoding.drafters.branching import Distinct, Independent, Top
 from specbench.decoding.drafters.chain import ModelDrafter
+from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.strings import Strings
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter, Verifier
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.traversal import Traversal
 from specbench.decoding.views.common import Common
 from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.models.checkpoints.vocabularies import Vocabularies
@@ -85,6 +87,34 @@ def test_a_chain_of_strings_is_exact(k: int, eos: tuple[int, ...]) -> None:
     for seed in SEEDS:
         p, q = tables(seed)
         assert error_of(strings(q, k), p, eos) <= EXACT, seed
+
+
+def tree_of_strings(q: Tensor, shape: str) -> Strings:
+    model = Toy(q)
+    drafters: dict[str, Drafter] = {
+        "2": Expand(model, 1, [2], Top()),
+        "2, 2": Expand(model, 2, [2, 2], Top()),
+        "3, 1, 1": Expand(model, 3, [3], Top()),
+        "planned": Planned(model, [-1, -1, 0, 0, 2], Top()),
+        "dynamic": Dynamic(model, 2, 3, 5),
+    }
+    return Strings(drafters[shape], Lasting(PAIR), NO_LIMIT)
+
+
+@pytest.mark.parametrize("eos", [(), (3,)], ids=["endless", "eos"])
+@pytest.mark.parametrize("shape", ["2", "2, 2", "3, 1, 1", "planned", "dynamic"])
+def test_a_tree_of_strings_is_exact(shape: str, eos: tuple[int, ...]) -> None:
+    for seed in SEEDS:
+        p, q = tables(seed)
+        assert error_of(tree_of_strings(q, shape), p, eos) <= EXACT, seed
+
+
+def test_trees_of_strings_are_exact_beside_others_and_from_their_leaves_up() -> None:
+    for seed in SEEDS:
+        p, q = tables(seed)
+        assert error_of(Merge([tree_of_strings(q, "2, 2"), strings(q, 2)]), p, (3,)) <= EXACT, seed
+        assert error_of(tree_of_strings(q, "2, 2"), p, (3,), TokenMatch()) <= EXACT, seed
+        assert error_of(tree_of_strings(q, "dynamic"), p, (3,), Traversal()) <= EXACT, seed
 
 
 def test_both_rules_beside_each_other_are_exact() -> None:

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.branching import Independent
+from specbench.decoding.drafters.branching import Independent, Top
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.drafters.tree import Expand
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source, seeded
-from specbench.decoding.tokens import ROOT
+from specbench.decoding.tokens import ROOT, TokenTree
+from specbench.decoding.translation import Reading
 from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.synthetic import synthetic
@@ -138,7 +139,64 @@ def test_drafts_of_strings_are_those_of_passes_without_a_cache(name: str) -> Non
             assert number == int(row.argmax())
 
 
-@pytest.mark.parametrize("rule", ["common", "strings"])
+@dataclass(frozen=True)
+class WatchedTree(Expand):
+    """Notes what it was given, and the tree that it drafted."""
+
+    seen: list[tuple[list[int], TokenTree]] = field(default_factory=list)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        draft = super().propose(context, budget, rng, lag)
+        trees = (TokenTree(ids.unsqueeze(0), draft.tree.parents) for ids in draft.tree.ids)
+        self.seen.extend(zip(committed(context), trees, strict=True))
+        return draft
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
+def test_trees_of_strings_are_those_of_passes_without_a_cache(name: str) -> None:
+    """Every node is one of the likeliest tokens after its own path, and every path is there in the target's tokens."""
+    net = network(name, 4, seed=1)
+    drafter = WatchedTree(Causal(net, GREEDY, 4), K, [2, 2], Top())
+    method = Speculate(Strings(drafter, Rewriter(PAIR), NO_LIMIT), target(LAW), Rejection())
+    context, number = begin(PROMPTS, NEW, drafter.room, [4], CPU), 0
+    method.start(context)
+    while context.live.any():
+        texts, live = committed(context), context.live.tolist()
+        left = (context.last - context.pos - 1).clamp_max(K).tolist()
+        step = method.advance(context, NEW, seeded([1, 2, 3], CPU))
+        for row, text in enumerate(texts):
+            (read, tree), number = drafter.seen[number], number + 1
+            assert read == Rewriter(PAIR).read(text).ids
+            check_likeliest(net, read, tree)
+            if live[row] and step.draft.tree.size:
+                check_written(Rewriter(PAIR).read(text), tree, step.draft, row, left[row])
+    assert number > 9
+
+
+def check_likeliest(net: Any, read: list[int], tree: TokenTree) -> None:
+    for node, parent in enumerate(tree.parents):
+        path = [int(tree.ids[0, n]) for n in path_to(tree.parents, parent)]
+        best = plain_rows(net, Law(), 4, [read + path])[0, -1].topk(tree.parents.count(parent)).indices.tolist()
+        assert int(tree.ids[0, node]) in best
+
+
+def check_written(reading: Reading, tree: TokenTree, draft: Draft, row: int, left: int) -> None:
+    """What a row has in the target's tokens are all beginnings of its texts, up to `left` tokens; where there was no
+    room for all of them, some."""
+    assert draft.valid is not None
+    there = [node for node in range(draft.tree.size) if draft.valid[row, node]]
+    paths = [path_to(draft.tree.parents, node) for node in there]
+    found = {tuple(int(draft.tree.ids[row, n]) for n in path) for path in paths}
+    assert len(found) == len(there)  # no two children of a node have the same token
+    texts = [
+        Rewriter(PAIR).write(reading, [int(tree.ids[0, n]) for n in path_to(tree.parents, leaf)])
+        for leaf in set(range(tree.size)) - set(tree.parents)
+    ]
+    expected = {tuple(text[:size]) for text in texts for size in range(1, min(len(text), left) + 1)}
+    assert found == expected if draft.tree.size < tree.size else found <= expected
+
+
+@pytest.mark.parametrize("rule", ["common", "strings", "strings in trees"])
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_output_is_the_targets_own(rule: str, seed: int) -> None:
     """Over all bytes, so that characters are left unfinished, in a batch whose rows end at different times."""
@@ -151,6 +209,8 @@ def test_greedy_output_is_the_targets_own(rule: str, seed: int) -> None:
     prompts = [pair.target.encode(text) for text in texts]
     prompts[1] = prompts[1][:-1]  # a text may end within a character
     drafter: Drafter = Strings(ModelDrafter(model, 4), Rewriter(pair), NO_LIMIT)
+    if rule == "strings in trees":
+        drafter = Strings(Expand(model, 4, [2, 2], Top()), Rewriter(pair), NO_LIMIT)
     if rule == "common":
         model.known = pair.dictionary().theirs
         drafter = ModelDrafter(Common(model, pair.dictionary(), NO_LIMIT), 4)

@@ -4,15 +4,18 @@ String-level exact match (Timor et al. 2025, arXiv 2502.05202, algorithm 2; univ
 of two vocabularies by name only: whoever can spell them turns one into the other. The host does that in every round.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import chain
+from specbench.decoding.drafters.chain import drawable
+from specbench.decoding.drafters.tries import leaves, together, tokens_at, trie
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source
+from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.translation import STRETCH, Reading, Scribe, alike
 from specbench.decoding.types import STEP, Context, Draft, Verdict
 
@@ -21,10 +24,11 @@ LAG = 1  # so many tokens before the last are fed again at least, so that passes
 
 @dataclass
 class Strings:
-    """Chains of `drafter`, which drafts in tokens of its own, as chains of the target's tokens: point masses.
+    """Chains and trees of `drafter`, which drafts in tokens of its own, in the target's tokens: point masses.
 
-    The rule is exact whatever the texts turn into: what stands in the chain is drafted for certain, and accepted with
-    the target's own chance of it. `limit`: how many tokens the draft's model can read.
+    The rule is exact whatever the texts turn into: what stands in the tree is drafted for certain, and accepted with
+    the target's own chance of it. Every path of a tree from the root to a leaf is a text, written anew by itself; what
+    two of them begin with is there once. `limit`: how many tokens the draft's model can read.
     """
 
     drafter: Drafter
@@ -32,7 +36,6 @@ class Strings:
     limit: int
     static: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
-    branches: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
     carries: ClassVar[None] = None
     _readings: list[Reading] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -40,11 +43,18 @@ class Strings:
     _text: Tensor = field(init=False, repr=False, compare=False)  # [B, L'] the texts in its tokens
 
     def __post_init__(self) -> None:
-        if self.drafter.branches or self.drafter.adapts or self.drafter.carries is not None:
+        name = f"{type(self.drafter).__name__} has another tokenizer than the target, whose tokens are judged"
+        if self.drafter.adapts or self.drafter.carries is not None:
+            raise ValueError(f"{name}: take --schedule constant or confidence, or --vocabulary common")
+        if self.branches and self.drafter.drawn:
             raise ValueError(
-                f"{type(self.drafter).__name__} has another tokenizer than the target, whose tokens are judged: take a "
-                "chain with --schedule constant or confidence, or --vocabulary common"
+                f"{name} for certain, so drawing several at a place gives no more than the likeliest ones: take "
+                "branching Top (tree-top, tree-dynamic), a chain, or --vocabulary common"
             )
+
+    @property
+    def branches(self) -> bool:
+        return self.drafter.branches
 
     @property
     def room(self) -> int:
@@ -77,7 +87,9 @@ class Strings:
         draft = self.drafter.propose(self._own(context), self.depth, rng, max(behind, LAG))
         if not draft.tree.size:
             return Draft.empty(context)
-        self._fed = [ids + drafted[:-1] for ids, drafted in zip(said, draft.tree.ids.tolist(), strict=True)]
+        # Of a tree nobody says which path was accepted, in the tokens of its model: it reads that path again.
+        chains = [[] if self.branches else drafted[:-1] for drafted in draft.tree.ids.tolist()]
+        self._fed = [ids + drafted for ids, drafted in zip(said, chains, strict=True)]
         return self._written(context, draft, most)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
@@ -111,19 +123,25 @@ class Strings:
         return replace(context, seq=self._text, pos=pos, last=last, eos=ends, reach=reach, tight=False)
 
     def _written(self, context: Context, draft: Draft, most: int) -> Draft:
-        """A draft in the target's tokens, at most so many. A text that has outgrown its places gets none."""
-        rows: list[list[int]] = []
-        drafted, live = draft.tree.ids.tolist(), context.live.tolist()
-        valid = torch.ones_like(draft.tree.ids, dtype=torch.bool) if draft.valid is None else draft.valid
-        for number, (reading, count) in enumerate(zip(self._readings, valid.sum(1).tolist(), strict=True)):
-            whole = len(reading.ids) <= self._places and live[number]
-            rows.append(self.scribe.write(reading, drafted[number][:count])[:most] if whole else [])
-        width = max(map(len, rows))
-        if not width:
+        """A draft in the target's tokens, of at most so many levels, and as many nodes as there is room for."""
+        tries = [trie([text[:most] for text in texts], self.room) for texts in self._texts(context, draft)]
+        places, parents = together(tries, self.room)
+        if not places:
             return Draft.empty(context)
-        ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=context.seq.device)
-        there = torch.tensor([[n < len(row) for n in range(width)] for row in rows], device=ids.device)
-        return chain(ids, context, most, there)
+        device = context.seq.device
+        tree = TokenTree(torch.tensor([tokens_at(places, one) for one in tries], device=device), parents)
+        there = torch.tensor([[place in one for place in places] for one in tries], device=device)
+        usable = constant(tree.topology.depths, device) <= drawable(context, most).unsqueeze(1)
+        return Draft(tree, None, there & usable, drafted=tree.deepest(there))
+
+    def _texts(self, context: Context, draft: Draft) -> Iterator[list[list[int]]]:
+        """What every row drafts, each path of its tree as a text in the target's tokens. A text that has outgrown its
+        places, and a row that has ended, gets none."""
+        drafted, live, parents = draft.tree.ids.tolist(), context.live.tolist(), draft.tree.parents
+        valid = torch.ones_like(draft.tree.ids, dtype=torch.bool) if draft.valid is None else draft.valid
+        for reading, ids, there, alive in zip(self._readings, drafted, valid.tolist(), live, strict=True):
+            paths = leaves(parents, there) if alive and len(reading.ids) <= self._places else []
+            yield [self.scribe.write(reading, [ids[node] for node in path]) for path in paths]
 
 
 def committed(context: Context) -> list[list[int]]:
