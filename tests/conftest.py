@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: networks this small gain nothing from a second
 
-from specbench.cli import app, launch
+from specbench.cli import app
+from specbench.jobs import asked
 from tests.support.frontdoor import SHORT, Command, Outcome
 
 # The same examples in every run, and no failure because a machine is slow or busy.
@@ -34,7 +35,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _at_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Nothing is compiled unless a test asks for it: `--tier auto`, the default of commands, would."""
     if "as_users_call_it" not in request.fixturenames:
-        monkeypatch.setitem(launch.USUAL, "tier", "eager")
+        monkeypatch.setitem(asked.USUAL, "tier", "eager")
 
 
 @pytest.fixture

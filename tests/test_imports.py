@@ -32,6 +32,7 @@ MAY_IMPORT = {  # the folders of each folder, those of the pure files besides; t
         "data",
         "theory",
     },
+    "library": {"jobs", "show", "judge", "measure", "results"},
     "jobs": {"training", "show", "judge", "measure", "backends", "models", "results", "decoding", "data", "theory"},
     "show": {"judge", "results", "data", "theory"},
     "judge": {"results", "data", "theory"},
@@ -174,6 +175,8 @@ def as_module(full: str) -> str | None:
 
 def folder_of(name: str) -> str:
     parts = name.split(".")
+    if name == PACKAGE.name:
+        return "library"  # whose door the package is
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else PURE
 
 

@@ -6,8 +6,8 @@ import typer
 
 from specbench.cli.launch import settings_of
 from specbench.cli.options import MEASURE, Given, options
-from specbench.cli.parsing import parse_counts, parse_k_list
 from specbench.errors import UsageError
+from specbench.jobs.parsing import parse_counts, parse_k_list
 
 PAIR = ("target", "draft", "revisions", "precision", "device")
 

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.launch import EXECUTION, IN_FILES, USUAL, settings_of, with_lists
+from specbench.cli.launch import EXECUTION, IN_FILES, settings_of
 from specbench.cli.options import DATA, METHOD, PAIR, SAMPLING, STYLE, Given, options
 from specbench.errors import UsageError
+from specbench.jobs.asked import USUAL, with_lists
 
 Target = Annotated[str | None, typer.Argument(help="The same as --target.", show_default=False)]
 Draft = Annotated[str | None, typer.Argument(help="The same as --draft.", show_default=False)]

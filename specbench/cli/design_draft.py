@@ -19,9 +19,9 @@ from specbench.cli.options import (  # fmt: skip
     options,
     setting,
 )
-from specbench.cli.parsing import parse_counts, parse_size
 from specbench.cli.train_options import TEXT, recipe_of, source_of, target_settings
 from specbench.errors import UsageError
+from specbench.jobs.parsing import parse_counts, parse_size
 from specbench.settings import group
 from specbench.training.recipe import Recipe
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from specbench.cli.options import PLAIN, Given, options
-from specbench.cli.parsing import parse_k_list
 from specbench.errors import UsageError
 from specbench.jobs import predict as job
+from specbench.jobs.parsing import parse_k_list
 
 DEFAULT_KS = "1-12"
 

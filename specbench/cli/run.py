@@ -1,7 +1,8 @@
 """`specbench run`: baseline and one method over some data sets, measured side by side."""
 
-from specbench.cli.launch import EXECUTION, USUAL, launch
+from specbench.cli.launch import EXECUTION, launch
 from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, RESULTS, SAMPLING, Given, options
+from specbench.jobs.asked import USUAL
 
 
 @options(*PAIR, *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)

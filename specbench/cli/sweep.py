@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.launch import EXECUTION, USUAL, launch, read_config
+from specbench.cli.launch import EXECUTION, launch, read_config
 from specbench.cli.options import DATA, MEASURING, PAIR, RESULTS, SAMPLING, Given, options, setting
 from specbench.errors import UsageError
+from specbench.jobs.asked import USUAL
 from specbench.shipped import CONFIGS
 
 DEFAULT_KS = "1-8"

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from specbench.cli.launch import with_ks
 from specbench.cli.options import OUTPUT, OWN, PAIR, SAMPLING, Given, Option, options, setting, settings_in
-from specbench.cli.parsing import with_models
+from specbench.jobs.asked import with_ks
+from specbench.jobs.parsing import with_models
 
 STYLE = replace(OWN["format"], kind=Literal["terminal", "json", "html"],
                 help="Default: by the end of --output, else terminal.")  # fmt: skip

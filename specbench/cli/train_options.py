@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from specbench.cli.options import OWN, STYLE, Given, Option, of_setting, setting, settings_in
-from specbench.cli.parsing import parse_size
 from specbench.errors import UsageError
+from specbench.jobs.parsing import parse_size
 from specbench.settings import declared
 from specbench.training.recipe import Recipe
 from specbench.training.text.data_options import HELP

@@ -10,6 +10,7 @@ from specbench.jobs import run
 from specbench.jobs.output import Output, say
 from specbench.measure import grid
 from specbench.results.cells import MEASURED
+from specbench.results.status import raise_for_status
 from specbench.show import noise_table as found
 from specbench.show import run_output
 from specbench.show.fitting import draw, screen
@@ -20,11 +21,11 @@ NOISE = {"method": BASELINE, "dataset": ["code"], "limit": 20}
 
 def start(settings: Mapping[str, Any], output: Output) -> None:
     """Measure and print; raises 6 where a cell failed."""
-    done = run.record(grid.cells({**NOISE, **settings}), output)
+    done = run.record(grid.cells({**NOISE, **settings}), output.parent, run.Terminal(output))
     run.say_where(done, output)
     rows = [found.noise_row(cell) for cell in done.cells if cell.status in MEASURED]
     print_found(rows, found.noise_notes(rows), output)
-    run.raise_for_status(done.cells)
+    raise_for_status(done.cells)
 
 
 def print_found(rows: list[dict[str, Any]], notes: Sequence[str], output: Output) -> None:

@@ -5,22 +5,24 @@ specs → pairs → jobs → cells → tables → exit code. May import torch.
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
-from specbench.errors import CellsFailedError, InterruptedRunError, NotLosslessError
+from specbench.errors import InterruptedRunError
 from specbench.jobs.description import described, folder_name
 from specbench.jobs.output import Output, say
 from specbench.jobs.pairs import device_of, measure_pairs, pairs_left, pairs_of, prompts_left
 from specbench.jobs.progress import Display
+from specbench.measure.group import Observer
 from specbench.measure.pair import Pair
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
+from specbench.results.status import raise_for_status
 from specbench.show import run_output
 from specbench.show.fitting import screen
 from specbench.spec import RunSpec
@@ -37,48 +39,68 @@ class Outcome:
     stop: KeyboardInterrupt | None
 
 
+class Watch(Protocol):
+    """Who looks on while cells are measured."""
+
+    def begin(self, description: dict[str, Any], prompts: int) -> AbstractContextManager[Observer]:
+        """A run begins: its run.json, and how many prompts it decodes at most."""
+        ...
+
+    def note(self, line: str) -> None:
+        """Something that a user should know about the run."""
+        ...
+
+
+@dataclass
+class Terminal:
+    """What a user of the commands sees on stderr."""
+
+    output: Output
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    said: set[str] = field(default_factory=set)  # what is true of all pairs is said of the first
+
+    def begin(self, description: dict[str, Any], prompts: int) -> Display:
+        if self.output.verbose and not self.output.quiet:
+            say(self.console, json.dumps(description, indent=2).splitlines())
+        return Display(self.console, self.output.quiet, prompts)
+
+    def note(self, line: str) -> None:
+        if not self.output.quiet and line not in self.said:
+            self.said.add(line)
+            say(self.console, [f"note: {line}"])
+
+
 def start(specs: Sequence[RunSpec], output: Output) -> None:
     """Measure cells into a new folder and print them; raises what the exit code says."""
-    conclude(record(specs, output), output)
+    conclude(record(specs, output.parent, Terminal(output)), output)
 
 
 def resume(path: Path, output: Output) -> None:
     """Go on with a run that was killed or interrupted, as it would have gone on by itself."""
-    conclude(record_rest(path, output), output)
+    conclude(record_rest(path, Terminal(output)), output)
 
 
-def record(specs: Sequence[RunSpec], output: Output) -> Outcome:
-    """Measure cells into a new folder. There is none where the only pair is unusable."""
+def record(specs: Sequence[RunSpec], parent: Path, watch: Watch) -> Outcome:
+    """Measure cells into a new folder of `parent`. There is none where the only pair is unusable."""
     pairs = pairs_of(specs)
     description = described(specs, device_of(pairs))
     name = folder_name(specs[0], key=specs[0].key[:8])
-    with closing(RunFolder.create(output.parent, name, description)) as folder:
-        return measure_into(folder, pairs, description, output)
+    with closing(RunFolder.create(parent, name, description)) as folder:
+        return measure_into(folder, pairs, description, watch)
 
 
-def record_rest(path: Path, output: Output) -> Outcome:
+def record_rest(path: Path, watch: Watch) -> Outcome:
     """Measure what a folder lacks into it."""
     with closing(RunFolder.resume(path)) as folder:
         run = read_run(path)
         pairs = pairs_left(run, folder.past)
-        return measure_into(folder, pairs, run.description, output)
+        return measure_into(folder, pairs, run.description, watch)
 
 
-def measure_into(folder: RunFolder, pairs: Sequence[Pair], description: dict[str, Any], output: Output) -> Outcome:
+def measure_into(folder: RunFolder, pairs: Sequence[Pair], description: dict[str, Any], watch: Watch) -> Outcome:
     """Measure all pairs one after the other; everything is in the folder before it is displayed."""
-    console = Console(stderr=True)
-
-    said: set[str] = set()  # what is true of all pairs is said of the first
-
-    def note(line: str) -> None:
-        if not output.quiet and line not in said:
-            said.add(line)
-            say(console, [f"note: {line}"])
-
-    if output.verbose and not output.quiet:
-        say(console, json.dumps(description, indent=2).splitlines())
-    with Display(console, output.quiet, prompts_left(pairs, folder.past)) as display:
-        cells, stop = measure_pairs(pairs, [folder, display], folder.past, note)
+    with watch.begin(description, prompts_left(pairs, folder.past)) as display:
+        cells, stop = measure_pairs(pairs, [folder, display], folder.past, watch.note)
     return Outcome(folder.path, text_in(description, "command"), cells, stop)
 
 
@@ -97,17 +119,3 @@ def say_where(done: Outcome, output: Output) -> None:
         say(Console(stderr=True), [f"results: {done.path}"])
     if done.stop is not None:
         raise InterruptedRunError(f"{resume_command(done.path)} goes on with it") from done.stop
-
-
-def raise_for_status(cells: Sequence[Cell]) -> None:
-    """Raise what the exit code of a run that was not interrupted says; return where every cell is ok."""
-    broken = [c for c in cells if c.lossless.verdict == "MISMATCH"]
-    if broken:
-        names = ", ".join(dict.fromkeys(f"{c.spec.dataset} (K {c.spec.k})" for c in broken))
-        raise NotLosslessError(
-            f"greedy output differs from the baseline's beyond numerical noise on {names} "
-            f"(top-2 gap {broken[0].lossless.gap:.3g}, noise {broken[0].lossless.noise:.3g}): these numbers are void"
-        )
-    failed = [c for c in cells if c.status != "ok"]
-    if failed:
-        raise CellsFailedError(f"{len(failed)} of {len(cells)} cells ended without numbers: {failed[0].error}")

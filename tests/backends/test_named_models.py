@@ -12,8 +12,8 @@ from transformers import LlamaForCausalLM
 
 from specbench.backends.native import open_pair
 from specbench.backends.roles import kept_layers, stands_for, trail
-from specbench.cli.parsing import with_models
 from specbench.errors import UsageError
+from specbench.jobs.parsing import with_models
 from specbench.measure.grid import cells
 from specbench.named_models import named_models, written
 from specbench.spec import RunSpec

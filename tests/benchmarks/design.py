@@ -16,10 +16,10 @@ from pathlib import Path
 from rich.console import Console
 
 from specbench.cli.design_draft import BRIEF, python_modules
-from specbench.cli.parsing import parse_size
 from specbench.jobs.design_draft import designed
 from specbench.jobs.design_phases import Asked
 from specbench.jobs.design_rows import Found
+from specbench.jobs.parsing import parse_size
 from specbench.jobs.train_data import Source
 from specbench.show.design_table import line, title
 from specbench.training.recipe import Recipe

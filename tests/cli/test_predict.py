@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from specbench.cli import predict
-from specbench.cli.parsing import parse_k_list
 from specbench.errors import UsageError
+from specbench.jobs.parsing import parse_k_list
 from specbench.theory import formulas
 
 app = typer.Typer()

@@ -5,18 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.launch import read_config, with_ks
+from specbench.cli.launch import read_config
 from specbench.decoding.method_files import needs, read_method
+from specbench.jobs.asked import with_ks
 from tests.docs.blocks import FILES, PAGES, ROOT, Block, blocks, of
 
 EVERY = [block for page in PAGES for block in blocks(page)]
 WRITTEN = [block for block in EVERY if block.language in ("yaml", "json")]
+LESSONS = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 QUOTATIONS = [block for block in of("text") if block.mark[0] != "drawing"]
 
 
 @pytest.mark.parametrize("block", EVERY, ids=lambda block: block.where)
 def test_a_block_has_a_language_that_a_test_knows(block: Block) -> None:
-    assert block.language in {"console", "yaml", "json", "text"}
+    assert block.language in {"console", "python", "yaml", "json", "text"}
 
 
 @pytest.mark.parametrize("block", WRITTEN, ids=lambda block: block.where)
@@ -49,3 +51,17 @@ def test_a_quotation_stands_in_the_file_that_it_names(block: Block) -> None:
     kind, source = block.mark
     assert kind == "quoted", "say before the block where it is from: <!-- quoted from FILE -->"
     assert set(block.text.splitlines()) <= {*(ROOT / source).read_text(encoding="utf-8").splitlines(), ""}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_its_top_to_its_end(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "lesson"}
+    for block in blocks(page):
+        if block.language == "python":
+            code = compile(block.text, block.where, "exec")
+            if block.mark[0] != "not run":
+                exec(code, names)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.cli.launch import with_batches, with_ks
 from specbench.errors import UsageError
+from specbench.jobs.asked import with_batches, with_ks
 from specbench.measure.grid import AUTO_CEILING, DEFAULT_LIMIT, by_pair, cells
 from specbench.shipped import CONFIGS
 from specbench.spec import RunSpec

@@ -1,0 +1,50 @@
+"""From arguments to a measured run.
+
+Knows the settings of the commands; must not know how a run is shown. Loads torch.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from specbench.jobs import run as job
+from specbench.jobs.asked import USUAL, with_lists
+from specbench.jobs.parsing import with_models
+from specbench.library.progress import Hear, Hearing
+from specbench.library.result import Result
+from specbench.measure import grid
+
+
+def run(
+    target: str | list[str] | None = None,
+    draft: str | list[str] | None = None,
+    *,
+    output_dir: str | Path = "results",
+    on_progress: Hear | None = None,
+    **settings: Any,
+) -> Result:
+    """Measure baseline and speculative decoding of a pair, as `specbench run` does; with lists, as `specbench sweep`.
+
+    target, draft: aliases, hub ids or folders; without both, the shipped pair. settings: those of the command, with
+    underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …; a list is an axis, and every
+    combination a cell (k=[2, 4, 8]; k="1-8" is one, too). on_progress: called with a `Progress` between the turns.
+
+    Returns the run, whatever became of its cells: see `Result.raise_for_status`. UsageError for a setting that is
+    unknown or out of range, UnusableModelError where the only pair cannot be loaded. After an interrupt what was
+    measured is in the folder that the note on the exception names, for `specbench.resume`.
+    """
+    named = {name: value for name, value in (("target", target), ("draft", draft)) if value is not None}
+    asked = with_lists(with_models({**USUAL, **named, **settings}))
+    return concluded(job.record(grid.cells(asked), Path(output_dir), Hearing(on_progress)))
+
+
+def resume(path: str | Path, *, on_progress: Hear | None = None) -> Result:
+    """Measure what a run that was killed or interrupted lacks. UsageError where that would mix machines or versions."""
+    return concluded(job.record_rest(Path(path), Hearing(on_progress)))
+
+
+def concluded(done: job.Outcome) -> Result:
+    """The run, or the interrupt that ended it."""
+    if done.stop is not None:
+        done.stop.add_note(f"specbench.resume({str(done.path)!r}) goes on with it")
+        raise done.stop
+    return Result(done.path, done.cells, done.command)
