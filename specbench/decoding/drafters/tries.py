@@ -53,8 +53,8 @@ def together(tries: Sequence[Trie], most: int) -> tuple[list[Place], tuple[int, 
         for number, place in enumerate(one):
             rank[place] = min(number, rank.get(place, number))
     places = sorted(rank, key=lambda place: (rank[place], place))[:most]  # a parent ranks before its children
-    number = {(): ROOT} | {place: n for n, place in enumerate(places)}
-    return places, tuple(number[place[:-1]] for place in places)
+    node: dict[Place, int] = {(): ROOT} | {place: n for n, place in enumerate(places)}
+    return places, tuple(node[place[:-1]] for place in places)
 
 
 def tokens_at(places: Sequence[Place], one: Mapping[Place, int]) -> list[int]:
