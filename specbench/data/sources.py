@@ -8,13 +8,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench import hub
+from specbench import hub, plugins
 from specbench.data import shifts
-from specbench.data.readers import READERS, DataRow, existing_file, jsonl_rows, parquet_rows
-from specbench.errors import UsageError
+from specbench.data.readers import READERS, DataRow, bounded, existing_file, jsonl_rows, parquet_rows
+from specbench.errors import SpecbenchError, UsageError
 from specbench.repository import Repository
 from specbench.shipped import ASSETS
-from specbench.wording import clean
+from specbench.wording import clean, first_line
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
     if dataset in SHIPPED:
         return jsonl_rows(existing_file(str(SHIPPED[dataset]))), None
     kind, colon, path = dataset.partition(":")
+    if kind in added():
+        return plugin_rows(dataset), None
     if not colon or kind not in READERS:
         raise unknown(dataset)
     if not path:
@@ -72,8 +74,26 @@ def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
     return READERS[kind](existing_file(path)), None
 
 
+def added() -> list[str]:
+    """The data sets that other packages add."""
+    return plugins.names(plugins.DATASETS, (*SHIPPED, shifts.NAME, *HUB, *READERS, *LONG))
+
+
+def plugin_rows(dataset: str) -> list[DataRow]:
+    """The rows that another package gives for what stands after its name and a colon, if anything does."""
+    name, _, text = dataset.partition(":")
+    read = plugins.load(plugins.DATASETS, name)
+    try:
+        return list(bounded(read(text), dataset))
+    except SpecbenchError:
+        raise
+    except Exception as error:  # the code of somebody else
+        raise UsageError(clean(f"data set {dataset}: its package failed: {first_line(error)}", 500)) from error
+
+
 def unknown(dataset: str) -> UsageError:
-    names = [*SHIPPED, shifts.NAME, *HUB, *(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
+    forms = [*(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
+    names = [*SHIPPED, shifts.NAME, *HUB, *added(), *forms]
     kind, colon, path = dataset.partition(":")
     if os.path.isfile(dataset):
         suffix = Path(dataset.removesuffix(".gz")).suffix.removeprefix(".")

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 from specbench.decoding.drafters.schedule import Constant, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import read_method, words
-from specbench.decoding.parts import PARTS, check, check_honest, check_judged, shown
+from specbench.decoding.parts import PARTS, added, check, check_honest, check_judged, part_named, shown
 from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.timing import Laps
 from specbench.errors import UsageError
@@ -93,13 +93,15 @@ def _part(value: Any, place: Place, values: Mapping[str, Any]) -> Any:
 
 def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) -> Any:
     where = place.where
-    if name not in PARTS:
-        raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join([*sorted(PARTS), *values])}")
-    known = dict(signature(PARTS[name]).parameters)
+    made = part_named(name)
+    if made is None:
+        known_parts = [*sorted(PARTS), *added(), *values]
+        raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join(known_parts)}")
+    known = dict(signature(made).parameters)
     timed = known.pop("clock", None) is not None and place.clock is not None
     _check_fields(name, arguments, known, where)
     built = {key: _part(part, place.field(key, known), values) for key, part in arguments.items()}
-    types = get_type_hints(PARTS[name])
+    types = get_type_hints(made)
     for key, part in built.items():
         check(types[key], part, f"{where}.{key}")
     if "verifier" in built:
@@ -107,7 +109,7 @@ def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) 
         if not place.outermost:
             check_honest(built["verifier"], place.path)
     try:
-        part = PARTS[name](**built, **({"clock": place.clock} if timed else {}))
+        part = made(**built, **({"clock": place.clock} if timed else {}))
         return place.around[arguments["model"]](part) if wrapped(arguments, place) else part
     except ValueError as error:  # of a number that the part itself refuses
         raise UsageError(f"{where}: {error}") from None

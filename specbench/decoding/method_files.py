@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from specbench import yaml_files
+from specbench import plugins, yaml_files
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.shipped import CONFIGS
@@ -17,9 +17,9 @@ OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
 
 
 def methods() -> dict[str, Path]:
-    """The method files that ship with specbench, by name."""
-    found = {path.stem: path for path in (CONFIGS / "methods").glob("*.yaml")}
-    return dict(sorted(found.items()))
+    """The method files that ship with specbench, and after them those that other packages add, by name."""
+    found = {path.stem: path for path in sorted((CONFIGS / "methods").glob("*.yaml"))}
+    return found | {name: Path(plugins.load(plugins.METHODS, name)) for name in plugins.names(plugins.METHODS, found)}
 
 
 def read_method(name: str) -> dict[str, Any]:

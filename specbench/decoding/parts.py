@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, get_args, get_origin
 
+from specbench import plugins
 from specbench.decoding.divergences import (  # fmt: skip
     JSD,
     Divergence,
@@ -56,6 +57,17 @@ PARTS: dict[str, Callable[..., Any]] = {
     part.__name__: part for part in (*DRAFTERS, *VERIFIERS, *MODELS, *BRANCHINGS, *LOSSES)
 }
 PARTS |= {"Cascade": cascade}
+
+
+def part_named(name: str) -> Callable[..., Any] | None:
+    """The part of a name in a file, of specbench or of another package; None where there is none."""
+    return PARTS.get(name) or (plugins.load(plugins.PARTS, name) if name in added() else None)
+
+
+def added() -> list[str]:
+    """The parts that other packages add."""
+    return plugins.names(plugins.PARTS, PARTS)
+
 
 # what a part can do that stands in a field of this kind
 KINDS: dict[Any, str] = {

@@ -1,0 +1,47 @@
+"""What other packages add to specbench, by entry points: parts of methods, method files and data sets.
+
+Knows entry points and their errors; must not know what is done with what they stand for.
+
+    [project.entry-points."specbench.parts"]       a class: Drafter, Verifier, Model …, by its name in method files
+    [project.entry-points."specbench.methods"]     the path of a method file, by the name for --method
+    [project.entry-points."specbench.datasets"]    a function from a text to rows, by the name for --dataset
+"""
+
+from collections.abc import Collection
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from specbench.errors import UsageError
+from specbench.wording import first_line
+
+PARTS, METHODS, DATASETS = "specbench.parts", "specbench.methods", "specbench.datasets"
+
+
+def names(group: str, ours: Collection[str]) -> list[str]:
+    """What other packages add to a group, sorted. UsageError for a name that specbench itself or two of them have."""
+    found = installed(group)
+    for number, one in enumerate(found):
+        if one.name in ours or one.name in {other.name for other in found[:number]}:
+            raise UsageError(f"{package(one)}: its {group} {one.name} has a name that is taken: rename or uninstall it")
+    return [one.name for one in found]
+
+
+def load(group: str, name: str) -> Any:
+    """What an entry point stands for. UsageError, naming the package, where it cannot be had."""
+    (one,) = (one for one in installed(group) if one.name == name)
+    try:
+        return one.load()
+    except Exception as error:  # the code of somebody else
+        raise UsageError(f"{package(one)}: cannot load {name} ({one.value}): {first_line(error)}") from error
+
+
+def package(one: EntryPoint) -> str:
+    """Who added it, as an error names it."""
+    return f"package {one.dist.name} {one.dist.version}" if one.dist else "a package"
+
+
+@cache
+def installed(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group, by name; as long as the process lives."""
+    return tuple(sorted(entry_points(group=group), key=lambda one: (one.name, package(one))))
