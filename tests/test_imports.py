@@ -46,6 +46,7 @@ MAY_IMPORT = {  # the folders of each folder, those of the pure files besides; t
     "theory": set(),
     PURE: set(),
 }
+DOORS = {PACKAGE.name: "library", f"{PACKAGE.name}.__main__": "cli"}  # what stands at the top for a folder
 WITHOUT_TORCH = ("results", "judge", "show", "theory", "data", PURE)
 
 LIGHT_COMMANDS = {
@@ -175,8 +176,8 @@ def as_module(full: str) -> str | None:
 
 def folder_of(name: str) -> str:
     parts = name.split(".")
-    if name == PACKAGE.name:
-        return "library"  # whose door the package is
+    if name in DOORS:
+        return DOORS[name]
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else PURE
 
 
