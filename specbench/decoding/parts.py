@@ -27,10 +27,14 @@ from specbench.decoding.drafters.lookahead import Lookahead
 from specbench.decoding.drafters.lookup import Lookup, PromptLookup, SuffixLookup
 from specbench.decoding.drafters.maxgram import Maxgram
 from specbench.decoding.drafters.merge import Merge
+from specbench.decoding.drafters.recycling import Recycling
 from specbench.decoding.drafters.schedule import Schedule
+from specbench.decoding.drafters.select import Finder, Select
+from specbench.decoding.drafters.suffix import Suffix
 from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Apprentice, Drafter, Model, Network, Verifier
+from specbench.decoding.ranking import Ranker
 from specbench.decoding.tokens import ROOT, Parent
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.lossy import Lenient, Typical
@@ -43,9 +47,9 @@ from specbench.errors import UsageError
 
 # A new class goes into the tuple of its kind: what it does not declare is a type error here.
 DRAFTERS: tuple[type[Drafter], ...] = (
-    *(NoDraft, ModelDrafter, PromptLookup, SuffixLookup, Maxgram, Jacobi),
-    *(Expand, Planned, Dynamic, Lookahead),
-    *(Merge, Relay, Speculate, Distilled),
+    *(NoDraft, ModelDrafter, PromptLookup, SuffixLookup, Suffix, Maxgram, Jacobi),
+    *(Expand, Planned, Dynamic, Lookahead, Recycling),
+    *(Merge, Relay, Select, Speculate, Distilled),
 )
 VERIFIERS: tuple[type[Verifier], ...] = (Rejection, TokenMatch, Block, Traversal, Lenient, Typical)
 MODELS: tuple[type[Model], ...] = (Streaming, Retrieval)
@@ -73,8 +77,10 @@ def added() -> list[str]:
 KINDS: dict[Any, str] = {
     Drafter: "propose",
     Lookup: "of_length",
+    Finder: "find",
     Model: "probs",
     Network: "twin",
+    Ranker: "ranking",
     Verifier: "judge",
     Schedule: "lookahead",
     Branching: "children",
@@ -97,6 +103,9 @@ def check(kind: Any, part: Any, where: str) -> None:
             check(get_args(kind)[0], one, f"{where}[{place}]")
     elif kind in KINDS:
         check_part(kind, part, where)
+    elif kind is bool:
+        if not isinstance(part, bool):
+            raise UsageError(f"{where}: expected true or false, found {shown(part)}")
     elif kind is float:
         if isinstance(part, bool) or not isinstance(part, int | float) or not math.isfinite(part):
             raise UsageError(f"{where}: expected a number, found {shown(part)}")

@@ -1,6 +1,7 @@
 """Arithmetic on rows [..., V], each the distribution of one token. Knows nothing of trees, drafts or rules."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -12,6 +13,14 @@ def at(rows: Tensor, index: Tensor) -> Tensor:
 def point_mass(ids: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """[..., width] rows that give everything to ids [...]; F.one_hot would read them on the host."""
     return torch.zeros((*ids.shape, width), dtype=dtype, device=ids.device).scatter_(-1, ids.unsqueeze(-1), 1)
+
+
+def likeliest(scores: Tensor, most: int) -> Tensor:
+    """[..., most] the ids of the greatest of scores [..., V], the greatest first; -1 where there is none but -inf."""
+    there = min(most, scores.shape[-1])
+    top = scores.topk(there)
+    ids = top.indices.masked_fill(top.values == -torch.inf, -1)
+    return F.pad(ids, (0, most - there), value=-1) if there < most else ids
 
 
 def acceptance(p: Tensor, q: Tensor, ids: Tensor) -> Tensor:

@@ -118,6 +118,8 @@ class Lookahead:
         return Draft(tree, None, once(tree, useful))
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        if draft.tree.parents != self.parents:
+            return  # of another drafter's tree there are no trajectories
         window, keys, grams = self._state()
         root = context.seq.gather(1, start.unsqueeze(1))
         ends = p[:, -self.window :].argmax(-1)

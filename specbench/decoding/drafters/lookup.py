@@ -46,24 +46,29 @@ class PromptLookup(Guesses, Memoryless):
         return replace(self, k=k)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        return self.find(context, budget)[0]
+
+    def find(self, context: Context, budget: int | None) -> tuple[Draft, Tensor]:
+        """The draft, and how many tokens of the text [B] its place ends in, 0 where there is no such place."""
         width = self.width(budget)
         if width < 1:
-            return Draft.empty(context)
+            return Draft.empty(context), torch.zeros_like(context.pos, dtype=torch.float64)
         length = matched(context, self.most)
         best = length.amax(1, keepdim=True)
         hit = (length == best).long()
         end = hit.shape[1] - 1 - hit.flip(1).argmax(1) if self.latest else hit.argmax(1)
         index = end.unsqueeze(1) + 1 + torch.arange(width, device=end.device)
         there = (index <= context.pos.unsqueeze(1)) & (best >= self.least)
-        return chain(context.seq.gather(1, index.clamp_max(context.seq.shape[1] - 1)), context, budget, there)
+        draft = chain(context.seq.gather(1, index.clamp_max(context.seq.shape[1] - 1)), context, budget, there)
+        return draft, (best * (best >= self.least)).squeeze(1).double()
 
 
 @dataclass(frozen=True)
 class SuffixLookup(PromptLookup):
     """The K tokens after the latest place with the longest suffix in common with the text, prompt and output alike.
 
-    What a suffix automaton finds (SAM decoding, Hu et al. 2024, arXiv 2411.10666; suffix decoding, Oliaro et al. 2024,
-    arXiv 2411.04975), found here by comparison; suffixes longer than `most` tokens count as equally long.
+    What a suffix automaton finds (SAM decoding, Hu et al. 2024, arXiv 2411.10666), found here by comparison; suffixes
+    longer than `most` tokens count as equally long. `Suffix` counts what followed, and drafts as far as that is likely.
     """
 
     most: int = 32

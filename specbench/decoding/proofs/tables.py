@@ -3,8 +3,8 @@
 Prefixes are numbered like the nodes of a V-ary heap: the empty one is 0, prefix i followed by token x is V·i + 1 + x.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specbench.decoding.protocols import After, Loss
 from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.rows import likeliest
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Lesson, Verdict
 
@@ -49,6 +50,7 @@ class TableModel:
 
     table: Tensor
     static: ClassVar[bool] = True
+    heard: "list[TableRanking]" = field(default_factory=list, init=False, repr=False)
 
     @property
     def vocab(self) -> int:
@@ -64,7 +66,14 @@ class TableModel:
         number = [self.number(context)]
         for node, parent in enumerate(tree.parents):
             number.append(self.after(number[parent + 1], tree.ids[:, node]))
-        return self.table[torch.stack(number, 1)]
+        rows = self.table[torch.stack(number, 1)]
+        for ranking in self.heard:
+            ranking.last = likeliest(rows.log(), ranking.most)
+        return rows
+
+    def ranking(self, most: int) -> "TableRanking":
+        self.heard.append(TableRanking(self, most))
+        return self.heard[-1]
 
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
         rows = self.probs(context, tree, refeed)[:, -max(new, 1) :]
@@ -108,6 +117,27 @@ class TableModel:
 
     def select(self, rows: Tensor) -> None:
         return
+
+
+@dataclass(eq=False)
+class TableRanking:
+    """The likeliest tokens of a table's rows."""
+
+    model: TableModel
+    most: int
+    last: Tensor = field(init=False)
+
+    @property
+    def width(self) -> int:
+        return self.model.vocab
+
+    def along(self, context: Context, row: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        if row is not None:
+            context = context.select(torch.tensor([row]))
+        for place in range(int(context.pos.max())):
+            here = replace(context, pos=torch.full_like(context.pos, place))
+            rows = self.model.table[self.model.number(here)].unsqueeze(1)
+            yield here.pos.unsqueeze(1), likeliest(rows.log(), self.most)
 
 
 @dataclass(frozen=True, eq=False)

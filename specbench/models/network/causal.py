@@ -21,6 +21,7 @@ from specbench.models.network.law import Law
 from specbench.models.network.learning import Learning
 from specbench.models.network.passes import Composer, Layout, Pass, windows_of
 from specbench.models.network.pool import OWN, Memory
+from specbench.models.network.ranks import Ranks
 from specbench.models.network.reduced import known_tokens, rows_of
 from specbench.models.network.retrieved import Retrieved, unreadable
 
@@ -53,6 +54,7 @@ class Causal:
         self.known = known_tokens(network, width)
         self.cache: RowStaticCache | None = None
         self.bigrams: Tensor | None = None
+        self.heard: list[Ranks] = []
 
     def windows(self) -> dict[str, int | None]:
         return windows_of(self.config)
@@ -61,11 +63,19 @@ class Causal:
         passes = None if self.passes is None else self.passes.fresh()
         return type(self)(self.network, self.law, self.width, self.fixed, passes, self.memory.beside())
 
+    def alone(self) -> "Causal":
+        """The same with a cache of its own, in memory that is taken now."""
+        return type(self)(self.network, self.law, self.width)
+
     def learner(self, rate: float) -> tuple["Causal", Learning]:
         learning = Learning(self.network, self.law.temperature, rate)
         passes = None if self.passes is None else self.passes.fresh(frozen=False)
         memory = self.memory.beside()
         return type(self)(learning.served, self.law, self.width, self.fixed, passes, memory), learning
+
+    def ranking(self, most: int) -> Ranks:
+        self.heard.append(Ranks(self, most))
+        return self.heard[-1]
 
     @property
     def layout(self) -> Layout | None:
@@ -94,7 +104,7 @@ class Causal:
     def admit(self, context: Context, row: int) -> None:
         if self.cache is None or self.cache.empty:  # prompts of one token, and no round yet
             return self.start(context)
-        alone = type(self)(self.network, self.law, self.width)
+        alone = self.alone()
         alone.start(context.select(torch.tensor([row], device=context.pos.device)))
         assert alone.cache is not None
         return self.cache.put(row, alone.cache)
@@ -102,7 +112,10 @@ class Causal:
     @torch.no_grad()
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         fed = self.composer.committed(context, refeed + 1)
-        return self._rows(context, self._forward(self.composer.tree(context, tree, fed))[:, refeed:])
+        logits = self._forward(self.composer.tree(context, tree, fed))[:, refeed:]
+        for ranks in self.heard:
+            ranks.hear(logits)
+        return self._rows(context, logits)
 
     @torch.no_grad()
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
@@ -147,6 +160,13 @@ class Causal:
             reach = end if tight else min(-(-end // STEP) * STEP, context.reach)
             parts.append(self._forward(self.composer.chain(replace(context, reach=reach, tight=tight), slots)))
         return torch.cat(parts, 1)[0]
+
+    @torch.no_grad()
+    def along(self, context: Context, slots: Tensor) -> Tensor:
+        """[B, m, V'] the logits of committed tokens at slots [B, m], which are fed once more; their keys stay as they
+        are."""
+        one = self.composer.chain(replace(context, tight=False), slots)
+        return self._forward(one, keep=slots.shape[1])
 
     @torch.no_grad()
     def successors(self) -> Tensor:

@@ -1,0 +1,151 @@
+"""Token Recycling: a tree read off a table of what the judging model found likely after every token, in earlier passes.
+
+Nothing is drawn, so all tokens are point masses. Knows the algebra; must not know networks, or how a tree is judged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafters.chain import drawable
+from specbench.decoding.drafters.jacobi import kept
+from specbench.decoding.protocols import Carried
+from specbench.decoding.randomness import Source
+from specbench.decoding.ranking import Ranker, Ranking
+from specbench.decoding.tokens import Parent, TokenTree, constant, topology
+from specbench.decoding.types import Context, Draft, Verdict
+
+NONE = -1  # no token
+
+
+@dataclass
+class Recycling:
+    """A tree of a given shape in which the r-th child of a token is the r-th likeliest token after it, as the model
+    that judges saw it the last time it was fed that token (Luo et al. 2024, arXiv 2408.08696, §3, with another tree).
+
+    Node i hangs on node parents[i], or on the last committed token (-1). The table has the `most` likeliest tokens
+    after each: of every token that is fed, accepted or not, and of the prompt, which is read once more for it, in the
+    time of the prefill. Where a token is fed twice in one pass the later one in the order of the tree counts. What was
+    never fed has no children, where the published code proposes token 0. Every row has a table of its own.
+
+    carry: the table is kept from text to text (in its row); else every text begins with that of its prompt alone.
+    """
+
+    judge: Ranker
+    parents: Sequence[Parent]
+    most: int = 8
+    carry: bool = False
+    static: ClassVar[bool] = True
+    drawn: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
+    remarks: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _ranking: Ranking | None = field(default=None, init=False, repr=False, compare=False)
+    # [B, V + 1, most], of which the last line is spare
+    _table: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.parents or self.most < 1:
+            raise ValueError(f"parents: a tree has at least one node; most: expected 1 or more, found {self.most}")
+        widest = max(map(list(self.parents).count, self.parents))
+        if widest > self.most:
+            raise ValueError(f"parents: a node has {widest} children, and the {self.most} likeliest tokens are kept")
+        topology(tuple(self.parents))
+
+    @property
+    def room(self) -> int:
+        return len(self.parents)
+
+    @property
+    def depth(self) -> int:
+        return topology(tuple(self.parents)).depth
+
+    @property
+    def branches(self) -> bool:
+        return len(set(self.parents)) < len(self.parents)
+
+    @property
+    def carries(self) -> Carried | None:
+        return self if self.carry else None
+
+    def start(self, context: Context) -> None:
+        if self._ranking is None:
+            self._ranking = self.judge.ranking(self.most)
+        shape = (context.rows, self._ranking.width + 1, self.most)
+        if not self.carry or self._table is None or self._table.shape != shape:
+            self._table = kept(self._table, context.seq.new_full(shape, NONE, dtype=torch.int32))
+        self._read(context, self._table)
+
+    def admit(self, context: Context, row: int) -> None:
+        _, table = self._state()
+        if not self.carry:
+            table[row] = NONE
+        self._read(context, table[row : row + 1], row)
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        _, table = self._state()
+        ids = context.seq.new_full((context.rows, self.room + 1), NONE)
+        ids[:, :1] = context.seq.gather(1, context.pos.unsqueeze(1))
+        for level in planned(tuple(self.parents)):
+            rows, places, ranks = (constant(some, ids.device) for some in level)
+            above = ids[:, rows]
+            child = table.flatten(1).gather(1, above.clamp_min(0) * self.most + ranks).long()
+            ids[:, places] = torch.where(above == NONE, NONE, child)
+        tree = TokenTree(ids[:, 1:].clamp_min(0), tuple(self.parents))
+        most = self.depth if budget is None else min(self.depth, budget)
+        usable = constant(tree.topology.depths, ids.device) <= drawable(context, most).unsqueeze(1)
+        there = ids[:, 1:] != NONE
+        return Draft(tree, None, there & usable, drafted=tree.deepest(there))
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        ranking, table = self._state()
+        fed = torch.cat([context.seq.gather(1, start.unsqueeze(1)), draft.tree.ids], 1)
+        there = torch.ones_like(fed, dtype=torch.bool)
+        if draft.valid is not None:
+            there[:, 1:] = draft.valid
+        note(table, fed, there, ranking.last)
+
+    def select(self, rows: Tensor) -> None:
+        if self._table is not None:
+            self._table = self._table.index_select(0, rows)
+
+    def ended(self, context: Context, rows: Sequence[int]) -> None:
+        return  # what was learned stays in the tables
+
+    def forget(self) -> None:
+        if self._table is not None:
+            self._table.fill_(NONE)
+
+    def _state(self) -> tuple[Ranking, Tensor]:
+        assert self._ranking is not None, "start() comes before any other call"
+        assert self._table is not None
+        return self._ranking, self._table
+
+    def _read(self, context: Context, table: Tensor, row: int | None = None) -> None:
+        """Note in table [B', V + 1, most] what follows every token of the prompts, or of the one in `row`."""
+        ranking, _ = self._state()
+        seq, pos = (part if row is None else part[row : row + 1] for part in (context.seq, context.pos))
+        for places, likely in ranking.along(context, row):
+            note(table, seq.gather(1, places), places < pos.unsqueeze(1), likely)
+
+
+@lru_cache(maxsize=1024)
+def planned(parents: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...]:
+    """Level by level: the rows of the parents (0 is the root's), those of the nodes, and their ranks among siblings."""
+    whole, found = topology(parents), []
+    for depth in range(1, whole.depth + 1):
+        nodes = [node for node, level in enumerate(whole.depths) if level == depth]
+        ranks = tuple(parents[:node].count(parents[node]) for node in nodes)
+        found.append((tuple(parents[node] + 1 for node in nodes), tuple(node + 1 for node in nodes), ranks))
+    return tuple(found)
+
+
+def note(table: Tensor, fed: Tensor, there: Tensor, likely: Tensor) -> None:
+    """Write the likeliest tokens [B, m, most] after each token fed [B, m] that is there [B, m] into a table
+    [B, V + 1, most]; of equal tokens the last one counts, whatever the order of the writes: others go to the spare."""
+    later = (fed.unsqueeze(2) == fed.unsqueeze(1)).triu(1) & there.unsqueeze(1)
+    place = torch.where(there & ~later.any(2), fed, table.shape[1] - 1)
+    table.scatter_(1, place.unsqueeze(2).expand_as(likely), likely.to(table.dtype))

@@ -1,0 +1,144 @@
+"""A drafter of drafters: what is found where enough speaks for it, else what another drafter drafts.
+
+Knows the drafters by what they share; must not know networks, or how a draft is judged.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafters.cascade import packed
+from specbench.decoding.drafters.merge import side_by_side
+from specbench.decoding.protocols import Carried, Drafter
+from specbench.decoding.randomness import Source
+from specbench.decoding.timing import Laps, NullClock
+from specbench.decoding.tokens import TokenTree
+from specbench.decoding.types import Context, Draft, Verdict
+
+
+class Finder(Drafter, Protocol):
+    """A drafter that finds its drafts, and can say how much speaks for one before anybody drafts."""
+
+    def find(self, context: Context, budget: int | None) -> tuple[Draft, Tensor]:
+        """The draft of `propose`, and how much speaks for it in every row [B] float64; 0 where it has none."""
+        ...
+
+
+@dataclass
+class Select:
+    """The draft of `first` in the rows in which at least `least` speaks for it, that of `otherwise` in the others (SAM
+    decoding, Hu et al. 2024, arXiv 2411.10666, §3.3, by the tokens that match; the hybrid of suffix decoding, Oliaro et
+    al. 2024, arXiv 2411.04975, §4, by the score).
+
+    It is chosen before anything is drawn, by the text alone, so every row has the law of the drafter that it got. Where
+    `first` has all rows, the other one is not asked. It learns from those rounds too, and what its models were not fed
+    in the meantime is fed when it drafts again: that is part of its time. Where rows differ, both draft; chains are one
+    chain then, and trees stand side by side. ValueError for a drafter that learns from a verdict on its own draft.
+    """
+
+    first: Finder
+    otherwise: Drafter
+    least: float
+    clock: Laps = field(default_factory=NullClock, compare=False)
+    static: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
+    # up to which place every row's text was fed to the models of `otherwise` at least, as it is today
+    _known: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
+    _settled: bool = field(default=False, init=False, repr=False, compare=False)  # its draft was judged alone
+
+    def __post_init__(self) -> None:
+        if self.least <= 0:
+            raise ValueError(
+                f"least: expected a number above 0, found {self.least}: where nothing is found nothing speaks"
+            )
+        if self.first.drawn:
+            raise ValueError(
+                f"first: {type(self.first).__name__} draws its drafts, so that choosing one would bias them"
+            )
+        if self.otherwise.adapts:
+            raise ValueError(
+                f"otherwise: {self.otherwise.adapts} learns from a verdict on its own draft, and it does not draft in "
+                "every round: choose --schedule constant or confidence"
+            )
+        if self.first.carries is not None and self.otherwise.carries is not None:
+            raise ValueError("first and otherwise: one of them can carry what it has seen to the next text, not both")
+
+    @property
+    def branches(self) -> bool:
+        return self.first.branches or self.otherwise.branches
+
+    @property
+    def drawn(self) -> bool:
+        return self.otherwise.drawn
+
+    @property
+    def room(self) -> int:
+        rooms = (self.first.room, self.otherwise.room)
+        return sum(rooms) if self.branches else max(rooms)
+
+    @property
+    def depth(self) -> int:
+        return max(self.first.depth, self.otherwise.depth)
+
+    @property
+    def carries(self) -> Carried | None:
+        return self.otherwise.carries if self.first.carries is None else self.first.carries
+
+    def start(self, context: Context) -> None:
+        self.first.start(context)
+        self.otherwise.start(context)
+        self._known, self._settled = [end - 1 for end in context.pos.tolist()], False
+
+    def admit(self, context: Context, row: int) -> None:
+        self.first.admit(context, row)
+        self.otherwise.admit(context, row)
+        self._known[row] = int(context.pos[row]) - 1
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        ends, live = context.pos.tolist(), context.live.tolist()
+        self._forget_from([end - lag for end in ends])
+        found, score = self.first.find(context, budget)
+        taken = score >= self.least
+        self.clock.lap("found", taken)  # what the first token of a model takes is counted from here
+        choices = {one for one, running in zip(taken.tolist(), live, strict=True) if running}
+        if choices == {True}:
+            return found
+        behind = [end - 1 - known for end, known, running in zip(ends, self._known, live, strict=True) if running]
+        most = 1 << (max(behind, default=lag) - 1).bit_length()  # fed again, in passes of few shapes
+        own = self.otherwise.propose(context, budget, rng, most)
+        self._known, self._settled = ends, True not in choices
+        return own if self._settled else self._both(found, own, taken)
+
+    def _forget_from(self, places: list[int]) -> None:
+        """Before a round: from these places on a text may be another one than when a model was fed it."""
+        before = [place - 1 for place in places]
+        self._known = before if self._settled else [min(*both) for both in zip(self._known, before, strict=True)]
+        self._settled = False
+
+    def _both(self, found: Draft, own: Draft, taken: Tensor) -> Draft:
+        """One draft, of which every row has the one that it has taken."""
+        two = [within(found, taken), within(own, ~taken)]
+        levels = torch.where(taken, found.levels, own.levels)
+        if self.branches:
+            return replace(side_by_side(two), drafted=levels)
+        whole, width = packed(two), max(found.tree.size, own.tree.size)
+        assert whole.valid is not None
+        q = None if whole.q is None else whole.q[:, :width]
+        return Draft(TokenTree.chain(whole.tree.ids[:, :width]), q, whole.valid[:, :width], whole.rounds, levels)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        self.first.learn(context, start, draft, p, verdict)
+        self.otherwise.learn(context, start, draft, p, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.first.select(rows)
+        self.otherwise.select(rows)
+        self._known = [self._known[row] for row in rows.tolist()]
+
+
+def within(draft: Draft, rows: Tensor) -> Draft:
+    """The draft in the rows [B] bool alone; in the others there is nothing of it."""
+    there = torch.ones_like(draft.tree.ids, dtype=torch.bool) if draft.valid is None else draft.valid
+    return replace(draft, valid=there & rows.unsqueeze(1))
