@@ -108,8 +108,10 @@ class Select:
         behind = [end - 1 - known for end, known, running in zip(ends, self._known, live, strict=True) if running]
         most = 1 << (max(behind, default=lag) - 1).bit_length()  # fed again, in passes of few shapes
         own = self.otherwise.propose(context, budget, rng, most)
-        self._known, self._settled = ends, True not in choices
-        return own if self._settled else self._both(found, own, taken)
+        alone = True not in choices
+        if own.tree.size:  # else nothing was fed
+            self._known, self._settled = ends, alone
+        return own if alone else self._both(found, own, taken)
 
     def _forget_from(self, places: list[int]) -> None:
         """Before a round: from these places on a text may be another one than when a model was fed it."""
