@@ -32,9 +32,18 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
 
 
 def settings_of(given: Given) -> dict[str, Any]:
-    """What a configuration file says, overridden by the options that were given."""
+    """What a preset says, overridden by a configuration file, and that by the options that were given."""
     besides = {name: given[name] for name in (*IN_FILES, "shift") if given.get(name) not in (None, False)}
-    return with_models({**read_config(given.get("config")), **settings_in(given), **besides})
+    return with_models({**preset_of(given), **read_config(given.get("config")), **settings_in(given), **besides})
+
+
+def preset_of(given: Given) -> dict[str, Any]:
+    """The settings of the preset that is named; none without one."""
+    if "preset" not in given:
+        return {}
+    from specbench.presets import preset  # it reads YAML, as a configuration does
+
+    return dict(preset(given["preset"]).settings)
 
 
 def read_config(path: Path | None) -> dict[str, Any]:
@@ -61,7 +70,8 @@ def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) 
     """Measure into a new folder."""
     chosen = with_lists(settings)
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
-    if axes is not None and (wrong := [name for name in lists if name not in axes]):
+    allowed = {*(axes or ()), *preset_of(given)}
+    if axes is not None and (wrong := [name for name in lists if name not in allowed]):
         wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
         raise UsageError(f"--{wrong[0].replace('_', '-')} takes one value here, not a list: use {wanted}")
     from specbench.jobs import run
@@ -69,7 +79,7 @@ def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) 
     from specbench.measure import grid
 
     output = output_of(chosen, given)
-    run.start(grid.cells(chosen, IN_FILES), output)
+    run.start(grid.cells(chosen, IN_FILES), output, given.get("preset", ""))
 
 
 def go_on(settings: dict[str, Any], given: Given) -> None:

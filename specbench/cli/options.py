@@ -56,6 +56,8 @@ OWN = {
         Option("resume", Path, MEASURE, "Folder of a run that was killed or interrupted: go on with it. Takes all "
                "settings from there."),
         Option("config", Path, OUTPUT, "YAML with the same keys; the command line wins.", ("--config", "-c")),
+        Option("preset", str, "Method", "Settings of a published experiment, such as chen2023-xsum; all other options "
+               "and --config win. The published numbers are shown beside the measured ones."),
         Option("shift", bool, "Data", "Make one workload of the data sets: one after the other, then the first again, "
                "with other prompts.", absent=False),
         Option("output_dir", Path, OUTPUT, "Where the run's folder is made. Default: results.", ("--output-dir", "-o"),

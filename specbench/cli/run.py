@@ -5,7 +5,7 @@ from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, RESULTS, SAMPLI
 from specbench.jobs.asked import USUAL
 
 
-@options(*PAIR, *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
+@options(*PAIR, "preset", *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
 def run(given: Given) -> None:
     """Measure baseline and speculative decoding of a pair over prompts.
 

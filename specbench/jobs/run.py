@@ -19,24 +19,28 @@ from specbench.jobs.pairs import device_of, measure_pairs, pairs_left, pairs_of,
 from specbench.jobs.progress import Display
 from specbench.measure.group import Observer
 from specbench.measure.pair import Pair
+from specbench.presets import preset, presets
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
 from specbench.results.status import raise_for_status
 from specbench.show import run_output
 from specbench.show.fitting import screen
+from specbench.show.published import show_published
 from specbench.spec import RunSpec
 from specbench.wording import resume_command, text_in
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job left behind: its folder, the command that began it, its cells, and the interrupt that ended it."""
+    """What a job left behind: its folder, the command that began it, its cells, and the interrupt that ended it.
+    preset: the one that its settings came from, if any."""
 
     path: Path
     command: str
     cells: Sequence[Cell]
     stop: KeyboardInterrupt | None
+    preset: str = ""
 
 
 class Watch(Protocol):
@@ -70,9 +74,9 @@ class Terminal:
             say(self.console, [f"note: {line}"])
 
 
-def start(specs: Sequence[RunSpec], output: Output) -> None:
+def start(specs: Sequence[RunSpec], output: Output, preset: str = "") -> None:
     """Measure cells into a new folder and print them; raises what the exit code says."""
-    conclude(record(specs, output.parent, Terminal(output)), output)
+    conclude(record(specs, output.parent, Terminal(output), preset), output)
 
 
 def resume(path: Path, output: Output) -> None:
@@ -80,10 +84,10 @@ def resume(path: Path, output: Output) -> None:
     conclude(record_rest(path, Terminal(output)), output)
 
 
-def record(specs: Sequence[RunSpec], parent: Path, watch: Watch) -> Outcome:
+def record(specs: Sequence[RunSpec], parent: Path, watch: Watch, preset: str = "") -> Outcome:
     """Measure cells into a new folder of `parent`. There is none where the only pair is unusable."""
     pairs = pairs_of(specs)
-    description = described(specs, device_of(pairs))
+    description = described(specs, device_of(pairs), **({"preset": preset} if preset else {}))
     name = folder_name(specs[0], key=specs[0].key[:8])
     with closing(RunFolder.create(parent, name, description)) as folder:
         return measure_into(folder, pairs, description, watch)
@@ -101,7 +105,7 @@ def measure_into(folder: RunFolder, pairs: Sequence[Pair], description: dict[str
     """Measure all pairs one after the other; everything is in the folder before it is displayed."""
     with watch.begin(description, prompts_left(pairs, folder.past)) as display:
         cells, stop = measure_pairs(pairs, [folder, display], folder.past, watch.note)
-    return Outcome(folder.path, text_in(description, "command"), cells, stop)
+    return Outcome(folder.path, text_in(description, "command"), cells, stop, text_in(description, "preset"))
 
 
 def conclude(done: Outcome, output: Output) -> None:
@@ -109,6 +113,8 @@ def conclude(done: Outcome, output: Output) -> None:
     rows, by_category = [c.row() for c in done.cells], [row for c in done.cells for row in c.category_rows()]
     stretches = {cell.spec.key: cell.stretch_rows() for cell in done.cells}
     run_output.print_run(rows, output.style, screen(), done.command, by_category, stretches)
+    if done.preset in presets():
+        show_published(preset(done.preset), rows, output.style, screen())
     say_where(done, output)
     raise_for_status(done.cells)
 

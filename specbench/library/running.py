@@ -6,6 +6,7 @@ Knows the settings of the commands; must not know how a run is shown. Loads torc
 from pathlib import Path
 from typing import Any
 
+from specbench import presets
 from specbench.jobs import run as job
 from specbench.jobs.asked import USUAL, with_lists
 from specbench.jobs.parsing import with_models
@@ -18,6 +19,7 @@ def run(
     target: str | list[str] | None = None,
     draft: str | list[str] | None = None,
     *,
+    preset: str = "",
     output_dir: str | Path = "results",
     on_progress: Hear | None = None,
     **settings: Any,
@@ -26,15 +28,16 @@ def run(
 
     target, draft: aliases, hub ids or folders; without both, the shipped pair. settings: those of the command, with
     underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …; a list is an axis, and every
-    combination a cell (k=[2, 4, 8]; k="1-8" is one, too). on_progress: called with a `Progress` between the turns.
+    combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where other settings come from. on_progress: called with a `Progress` between the turns.
 
     Returns the run, whatever became of its cells: see `Result.raise_for_status`. UsageError for a setting that is
     unknown or out of range, UnusableModelError where the only pair cannot be loaded. After an interrupt what was
     measured is in the folder that the note on the exception names, for `specbench.resume`.
     """
     named = {name: value for name, value in (("target", target), ("draft", draft)) if value is not None}
-    asked = with_lists(with_models({**USUAL, **named, **settings}))
-    return concluded(job.record(grid.cells(asked), Path(output_dir), Hearing(on_progress)))
+    theirs = presets.preset(preset).settings if preset else {}
+    asked = with_lists(with_models({**USUAL, **theirs, **named, **settings}))
+    return concluded(job.record(grid.cells(asked), Path(output_dir), Hearing(on_progress), preset))
 
 
 def resume(path: str | Path, *, on_progress: Hear | None = None) -> Result:

@@ -1,0 +1,65 @@
+"""Presets: settings of published experiments, and their numbers beside the measured ones."""
+
+import json
+from typing import Any
+
+import pytest
+
+from specbench.cli.launch import settings_of, with_lists
+from specbench.measure import grid
+from specbench.presets import preset, presets
+from specbench.results.cells import Cell
+from specbench.show.published import published_table
+from specbench.spec import RunSpec
+from tests.support.frontdoor import SHORT, Command
+from tests.support.tinypair import prompts
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_is_cells_that_can_be_measured_and_numbers_that_a_row_has(name: str) -> None:
+    found = preset(name)
+    cells = grid.cells(with_lists(settings_of({"preset": name})))
+    assert cells
+    columns = Cell(RunSpec(), {}).row()
+    for published in found.published:
+        told = {key: published[key] for key in found.told if key in published}
+        assert any(all(getattr(cell, key) == value for key, value in told.items()) for cell in cells)
+        assert set(published) - set(told) <= set(columns)
+    assert all((found.summary, found.paper, found.reproduces, found.differs))
+
+
+def test_published_numbers_stand_beside_the_measured_ones_of_their_cell() -> None:
+    row = {**RunSpec(dataset="xsum", temperature=1.0).model_dump(mode="json"), "speedup": 1.5, "c": 0.1}
+    table = published_table(preset("chen2023-xsum"), [row])
+    assert [tuple(line) for line in table.lines] == [
+        ("c", "xsum, temperature 1.0", "0.128", "0.100"),
+        ("speedup", "xsum, temperature 1.0", "1.92", "1.500×"),
+    ]
+    assert published_table(preset("chen2023-xsum"), [{**row, "temperature": 0.5}]).lines == []
+
+
+def run_preset(command: Command, pair: Any, *more: object) -> Any:
+    data = prompts(command("--version").cwd / "words.jsonl", 4, 6, 5)
+    return command("run", *pair.options, "--preset", "chen2023-xsum", "--dataset", data, *SHORT, *more)
+
+
+def test_options_win_over_a_preset_and_the_rest_is_its_own(command: Command, pair: Any) -> None:
+    done = run_preset(command, pair)
+    assert done.code == 0, done.err
+    assert {(row["k"], row["top_p"], row["temperature"]) for row in done.table()} == {
+        ("3", "0.8", "0.0"), ("3", "0.8", "1.0")
+    }  # fmt: skip
+    assert "preset chen2023-xsum" in done.out
+    assert "2.01" in done.out
+    assert json.loads((done.folder / "run.json").read_text())["preset"] == "chen2023-xsum"
+
+
+def test_rows_for_programs_have_no_published_numbers(command: Command, pair: Any) -> None:
+    done = run_preset(command, pair, "--format", "json")
+    assert len(json.loads(done.out)) == 2
+
+
+def test_an_unknown_preset_is_one_line(command: Command) -> None:
+    done = command("run", "--preset", "chen2023")
+    assert done.code == 2
+    assert "unknown preset 'chen2023' (did you mean chen2023-xsum?)" in done.err
