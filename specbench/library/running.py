@@ -28,7 +28,8 @@ def run(
 
     target, draft: aliases, hub ids or folders; without both, the shipped pair. settings: those of the command, with
     underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …; a list is an axis, and every
-    combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where other settings come from. on_progress: called with a `Progress` between the turns.
+    combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where all other settings come from. on_progress:
+    called with a `Progress` between the turns.
 
     Returns the run, whatever became of its cells: see `Result.raise_for_status`. UsageError for a setting that is
     unknown or out of range, UnusableModelError where the only pair cannot be loaded. After an interrupt what was
