@@ -139,6 +139,9 @@ class RunSpec(BaseModel):
     tier: Annotated[Literal["auto", "eager", "graph", "compile"], Setting(
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"
+    backend: Annotated[Literal["native", "transformers"] | None, Setting(
+        "Method", "execution", "The engine: native (ours) or transformers (its generate()). Or a list: "
+        "native,transformers.", of=PAIR, usual="native", typed=str, column="engine", late=True)] = None
     batch: Annotated[int, Field(ge=1, le=65536), Setting(
         "Measuring", "execution", "Rows decoded together: 4, or a list (1,4,16).", typed=str)] = 1
     seed: Annotated[int, Field(ge=0), Setting(
@@ -167,6 +170,11 @@ class RunSpec(BaseModel):
     def _leave_none(cls, given: Any) -> Any:
         return None if given in ("none", False) else given  # as in tables from before there were such settings
 
+    @field_validator("backend")
+    @classmethod
+    def _leave_native(cls, given: str | None) -> str | None:
+        return None if given == "native" else given
+
     @field_serializer("model", when_used="json")
     def _write_models(self, model: tuple[tuple[str, str], ...]) -> str | None:
         return written(model) or None
@@ -187,6 +195,11 @@ class RunSpec(BaseModel):
     def baseline(self) -> "RunSpec":
         """The cell that this one is compared with; cells with an equal baseline share its decodes."""
         return self.with_(method=BASELINE, k=0, schedule="constant", confidence=0.4, acceptance=None)
+
+    @property
+    def on_any_engine(self) -> "RunSpec":
+        """The spec that all have in common which differ in their engine alone."""
+        return self.with_(backend=None)
 
     @property
     def key(self) -> str:

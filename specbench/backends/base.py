@@ -174,6 +174,10 @@ class Backend(Protocol):
         """What the names of the pair stood for, as columns: target_source, target_commit, dtype_resolved …"""
         ...
 
+    def notes(self, spec: RunSpec) -> Sequence[str]:
+        """What of this engine a reader of a cell's numbers must know, because it changes them; for its row."""
+        ...
+
     def demand(self, held: Sequence[Held]) -> Demand | None:
         """The memory that measuring these cells takes, group after group, weights included; None where nobody knows."""
         ...

@@ -4,11 +4,15 @@ from collections.abc import Callable, Sequence
 
 from specbench.backends import native
 from specbench.backends.base import Backend
+from specbench.backends.generation import backend as generation
 from specbench.spec import RunSpec
 
-BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {native.NAME: native.open_pair}
+BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {
+    native.NAME: native.open_pair,
+    generation.NAME: generation.open_pair,
+}
 
 
 def backend_for(specs: Sequence[RunSpec]) -> Backend:
     """The backend of one pair, checked without weights. Raises UsageError or UnusableModelError."""
-    return BACKENDS[native.NAME](specs)
+    return BACKENDS[specs[0].backend or native.NAME](specs)

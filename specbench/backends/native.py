@@ -112,6 +112,9 @@ class Native:
         """The tier, and what every role resolved to."""
         return {"tier_resolved": self.tier.name, **self.pair.columns(self.commits, self.weights, self.rollbacks)}
 
+    def notes(self, spec: RunSpec) -> Sequence[str]:
+        return ()
+
     def demand(self, held: Sequence[Held]) -> Demand | None:
         return demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.packs), held)
 

@@ -11,4 +11,4 @@ def run(given: Given) -> None:
 
     Without any option: the shipped pair on the shipped prompts, offline, on whatever device there is.
     """
-    launch(given, axes=("dataset", "context", "batch"), **USUAL)
+    launch(given, axes=("dataset", "context", "backend", "batch"), **USUAL)

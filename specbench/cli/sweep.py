@@ -23,7 +23,7 @@ HELP = (
 @options(*PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
 def sweep_k(given: Given) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline."""
-    launch(given, axes=("dataset", "context", "k", "batch"), k=DEFAULT_KS, **USUAL)
+    launch(given, axes=("dataset", "context", "k", "backend", "batch"), k=DEFAULT_KS, **USUAL)
 
 
 @options(..., "limit", "max_new_tokens", "device", *MEASURING, "resume", *RESULTS)

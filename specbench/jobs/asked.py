@@ -16,7 +16,7 @@ USUAL = {"tier": "auto"}
 
 def with_lists(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with what may be a list as values, or as lists of them."""
-    return with_contexts(with_batches(with_ks(with_shift(settings))))
+    return with_words(with_batches(with_ks(with_shift(settings))))
 
 
 def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,12 +48,13 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def with_contexts(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the context as it is written, or as a list of such texts."""
+def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with context and backend as they are written, or as lists of such texts."""
     found = dict(settings)
-    if found.get("context") is not None:
-        parts = items(found["context"])
-        found["context"] = parts[0] if len(parts) == 1 else parts
+    for name in ("context", "backend"):
+        if found.get(name) is not None:
+            parts = items(found[name])
+            found[name] = parts[0] if len(parts) == 1 else parts
     return found
 
 

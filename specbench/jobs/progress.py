@@ -61,11 +61,13 @@ class Display:
         self._loading(what, done, total)
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        self._group = {cell.spec: panel.Rolling.of(cell.samples) for cell in cells}
-        self._live_cells = set(self._group)
-        self._left = prompts
+        beside = self._live_cells  # of another engine, which goes on at the same time
+        begun = {cell.spec: panel.Rolling.of(cell.samples) for cell in cells}
+        self._group = {**self._group, **begun} if beside else begun
+        self._live_cells = beside | set(begun)
+        self._left = prompts + (self._left if beside else 0)
         self._total += 0 if self._known else prompts
-        self._skip(min((r.samples for r in self._group.values()), default=0))
+        self._skip(min((r.samples for r in begun.values()), default=0))
         self._draw()
 
     def resolved(self, cells: Sequence[Cell]) -> None:

@@ -25,7 +25,7 @@ from specbench.measure.group import Job, Observer, Past, give_up
 from specbench.measure.left_out import Fitting, roomiest
 from specbench.measure.order import seed_of
 from specbench.measure.prompting import read_prompts
-from specbench.measure.runner import measure
+from specbench.measure.runner import Bench, measure_beside
 from specbench.measure.sensors import sensors_for
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
@@ -69,20 +69,35 @@ class Prepared:
     def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
         """Load the pair and measure its cells; a Failure where it cannot be loaded."""
         try:
-            jobs = attempt(lambda: self.load(past, partial(shown, observers)))
-            if isinstance(jobs, Failure):
-                return jobs, None
-            note(self.backend.execution)
-            sensors = sensors_for(self.backend.device)
-            if sensors.remark:
-                note(sensors.remark)
-            ended = [self.leave_out(spec, observers, past) for spec in self.fitting.left_out]
-            cells, stop = measure(jobs, self.backend, observers, past, sensors)
-            for warning in self.backend.warnings:
-                note(warning)
+            bench = self.ready(observers, past, note)
+            if isinstance(bench, Failure):
+                return bench, None
+            ended = self.end_left_out(observers, past)
+            cells, stop = measure_beside([bench], observers, past)
+            self.warn(note)
             return [*ended, *cells], stop
         finally:
             self.unload()
+
+    def ready(self, observers: Sequence[Observer], past: Past, note: Note) -> Bench | Failure:
+        """Load the pair and say how it is executed; a Failure where it cannot be loaded."""
+        jobs = attempt(lambda: self.load(past, partial(shown, observers)))
+        if isinstance(jobs, Failure):
+            return jobs
+        note(self.backend.execution)
+        sensors = sensors_for(self.backend.device)
+        if sensors.remark:
+            note(sensors.remark)
+        return Bench(jobs, self.backend, sensors)
+
+    def end_left_out(self, observers: Sequence[Observer], past: Past) -> list[Cell]:
+        """End the cells that memory is not enough for."""
+        return [self.leave_out(spec, observers, past) for spec in self.fitting.left_out]
+
+    def warn(self, note: Note) -> None:
+        """Say what a user should know about the pair."""
+        for warning in self.backend.warnings:
+            note(warning)
 
     def leave_out(self, spec: RunSpec, observers: Sequence[Observer], past: Past) -> Cell:
         """End a cell that memory is not enough for."""
@@ -135,7 +150,7 @@ class Prepared:
         drafted_by = ", ".join(sorted(drafts_with(spec.method)))
         pair = resolved_pair(self.backend)
         drafting = {"drafted_by": drafted_by, "draft_cost_per": cost_per(spec, pair), "carries": carries(spec)}
-        memory = self.fitting.row(spec)
+        memory = self.fitting.row(spec) | {"engine_notes": "; ".join(self.backend.notes(spec))}
         return {**self.prompts[spec].row(), **drafting, **pair, **memory, COSTS: own}
 
 
@@ -209,4 +224,4 @@ def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
 def resolved_pair(backend: Backend) -> dict[str, Any]:
     """What the names of a loaded pair stood for and where it is measured, as columns."""
     machine = environment(backend.device)
-    return backend.describe() | {name: machine.get(name) for name in MACHINE}
+    return {"engine": backend.name, **backend.describe(), **{name: machine.get(name) for name in MACHINE}}

@@ -1,32 +1,39 @@
-"""The runner: jobs in, cells out. All arms decode a chunk of prompts in turn, on the same weights.
+"""The runner: jobs in, cells out. All arms decode a chunk of prompts in turn, on the same weights; so do engines.
 
-Knows backends, prompts and groups of cells; must not know the command line, files or tables.
+Knows backends and groups of cells; must not know the command line, files or tables.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import cycle
 from types import MappingProxyType
 
 from specbench.backends.base import Backend
-from specbench.backends.forms import carries
-from specbench.data.prompts import Prompt, PromptSet
-from specbench.data.turns import next_turn
 from specbench.measure.arms import Arms
-from specbench.measure.failures import Failure, again, attempt, give_back
+from specbench.measure.course import compare_with_baseline, measured_turns, prepare
+from specbench.measure.failures import Failure, again, give_back
 from specbench.measure.group import INTERRUPTED, Group, Job, Observer, Past, Samples
-from specbench.measure.lossless import losslessness_of
-from specbench.measure.order import Turn, order_of, seed_of, side, turns_of
 from specbench.measure.sensors import NO_SENSORS, Sensors
-from specbench.metrics import Trace
 from specbench.results.cells import Cell
-from specbench.results.environment import load_average
-from specbench.results.readings import Reading
-from specbench.results.samples import Sample
-from specbench.spec import BASELINE, RunSpec
+from specbench.spec import BASELINE
 from specbench.wording import grouped
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What one engine has to measure, and the sensors that are read around every decode of its that counts."""
+
+    jobs: Sequence[Job]
+    backend: Backend
+    sensors: Sensors = NO_SENSORS
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A group on its engine, with its arms."""
+
+    group: Group
+    backend: Backend
+    arms: Arms
 
 
 def measure(
@@ -36,196 +43,100 @@ def measure(
     past: Past = MappingProxyType({}),
     sensors: Sensors = NO_SENSORS,
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """Measure every job, those with a common baseline together. What fails ends its own cell and nothing else.
+    """Measure every job on one engine, see `measure_beside`."""
+    return measure_beside([Bench(jobs, backend, sensors)], observers, past)
+
+
+def measure_beside(
+    benches: Sequence[Bench], observers: Sequence[Observer], past: Past = MappingProxyType({})
+) -> tuple[list[Cell], KeyboardInterrupt | None]:
+    """Measure every job, those with a common baseline together, and where they differ in their engine alone turn by
+    turn beside each other. What fails ends its own cell and nothing else.
 
     `past` holds the cells of a run that is continued: finished ones are kept, the turns of others are not repeated.
-    `sensors` are read around every decode that counts.
     Returns the cells, and the interrupt if there was one; what an interrupt kept from beginning is `skipped`.
     """
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
-    groups = grouped(jobs, lambda job: job.spec.baseline)
-    for number, some in enumerate(groups):
-        group = Group(some, observers, past)
+    every = [(bench, job) for bench in benches for job in bench.jobs]
+    heats = grouped(every, lambda one: one[1].spec.baseline.on_any_engine)
+    for number, heat in enumerate(heats):
+        lanes = [lane_of([job for _, job in some], some[0][0], observers, past) for some in by_bench(heat)]
         if stop is None:
-            stop = measure_group(group, backend, sensors)
-            stop = measure_again(group, backend, sensors, stop)
-            later = [job.spec for others in groups[number + 1 :] for job in others]
-            backend.keep([*later, *(spec.baseline for spec in later)])
-        else:
-            group.fail(list(group.live), INTERRUPTED)
-        cells += group.cells.values()
+            stop = measure_groups(lanes)
+            for lane in lanes:
+                stop = measure_again(lane, stop)
+                later = [job.spec for others in heats[number + 1 :] for bench, job in others if owns(bench, lane)]
+                lane.backend.keep([*later, *(spec.baseline for spec in later)])
+        for lane in lanes:
+            lane.group.fail(list(lane.group.live), INTERRUPTED)
+            cells += lane.group.cells.values()
     return cells, stop
 
 
-def measure_group(group: Group, backend: Backend, sensors: Sensors = NO_SENSORS) -> KeyboardInterrupt | None:
-    """Measure what is left of a group; an interrupt is returned, with what was measured kept."""
-    if not group.live:
-        return None
-    arms = Arms(backend.device, sensors)
+def by_bench(heat: Sequence[tuple[Bench, Job]]) -> list[list[tuple[Bench, Job]]]:
+    """The jobs of every engine together."""
+    return grouped(heat, lambda one: id(one[0]))
+
+
+def owns(bench: Bench, lane: Lane) -> bool:
+    return bench.backend is lane.backend
+
+
+def lane_of(jobs: Sequence[Job], bench: Bench, observers: Sequence[Observer], past: Past) -> Lane:
+    return Lane(Group(jobs, observers, past), bench.backend, Arms(bench.backend.device, bench.sensors))
+
+
+def measure_groups(lanes: Sequence[Lane]) -> KeyboardInterrupt | None:
+    """Measure what is left of some groups, turn by turn; an interrupt is returned, with what was measured kept."""
+    left = [lane for lane in lanes if lane.group.live]
     try:
-        group.begin()
-        prepare(group, backend, arms)
-        for samples in measured_turns(group, backend, arms):
-            group.save(samples)
-        compare_with_baseline(group, backend, arms)
+        for lane in left:
+            lane.group.begin()
+        for lane in left:
+            prepare(lane.group, lane.backend, lane.arms)
+        for lane, samples in turn_by_turn(left):
+            lane.group.save(samples)
+        for lane in left:
+            compare_with_baseline(lane.group, lane.backend, lane.arms)
     except KeyboardInterrupt as stop:
-        group.fail(list(group.live), INTERRUPTED)
+        for lane in left:
+            lane.group.fail(list(lane.group.live), INTERRUPTED)
         return stop
     finally:
-        arms.decodes.clear()  # their caches would stay on the device while the next group allocates its own
+        for lane in left:
+            lane.arms.decodes.clear()  # their caches would stay on the device while the next group allocates its own
     return None
 
 
-def measure_again(
-    group: Group, backend: Backend, sensors: Sensors, stop: KeyboardInterrupt | None
-) -> KeyboardInterrupt | None:
+def turn_by_turn(lanes: Sequence[Lane]) -> Iterator[tuple[Lane, Samples]]:
+    """What every turn gives on every engine, in an order that is reversed from turn to turn: none is always early."""
+    courses = [(lane, measured_turns(lane.group, lane.backend, lane.arms)) for lane in lanes]
+    while courses:
+        for lane, course in list(courses):
+            samples = next(course, None)
+            if samples is None:
+                courses = [one for one in courses if one[0] is not lane]
+            else:
+                yield lane, samples
+        courses.reverse()
+
+
+def measure_again(lane: Lane, stop: KeyboardInterrupt | None) -> KeyboardInterrupt | None:
     """Measure the cells that ran out of memory beside others once more, each with nothing but its baseline.
 
     Where memory is not enough for the baseline, it is not for those that are left either; nor is there any more to be
     measured after an interrupt, `stop`.
     """
     hopeless: Failure | None = None
-    for spec, failure in group.aside.items():
-        alone = group.by_itself(spec)
+    for spec, failure in lane.group.aside.items():
+        alone = lane.group.by_itself(spec)
         if stop or hopeless:
             alone.fail([spec], INTERRUPTED if stop else hopeless or failure)
         else:
-            backend.keep([])
+            lane.backend.keep([])
             give_back()
-            stop = measure_group(alone, backend, sensors)
+            stop = measure_groups([replace(lane, group=alone, arms=Arms(lane.arms.device, lane.arms.sensors))])
             hopeless = again(failure) if BASELINE in alone.lost else None
-        group.cells |= alone.cells
+        lane.group.cells.update(alone.cells)
     return stop
-
-
-def prepare(group: Group, backend: Backend, arms: Arms) -> None:
-    """Build every arm and decode the first prompts with it, uncounted: first calls allocate and choose kernels.
-
-    Where one of them changed how all are executed, the others are built anew.
-    """
-    execution = ""
-    while execution != backend.execution:
-        execution = backend.execution
-        for arm, spec in group.arms.items():
-            if not group.needing(arm):
-                continue  # the baseline has failed
-            group.preparing(spec)
-            failure = attempt(partial(warm_up, arm, spec, group.prompts, backend, arms))
-            if failure is not None:
-                group.lose(arm, failure)
-    group.resolve(backend.describe())
-    group.preparing(None)
-
-
-def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
-    """Build one arm, note how long that took, and decode its warm-up."""
-    began = time.perf_counter()
-    decode = backend.prepare(spec, prompts.longest)
-    arms.ready[arm] = time.perf_counter() - began
-    every = cycle(prompts.prompts)
-    for number in range(spec.warmup):
-        some = [next(every) for _ in range(spec.batch)]
-        decode([p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some])
-    if carries(spec):
-        arms.carrying.add(arm)
-        decode = backend.prepare(spec, prompts.longest)  # what was learned in the warm-up is forgotten
-    arms.decodes[arm] = decode
-
-
-def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Samples]:
-    """What every turn gives, one after the other: the caller saves it before the next one begins."""
-    done = 0
-    for first in turns_of(group.baseline, group.prompts.prompts):
-        turn: Turn | None = replace(first, number=done)
-        if not group.live or group.narrow(done, first.chunk):
-            return
-        while turn is not None and group.live:
-            if group.has(turn):
-                decode_again(group, arms, turn)
-            elif samples := turn_samples(group, arms, turn):
-                yield samples
-            done += 1
-            turn = following(group, turn, backend)
-
-
-def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
-    """Bring the arms that carry something to where they were after a turn of a run that is continued. What they decode
-    is what they decoded then; it is neither timed nor saved."""
-    for arm in sorted(arms.carrying & set(group.arms)):
-        decoded(group, arms, turn, arm)
-
-
-def following(group: Group, turn: Turn, backend: Backend) -> Turn | None:
-    """The next turn of the conversations of a turn, on the baseline's answers: all arms see the same context."""
-    if not group.live or not any(prompt.later for prompt in turn.prompts) or backend.chat is None:
-        return None
-    answers, chat = group.answers(turn), backend.chat
-    asked = [next_turn(prompt, answers[prompt.id], group.prompts, chat) for prompt in turn.prompts]
-    prompts = [prompt for prompt in asked if prompt is not None]
-    group.ids |= {(prompt.id, prompt.turn): prompt.ids for prompt in prompts if turn.repeat == 0}
-    return replace(turn, number=turn.number + 1, prompts=prompts) if prompts else None
-
-
-def turn_samples(group: Group, arms: Arms, turn: Turn) -> Samples:
-    """The samples of a turn, for every cell whose arms could decode it."""
-    load = load_average()
-    order = order_of(list(group.arms), group.baseline.seed, turn.earlier, turn.chunk)
-    slices = slices_of(group, arms, turn, order)
-    batch = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
-
-    def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
-        cluster = batch or (group.blocks[prompt.id] if spec.key in arms.carrying else "")
-        about = (prompt.id, prompt.category, turn.repeat, len(prompt.ids), turn.number)
-        positions = (order.index(BASELINE), order.index(spec.key))
-        readings = (slices[BASELINE].reading, slices[spec.key].reading)
-        return Sample(*about, positions, load, baseline, method, cluster, (prompt.turn, prompt.turns), readings)
-
-    return {
-        spec: [
-            sample(spec, *one)
-            for one in zip(turn.prompts, slices[BASELINE].traces, slices[spec.key].traces, strict=True)
-        ]
-        for spec in group.live
-    }
-
-
-@dataclass(frozen=True)
-class Slice:
-    """What one arm made of the prompts of a turn, and what the machine said right after it."""
-
-    traces: Sequence[Trace]
-    reading: Reading
-
-
-def slices_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dict[str, Slice]:
-    """The slice of every arm of a turn; an arm that fails ends its cells. Nothing that is timed is read in between."""
-    slices: dict[str, Slice] = {}
-    for arm in order:
-        if not group.needing(arm):
-            continue  # the baseline has failed in this very turn
-        before = arms.sensors.begin()
-        found = decoded(group, arms, turn, arm)
-        if found is not None:
-            slices[arm] = Slice(found, arms.sensors.end(before))
-    return slices
-
-
-def decoded(group: Group, arms: Arms, turn: Turn, arm: str) -> list[Trace] | None:
-    """What one arm makes of the prompts of a turn; None where it fails, which ends its cells."""
-    seeds = [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
-    found = attempt(partial(arms.decode, arm, turn.prompts, seeds))
-    if isinstance(found, Failure):
-        group.lose(arm, found)
-        return None
-    return found
-
-
-def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
-    """End the cells whose prompts are all decoded, with what is known of their output beside the baseline's."""
-    for spec in list(group.live):
-        found = attempt(partial(losslessness_of, spec, group.ids, group.live[spec], backend.scores))
-        if isinstance(found, Failure):
-            group.lose(spec.key, found)
-        else:
-            group.finish(spec, found, (arms.ready[BASELINE], arms.ready[spec.key]), arms.peaks(spec))

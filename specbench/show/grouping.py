@@ -60,6 +60,13 @@ def by_context(rows: Sequence[Row]) -> list[list[Row]]:
     return [sorted(group, key=lambda row: (row["context"] or 0, row["k"], lookahead(row))) for group in several]
 
 
+def by_engine(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of every series that was measured on several engines, by lookahead."""
+    groups = alike(rows, [name for name in IDENTITY if name != "backend"])
+    several = [group for group in groups if len({row.get("backend") for row in group}) > 1]
+    return [sorted(group, key=lambda row: (row["k"], lookahead(row))) for group in several]
+
+
 def alike(rows: Sequence[Row], settings: Sequence[str]) -> list[list[Row]]:
     """Rows with equal settings together."""
     return grouped(rows, lambda row: tuple(row.get(name) for name in settings))

@@ -4,7 +4,7 @@ Knows folders of runs; must not know HTML.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from specbench.results import trace_file
 from specbench.results.reading import read_run
 from specbench.results.trace_file import TokenView
 from specbench.show import context_table, plots_batch, plots_context, plots_prompts, run_notes
-from specbench.show.grouping import by_batch, by_context
+from specbench.show.engines_table import engines_table
+from specbench.show.grouping import by_batch, by_context, by_engine
 from specbench.show.headings import caveats, heading
-from specbench.show.number_table import unbroken
+from specbench.show.number_table import NumberTable, unbroken
 from specbench.show.plots import Picture
 from specbench.show.report_certificates import CertificatePart, certificates
 from specbench.show.report_questions import Question, label, questions
@@ -59,6 +60,7 @@ class RunPart:
     questions: Sequence[Question]
     contexts: Sequence[Contexts]
     batches: Sequence[Batches]
+    engines: Sequence[NumberTable]
     notes: Sequence[str]
     traces: Sequence[tuple[str, TokenView]]
     certificates: Sequence[CertificatePart]
@@ -79,10 +81,16 @@ def run_part(path: Path) -> RunPart:
         questions=questions(run.cells, rows, text_in(run.description, "command")),
         contexts=list(map(contexts_of, by_context(rows))),
         batches=[Batches(heading(b), caveats(b), b, plots_batch.figures(b)) for b in by_batch(rows)],
+        engines=[labelled(engines_table(group)) for group in by_engine(rows)],
         notes=[*run_notes.notes(rows), *unread, *foreign],
         traces=views,
         certificates=papers,
     )
+
+
+def labelled(table: NumberTable) -> NumberTable:
+    """A table whose labels need not be broken."""
+    return replace(table, header=list(map(unbroken, table.header)))
 
 
 def contexts_of(rows: Sequence[Row]) -> Contexts:

@@ -20,8 +20,9 @@ from specbench.show.batch_table import batch_table
 from specbench.show.category_table import cell_tables, method_tables
 from specbench.show.cell_text import lookahead, method_name, one_line
 from specbench.show.context_table import context_table
+from specbench.show.engines_table import engines_table
 from specbench.show.fitting import draw, sentence
-from specbench.show.grouping import FEW, arranged, by_batch, by_context
+from specbench.show.grouping import FEW, arranged, by_batch, by_context, by_engine
 from specbench.show.headings import name_among
 from specbench.show.levels_table import levels_table
 from specbench.show.methods_table import fastest, methods_table
@@ -83,9 +84,10 @@ def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
 
 def _series_tables(rows: Sequence[Row]) -> Iterator[NumberTable]:
-    """Over the lengths of prompts, and over batches."""
+    """Over the lengths of prompts, over batches, and over engines."""
     yield from (context_table(group) for group in by_context(rows))
     yield from (batch_table(group) for group in by_batch(rows))
+    yield from (engines_table(group) for group in by_engine(rows))
 
 
 def _by_level(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Group]:

@@ -7,114 +7,54 @@ number of new tokens (no EOS), in one process, all arms of a prompt in random or
 with `assistant_model` and both tokenizers, which then drafts strings; and its sampling from the likeliest token alone
 (top-k 1), which is greedy, too, and drafts common tokens. K counts tokens of the draft, in every arm alike. Alpha is
 accepted ÷ tested tokens of the target; of theirs it is counted from the passes of the target. Seconds are those of the
-whole call, prefill included, as transformers tells no others; ratios are over `generate()` for theirs and over our
-baseline of the same tier for ours, with 95 % intervals over prompts.
+whole call, prefill included; ratios are over `generate()` for theirs and over our baseline of the same tier for ours,
+with 95 % intervals over prompts.
 """
 
 import gc
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from specbench import metrics
+from specbench.backends.base import Backend
+from specbench.backends.generation.backend import Transformers
 from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt
-from specbench.metrics import RoundCounts
 from specbench.results.samples import digest
 from specbench.results.statistics import speedup_interval
 from specbench.spec import BASELINE, RunSpec
-from tests.benchmarks import harness, peers
+from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, between, listed
-from tests.benchmarks.peers import Arm, Generate, Run
+from tests.benchmarks.peers import Run
 
 RULES = ("common", "strings")
 STRINGS: dict[str, Any] = {"vocabulary": "strings", "tier": "eager"}
 GENERATE = "generate"
-LOOKBEHIND = 10  # transformers' own
 
 
-@dataclass
 class Counted:
-    """An arm, and how many tokens its rounds tested and accepted."""
+    """An arm of a backend, and how many tokens its rounds tested and accepted."""
 
-    arm: Arm
-    tested: int = 0
-    accepted: int = 0
-    rounds: int = 0
-
-    def __call__(self, prompt: Prompt) -> Run:
-        return self.arm(prompt)
-
-    def note(self, counts: Sequence[RoundCounts]) -> None:
-        self.tested += sum(one.tested for one in counts)
-        self.accepted += sum(one.accepted for one in counts)
-        self.rounds += len(counts)
-
-
-def timed(decode: Any, prompt: Prompt) -> Run:
-    """A decode as a call, with its seconds."""
-    began = time.perf_counter()
-    (trace,) = decode([prompt.ids], [0])
-    return Run(trace.tokens, time.perf_counter() - began, trace.prefill_seconds, len(trace.rounds))
-
-
-class Ours(Counted):
-    """An arm of specbench."""
-
-    def __init__(self, native: Native, spec: RunSpec, longest: int) -> None:
-        decode = native.prepare(spec, longest)
-
-        def noted(prompts: Any, seeds: Any) -> Any:
-            traces = decode(prompts, seeds)
-            self.note(traces[0].rounds)
-            return traces
-
-        super().__init__(lambda prompt: timed(noted, prompt))
-
-
-@dataclass
-class Universal(Counted):
-    """generate(assistant_model=…, tokenizer=…, assistant_tokenizer=…), whose rounds are told by the target's passes."""
-
-    new: int = 0
-    passes: list[tuple[int, int]] = field(default_factory=list)  # (tokens in the cache, tokens fed)
+    def __init__(self, backend: Backend, spec: RunSpec, longest: int) -> None:
+        self.tested = self.accepted = self.rounds = 0
+        self._decode = backend.prepare(spec, longest)
 
     def __call__(self, prompt: Prompt) -> Run:
-        self.passes.clear()
-        run = self.arm(prompt)
-        ends = [*(begun for begun, _ in self.passes[1:]), len(prompt.ids) + self.new - 1]
-        first = len(prompt.ids) - 1  # the first pass is over the prompt, too
-        begins = [first, *(begun for begun, _ in self.passes[1:])]
-        fed = [self.passes[0][1] - first, *(count for _, count in self.passes[1:])]
-        for (begun, end), count in zip(zip(begins, ends, strict=True), fed, strict=True):
-            accepted = end - begun - 1
-            self.tested += min(accepted + 1, count - 1)
-            self.accepted += accepted
-            self.rounds += 1
-        return Run(run.tokens, run.seconds, None, len(self.passes))
+        began = time.perf_counter()
+        (trace,) = self._decode([prompt.ids], [0])
+        seconds = time.perf_counter() - began
+        self.tested += sum(one.tested for one in trace.rounds)
+        self.accepted += sum(one.accepted for one in trace.rounds)
+        self.rounds += len(trace.rounds)
+        return Run(trace.tokens, seconds, trace.prefill_seconds, len(trace.rounds))
 
 
-def universal(native: Native, spec: RunSpec, sampled: bool) -> Universal:
-    """Their rule: strings when greedy; common tokens when sampling, here from the likeliest alone."""
-    assistant = peers.twin(native.network("draft"))
-    assistant.generation_config.update(
-        num_assistant_tokens=spec.k, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0,
-        assistant_lookbehind=LOOKBEHIND, target_lookbehind=LOOKBEHIND,
-    )  # fmt: skip
-    tokenizers = {name: native.pair.roles[name].tokenizer for name in ("target", "draft")}
-    options: dict[str, Any] = {"tokenizer": tokenizers["target"], "assistant_tokenizer": tokenizers["draft"]}
-    options |= {"do_sample": True, "top_k": 1} if sampled else {}
-    call = Generate(native.network("target"), spec.max_new_tokens, assistant_model=assistant, **options)
-    found = Universal(call, new=spec.max_new_tokens)
-
-    def seen(module: Any, args: Any, kwargs: Any) -> None:
-        cache = kwargs.get("past_key_values")
-        fed = args[0] if args else kwargs["input_ids"]
-        found.passes.append((0 if cache is None else int(cache.get_seq_length()), fed.shape[1]))
-
-    call.network.register_forward_pre_hook(seen, with_kwargs=True)
-    return found
+def theirs(native: Native, spec: RunSpec, longest: int, rule: str = "") -> Counted:
+    """Their baseline or a rule: strings when greedy; common tokens when sampling, here from the likeliest alone."""
+    spec = spec.with_(tier="eager", vocabulary=None)
+    likeliest = {"temperature": 1.0, "top_k": 1} if rule == "common" else {}
+    one = spec.with_(**likeliest) if rule else spec.baseline
+    return Counted(Transformers(native, [one]), one, longest)
 
 
 def row_of(name: str, arm: Counted, results: dict[str, list[Run]], base: str) -> dict[str, Any]:
@@ -144,13 +84,13 @@ def measure(bench: Bench) -> tuple[Sheet, list[dict[str, Any]]]:
     prompts = harness.prompts_for(native, spec)
     longest = max(len(prompt.ids) for prompt in prompts)
     base = f"ours {spec.tier} baseline"
-    arms: dict[str, Counted] = {base: Ours(native, spec.with_(method=BASELINE, k=0, vocabulary="common"), longest)}
+    arms: dict[str, Counted] = {base: Counted(native, spec.with_(method=BASELINE, k=0, vocabulary="common"), longest)}
     arms |= {
-        "ours common": Ours(native, spec.with_(vocabulary="common"), longest),
-        "ours strings": Ours(other, spec.with_(**STRINGS), longest),
+        "ours common": Counted(native, spec.with_(vocabulary="common"), longest),
+        "ours strings": Counted(other, spec.with_(**STRINGS), longest),
     }
-    arms[GENERATE] = Counted(Generate(native.network("target"), spec.max_new_tokens))
-    arms |= {f"assisted {rule}": universal(native, spec, rule == "common") for rule in listed(args.theirs)}
+    arms[GENERATE] = theirs(native, spec, longest)
+    arms |= {f"assisted {rule}": theirs(native, spec, longest, rule) for rule in listed(args.theirs)}
     results = harness.interleaved(arms, prompts, args.warmup, args.seed)
     rows = [row_of(name, arm, results, base if name.startswith("ours") else GENERATE) for name, arm in arms.items()]
     raw = [{"arm": name, "prompt": prompt.id, "tokens": len(run.tokens), "seconds": run.seconds,

@@ -48,6 +48,9 @@ class Table:
     def describe(self) -> dict[str, Any]:
         return {"target_source": "a table", "dtype_resolved": "none"}
 
+    def notes(self, spec: RunSpec) -> Sequence[str]:
+        return ("a table knows no time",) if spec.k == 4 else ()
+
     def demand(self, held: Sequence[Held]) -> None:
         return None
 

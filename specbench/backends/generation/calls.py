@@ -1,0 +1,170 @@
+"""`generate()` on a twin of a loaded network: the same tensors, and transformers' own code, attention and caches.
+
+Knows transformers and the ways that it generates; must not know pairs, prompts as text or files.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import CompileConfig, GenerationConfig, StaticCache
+
+from specbench.backends.generation.watch import Watch
+from specbench.backends.generation.ways import Way
+from specbench.decoding.timing import clock_for
+from specbench.metrics import Trace
+from specbench.models.execution.compiled import ON_CPU, ON_CUDA
+from specbench.spec import RunSpec
+
+HONOURED = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+LOOKBEHIND = {"assistant_lookbehind": 10, "target_lookbehind": 10}  # transformers' own
+
+
+def twin(network: Any) -> Any:
+    """The same network with the same tensors, but modules, configuration and attention of transformers' own, and
+    nothing of the generation settings that came with the checkpoint: penalties and the like are no part of a law."""
+    shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
+    found = copy.deepcopy(network, shared)
+    if found.config._attn_implementation != "eager":
+        found.set_attn_implementation("sdpa")
+    found.generation_config = generation(do_sample=False)
+    return found
+
+
+def generation(**settings: Any) -> Any:
+    """Settings of generation. A padding token is named, as it would warn of none; there is no padding."""
+    return GenerationConfig(**settings, pad_token_id=0)  # type: ignore[no-untyped-call]
+
+
+def settings_of(spec: RunSpec, eos: Sequence[int]) -> dict[str, Any]:
+    """The length and the law of a spec as settings of generation."""
+    found: dict[str, Any] = {"max_new_tokens": spec.max_new_tokens, "eos_token_id": list(eos) or None}
+    if spec.temperature == 0:
+        return {**found, "do_sample": False}
+    law = {"top_p": spec.top_p, "min_p": spec.min_p, "eta_cutoff": spec.eta}
+    drawn = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k or 0}  # its own default is 50
+    return {**found, **drawn, **{name: value for name, value in law.items() if value is not None}}
+
+
+@dataclass(eq=False)
+class Call:
+    """One way to call `generate()`, with everything that it reads. inductor: settings that hold during a call, as
+    dynamo reads some of them before it has those of the compiler."""
+
+    network: Any
+    watch: Watch
+    options: dict[str, Any]
+    inductor: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def new(self) -> int:
+        """The most tokens that it decodes."""
+        return int(self.options["generation_config"].max_new_tokens)
+
+    @torch.no_grad()
+    def __call__(self, prompt: Sequence[int], seed: int) -> Trace:
+        """Decode one prompt. Equal seeds give equal tokens."""
+        ids = torch.tensor([list(prompt)], device=self.network.device)
+        if (cache := self.options.get("past_key_values")) is not None:
+            cache.reset()
+        with seeded(seed, ids.device), torch._inductor.config.patch(dict(self.inductor)):
+            mask = torch.ones_like(ids)
+            self.watch.begin()
+            out = self.network.generate(ids, attention_mask=mask, **self.options)
+            seconds, spans = self.watch.end()
+        tokens = out[0, len(prompt) :].tolist()
+        return self.watch.trace(len(prompt), tokens, self.new, seconds, spans)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """transformers draws from the generators of torch: they begin at the seed, and are as before afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def plain(network: Any, settings: dict[str, Any]) -> Call:
+    """`generate()` as it comes, with a cache that grows."""
+    return watched(twin(network), settings, {})
+
+
+def compiled(network: Any, settings: dict[str, Any], places: int) -> Call:
+    """Its best form: a static cache that is made once and kept, and the steps compiled with weights as constants, which
+    transformers does on a CPU only where it is told to."""
+    found, watch = twin(network), Watch(clock_for(network.device))
+    inductor = dict(ON_CUDA if network.device.type == "cuda" else ON_CPU)
+    how: Any = CompileConfig(fullgraph=False, mode=None, options=inductor)  # type: ignore[arg-type]
+    how._compile_all_devices = True
+    cache = StaticCache(config=found.config, max_cache_len=places)
+    found._prefill = timed(found._prefill, watch)
+    make = found.get_compiled_call
+    found.get_compiled_call = lambda config: timed(make(config), watch)
+    config = generation(**settings, compile_config=how)
+    return Call(found, watch, {"generation_config": config, "past_key_values": cache}, inductor)
+
+
+def timed(function: Any, watch: Watch) -> Any:
+    """A pass that is compiled, watched from outside: a hook would be compiled with it."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        watch.before()
+        outputs = function(*args, **kwargs)
+        watch.after(False)
+        return outputs
+
+    return called
+
+
+def watched(network: Any, settings: dict[str, Any], options: dict[str, Any], **more: Any) -> Call:
+    """A call whose passes are seen by hooks."""
+    watch = Watch(clock_for(network.device))
+    network._get_candidate_generator = watch.generator(network._get_candidate_generator)
+    watch.target(network)
+    if (assistant := options.get("assistant_model")) is not None:
+        watch.assistant(assistant)
+    config = generation(**settings, **more)
+    return Call(network, watch, {"generation_config": config, **options})
+
+
+def assisted(target: Any, draft: Any, settings: dict[str, Any], k: int, tokenizers: Sequence[Any] = ()) -> Call:
+    """`generate(assistant_model=…)` with K drafted tokens in every round; with the tokenizers of both where they are
+    two, which is universal assisted decoding."""
+    assistant, options = twin(draft), {}
+    assistant.generation_config.update(num_assistant_tokens=k, **HONOURED, **LOOKBEHIND)
+    if tokenizers:
+        options = dict(zip(("tokenizer", "assistant_tokenizer"), map(ordered, tokenizers), strict=True))
+    else:
+        assistant.config.vocab_size = target.config.vocab_size  # else it would translate from one tokenizer to another
+    return watched(twin(target), settings, {"assistant_model": assistant, **options})
+
+
+def ordered(tokenizer: Any) -> Any:
+    """A copy whose vocabulary is in the order of its ids.
+
+    Where it is in any other, which is how fast tokenizers give it, transformers 5.23 puts the probabilities of a draft
+    beside other tokens than they belong to, and what is sampled is not distributed as the target's. It also keeps what
+    it has made of a draft by its tokenizer, which two drafts must therefore not share.
+    """
+    found = copy.copy(tokenizer)
+    vocabulary = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
+    found.get_vocab = lambda: dict(vocabulary)
+    return found
+
+
+def early_exit(target: Any, settings: dict[str, Any], k: int, layers: int) -> Call:
+    """Its own first layers draft, with a cache of their own."""
+    found = twin(target)
+    found.generation_config.update(num_assistant_tokens=k, **HONOURED)
+    call = watched(found, settings, {}, assistant_early_exit=layers)
+    call.watch.deepest(found.get_decoder().layers[-1])
+    return call
+
+
+def lookup(target: Any, settings: dict[str, Any], way: Way) -> Call:
+    """Prompt lookup."""
+    more = {"prompt_lookup_num_tokens": way.k, "max_matching_ngram_size": way.ngram}
+    return watched(twin(target), settings, {}, **more)

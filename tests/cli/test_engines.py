@@ -1,0 +1,52 @@
+"""Other engines on the command line: their rows beside ours, what is said of them, and what is refused."""
+
+import pytest
+
+from tests.support.frontdoor import Command
+
+ENGINES = ["native", "transformers"]
+
+
+def test_both_engines_measure_the_same_cells(run: Command) -> None:
+    found = run("--backend", "native,transformers", "--dtype", "float32", "--ignore-eos")
+    assert found.code == 0, found.err
+    ours, theirs = rows = found.table()
+    assert [row["engine"] for row in rows] == ENGINES
+    assert [row["lossless"] for row in rows] == ["identical"] * 2
+    for name in ("prompts_sha256", "dtype_resolved", "threads", "alpha", "tokens_per_round", "accepted", "tested"):
+        assert ours[name] == theirs[name], name
+    assert (ours["engine_notes"], "alpha is accepted ÷ tested" in theirs["engine_notes"]) == ("", True)
+    samples = found.samples()
+    assert [s.method.tokens for s in samples[:2]] == [s.method.tokens for s in samples[2:]]
+    assert "engine transformers" in found.out
+    assert "note: tier eager: transformers " in found.err
+
+
+def test_a_sweep_takes_an_engine(command: Command, pair, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from tests.support.tinypair import prompts
+
+    data = prompts(tmp_path / "words.jsonl", 4, 6)
+    short = ("--limit", "2", "--max-new-tokens", "8", "--warmup", "0")
+    found = command("sweep-k", *pair.options, "--dataset", data, *short, "--k", "1,3", "--backend", "transformers")
+    assert found.code == 0, found.err
+    assert [(row["engine"], row["k"]) for row in found.table()] == [("transformers", "1"), ("transformers", "3")]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--backend", "vllm"), "--backend 'vllm'"),
+        (("--backend", "transformers", "--method", "tree-top"), "use --backend native"),
+        (("--backend", "transformers", "--k", "auto"), "--schedule: K must be the same"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_one_line(run: Command, options: tuple[str, ...], line: str) -> None:
+    found = run(*options)
+    assert found.code == 2
+    assert line in found.line
+
+
+def test_a_cell_that_one_engine_cannot_measure_leaves_the_other(run: Command) -> None:
+    found = run("--backend", "native,transformers", "--method", "tree-top")
+    assert found.code == 6
+    assert [(row["backend"], row["status"]) for row in found.table()] == [("", "ok"), ("transformers", "error")]
