@@ -21,6 +21,8 @@ def report(
     png: Annotated[
         bool, typer.Option("--png/--no-png", help="Write the figures as plots/*.png beside it, too.")
     ] = True,
+    svg: Annotated[bool, typer.Option("--svg", help="Write them as SVG, too.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Write them as PDF, too.")] = False,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write one HTML file on finished runs: the answer, every number, the figures. No network, no script."""
@@ -29,7 +31,7 @@ def report(
         raise UsageError(f"--output {output} is a folder: name a file in it, such as {output / 'report.html'}")
     from specbench.show.report_page import write_report
 
-    file = write_report(runs, output, png=png)
+    file = write_report(runs, output, png=png, svg=svg, pdf=pdf)
     typer.echo(str(file))
     if show:
         typer.launch(file.resolve().as_uri())

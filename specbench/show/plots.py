@@ -27,9 +27,10 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK = (
 )  # fmt: skip
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P")
-MUTED = "#6f6f6f"
+MUTED, GRID, PAPER = "#6f6f6f", "#e4e4e4", "#ffffff"
+FIXED = "#212121"  # ink on a coloured tile, which is the same on a dark page
 WIDTH, HEIGHT = 4.7, 3.2  # inches: as wide as a phone shows without shrinking the type
-DPI = 160
+DPI = 300  # fit to print
 DASHED: dict[str, Any] = {"color": INK, "linestyle": "--", "linewidth": 1.2}  # the baseline
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, searchable, read aloud
@@ -43,7 +44,7 @@ STYLE: Any = {
     "axes.edgecolor": MUTED,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
+    "grid.color": GRID,
     "grid.linewidth": 0.8,
     "legend.frameon": False,
     "legend.fontsize": 9,
@@ -188,6 +189,12 @@ def write_png(picture: Picture, path: Path) -> None:
     """The figure as a PNG, without the time at which it was written."""
     with style():
         picture.figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def write_pdf(picture: Picture, path: Path) -> None:
+    """The figure as a PDF, without the time at which it was written."""
+    with style():
+        picture.figure.savefig(path, format="pdf", metadata={"CreationDate": None})
 
 
 def write_svg(picture: Picture, path: Path) -> None:

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from specbench.show.cell_text import lookahead
 from specbench.show.context_table import lookaheads
-from specbench.show.plots import INK, Picture, Sheet, float_in, legend, line_with_intervals
+from specbench.show.plots import FIXED, INK, Picture, Sheet, float_in, legend, line_with_intervals
 from specbench.show.plots_sweep import looks
 from specbench.token_counts import said
 from specbench.wording import Row, grouped
@@ -64,7 +64,7 @@ def speedup_map(rows: Sequence[Row]) -> Picture:
                 tile = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=shade, edgecolor=INK)
                 tile.set_linewidth(1.8 if row["speedup"] == top else 0.0)
                 picture.tip(axes.add_patch(tile), tip(row))
-                axes.text(x, y, f"{row['speedup']:.2f}", ha="center", va="center", color=INK)
+                axes.text(x, y, f"{row['speedup']:.2f}", ha="center", va="center", color=FIXED)
     return picture
 
 

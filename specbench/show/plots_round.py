@@ -131,7 +131,7 @@ def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | Non
 
 def cell_by_position(drawing: tuple[Picture, Axes], row: Row, name: str, place: int, cells: int) -> None:
     """The line of one of so many cells; the shades of all of them go from dark to light."""
-    shade = colormaps["cividis"](0.9 * place / max(cells - 1, 1))
+    shade = colormaps["cividis"](0.3 + 0.5 * place / max(cells - 1, 1))  # seen on light pages and on dark ones
     marker = MARKERS[place % len(MARKERS)]
     y = positions(row)
     x = range(1, len(y) + 1)

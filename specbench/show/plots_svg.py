@@ -7,11 +7,21 @@ import io
 import re
 import xml.etree.ElementTree as ET
 
+from specbench.show import plots
 from specbench.show.plots import Picture, style
 from specbench.wording import clean
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
+# What the page has in its own words, as it is light or dark; any other colour is the same on both.
+_OF_THE_PAGE = {
+    plots.INK: "ink", "#000000": "ink", plots.MUTED: "soft", plots.GRID: "grid", plots.PAPER: "paper",
+    plots.BLUE: "blue", plots.ORANGE: "orange", plots.GREEN: "green", plots.PURPLE: "purple", plots.SKY: "sky",
+    plots.YELLOW: "yellow",
+}  # fmt: skip
+_COLOURS = {colour.lower(): f"var(--fig-{name})" for colour, name in _OF_THE_PAGE.items()}
+_PAINT = ("fill", "stroke")
+_HEX = re.compile(r"#[0-9a-f]{6}\b", re.IGNORECASE)
 _USED = re.compile(r"url\(#([^)]+)\)")
 
 
@@ -57,4 +67,12 @@ def _rename(root: ET.Element, prefix: str) -> None:
             found["href"] = f"#{prefix}{link.removeprefix('#')}"
         if "font-family" in found.get("style", ""):
             found["style"] = re.sub(r"\s*font-family:[^;]*;", "", found["style"])  # the page's own type
-        element.attrib = found
+        element.attrib = _coloured(found)
+
+
+def _coloured(found: dict[str, str]) -> dict[str, str]:
+    """The attributes with the colours of the page; these are understood in styles alone."""
+    styles = [found.pop("style", "").strip().rstrip(";"), *(f"{k}: {found.pop(k)}" for k in _PAINT if k in found)]
+    if text := "; ".join(filter(None, styles)):
+        found["style"] = _HEX.sub(lambda hit: _COLOURS.get(hit[0].lower(), hit[0]), text)
+    return found

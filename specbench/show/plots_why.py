@@ -87,9 +87,10 @@ def waterfall(row: Row) -> Picture | None:
         axes.set_yticks(range(len(steps)), [label for label, _, _ in steps])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        low, high = spread([*levels(steps, values), 1.0], values[0], 0.06)
+        low, high = spread(levels(steps, values), values[0], 0.06)  # from term to term, as small as they are
         axes.set_xlim(low, high + 0.14 * (high - low))  # room for the last label
-        axes.axvline(1, color=INK, linewidth=1)
+        if low < 1 < high:
+            axes.axvline(1, color=INK, linewidth=1)
     return picture
 
 

@@ -43,10 +43,13 @@ FOLDER = "plots"
 Part = RunPart | CalibrationPart | DesignPart
 
 
-def write_report(paths: Sequence[Path], output: Path | None = None, *, png: bool = True, svg: bool = False) -> Path:
+def write_report(
+    paths: Sequence[Path], output: Path | None = None, *, png: bool = True, svg: bool = False, pdf: bool = False
+) -> Path:
     """Write the report on folders of runs, calibrations and designs, and its figures as files beside it; the file.
 
-    Default: report.html in the first folder. UsageError if a folder is not a run, or the file cannot be written.
+    Default: report.html in the first folder. png, svg, pdf: the forms of the figures' files. UsageError if a folder is
+    not a run, or the file cannot be written.
     """
     parts = [part_of(path) for path in paths]
     file = output or paths[0] / "report.html"
@@ -55,7 +58,8 @@ def write_report(paths: Sequence[Path], output: Path | None = None, *, png: bool
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, page)
-        for form, write, wanted in (("png", plots.write_png, png), ("svg", plots.write_svg, svg)):
+        forms = (("png", plots.write_png, png), ("svg", plots.write_svg, svg), ("pdf", plots.write_pdf, pdf))
+        for form, write, wanted in forms:
             for name, picture in album.pictures.items() if wanted else ():
                 (file.parent / FOLDER).mkdir(exist_ok=True)
                 write(picture, file.parent / FOLDER / f"{name}.{form}")

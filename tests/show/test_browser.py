@@ -82,6 +82,28 @@ def test_dark_is_dark_and_light_is_light(chromium: Browser, report: Path) -> Non
     assert colours == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
 
 
+PAINTED = """
+return [...document.querySelectorAll('figure svg')].flatMap(s => [getComputedStyle(s).backgroundColor,
+  ...[...s.querySelectorAll('text')].map(t => getComputedStyle(t).fill)])
+"""
+
+
+def test_figures_are_as_dark_as_their_page(chromium: Browser, report: Path) -> None:
+    chromium.open(report, dark=True)
+    assert set(chromium.ask(PAINTED)) == {"rgb(26, 30, 35)", "rgb(223, 227, 231)", "rgb(163, 171, 180)"}
+    chromium.open(report)
+    assert set(chromium.ask(PAINTED)) == {"rgb(255, 255, 255)", "rgb(34, 34, 34)", "rgb(111, 111, 111)"}
+
+
+def test_the_numbers_of_a_figure_are_reached_by_keyboard(chromium: Browser, report: Path) -> None:
+    chromium.open(report)
+    assert chromium.ask("return document.querySelectorAll('figure details').length") > 10
+    chromium.ask("document.querySelector('figure summary').focus()")
+    chromium.driver.switch_to.active_element.send_keys(" ")
+    shown = chromium.ask("return document.querySelector('figure details ul').innerText")
+    assert shown.count("×") > 5
+
+
 def test_a_script_or_a_request_would_be_seen(chromium: Browser, folder: Path) -> None:
     """The control of the first test: the browser says so when a page breaks its policy."""
     page = folder / "bad.html"

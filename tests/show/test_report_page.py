@@ -197,6 +197,24 @@ def test_pngs_lie_beside_the_page(run: Path, page: Page) -> None:
     assert len(names) == 17
 
 
+def test_figures_are_files_for_papers_where_that_is_wanted(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [cell(sample("p1"), sample("p2"))])
+    found = []
+    for number in range(2):
+        folder = tmp_path / str(number) / "plots"
+        write_report([run], folder.parent / "page.html", png=False, svg=True, pdf=True)
+        found.append({file.name: file.read_bytes() for file in folder.iterdir()})
+    assert found[0] == found[1]
+    assert {name.partition(".")[2] for name in found[0]} == {"svg", "pdf"}
+    assert all(data.startswith(b"%PDF") for name, data in found[0].items() if name.endswith("pdf"))
+
+
+def test_the_numbers_of_every_point_stand_under_its_figure(page: Page) -> None:
+    points = page.text.count("<title>") - 1  # that of the page
+    listed = sum(figure.count("<li>") for figure in page.text.split("<figure>")[1:] if "<details>" in figure)
+    assert listed >= points > 50
+
+
 @pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(run: Path, page: Page) -> None:
     assert page_of(run).text == page.text
