@@ -3,7 +3,6 @@
 Knows the files in configs/presets; must not know what settings mean or how anything is measured.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from specbench import yaml_files
 from specbench.errors import UsageError
 from specbench.shipped import CONFIGS
+from specbench.wording import near
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,5 @@ def preset(name: str) -> Preset:
     """A preset by its name. UsageError for an unknown one."""
     known = presets()
     if name not in known:
-        close = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UsageError(f"unknown preset {name[:60]!r}{hint}: choose one of {', '.join(known)}")
+        raise UsageError(f"unknown preset {name[:60]!r}{near(name, known)}: choose one of {', '.join(known)}")
     return Preset(name=name, **yaml_files.read_yaml(known[name]))

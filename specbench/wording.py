@@ -7,6 +7,7 @@ import html
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
@@ -15,6 +16,12 @@ from specbench.redact import redact
 
 T = TypeVar("T")
 Row = Mapping[str, Any]  # of a table of results: its columns by name, numbers or the text of a CSV file
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """What a mistyped name may have been meant as, in brackets after a blank; empty where nothing is near."""
+    found = get_close_matches(name.lower(), list(known), n=2)
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -72,6 +72,7 @@ LIGHT_COMMANDS = {
     "train head --help": ["train", "head", "--help"],
     "verify --help": ["verify", "--help"],
     "noise --help": ["noise", "--help"],
+    "config show": ["config", "show", "--preset", "chen2023-xsum"],
 }
 WATCH = """
 import json, sys

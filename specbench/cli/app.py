@@ -12,6 +12,7 @@ from specbench.cli import (
     calibrate,
     check,
     compare,
+    config,
     design_draft,
     methods,
     models,
@@ -66,6 +67,7 @@ app.command(name="methods")(methods.methods)
 app.command(name="cache")(cache.cache)
 app.add_typer(models.models, name="models")
 app.add_typer(train.train, name="train")
+app.add_typer(config.config, name="config")
 
 
 def _print_version(value: bool) -> None:

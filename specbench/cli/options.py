@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from specbench.cli import completion
 from specbench.settings import Declared, Group, declared, group
 from specbench.show.records import Format
 from specbench.spec import RunSpec
@@ -37,6 +38,7 @@ class Option:
     absent: Any = None
     count: bool = False
     in_file: bool = False  # whether a configuration file may have it, too
+    words: tuple[str, ...] = ()  # all that it may be, for a shell to complete
 
     @property
     def parameter(self) -> Parameter:
@@ -44,7 +46,7 @@ class Option:
         names = self.flags or (f"--{self.name.replace('_', '-')}",)
         option = typer.Option(
             *names, min=self.low, max=self.high, count=self.count, help=self.help, rich_help_panel=self.panel,
-            show_default=isinstance(self.absent, str),
+            show_default=isinstance(self.absent, str), **completion.of(self.name, self.words),
         )  # fmt: skip
         kind = self.kind | None if self.absent is None else self.kind
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=self.absent, annotation=Annotated[kind, option])
@@ -148,4 +150,12 @@ def of_setting(one: Declared, usual: object = None) -> Option:
         next((bounds[word] for word in words if word in bounds), None) for words in (("ge", "gt"), ("le", "lt"))
     )
     said = f"Default: {usual}." if usual is not None else one.usual
-    return Option(one.name, kind, one.setting.panel, f"{one.setting.help} {said}".strip(), one.flags, low, high)
+    text = f"{one.setting.help} {said}".strip()
+    return Option(one.name, kind, one.setting.panel, text, one.flags, low, high, words=words_of(one.type))
+
+
+def words_of(kind: Any) -> tuple[str, ...]:
+    """The words of which a setting takes one; none of any other."""
+    parts = get_args(kind)
+    found = parts if get_origin(kind) is Literal else (word for part in parts for word in words_of(part))
+    return tuple(word for word in found if isinstance(word, str))

@@ -5,19 +5,23 @@ from typing import Annotated
 
 import typer
 
+from specbench.cli import completion
 from specbench.cli.launch import EXECUTION, launch, read_config
 from specbench.cli.options import DATA, MEASURING, PAIR, RESULTS, SAMPLING, Given, options, setting
 from specbench.errors import UsageError
 from specbench.jobs.asked import USUAL
 from specbench.shipped import CONFIGS
+from specbench.wording import near
 
 DEFAULT_KS = "1-8"
 KS = setting("k", "Lookaheads: 1-8, or 1,2,4, or 1-16+3, also with auto (1-8,auto).", DEFAULT_KS)
 METHOD = ("method", KS, "acceptance", *EXECUTION)
 HELP = (
     "YAML whose keys are the options of `specbench run`, and pair; a list is an axis. "
-    "Or the name of a shipped grid: demo."
+    f"Or the name of a shipped grid: {', '.join(completion.grids())}."
 )
+
+Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=completion.beginning(completion.grids))]
 
 
 @options(*PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
@@ -27,7 +31,12 @@ def sweep_k(given: Given) -> None:
 
 
 @options(..., "limit", "max_new_tokens", "device", *MEASURING, "resume", *RESULTS)
-def sweep(given: Given, grid: Annotated[Path | None, typer.Argument(help=HELP)] = None) -> None:
+def sweep(
+    given: Given,
+    grid: Annotated[
+        Path | None, typer.Argument(help=HELP, autocompletion=completion.beginning(completion.grids))
+    ] = None,
+) -> None:
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K."""
     if (grid is None) == ("resume" not in given):
         raise UsageError("name the YAML file of a grid, or a shipped one such as demo, or --resume RUN")
@@ -38,6 +47,11 @@ def sweep(given: Given, grid: Annotated[Path | None, typer.Argument(help=HELP)] 
 
 
 def grid_file(grid: Path | None) -> Path | None:
-    """The file of a grid: a path, or the name of one in configs/grids."""
+    """The file of a grid: a path, or the name of one in configs/grids. UsageError for a name that is neither."""
+    if grid is None or grid.exists():
+        return grid
     shipped = CONFIGS / "grids" / f"{grid}.yaml"
-    return shipped if grid is not None and not grid.exists() and shipped.is_file() else grid
+    if not shipped.is_file() and not grid.suffix:
+        known = list(completion.grids())
+        raise UsageError(f"unknown grid {str(grid)[:60]!r}{near(str(grid), known)}: name a file, or {', '.join(known)}")
+    return shipped if shipped.is_file() else grid

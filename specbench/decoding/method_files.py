@@ -10,7 +10,7 @@ from specbench import plugins, yaml_files
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.shipped import CONFIGS
-from specbench.wording import first_line
+from specbench.wording import first_line, near
 
 HEADER = {"summary", "paper", "lossless", "method"}
 OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
@@ -26,9 +26,8 @@ def read_method(name: str) -> dict[str, Any]:
     """The content of a method file: one that ships, by name, or any other, by its path."""
     path = methods().get(name, Path(name))
     if not path.exists():
-        raise UsageError(
-            f"unknown method {name!r}: choose one of {', '.join(methods())}, or give the path of a YAML file"
-        )
+        meant, known = near(name, methods()), ", ".join(methods())
+        raise UsageError(f"unknown method {name!r}{meant}: choose one of {known}, or give the path of a YAML file")
     try:
         content = deepcopy(parsed(read_whole(path, yaml_files.LARGEST).decode("utf-8")))
     except OSError as error:

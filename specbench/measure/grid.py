@@ -14,7 +14,7 @@ from specbench.models.checkpoints import pairs
 from specbench.redact import redact
 from specbench.settings import declared, part
 from specbench.spec import BASELINE, RunSpec
-from specbench.wording import grouped
+from specbench.wording import grouped, near
 
 T = TypeVar("T")
 
@@ -125,7 +125,8 @@ def one_line(error: ValidationError, besides: Collection[str]) -> str:
     first = error.errors()[0]
     name = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
     if first["type"] == "extra_forbidden":
-        return f"unknown setting {name[2:]}; known are {', '.join(sorted([*RunSpec.model_fields, 'pair', *besides]))}"
+        known, given = sorted([*RunSpec.model_fields, "pair", *besides]), str(first["loc"][0])
+        return f"unknown setting {given}{near(given, known)}; known are {', '.join(known)}"
     said = first["msg"].removeprefix("Value error, ")
     return f"{name} {first.get('input')!r}: {said}" if first["loc"] else said
 

@@ -62,4 +62,4 @@ def test_rows_for_programs_have_no_published_numbers(command: Command, pair: Any
 def test_an_unknown_preset_is_one_line(command: Command) -> None:
     done = command("run", "--preset", "chen2023")
     assert done.code == 2
-    assert "unknown preset 'chen2023' (did you mean chen2023-xsum?)" in done.err
+    assert "unknown preset 'chen2023' (did you mean chen2023-xsum or chen2023-humaneval?)" in done.err

@@ -201,7 +201,7 @@ def test_a_shipped_grid_is_known_by_its_name(command: Command) -> None:
     found = command("sweep", "demo", "--device", "nowhere")
     assert found.code == 2
     assert "nowhere" in found.line, "the grid was read: it is the device that is wrong"
-    assert "cannot read the configuration nothing" in command("sweep", "nothing").line
+    assert "unknown grid 'nothing'" in command("sweep", "nothing").line
 
 
 # --- going on ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,67 @@
+"""`specbench config show`, completion by the shell, and what is said of mistyped names."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench.cli import completion
+from specbench.cli.options import OWN, setting
+from specbench.decoding.method_files import methods
+from specbench.models.checkpoints.pairs import aliases
+from tests.support.frontdoor import Command
+
+
+def test_every_setting_says_where_it_comes_from(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("limit: 7\nk: 9\nformat: md\n")
+    given = ["--preset", "chen2023-xsum", "--config", file, "--temperature", "0.5"]
+    done = command("config", "show", *given, "--format", "json")
+    assert done.code == 0, done.err
+    found = {row["setting"]: (row["value"], row["from"]) for row in json.loads(done.out)}
+    assert found["temperature"] == ("0.5", "command line")
+    assert found["k"] == ("9", str(file))
+    assert found["limit"] == ("7", str(file))
+    assert found["top_p"] == ("0.8", "preset chen2023-xsum")
+    assert found["warmup"] == ("2", "default")
+    assert found["tier"][1] == "default"
+    assert "format" not in found
+
+
+def test_a_list_shows_all_its_values(command: Command) -> None:
+    done = command("config", "show", "--batch", "1,4", "--format", "json")
+    assert next(row["value"] for row in json.loads(done.out) if row["setting"] == "batch") == "1, 4"
+
+
+def test_a_shell_completes_what_specbench_knows() -> None:
+    def completed(name: str, typed: str, words: tuple[str, ...] = ()) -> list[str]:
+        return list(completion.of(name, words)["autocompletion"](typed))
+
+    assert completed("method", "cha") == ["chain"]
+    assert completed("method", "") == list(methods())
+    assert completed("target", "demo") == [name for name in aliases() if name.startswith("demo")]
+    assert completed("dataset", "js") == ["jsonl:"]
+    assert completed("preset", "chen2023-h") == ["chen2023-humaneval"]
+    assert completed("format", "json") == ["json", "jsonl"]
+    assert completed("tier", "c", setting("tier").words) == ["compile"]
+    assert completion.of("limit") == {}
+    assert OWN["preset"].parameter.annotation.__metadata__[0].autocompletion("spec-") == ["spec-bench"]
+    assert "methods" in completion.grids()
+
+
+@pytest.mark.parametrize(("arguments", "meant"), [
+    (("run", "--method", "chian"), "unknown method 'chian' (did you mean chain?)"),
+    (("run", "--dataset", "humanevl"), "(did you mean humaneval?)"),
+    (("sweep", "metods"), "unknown grid 'metods' (did you mean methods?): name a file, or ci, demo, long, methods"),
+])  # fmt: skip
+def test_a_mistyped_name_is_answered_with_the_nearest(command: Command, arguments: tuple[str, ...], meant: str) -> None:
+    done = command(*arguments)
+    assert done.code == 2
+    assert meant in done.err
+
+
+def test_a_mistyped_key_of_a_configuration_is_named_as_it_was_written(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("max_tokens: 3\n")
+    done = command("run", "--config", "mine.yaml")
+    assert done.code == 2
+    assert "unknown setting max_tokens (did you mean max_new_tokens" in done.err
