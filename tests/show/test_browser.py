@@ -95,6 +95,22 @@ def test_figures_are_as_dark_as_their_page(chromium: Browser, report: Path) -> N
     assert set(chromium.ask(PAINTED)) == {"rgb(255, 255, 255)", "rgb(34, 34, 34)", "rgb(111, 111, 111)"}
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_is_accessible_by_the_rules_of_wcag(chromium: Browser, report: Path, dark: bool) -> None:
+    chromium.open(report, dark=dark)
+    chromium.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert chromium.violations() == []
+
+
+def test_what_nobody_can_read_would_be_seen(chromium: Browser, folder: Path) -> None:
+    """The control of the test above."""
+    (folder / "pale.html").write_text(
+        "<html><body><p style='color: #ddd; background: #fff'>pale</p><img src='x'></body></html>"
+    )
+    chromium.open(folder / "pale.html")
+    assert {found.partition(":")[0] for found in chromium.violations()} >= {"color-contrast", "image-alt"}
+
+
 def test_the_numbers_of_a_figure_are_reached_by_keyboard(chromium: Browser, report: Path) -> None:
     chromium.open(report)
     assert chromium.ask("return document.querySelectorAll('figure details').length") > 10

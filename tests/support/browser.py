@@ -23,6 +23,12 @@ return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientR
   && !e.closest('.scroll, svg, .tv-scroll')).map(e => e.tagName + '.' + e.className).slice(0, 10)
 """
 
+AXE = """
+const done = arguments[0]
+axe.run(document, {runOnly: ['wcag2a', 'wcag2aa']}).then(
+  found => done(found.violations.map(one => one.id + ': ' + one.nodes[0].html.slice(0, 100))), error => done([String(error)]))
+"""
+
 
 def program(names: tuple[str, ...]) -> str:
     found = next(filter(None, map(shutil.which, names)), None)
@@ -79,3 +85,9 @@ class Browser:
         """The whole page as a PNG."""
         found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
         file.write_bytes(base64.b64decode(found["data"]))
+
+    def violations(self) -> list[str]:
+        """What axe-core finds against WCAG 2 A and AA on the page that is shown, as "rule: first element"."""
+        package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed (extra dev)")
+        self.driver.execute_script((Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+        return list(self.driver.execute_async_script(AXE))
