@@ -25,8 +25,9 @@ return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientR
 
 AXE = """
 const done = arguments[0]
-axe.run(document, {runOnly: ['wcag2a', 'wcag2aa']}).then(
-  found => done(found.violations.map(one => one.id + ': ' + one.nodes[0].html.slice(0, 100))), error => done([String(error)]))
+const named = one => one.id + ': ' + one.nodes[0].html.slice(0, 100)
+axe.run(document, {runOnly: ['wcag2a', 'wcag2aa']})
+  .then(found => done(found.violations.map(named)), error => done([String(error)]))
 """
 
 
