@@ -34,6 +34,8 @@ def head(given: Given) -> None:
 
     specbench train head --kind medusa --target demo --steps 4 --hours 0.5 --output heads/medusa
 
+    specbench train head --kind mtp --target demo --output heads/mtp
+
     specbench train head --kind pard --target demo --from demo-draft --output heads/pard
     """
     from specbench.jobs import train as job

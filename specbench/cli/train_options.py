@@ -15,6 +15,7 @@ from specbench.cli.options import OWN, STYLE, Given, Option, of_setting, setting
 from specbench.errors import UsageError
 from specbench.jobs.parsing import parse_size
 from specbench.settings import declared
+from specbench.spec import RunSpec
 from specbench.training.recipe import Recipe
 from specbench.training.text.data_options import HELP
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from specbench.jobs.train import Draft
     from specbench.jobs.train_data import Source
     from specbench.jobs.train_heads import HeadStart
+    from specbench.jobs.train_mtp import MtpStart
     from specbench.jobs.train_pard import PardStart
     from specbench.jobs.train_start import Beginning, Start
 
@@ -68,10 +70,12 @@ KEPT: tuple[str | Option, ...] = (
     replace(OWN["output"], absent=..., help="The folder of the draft; a training that was cut off goes on there."),
 )
 HEAD_START = (
-    Option("kind", Literal["eagle3", "medusa", "pard"], BEGIN, "eagle3 (one layer on three hidden states of the "
-           "target), medusa (one small head for each drafted token), or pard (a draft that goes on through masks)."),
-    Option("begin", str, BEGIN, "pard: the draft that learns to: a checkpoint.", ("--from",)),
-    Option("steps", int, BEGIN, "Drafted tokens that are learned. eagle3: how often the head goes on from its own "
+    Option("kind", Literal["eagle3", "medusa", "mtp", "pard"], BEGIN, "eagle3 (one layer on three hidden states of the "
+           "target), medusa (one small head for each drafted token), mtp (one more layer of the target), or pard (a "
+           "draft that goes on through masks)."),
+    Option("begin", str, BEGIN, "pard: the draft that learns to, a checkpoint. mtp: a module that learns on, the "
+           "target's own or a folder. Default: fresh.", ("--from",)),
+    Option("steps", int, BEGIN, "Drafted tokens that are learned. eagle3, mtp: how often the head goes on from its own "
            "states; medusa: its heads; pard: 1 + its masks. Default: 4.", low=1, high=16),
     Option("intermediate", int, BEGIN, "eagle3: the width of its MLP. Default: the target's.", low=1),
     Option("draft_vocabulary", int, BEGIN, "Tokens that it can draft: those that the target says most often. "
@@ -138,14 +142,28 @@ def pard_of(given: Given) -> "PardStart":
     return PardStart(Start(given["begin"], vocabulary=given.get("draft_vocabulary")), given.get("steps", 4))
 
 
-def head_of(given: Given) -> "HeadStart | PardStart":
+def mtp_of(given: Given) -> "MtpStart":
+    """The MTP module that learns."""
+    from specbench.jobs.train_mtp import MtpStart
+
+    if "draft_vocabulary" in given:
+        raise UsageError("--draft-vocabulary: an MTP module drafts with its target's own output; leave it out")
+    if "intermediate" in given:
+        raise UsageError("--intermediate: an MTP module is a layer as its target has them; leave it out")
+    target = given.get("target", RunSpec.model_fields["target"].default)
+    return MtpStart(target, given.get("steps", 4), given.get("begin"), given.get("target_revision"))
+
+
+def head_of(given: Given) -> "HeadStart | MtpStart | PardStart":
     """The head that training starts from. UsageError for one that cannot be judged as it is asked for."""
     from specbench.jobs.train_heads import HeadStart
 
     if "kind" not in given:
-        raise UsageError("say which head: --kind eagle3, medusa or pard")
+        raise UsageError("say which head: --kind eagle3, medusa, mtp or pard")
     if given["kind"] == "pard":
         return pard_of(given)
+    if given["kind"] == "mtp":
+        return mtp_of(given)
     if "begin" in given:
         raise UsageError(f"--from: a head of kind {given['kind']} begins fresh; leave it out")
     found = {name: given[name] for name in ("kind", "steps", "intermediate") if name in given}

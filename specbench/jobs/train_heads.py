@@ -47,25 +47,30 @@ class HeadStart:
             raise UsageError(f"--draft-vocabulary {self.vocabulary}: the target knows {size} tokens")
 
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
-        """The same for a run that is gone on with: equal seeds make equal heads, and the checkpoint has the weights."""
-        student, layout = beginning(self.kind, given.network, self.asked(given, recipe))
-        held_out = chosen(given.cache.held_out, recipe.held_out)
-        judged = (held_out, recipe, self.steps, sampled(given.cache, recipe))
-        return Begun(
-            student=student.to(given.device),
-            words=f"a fresh {WORDS[self.kind]} head",
-            shape=shape_of(student),
-            save=lambda trained, place: save_head(trained, layout, place, given.dtype),
-            lesson=HeadLesson(given.teacher, student.head.taps, *judged),
-            card={"what": f"head ({WORDS[self.kind]})", "alpha": "the first drafts of all places"},
-            command="run",
-        )
+        return head_begun(self.kind, f"a fresh {WORDS[self.kind]} head", given, recipe, self.asked(given, recipe))
 
     def asked(self, given: Teaching, recipe: Recipe) -> Asked:
         ids = None
         if self.vocabulary is not None and self.vocabulary < given.teacher.width:
             ids = most_frequent(given.cache.counts(), self.vocabulary, given.special)
         return Asked(ids, self.steps, given.verifier, self.intermediate, recipe.seed)
+
+
+def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, asked: Asked) -> Begun:
+    """A head, called `words`, with its lesson. The same for a run that is gone on with: equal seeds make equal heads, and
+    the checkpoint has the weights."""
+    student, layout = beginning(kind, given.network, asked)
+    held_out = chosen(given.cache.held_out, recipe.held_out)
+    judged = (held_out, recipe, asked.steps, sampled(given.cache, recipe))
+    return Begun(
+        student=student.to(given.device),
+        words=words,
+        shape=shape_of(student),
+        save=lambda trained, place: save_head(trained, layout, place, given.dtype),
+        lesson=HeadLesson(given.teacher, student.head.taps, *judged),
+        card={"what": f"head ({WORDS[kind]})", "alpha": "the first drafts of all places"},
+        command="run",
+    )
 
 
 def shape_of(student: Any) -> str:

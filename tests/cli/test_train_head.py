@@ -24,8 +24,13 @@ def last(text: str) -> str:
     return text.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize("some", [(), ("--draft-vocabulary", "30")], ids=["all tokens", "some tokens"])
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+SOME = ("--draft-vocabulary", "30")
+NAMES = {"eagle3": "EAGLE-3 head", "medusa": "Medusa head", "mtp": "MTP module"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "some"), [("eagle3", ()), ("eagle3", SOME), ("medusa", ()), ("medusa", SOME), ("mtp", ())]
+)
 def test_a_trained_head_runs_and_the_same_command_goes_on_with_it(
     command: Command, pair: Pair, data: str, tmp_path: Path, kind: str, some: tuple[str, ...]
 ) -> None:
@@ -37,18 +42,18 @@ def test_a_trained_head_runs_and_the_same_command_goes_on_with_it(
     assert 1 <= row["accepted"] <= 4
     unseen = "jsonl:mine/held-out.jsonl"
     assert last(found.err) == f"specbench run --target {pair.target} --draft mine --dataset {unseen}"
-    name = "EAGLE-3" if kind == "eagle3" else "Medusa"
-    assert f"draft: a fresh {name} head: " in found.err
+    name = NAMES[kind]
+    assert f"draft: a fresh {name}: " in found.err
     assert ("a vocabulary of 30 tokens" in found.err) == bool(some)
     assert ("its vocabulary covers" in found.err) == bool(some)
     card = (tmp_path / "mine" / "README.md").read_text()
-    assert f"A head ({name}) that drafts tokens" in card
+    assert f"A head ({name.removesuffix(' head')}) that drafts tokens" in card
     assert "over the first drafts of all places" in card
     curve = pd.read_csv(tmp_path / "mine" / "curve.csv")
     assert (curve.tokens_per_round >= 1).all()
     again = command(*words)
     assert again.out == found.out
-    assert f"going on with a fresh {name} head" in again.err
+    assert f"going on with a fresh {name}: " in again.err
     ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", unseen, *SHORT, "--k", "3")
     (cell,) = ran.table()
     assert (cell["status"], cell["lossless"]) == ("ok", "identical")
@@ -57,7 +62,17 @@ def test_a_trained_head_runs_and_the_same_command_goes_on_with_it(
     assert "mine was begun with rate 0.001, not 0.1" in last(other.err)
 
 
-@pytest.mark.parametrize("some", [(), ("--draft-vocabulary", "30")], ids=["all tokens", "some tokens"])
+def test_a_trained_mtp_module_learns_on(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:
+    words = ("train", "head", "--kind", "mtp", "--target", pair.target, "--data", data, *TINY)
+    assert command(*words, "--output", "mine").code == 0
+    found = command(*words, "--from", "mine", "--output", "again")
+    assert found.code == 0, found.err
+    assert "draft: the MTP module of mine: " in found.err
+    own = command(*words, "--from", pair.target, "--output", "own")
+    assert "it has no MTP module for" in last(own.err)
+
+
+@pytest.mark.parametrize("some", [(), SOME], ids=["all tokens", "some tokens"])
 def test_a_draft_that_learned_to_go_on_through_masks_runs(
     command: Command, pair: Pair, data: str, tmp_path: Path, some: tuple[str, ...]
 ) -> None:
@@ -79,7 +94,11 @@ def test_a_draft_that_learned_to_go_on_through_masks_runs(
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ((), "say which head: --kind eagle3, medusa or pard"),
+        ((), "say which head: --kind eagle3, medusa, mtp or pard"),
+        (("--kind", "mtp", *SOME), "--draft-vocabulary: an MTP module drafts with its target's own output"),
+        (("--kind", "mtp", "--intermediate", "8"), "--intermediate: an MTP module is a layer as its target has them"),
+        (("--kind", "mtp", "--from", "demo-draft"), "--from demo-draft: it has no MTP module for "),
+        (("--kind", "mtp", "--from", "nowhere/at/all"), "nowhere/at/all"),
         (("--kind", "medusa", "--steps", "2"), "--k 4: 2 heads draft 2 tokens; give --steps 4, or a smaller --k"),
         (("--kind", "medusa", "--intermediate", "8"), "--intermediate: Medusa heads have no MLP"),
         (("--kind", "eagle3", "--draft-vocabulary", "2000"), "--draft-vocabulary 2000: the target knows"),

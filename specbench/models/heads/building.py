@@ -37,8 +37,8 @@ def recurrent(head: Head, network: Any, layers: Sequence[int] | None = None, pos
     """The module of a head that drafts one token after the other, for this target network.
 
     layers: the boundaries that it reads, where the user names them. post_norm: of MTP modules, what is fed back; None
-    is the usual. UsageError where the kind of head has no such choice; UnusableModelError for a head that is not the
-    target's, or whose weights are not all there.
+    is what its files say, or the usual. UsageError where the kind of head has no such choice; UnusableModelError for a
+    head that is not the target's, or whose weights are not all there.
     """
     target = Borrowed(network)
     head = without_copies(head, target)
@@ -53,7 +53,7 @@ def recurrent(head: Head, network: Any, layers: Sequence[int] | None = None, pos
 
 def _made(head: Head, target: Borrowed, layers: Sequence[int] | None, post_norm: bool | None) -> Any:
     if head.kind == "mtp":
-        return Mtp(head, target, post_norm is not False)
+        return Mtp(head, target, post_norm)
     if head.kind in BY_LAYERS:
         return BY_LAYERS[head.kind](head, target, layers)
     if head.kind not in BY_Z:

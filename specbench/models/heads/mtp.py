@@ -6,7 +6,7 @@ from the target's files besides. The layer is of the target's own class, and so 
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from specbench.models.heads.borrowed import Borrowed
 from specbench.models.heads.filling import fill
 from specbench.models.heads.head import Head
 from specbench.models.heads.layers import linear, shape_of
-from specbench.models.heads.names import MIMO
+from specbench.models.heads.names import MIMO, SPECULATORS
 from specbench.models.heads.vocabulary import embedding, output, refuse_other
 from specbench.models.network.layers import layers_of
 from specbench.wording import first_line
@@ -30,8 +30,9 @@ class Mtp(nn.Module):
     """Pair (z at t, token t+1) → logits of token t+2, and the state that stands in for z in the next pair.
 
     That state is what the logits are made of, normed (SGLang, transformers), or the same before its norm where
-    post_norm is False (vLLM for long): which is right for a module, only its acceptance after the first token says.
-    One module drafts all tokens, each from the state before.
+    post_norm is False (vLLM for long): which is right for a module, its config.json says in the format of speculators
+    (`norm_output`), and of others only its acceptance after the first token. One module drafts all tokens, each from
+    the state before.
     """
 
     taps: tuple[int | str, ...] = ("z",)
@@ -39,15 +40,14 @@ class Mtp(nn.Module):
     why = ""
     steps: int | None = None
 
-    def __init__(self, head: Head, target: Borrowed, post_norm: bool = True) -> None:
+    def __init__(self, head: Head, target: Borrowed, post_norm: bool | None = None) -> None:
         super().__init__()
-        self.target, self.dtype, self.width, self.post_norm = target, target.dtype, target.width, post_norm
+        self.target, self.dtype, self.width = target, target.dtype, target.width
+        self.post_norm = feeds_normed(head) if post_norm is None else post_norm
         refuse_other(head, target, shape_of(head, "proj.weight")[1] // 2)
         self.config = module_config(target, experts=ROUTER in head.tensors)
-        self.hidden_first = head.format == MIMO or bool(getattr(self.config, "mtp_hidden_states_first", False))
-        self.layer, kind = _parts(head, target, self.config)
-        with torch.device("meta"):
-            norms = [kind(self.width, eps=self.config.rms_norm_eps) for _ in range(3)]
+        self.hidden_first = hidden_first(head.format, target)
+        self.layer, *norms = parts(head.name, target, self.config)
         self.embed_norm, self.hidden_norm, self.norm = norms
         self.proj = linear(head.tensors, "proj")
         self.embed_tokens, self.lm_head = embedding(head, target, self.width), output(head, self.config, target)
@@ -69,7 +69,7 @@ class Mtp(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """ids [B, q] and states [B, q, H] → logits [B, q, V], of the last `keep` pairs alone unless that is 0, and the
         states of the next pairs [B, q, H]."""
-        token = self.embed_norm((self.embed_tokens or self.target.embed)(input_ids))
+        token = self.embed_norm((self.embed_tokens or self.target.embed)(input_ids).to(states.dtype))
         state = self.hidden_norm(states)
         x = self.proj(torch.cat([state, token] if self.hidden_first else [token, state], -1))
         mask = next(iter(attention_mask.values())) if isinstance(attention_mask, dict) else attention_mask
@@ -82,7 +82,28 @@ class Mtp(nn.Module):
             position_embeddings=angles,
         )
         normed = self.norm(y)
-        return (self.lm_head or self.target.logits)(normed[:, -keep:]), normed if self.post_norm else y
+        return self._logits(normed[:, -keep:]), normed if self.post_norm else y
+
+    def judged(self, states: Tensor) -> Tensor:
+        """states [..., H] as `forward` leaves them → their logits."""
+        return self._logits(states if self.post_norm else self.norm(states))
+
+    def _logits(self, normed: Tensor) -> Tensor:
+        """A module that learns computes in float32, and the output that it borrows in the dtype of its target."""
+        if self.lm_head is None:
+            return self.target.logits(normed.to(self.target.dtype))
+        found: Tensor = self.lm_head(normed)
+        return found
+
+
+def feeds_normed(head: Head) -> bool:
+    """Whether a module was trained on its states after their norm; so all were that do not say otherwise."""
+    return head.format != SPECULATORS or head.config.get("norm_output") is not False
+
+
+def hidden_first(written: str, target: Borrowed) -> bool:
+    """Whether the projection of a module in this format reads the hidden state before the embedding."""
+    return written == MIMO or bool(getattr(target.config, "mtp_hidden_states_first", False))
 
 
 def module_config(target: Borrowed, experts: bool) -> Any:
@@ -101,19 +122,20 @@ def module_config(target: Borrowed, experts: bool) -> Any:
     return config
 
 
-def _parts(head: Head, target: Borrowed, config: Any) -> tuple[nn.Module, Callable[..., nn.Module]]:
-    """A layer like the target's, and the class of its norms."""
+def parts(name: str, target: Borrowed, config: Any, device: str = "meta") -> list[Any]:
+    """A layer like the target's and three norms like its own, as transformers makes them."""
     layers = layers_of(target.network, target.layers)[2]
     try:
-        with torch.device("meta"):
+        with torch.device(device):
             made: Any = type(layers[-1])(config, 0)
+            norms = [type(made.input_layernorm)(target.width, eps=config.rms_norm_eps) for _ in range(3)]
         target.angles(
             torch.zeros(1, 1, device=target.device), torch.zeros(1, 1, dtype=torch.long, device=target.device)
         )
-        return made, type(made.input_layernorm)
+        return [made, *norms]
     except Exception as error:  # a class that is made in another way than all those that come with such a module
         raise UnusableModelError(
-            f"{head.name}: no MTP module can be made of a {type(layers[-1]).__name__}: {first_line(error)}"
+            f"{name}: no MTP module can be made of a {type(layers[-1]).__name__}: {first_line(error)}"
         ) from error
 
 

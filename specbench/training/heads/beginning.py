@@ -20,12 +20,12 @@ from specbench.models.heads.head import Head
 from specbench.models.heads.names import SPECULATORS
 from specbench.models.heads.recognition import flat
 from specbench.models.network.reduced import SIZE
-from specbench.training.heads import eagle3, medusa
+from specbench.training.heads import eagle3, medusa, mtp
 from specbench.training.heads.layouts import CONFIG, Asked, Layout
 from specbench.training.heads.students import Beside, Unrolled
 from specbench.wording import first_line
 
-HeadKind = Literal["eagle3", "medusa"]
+HeadKind = Literal["eagle3", "medusa", "mtp"]
 Begun = Callable[[Any, Asked], tuple[Layout, dict[str, Tensor]]]
 
 
@@ -41,11 +41,12 @@ class Trainable:
 KINDS: Mapping[HeadKind, Trainable] = {
     "eagle3": Trainable(eagle3.begun, SPECULATORS, Unrolled),
     "medusa": Trainable(medusa.begun, "", Beside),
+    "mtp": Trainable(mtp.begun, SPECULATORS, Unrolled),
 }
 
 
 def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
-    """A `Student` that has learned nothing, on its target, and how it is written.
+    """A `Student` on its target that has learned nothing, or goes on from another head, and how it is written.
 
     UnusableModelError or UsageError for a target that no such head can be made for.
     """

@@ -14,7 +14,7 @@ from specbench.models.checkpoints import reduced_heads
 from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.reduced_heads import MASK, OFFSETS, WEIGHT
 from specbench.models.network.reduced import ReducedHead
-from specbench.training.heads.layouts import Asked, Layout, output_of
+from specbench.training.heads.layouts import Asked, Layout, output_of, speculators_keys
 from specbench.training.start.starting import LONGEST, rope_base
 
 LEAST = 7  # layers of a target that has the usual boundaries in rising order
@@ -68,12 +68,8 @@ def layer_of(text: Any, intermediate: int | None) -> dict[str, Any]:
 
 def described(network: Any, asked: Asked, layer: Mapping[str, Any], read: list[int]) -> dict[str, Any]:
     """config.json as speculators writes it."""
-    greedy = {"proposal_type": "greedy", "speculative_tokens": asked.steps, "verifier_accept_k": 1,
-              "accept_tolerance": 0.0}  # fmt: skip
     return {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": "0.3.0",
+        **speculators_keys(network, asked, "eagle3", "Eagle3Speculator"),
         "transformer_layer_config": dict(layer),
         "draft_vocab_size": layer["vocab_size"] if asked.known is None else len(asked.known),
         "norm_before_residual": True,
@@ -81,15 +77,6 @@ def described(network: Any, asked: Asked, layer: Mapping[str, Any], read: list[i
         "eagle_aux_hidden_state_layer_ids": read,
         "embed_requires_grad": False,
         "tie_word_embeddings": False,
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [greedy],
-            "verifier": {
-                "name_or_path": asked.verifier,
-                "architectures": list(getattr(network.config, "architectures", None) or [type(network).__name__]),
-            },
-        },
     }
 
 

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specbench.models.heads.head import Head
 from specbench.training.start.saving import in_dtype
 
 CONFIG = "config.json"
@@ -22,8 +23,8 @@ CONFIG = "config.json"
 class Asked:
     """A head that is to be made. known: the ids of the tokens that it knows, in rising order; None for all.
 
-    steps: the drafts of Medusa, and what EAGLE-3 is proposed to draft in a round; verifier: what its files call the
-    target; intermediate: the width of its MLP, the target's unless given.
+    steps: the drafts of Medusa, and what others are proposed to draft in a round; verifier: what its files call the
+    target; intermediate: the width of its MLP, the target's unless given; begin: the head that it goes on from.
     """
 
     known: Sequence[int] | None
@@ -31,6 +32,7 @@ class Asked:
     verifier: str
     intermediate: int | None = None
     seed: int = 0
+    begin: Head | None = None
 
 
 @dataclass(frozen=True)
@@ -56,3 +58,23 @@ def output_of(network: Any) -> Tensor:
     text = network.config.get_text_config(decoder=True)
     weight: Tensor = network.get_output_embeddings().weight.detach().float().cpu().clone()
     return weight / (getattr(text, "logits_scaling", None) or 1.0) * (getattr(text, "logit_scale", None) or 1.0)
+
+
+def speculators_keys(network: Any, asked: Asked, algorithm: str, architecture: str) -> dict[str, Any]:
+    """What every config.json of speculators says: which algorithm it is, and for which target."""
+    greedy = {"proposal_type": "greedy", "speculative_tokens": asked.steps, "verifier_accept_k": 1,
+              "accept_tolerance": 0.0}  # fmt: skip
+    return {
+        "architectures": [architecture],
+        "speculators_model_type": algorithm,
+        "speculators_version": "0.3.0",
+        "speculators_config": {
+            "algorithm": algorithm,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [greedy],
+            "verifier": {
+                "name_or_path": asked.verifier,
+                "architectures": list(getattr(network.config, "architectures", None) or [type(network).__name__]),
+            },
+        },
+    }

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from specbench.models.heads.borrowed import Borrowed
+from specbench.models.network.masks import additive
 
 
 class Student(Protocol):
@@ -29,7 +30,8 @@ class Student(Protocol):
 
 
 class Unrolled(nn.Module):
-    """An EAGLE-3 head that goes on from its own states (training-time test: Li et al. 2025, arXiv 2503.01840, §3.2).
+    """An EAGLE-3 head or an MTP module that goes on from its own states (training-time test: Li et al. 2025, arXiv
+    2503.01840, §3.2).
 
     Pass k feeds, at place t, what pass k − 1 gave out at place t − 1. It sees what it will see when it drafts: the true
     pairs up to place t − k, and of every pass between the one pair of its own chain.
@@ -38,7 +40,9 @@ class Unrolled(nn.Module):
     def __init__(self, head: Any) -> None:
         super().__init__()
         self.head, head.dtype = head, torch.float32
-        head.config._attn_implementation = "sdpa"  # that of the target may take no masks of several passes
+        self.eager = head.config._attn_implementation == "eager"  # layers may know no other
+        if not self.eager:
+            head.config._attn_implementation = "sdpa"  # that of the target may take no masks of several passes
 
     @property
     def config(self) -> Any:
@@ -50,7 +54,8 @@ class Unrolled(nn.Module):
         found = []
         for step in range(steps):
             seen = chains(ids.shape[1], step, ids.device)
-            _, states = self.head(ids, states, step, positions, seen, cache, keep=1)
+            mask = additive(seen, torch.float32) if self.eager else seen
+            _, states = self.head(ids, states, step, positions, mask, cache, keep=1)
             found.append(self.head.judged(states[reached(places, step)]))
             states = later(states, 1)
         return found

@@ -32,8 +32,9 @@ def trained(kind: HeadKind, folder: Path, dtype: torch.dtype, known: Any = None,
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+@pytest.mark.parametrize(
+    ("kind", "known"), [("eagle3", None), ("eagle3", KNOWN), ("medusa", None), ("medusa", KNOWN), ("mtp", None)]
+)
 def test_what_was_written_is_read_as_the_module_that_was_trained(
     kind: HeadKind, known: Any, dtype: torch.dtype, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ KINDS: list[tuple[HeadKind, list[int] | None]] = [
     ("eagle3", KNOWN),
     ("medusa", None),
     ("medusa", KNOWN),
+    ("mtp", None),
 ]
 NAMES = [f"{kind}, {'some' if known else 'all'} tokens" for kind, known in KINDS]
 kinds = pytest.mark.parametrize(("kind", "known"), KINDS, ids=NAMES)

@@ -14,6 +14,8 @@ from specbench.models.heads.files import read_head
 from specbench.models.heads.joined import joined, through_masks
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from specbench.training.heads.beginning import beginning
+from specbench.training.heads.layouts import Asked
 from specbench.training.heads.students import Beside, Masked, Unrolled, chains
 from tests.support.heads import write_head
 from tests.support.tiny import CPU, context_of, network
@@ -31,6 +33,9 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+MODULES = ["llama", "qwen2", "qwen3", "qwen3-moe", "gemma2", "gpt-oss", "granite"]  # by their targets
+
+
 def head_of(folder: Path, kind: str, switches: dict[str, Any]) -> Any:
     found = read_head(write_head(folder / kind, kind, NET.config, **switches))
     assert found is not None
@@ -41,14 +46,38 @@ def head_of(folder: Path, kind: str, switches: dict[str, Any]) -> Any:
 def test_rows_in_learning_are_those_of_a_decode_that_drafts_the_same_tokens(
     kind: str, switches: dict[str, Any], tmp_path: Path
 ) -> None:
-    target, draft = joined(Causal(NET, LAW, VOCABULARY), head_of(tmp_path, kind, switches), K)
     student = (Beside if kind == "medusa" else Unrolled)(head_of(tmp_path, kind, switches))
+    compare(NET, head_of(tmp_path, kind, switches), student)
+
+
+@pytest.mark.parametrize("post_norm", [True, False], ids=["fed normed states", "fed states before their norm"])
+@pytest.mark.parametrize("name", MODULES)
+def test_rows_of_an_mtp_module_in_learning_are_those_of_a_decode(name: str, post_norm: bool) -> None:
+    net = network(name, VOCABULARY, dtype=torch.float32)
+    student, other = (moved(beginning("mtp", net, Asked(None, 3, "target"))[0]) for _ in range(2))
+    for one in (student, other):
+        one.head.post_norm = post_norm
+    other.head.config._attn_implementation = net.config.get_text_config(decoder=True)._attn_implementation
+    compare(net, other.head, student)
+
+
+def moved(student: Any) -> Any:
+    """Away from where it began, in which it says what its target says."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in student.parameters():
+        weight.data += 0.2 * torch.randn(weight.shape, generator=generator)
+    return student
+
+
+def compare(net: Any, head: Any, student: Any) -> None:
+    """What a head drafts on a target, and what the same head says where it learns the drafted tokens."""
+    target, draft = joined(Causal(net, LAW, VOCABULARY), head, K)
     context = context_of(TEXTS, K + 1, K)
     target.start(context)
     draft.start(context)
     ids, rows = draft.sample(context, K, seeded(range(len(TEXTS)), CPU))
     for text, drafted, q in zip(TEXTS, ids.tolist(), rows, strict=True):
-        found = learned_rows(student, text + drafted, len(text))
+        found = learned_rows(student, text + drafted, len(text), net)
         assert (found - q).abs().max() <= 1e-5
 
 
@@ -65,10 +94,10 @@ def test_rows_of_masks_in_learning_are_those_of_a_decode(tmp_path: Path) -> None
 
 
 @torch.no_grad()
-def learned_rows(student: Any, whole: list[int], begun: int) -> Tensor:
+def learned_rows(student: Any, whole: list[int], begun: int, net: Any = NET) -> Tensor:
     """[K, V] the rows of the drafts of the round that began when so many tokens of a text were committed."""
     tokens = torch.tensor([whole[:-1]]).unsqueeze(-1)
-    features = tokens if isinstance(student, Masked) else hidden(student.head.taps, whole)[:, :-1]
+    features = tokens if isinstance(student, Masked) else hidden(student.head.taps, whole, net)[:, :-1]
     following = torch.tensor([whole[1:]])
     found = []
     for step in range(K):
@@ -78,9 +107,9 @@ def learned_rows(student: Any, whole: list[int], begun: int) -> Tensor:
     return LAW(torch.stack(found), VOCABULARY)
 
 
-def hidden(taps: Any, ids: list[int]) -> Tensor:
+def hidden(taps: Any, ids: list[int], net: Any = NET) -> Tensor:
     """[1, L, A·H] by transformers' own record of hidden states."""
-    states = NET(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False).hidden_states
+    states = net(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False).hidden_states
     assert len(states) - 1 not in taps  # whose entry is normed
     return torch.cat([states[-1 if tap == "z" else tap] for tap in taps], -1)
 
