@@ -16,7 +16,7 @@ from specbench.models.checkpoints import hub
 from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.loading import Loaded
 from specbench.models.checkpoints.pairs import Checkpoint
-from specbench.models.checkpoints.sizes import in_dtype
+from specbench.models.checkpoints.sizes import in_dtype, kept_by
 from specbench.models.heads import stored
 from specbench.models.heads.agreement import agreement, shifted
 from specbench.models.heads.borrowed import Borrowed
@@ -124,18 +124,29 @@ def sizes_of(role: Role, found: Found, target: Role) -> Network:
     item, config, hollow = role.dtype.itemsize, role.config, found.hollow
     wide = target.config.get_text_config(decoder=True).hidden_size
     numbers = [tensor.numel() for tensor in found.head.tensors.values()]
-    attends = 2 * config.num_key_value_heads * config.head_dim if config.num_hidden_layers else 0
+    layers = [shape for name, shape in found.head.shapes.items() if name.startswith("layer") and len(shape) > 1]
     states = hollow.width + len(hollow.taps) * wide
     return Network(
         weights=sum(numbers) * item,
         read=max(numbers) * item,
         layers=config.num_hidden_layers + 1,
-        kept=max(attends, states),
+        kept=max(attended(found), states),
         hidden=config.hidden_size,
-        inner=config.intermediate_size,
+        inner=max([max(shape[-2:]) for shape in layers], default=config.hidden_size),
         heads=config.num_attention_heads,
         groups=1,
         vocabulary=config.vocab_size,
         item=item,
         masked=1,
     )
+
+
+def attended(found: Found) -> int:
+    """How many numbers a layer of a head keeps of a token to attend to it: an MTP module's is its target's, which may
+    keep latent ones."""
+    config = found.hollow.config
+    if not config.num_hidden_layers:
+        return 0
+    if found.head.kind == "mtp":
+        return kept_by(found.hollow.target.network)
+    return int(2 * config.num_key_value_heads * config.head_dim)

@@ -8,7 +8,8 @@ from heapq import nlargest
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedConfig
 
 from specbench.models.checkpoints import divided, quantise, quantised, reduced_heads
 from specbench.models.checkpoints.how import AS_STORED, How
@@ -20,6 +21,17 @@ from specbench.theory.memory import Network
 READERS = 4  # threads of transformers that read weights at the same time
 
 
+class KeptError(Exception):
+    """Says how many numbers a layer hands to a cache for a token."""
+
+
+class Watched(DynamicCache):
+    """A cache that ends a pass of one token when it is first given something."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        raise KeptError(sum(states.shape[1] * states.shape[3] for states in (key_states, value_states)))
+
+
 def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, how: How = AS_STORED) -> Network:
     """What is needed to say how much memory the network of a configuration takes, loaded in this way."""
     text: Any = config.get_text_config(decoder=True)
@@ -29,13 +41,12 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     shapes = [tensor.shape for tensor in net.parameters() if all(tensor is not end for end in ends)]
     heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
     shared = getattr(text, "num_key_value_heads", None) or heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)
     windows, ours = windows_of(text), attention in OURS
     return Network(
         weights=weight_bytes(net, config, device, how),
         read=host_bytes(net, device, how),
         layers=text.num_hidden_layers,
-        kept=2 * shared * width,
+        kept=kept_by(net),
         hidden=text.hidden_size,
         inner=max(max(shape[-2:]) for shape in shapes if len(shape) > 1),
         heads=heads,
@@ -45,6 +56,22 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
         scored=attention == "eager",
         masked=0 if ours and windows == {"": None} else len(windows),
     )
+
+
+def kept_by(net: Any) -> int:
+    """How many numbers a layer of a network on the device meta keeps of a token: what its first one hands to a cache,
+    as latent attention keeps fewer than its heads have; by the number of these where that cannot be seen."""
+    ids = torch.zeros(1, 1, dtype=torch.long, device="meta")
+    try:
+        net(input_ids=ids, position_ids=ids, past_key_values=Watched(), use_cache=True)
+    except KeptError as found:
+        return int(found.args[0])
+    except Exception:  # whatever a network does with a recurrent state, or without weights
+        pass
+    text = net.config.get_text_config(decoder=True)
+    heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
+    shared = getattr(text, "num_key_value_heads", None) or heads
+    return int(2 * shared * (getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)))
 
 
 def in_dtype(config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> Any:

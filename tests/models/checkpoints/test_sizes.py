@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, Gemma3TextConfig, GPT2Config, MambaConfig, MixtralConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV2Config,
+    DeepseekV3Config,
+    DynamicCache,
+    FalconConfig,
+    Gemma3TextConfig,
+    GPT2Config,
+    MambaConfig,
+    MixtralConfig,
+)
 
 from specbench.models.checkpoints.how import How
 from specbench.models.checkpoints.sizes import network_sizes
@@ -12,12 +22,17 @@ from tests.support.checkpoints import CPU, llama
 
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2}
 HEADS: dict[str, Any] = {**SMALL, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32}
+LATENT = {"kv_lora_rank": 12, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 6}
+LATENT |= {"first_k_dense_replace": 2, "num_key_value_heads": 4}
 CONFIGS = {
     "llama": llama(),
     "tied": llama(tie_word_embeddings=True),
     "gpt2": GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2),
     "gemma3": Gemma3TextConfig(**HEADS, head_dim=8, sliding_window=4),
     "mixtral": MixtralConfig(**HEADS, num_local_experts=4),
+    "one key for all queries": FalconConfig(**SMALL, num_attention_heads=4, multi_query=True),
+    "latent keys (DeepSeek-V3)": DeepseekV3Config(**{**HEADS, **LATENT}),
+    "latent keys (DeepSeek-V2)": DeepseekV2Config(**{**HEADS, **LATENT}),
 }
 
 
