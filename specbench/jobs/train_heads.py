@@ -57,8 +57,10 @@ class HeadStart:
 
 
 def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, asked: Asked) -> Begun:
-    """A head, called `words`, with its lesson. The same for a run that is gone on with: equal seeds make equal heads, and
-    the checkpoint has the weights."""
+    """A head, called `words`, with its lesson.
+
+    The same for a run that is gone on with: equal seeds make equal heads, and the checkpoint has the weights.
+    """
     student, layout = beginning(kind, given.network, asked)
     held_out = chosen(given.cache.held_out, recipe.held_out)
     judged = (held_out, recipe, asked.steps, sampled(given.cache, recipe))
