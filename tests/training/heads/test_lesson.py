@@ -53,7 +53,7 @@ def lesson(student: Any, recipe: Recipe = RECIPE, some: Any = CACHE, sampled: bo
 @kinds
 def test_a_trained_head_is_accepted_more_often(kind: HeadKind, known: list[int] | None) -> None:
     student = head(kind, known)
-    recipe = RECIPE.model_copy(update={"tokens": 3000})
+    recipe = RECIPE.model_copy(update={"tokens": 1800})
     done = train(student, TEACHER, CACHE, recipe, lesson=lesson(student, recipe))
     first, *_ = done.progress.curve
     assert done.figures.accepted > first.accepted + 0.05
@@ -66,7 +66,7 @@ def test_a_trained_head_is_accepted_more_often(kind: HeadKind, known: list[int] 
 @pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
 def test_a_draft_learns_to_go_on_through_masks(known: list[int] | None) -> None:
     network = llama(2, seed=1) if known is None else reduce_head(llama(2, seed=1), known)
-    student, recipe = Masked(network, VOCABULARY - 1), RECIPE.model_copy(update={"tokens": 3000})
+    student, recipe = Masked(network, VOCABULARY - 1), RECIPE.model_copy(update={"tokens": 1800})
     one = HeadLesson(TEACHER, (), chosen(CACHE.held_out, 64), recipe, 3, False)
     done = train(student, TEACHER, CACHE, recipe, lesson=one)
     first, *_ = done.progress.curve
