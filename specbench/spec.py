@@ -71,8 +71,8 @@ class RunSpec(BaseModel):
         "Method", "lookahead", "How the lookahead is chosen: constant, auto, heuristic or confidence; --k is its "
         "ceiling.", of=LOOKAHEAD)] = "constant"
     confidence: Annotated[float, Field(ge=0, le=1), Setting(
-        "Method", "lookahead", "--schedule confidence drafts on while a token's own probability is at least this.",
-        of=LOOKAHEAD)] = 0.4
+        "Method", "lookahead", "--schedule confidence drafts on while a token's own probability is at least this; "
+        "with a DSpark head, the chance that it gives the next one.", of=LOOKAHEAD)] = 0.4
     acceptance: Annotated[Rates | None, Setting(
         "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), or one per position "
         "(0.8,0.7,0.6).", typed=str)] = None

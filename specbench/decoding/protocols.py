@@ -12,10 +12,20 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Lesson, Verdict
 
-# (ids [B] just drawn, logits [B, V'] of the network before temperature) → whether to draw no more
-After = Callable[[Tensor, Tensor], bool]
 # (p [m, V], logits [m, V] of the student) → the loss of every row [m], differentiable in the logits
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class After(Protocol):
+    """What is asked after a token of a chain is drawn."""
+
+    def __call__(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> bool:
+        """Whether to draw no more after ids [B], drawn from logits [B, V'] of the network before temperature.
+
+        sure [B]: how likely the model itself holds it that its next token will be accepted, before it draws that; None
+        of a model that does not say.
+        """
+        ...
 
 
 class Model(Protocol):

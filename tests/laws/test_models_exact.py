@@ -95,7 +95,7 @@ def test_a_draft_that_stops_early_keeps_its_cache_right() -> None:
     """Whether one to three tokens were drawn; what it is told of each token is its logits."""
     net, chance, widths = network("llama", vocab=5), Chance(3), Counter[int]()
 
-    def after(ids: Tensor, logits: Tensor) -> bool:
+    def after(ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> bool:
         assert logits.shape == (len(HISTORIES), 5)
         assert ids.shape == (len(HISTORIES),)
         stop = int(chance.below(2)) == 0

@@ -172,6 +172,9 @@ class Perfect:
     def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
         return logits
 
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        return None
+
 
 def share(drafter: Callable[[Model], Drafter], law: Law, shift: int, depth: int = K) -> float:
     """Accepted of tested tokens."""

@@ -113,10 +113,10 @@ class ModelDrafter(Chains):
         if chain.width < 1:
             return Draft.empty(context)
 
-        def after(ids: Tensor, logits: Tensor) -> bool:
+        def after(ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> bool:
             if chain.drawn == 0:
                 self.clock.lap("first", ids)
-            return chain.ends(ids, logits)
+            return chain.ends(ids, logits, sure)
 
         ids, rows = self.model.sample(context, chain.width, rng, lag, after)
         # Without a budget all rows draw alike, whatever they can use; with one, a row drafts what it can use.
@@ -155,10 +155,10 @@ class Extent:
         lengths = torch.minimum(lookahead, drawable(context, most))
         return cls(schedule, context, int(lengths.max()), lengths)
 
-    def ends(self, ids: Tensor, logits: Tensor) -> bool:
+    def ends(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> bool:
         """Whether no row goes on after the token ids [B] just drawn; the host reads it if the schedule may stop."""
         self.drawn += 1
-        low = self.schedule.stops(ids, logits) if self.drawn < self.width else None
+        low = self.schedule.stops(ids, logits, sure) if self.drawn < self.width else None
         if low is None:
             return False
         lengths = drawable(self.context, self.width) if self.lengths is None else self.lengths

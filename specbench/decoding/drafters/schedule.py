@@ -34,10 +34,11 @@ class Schedule(Protocol):
         """[B] how many tokens each row drafts in the next round, at least 1; None: k for all, and nothing to read."""
         ...
 
-    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         """[B] whether a row draws no more after the token ids [B] that it has just drawn, and keeps.
 
-        logits [B, V'] are the draft's own, before temperature. None: no row ever stops so, and nothing to read.
+        logits [B, V'] are the draft's own, before temperature; sure [B]: see `After`. None: no row ever stops so, and
+        nothing to read.
         """
         ...
 
@@ -62,7 +63,7 @@ class Stateless:
     def lookahead(self) -> Tensor | None:
         return None
 
-    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         return None
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
@@ -82,7 +83,8 @@ class Constant(Stateless):
 
 @dataclass
 class Confidence(Stateless):
-    """Stops after a token to which the draft itself gave less than `threshold`, and keeps that token.
+    """Stops after a token to which the draft itself gave less than `threshold`, and keeps that token; of a draft that
+    says how likely its next token is accepted, before one that is less likely than that.
 
     The rule of transformers' `assistant_confidence_threshold` (5.17 and later: generation/stopping_criteria.py,
     `ConfidenceCriteria.__call__`) with a threshold that stays as it is; transformers moves its own where scikit-learn
@@ -94,7 +96,9 @@ class Confidence(Stateless):
     static: ClassVar[bool] = False
     learns: ClassVar[bool] = False
 
-    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
+        if sure is not None:
+            return sure < self.threshold
         logits = logits.float()
         chance = (logits.gather(-1, ids.unsqueeze(-1)) - logits.logsumexp(-1, keepdim=True)).exp()
         return chance.squeeze(-1) < self.threshold
@@ -126,7 +130,7 @@ class Heuristic:
     def lookahead(self) -> Tensor | None:
         return self._lookahead
 
-    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         return None
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
@@ -184,7 +188,7 @@ class Marginal:
         expected = 1 + acceptance.cumprod(1).cumsum(1)
         return (expected / self._rounds).argmax(1) + 1
 
-    def stops(self, ids: Tensor, logits: Tensor) -> Tensor | None:
+    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         return None
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:

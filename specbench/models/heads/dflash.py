@@ -39,7 +39,7 @@ from specbench.models.heads.vocabulary import embedding, output, refuse_other, s
 from specbench.models.network.reduced import ReducedHead, known_tokens
 
 TRANSFORMERS = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."}  # its names for two of the parts
-MARKOV = "markov_head.markov_w1.weight"
+MARKOV, CONFIDENCE = "markov_head.markov_w1.weight", "confidence_head.proj.weight"
 
 
 class Markov(nn.Module):
@@ -67,6 +67,28 @@ class Markov(nn.Module):
         return found
 
 
+class Confidence(nn.Module):
+    """How likely a token is accepted, by the state of its place and, in heads trained so, W₁[token before]."""
+
+    def __init__(self, head: Head, markov: Markov | None, width: int) -> None:
+        super().__init__()
+        self.proj = linear(head.tensors, "confidence_head.proj")
+        rank = 0 if markov is None else markov.markov_w1.embedding_dim
+        self.reads_token = rank > 0 and self.proj.in_features == width + rank
+        if self.proj.out_features != 1 or not (self.reads_token or self.proj.in_features == width):
+            raise UnusableModelError(
+                f"{head.name}: weights do not fit config.json: {CONFIDENCE} is {list(self.proj.weight.shape)}, and "
+                f"states are {width} wide"
+            )
+
+    def forward(self, states: Tensor, known: Tensor | None) -> Tensor:
+        """states [B, m, H] and W₁ of the tokens before [B, m, r] → [B, m]."""
+        if self.reads_token and known is not None:
+            states = torch.cat([states, known], -1)
+        chance: Tensor = self.proj(states).squeeze(-1).float().sigmoid()
+        return chance
+
+
 class DFlash(nn.Module):
     """Both kinds: the block is the pending token and masks after it, and row k of it predicts the token at its own
     place or, with `sample_from_anchor`, at the next one."""
@@ -89,8 +111,8 @@ class DFlash(nn.Module):
         self.windows = seen_by(head, self.config)
         self.rotary_emb = rotary(self.config, target)
         refuse_recurrent(head)
-        confidence = [name for name in head.tensors if name.startswith("confidence_head.")]
-        self.warnings = fill(self, head, target, stored(head, target), confidence)
+        self.confidence_head = Confidence(head, self.markov_head, width) if CONFIDENCE in head.tensors else None
+        self.warnings = fill(self, head, target, stored(head, target))
         self.known = known_tokens(self, target.vocabulary)
 
     def front(self, depth: int) -> int:
@@ -128,6 +150,13 @@ class DFlash(nn.Module):
         if isinstance(self.lm_head, ReducedHead):
             bias = bias.new_zeros(logits.shape).index_copy(-1, self.lm_head.ids, bias)
         return logits + bias
+
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        if self.confidence_head is None:
+            return None
+        known = None if self.markov_head is None else self.markov_head.markov_w1(before)
+        found: Tensor = self.confidence_head(states, known)
+        return found
 
 
 def keys_and_values(attention: Any, states: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -53,6 +53,9 @@ class Pard:
     def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
         return logits
 
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        return None
+
     def _forward(self, context: Context, text: Tensor, places: Places, masks: int, keep: int) -> Tensor:
         """[B, keep, V'] the logits of the last tokens of a pass over the text at places [B, q] and so many masks."""
         ids = context.seq.gather(1, text).clamp_max(self.config.vocab_size - 1)  # a draft may misread the target's ids
@@ -108,6 +111,9 @@ class PEagle(nn.Module):
 
     def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
         return logits
+
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        return None
 
     def _forward(
         self, context: Context, text: Tensor, features: Tensor | None, places: Places, masks: int, keep: int

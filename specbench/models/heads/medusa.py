@@ -100,6 +100,9 @@ class Medusa(nn.Module):
     def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
         return logits
 
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        return None
+
 
 def as_authors(head: Head) -> dict[str, Tensor]:
     """The tensors by the authors' names; those of vLLM are renamed, and of its output cut to the tokens it knows.

@@ -70,6 +70,10 @@ class Parallel(Protocol):
         """Logits [B, m, V'] of places with states [B, m, H], given the tokens before them [B, m]."""
         ...
 
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        """[B, m] how likely tokens of these places are accepted, before they are drawn; None where it cannot say."""
+        ...
+
 
 class Together:
     """A head that drafts in one pass as the model that drafts. `depth`: how many tokens after the text it ever drafts.
@@ -133,9 +137,9 @@ class Together:
             logits = self._corrected(drafted, (place,), before)[:, 0]
             rows.append(self._rows(context, logits))
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))
-            if after is not None and after(ids[-1], logits):
-                break
             before = ids[-1].unsqueeze(1)
+            if after is not None and after(ids[-1], logits, self._sure(drafted, place + 1, before)):
+                break
         return torch.stack(ids, 1), torch.stack(rows, 1)
 
     @torch.no_grad()
@@ -196,6 +200,13 @@ class Together:
         """[B, m, V'] logits of nodes below so many drafted tokens, `before` [B, m] the last of them."""
         at = constant(depths, before.device)
         return self.head.corrected(drafted.logits[:, at], drafted.states[:, at], before)
+
+    def _sure(self, drafted: Drafted, place: int, before: Tensor) -> Tensor | None:
+        """[B] how sure the head is of the token of a place, after the token before it; None after the last."""
+        if place >= drafted.states.shape[1]:
+            return None
+        found = self.head.sure(drafted.states[:, place : place + 1], before)
+        return None if found is None else found[:, 0]
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         """Logits [B, ..., V'] as distributions [B, ..., V]; clears `finite` for rows with NaN or infinite logits."""

@@ -106,6 +106,11 @@ def test_confidence_is_that_of_transformers() -> None:
     assert 10 < sum(expected) < 54
 
 
+def test_confidence_takes_the_word_of_a_draft_that_says_how_sure_it_is_of_its_next_token() -> None:
+    ids, logits = torch.tensor([0, 1]), torch.tensor([[9.0, 0.0], [9.0, 0.0]])
+    assert Confidence(0.6).stops(ids, logits, torch.tensor([0.5, 0.7])).tolist() == [True, False]
+
+
 def test_confidence_knows_the_tokens_that_a_law_cannot_draw() -> None:
     logits = torch.tensor([[0.0, -torch.inf], [1.0, 1.0]]).bfloat16()
     assert Confidence(0.6).stops(torch.tensor([0, 1]), logits).tolist() == [False, True]

@@ -181,10 +181,11 @@ def test_the_layers_that_are_read_can_be_named(target: Any, tmp_path: Path) -> N
         built(medusa, target, (1, 2))
 
 
-def test_a_confidence_head_is_read_and_not_used(target: Any, tmp_path: Path) -> None:
+def test_a_confidence_head_is_read(target: Any, tmp_path: Path) -> None:
     write_head(tmp_path, "dspark", target.config, confidence=True, **FLASH)
-    (warning,) = module(tmp_path, target).warnings
-    assert "not used: confidence_head.proj.bias" in warning
+    found = module(tmp_path, target)
+    assert found.warnings == ()
+    assert found.confidence_head is not None
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -215,6 +216,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no block": ("dflash", {"config": {"block_size": None}}, "block_size is None"),
     "layers that the target has not": ("dflash", {"aux": (0, 5)}, "boundaries 1, 6"),
     "a correction with a state": ("dspark", added("markov_head.joint_proj.weight", 3, 3), "markov_head_type rnn"),
+    "a confidence of another width": (
+        "dspark", added("confidence_head.proj.weight", 1, 5), "proj.weight is [1, 5], and states are 16 wide"
+    ),
     "a correction of other tokens": (
         "dspark", {"change": lambda t: t.update({"markov_head.markov_w1.weight": torch.zeros(3, 4)})}, "3 rows"
     ),
