@@ -21,7 +21,8 @@ Around = Mapping[str, Callable[[Drafter], Drafter]]
 class Place:
     """Where in a file a part stands. `path` is of the field that it stands in; a part with fields adds its name.
 
-    around: what is put around a drafter by the name of its model.
+    around: what is put around a drafter by the name of its model. judge: the model, as the file names it, that judges
+    what is drafted here.
     """
 
     path: str
@@ -29,6 +30,7 @@ class Place:
     name: str = ""
     outermost: bool = False
     around: Around = field(default_factory=dict)
+    judge: Any = None
 
     @property
     def where(self) -> str:
@@ -39,7 +41,7 @@ class Place:
         phases as parts of the draft."""
         drafts = key == "drafter" and "verifier" in fields
         below = self.clock.under("draft") if self.clock is not None and drafts else self.clock
-        return Place(f"{self.where}.{key}", below, around=self.around)
+        return Place(f"{self.where}.{key}", below, around=self.around, judge=self.judge)
 
 
 def build(
@@ -100,6 +102,10 @@ def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) 
     known = dict(signature(made).parameters)
     timed = known.pop("clock", None) is not None and place.clock is not None
     _check_fields(name, arguments, known, where)
+    if "verifier" in arguments:
+        place = replace(place, judge=arguments.get("model"))
+    elif "judge" in arguments and arguments["judge"] != place.judge:
+        raise UsageError(f"{where}.judge: expected the model that judges its drafts, {place.judge}")
     built = {key: _part(part, place.field(key, known), values) for key, part in arguments.items()}
     types = get_type_hints(made)
     for key, part in built.items():

@@ -1,6 +1,7 @@
 """Token Recycling beside the algorithm as it is written down: the same trees in every round, of the same table."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,13 +197,27 @@ def test_the_table_is_that_of_one_prompt_unless_it_is_carried() -> None:
         ({"parents": [-1], "carry": 1}, "carry: expected true or false, found 1"),
     ],
 )
-def test_wrong_fields_are_refused_in_one_line(fields: dict[str, Any], said: str, tmp_path: Any) -> None:
-    drafter = {"Recycling": {"judge": "target", **fields}}
-    file = tmp_path / "mine.yaml"
+def test_wrong_fields_are_refused_in_one_line(fields: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said) as refusal:
+        written({"Recycling": {"judge": "target", **fields}}, tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def written(drafter: dict[str, Any], folder: Path) -> Speculate:
+    """The method with a drafter, as a file of one's own."""
     method = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
+    file, models = folder / "mine.yaml", dict.fromkeys(("target", "draft"), Toy(random_pair(0, 2, 2)[0]))
     file.write_text(yaml.safe_dump({"summary": "s", "paper": "p", "lossless": True, "method": method}))
-    with pytest.raises(UsageError, match=said):
-        build(str(file), {"target": Toy(random_pair(0, 2, 2)[0])}, 2)
+    return build(str(file), models, 2)
+
+
+def test_what_is_recycled_comes_from_the_model_that_judges(tmp_path: Path) -> None:
+    """Deep inside others as well: no other model is fed what was drafted."""
+    recycling = {"Recycling": {"judge": "draft", "parents": [-1]}}
+    inner = {"drafter": recycling, "model": "draft", "verifier": "Rejection", "length": 2}
+    assert written({"Merge": {"drafters": [{"Speculate": inner}, "NoDraft"]}}, tmp_path)
+    with pytest.raises(UsageError, match=r"drafters\[1\].Recycling.judge: expected the model .*, target$"):
+        written({"Merge": {"drafters": ["NoDraft", recycling]}}, tmp_path)
 
 
 # --- mutants --------------------------------------------------------------------------------------------------------
@@ -235,7 +250,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "one table for all rows": (recycling, "note", in_one_table),
     "learns of accepted tokens alone": (Recycling, "learn", of_the_accepted),
     "the prompt is not read": (Recycling, "_read", lambda *_: None),
-    "likely tokens one rank off": (Ranks, "hear", lambda self, logits: LIKELY(self, logits.neg())),
+    "the unlikeliest tokens": (Ranks, "hear", lambda self, logits: LIKELY(self, logits.neg())),
 }
 
 
