@@ -79,7 +79,7 @@ def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) 
     from specbench.measure import grid
 
     output = output_of(chosen, given)
-    run.start(grid.cells(chosen, IN_FILES), output, given.get("preset", ""))
+    run.start(grid.cells(chosen, IN_FILES), output, given.get("preset", ""), given.get("executor", "local"))
 
 
 def go_on(settings: dict[str, Any], given: Given) -> None:
@@ -91,4 +91,4 @@ def go_on(settings: dict[str, Any], given: Given) -> None:
     if settings:
         name = min(settings).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
-    run.resume(given["resume"], output)
+    run.resume(given["resume"], output, given.get("executor", "local"))

@@ -4,8 +4,10 @@ from specbench.cli.launch import EXECUTION, launch
 from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, RESULTS, SAMPLING, Given, options
 from specbench.jobs.asked import USUAL
 
+OPTIONS = (*PAIR, "preset", *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, *MEASURING)
 
-@options(*PAIR, "preset", *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
+
+@options(*OPTIONS, "executor", "resume", "config", *RESULTS)
 def run(given: Given) -> None:
     """Measure baseline and speculative decoding of a pair over prompts.
 

@@ -24,13 +24,13 @@ HELP = (
 Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=completion.beginning(completion.grids))]
 
 
-@options(*PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "resume", "config", *RESULTS)
+@options(*PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "executor", "resume", "config", *RESULTS)
 def sweep_k(given: Given) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline."""
     launch(given, axes=("dataset", "context", "k", "backend", "batch"), k=DEFAULT_KS, **USUAL)
 
 
-@options(..., "limit", "max_new_tokens", "device", *MEASURING, "resume", *RESULTS)
+@options(..., "limit", "max_new_tokens", "device", *MEASURING, "executor", "resume", *RESULTS)
 def sweep(
     given: Given,
     grid: Annotated[

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from specbench.errors import UsageError
+from specbench.jobs.apart import Apart
 from specbench.measure import grid
-from specbench.measure.engines import Beside, beside
+from specbench.measure.engines import Beside
 from specbench.measure.failures import Failure
 from specbench.measure.group import INTERRUPTED, Observer, Past, give_up
 from specbench.measure.pair import Measured, Note, Pair, Prepared, Unusable, prepared
@@ -59,7 +60,7 @@ def refuse_unusable(pairs: Sequence[Pair]) -> None:
             refuse(pair.failure, pairs)
 
 
-def refuse(failure: Failure, pairs: Sequence[Pair]) -> None:
+def refuse(failure: Failure, pairs: Sequence[object]) -> None:
     """Raise the error of the only pair of a job, with nothing recorded; one of several ends its own cells only."""
     if len(pairs) == 1 and failure.cause is not None:
         raise failure.cause
@@ -76,15 +77,15 @@ def prompts_left(pairs: Sequence[Pair], past: Past) -> int:
 
 
 def measure_pairs(
-    pairs: Sequence[Pair], observers: Sequence[Observer], past: Past, note: Note
+    pairs: Sequence[Pair | Beside | Apart], observers: Sequence[Observer], past: Past, note: Note
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """The cells of all pairs, engine beside engine; after an interrupt, those of the pairs that are left are given up.
+    """The cells of all pairs; after an interrupt, those of the pairs that are left are given up.
 
     Raises an interrupt that comes before there is anything to be kept.
     """
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
-    for pair in beside(pairs, note):
+    for pair in pairs:
         found, stop = (INTERRUPTED, stop) if stop else measured(pair, observers, past, note)
         if isinstance(found, Failure) and stop and not (cells or past):
             raise stop
@@ -95,7 +96,7 @@ def measure_pairs(
     return cells, stop
 
 
-def measured(pair: Pair | Beside, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
+def measured(pair: Pair | Beside | Apart, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
     """What a pair gave, or an interrupt that came while it was loaded."""
     try:
         return pair.measure(observers, past, note)

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.console import Console
 
 from specbench.errors import InterruptedRunError
+from specbench.jobs.apart import apart
 from specbench.jobs.description import described, folder_name
 from specbench.jobs.output import Output, say
 from specbench.jobs.pairs import device_of, measure_pairs, pairs_left, pairs_of, prompts_left
 from specbench.jobs.progress import Display
+from specbench.measure.engines import beside
 from specbench.measure.group import Observer
 from specbench.measure.pair import Pair
 from specbench.presets import preset, presets
@@ -29,6 +31,8 @@ from specbench.show.fitting import screen
 from specbench.show.published import show_published
 from specbench.spec import RunSpec
 from specbench.wording import resume_command, text_in
+
+Executor = Literal["local", "process"]  # where cells are measured: in this process, or each in one of its own
 
 
 @dataclass(frozen=True)
@@ -74,37 +78,42 @@ class Terminal:
             say(self.console, [f"note: {line}"])
 
 
-def start(specs: Sequence[RunSpec], output: Output, preset: str = "") -> None:
+def start(specs: Sequence[RunSpec], output: Output, preset: str = "", executor: Executor = "local") -> None:
     """Measure cells into a new folder and print them; raises what the exit code says."""
-    conclude(record(specs, output.parent, Terminal(output), preset), output)
+    conclude(record(specs, output.parent, Terminal(output), preset, executor), output)
 
 
-def resume(path: Path, output: Output) -> None:
+def resume(path: Path, output: Output, executor: Executor = "local") -> None:
     """Go on with a run that was killed or interrupted, as it would have gone on by itself."""
-    conclude(record_rest(path, Terminal(output)), output)
+    conclude(record_rest(path, Terminal(output), executor), output)
 
 
-def record(specs: Sequence[RunSpec], parent: Path, watch: Watch, preset: str = "") -> Outcome:
+def record(
+    specs: Sequence[RunSpec], parent: Path, watch: Watch, preset: str = "", executor: Executor = "local"
+) -> Outcome:
     """Measure cells into a new folder of `parent`. There is none where the only pair is unusable."""
     pairs = pairs_of(specs)
     description = described(specs, device_of(pairs), **({"preset": preset} if preset else {}))
     name = folder_name(specs[0], key=specs[0].key[:8])
     with closing(RunFolder.create(parent, name, description)) as folder:
-        return measure_into(folder, pairs, description, watch)
+        return measure_into(folder, pairs, description, watch, executor)
 
 
-def record_rest(path: Path, watch: Watch) -> Outcome:
+def record_rest(path: Path, watch: Watch, executor: Executor = "local") -> Outcome:
     """Measure what a folder lacks into it."""
     with closing(RunFolder.resume(path)) as folder:
         run = read_run(path)
         pairs = pairs_left(run, folder.past)
-        return measure_into(folder, pairs, run.description, watch)
+        return measure_into(folder, pairs, run.description, watch, executor)
 
 
-def measure_into(folder: RunFolder, pairs: Sequence[Pair], description: dict[str, Any], watch: Watch) -> Outcome:
+def measure_into(
+    folder: RunFolder, pairs: Sequence[Pair], description: dict[str, Any], watch: Watch, executor: Executor
+) -> Outcome:
     """Measure all pairs one after the other; everything is in the folder before it is displayed."""
     with watch.begin(description, prompts_left(pairs, folder.past)) as display:
-        cells, stop = measure_pairs(pairs, [folder, display], folder.past, watch.note)
+        units = apart(pairs) if executor == "process" else beside(pairs, watch.note)
+        cells, stop = measure_pairs(units, [folder, display], folder.past, watch.note)
     return Outcome(folder.path, text_in(description, "command"), cells, stop, text_in(description, "preset"))
 
 

@@ -20,6 +20,7 @@ def run(
     draft: str | list[str] | None = None,
     *,
     preset: str = "",
+    executor: job.Executor = "local",
     output_dir: str | Path = "results",
     on_progress: Hear | None = None,
     **settings: Any,
@@ -28,7 +29,8 @@ def run(
 
     target, draft: aliases, hub ids or folders; without both, the shipped pair. settings: those of the command, with
     underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …; a list is an axis, and every
-    combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where all other settings come from. on_progress:
+    combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where all other settings come from.
+    executor: "process" measures every cell in a process of its own. on_progress:
     called with a `Progress` between the turns.
 
     Returns the run, whatever became of its cells: see `Result.raise_for_status`. UsageError for a setting that is
@@ -38,7 +40,7 @@ def run(
     named = {name: value for name, value in (("target", target), ("draft", draft)) if value is not None}
     theirs = presets.preset(preset).settings if preset else {}
     asked = with_lists(with_models({**USUAL, **theirs, **named, **settings}))
-    return concluded(job.record(grid.cells(asked), Path(output_dir), Hearing(on_progress), preset))
+    return concluded(job.record(grid.cells(asked), Path(output_dir), Hearing(on_progress), preset, executor))
 
 
 def resume(path: str | Path, *, on_progress: Hear | None = None) -> Result:
