@@ -96,7 +96,7 @@ def test_a_module_that_is_there_learns_on_from_what_it_is(family: str, tmp_path:
     ids, z = tokens(net, 2, 6), torch.randn(2, 6, H, generator=torch.Generator().manual_seed(0))
     expected = whole_pass(own, ids, z)[0]
     again.config._attn_implementation = own.config._attn_implementation
-    assert torch.equal(whole_pass(again, ids, z)[0], expected) or worst(whole_pass(again, ids, z)[0], expected) < 1e-5
+    assert worst(whole_pass(again, ids, z)[0], expected) < 1e-5
     assert worst(whole_pass(student.head, ids, z)[0], expected) < 1e-4
 
 
