@@ -5,6 +5,7 @@ enumerate, play back a tape or audit reuse; `specbench` itself must not know whi
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -74,28 +75,84 @@ def race(probs: Tensor, u: Tensor) -> Tensor:
     return (probs.double() / rings.clamp_min(torch.finfo(torch.float64).tiny)).argmax(-1)
 
 
+AHEAD, RACED = 256, 1 << 17  # numbers that a generator gives at a time: for one a draw, and for one a token of a race
+
+
 class SeededUniforms:
     """Fresh draws, one generator per row and stream: what a row draws depends neither on the rows beside it, nor on how
     many draws of another kind were made in between. So a tier may draw a whole round at once, and gets the same.
+
+    A generator gives numbers by the block, whose size is always the same, because on a GPU the numbers depend on it;
+    draws are slices of them, in their order. So a draw asks the device for nothing, but for the first one of a block.
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self._device = device
-        self.generators = {
-            stream: [torch.Generator(device).manual_seed(seed_of(seed, stream)) for seed in seeds] for stream in Stream
+        self._streams = {
+            stream: Ahead([generator(seed, stream, device) for seed in seeds], device) for stream in Stream
         }
 
     def reseed(self, row: int, seed: int) -> None:
         """A new sequence begins in `row`, which draws from now on as it would alone."""
-        for stream, generators in self.generators.items():
-            generators[row] = torch.Generator(self._device).manual_seed(seed_of(seed, stream))
+        for stream, ahead in self._streams.items():
+            ahead.begin(row, generator(seed, stream, ahead.device))
 
     def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
-        generators = self.generators[stream]
-        if shape[0] != len(generators):
-            raise ValueError(f"{shape[0]} rows asked of a source that was seeded for {len(generators)}")
-        rows = [torch.rand(shape[1:], generator=g, dtype=torch.float64, device=self._device) for g in generators]
-        return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
+        ahead = self._streams[stream]
+        if shape[0] != ahead.rows:
+            raise ValueError(f"{shape[0]} rows asked of a source that was seeded for {ahead.rows}")
+        return ahead.take(math.prod(shape[1:])).view(shape)
+
+
+class Ahead:
+    """The numbers of one stream: a generator per row, and what they gave beyond what was taken.
+
+    Rows begin anew at different times, so their blocks end at different places: up to where all rows have some, the
+    numbers lie side by side [B, n]; the rest waits, row by row.
+    """
+
+    def __init__(self, generators: list[torch.Generator], device: torch.device) -> None:
+        self.device, self._generators = device, generators
+        self._size = AHEAD if device.type == "cpu" else RACED
+        self._left = torch.empty((self.rows, 0), dtype=torch.float64, device=device)
+        self._rest = [*self._left]
+        self._at = 0  # so many columns of what is left were taken
+
+    @property
+    def rows(self) -> int:
+        return len(self._generators)
+
+    def begin(self, row: int, generator: torch.Generator) -> None:
+        """From now on the numbers of a row are those of another generator."""
+        rows = self._waiting()
+        rows[row] = rows[row][:0]
+        self._generators[row] = generator
+        self._lay(rows)
+
+    def take(self, count: int) -> Tensor:
+        """[B, count] the next numbers of every row."""
+        if self._at + count > self._left.shape[1]:
+            rows = zip(self._waiting(), self._generators, strict=True)
+            self._lay([self._with(row, one, count) for row, one in rows])
+        self._at += count
+        return self._left[:, self._at - count : self._at]
+
+    def _waiting(self) -> list[Tensor]:
+        """What every row has that was not taken."""
+        return [torch.cat([left, rest]) for left, rest in zip(self._left[:, self._at :], self._rest, strict=True)]
+
+    def _with(self, row: Tensor, one: torch.Generator, count: int) -> Tensor:
+        blocks = range(len(row), count, self._size)
+        more = [torch.rand(self._size, generator=one, dtype=row.dtype, device=self.device) for _ in blocks]
+        return torch.cat([row, *more]) if more else row
+
+    def _lay(self, rows: list[Tensor]) -> None:
+        common = min(map(len, rows))
+        self._left, self._at = torch.stack([row[:common] for row in rows]), 0
+        self._rest = [row[common:] for row in rows]
+
+
+def generator(seed: int, stream: Stream, device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed_of(seed, stream))
 
 
 def seed_of(seed: int, stream: Stream) -> int:
@@ -104,15 +161,15 @@ def seed_of(seed: int, stream: Stream) -> int:
 
 
 class Counted:
-    """Uniforms that note how many every call of a stream gives to a row."""
+    """Uniforms that note how many of every stream are given to a row."""
 
     def __init__(self, uniforms: Uniforms) -> None:
         self._uniforms = uniforms
-        self.sizes: dict[Stream, list[int]] = {}
+        self.sizes: dict[Stream, int] = {}
 
     def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
         drawn = self._uniforms(shape, stream)
-        self.sizes.setdefault(stream, []).append(drawn.numel() // shape[0])
+        self.sizes[stream] = self.sizes.get(stream, 0) + drawn.numel() // shape[0]
         return drawn
 
 

@@ -138,7 +138,6 @@ class Whole:
     _context: Context | None = field(default=None, init=False, repr=False)
     _source: FromUniforms | None = field(default=None, init=False, repr=False)  # how draws become decisions
     _uniforms: dict[Stream, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _sizes: dict[Stream, list[int]] = field(default_factory=dict, init=False, repr=False)
     _plays: dict[int, Play] = field(default_factory=dict, init=False, repr=False)
     _counts: list[Tensor] = field(default_factory=list, init=False, repr=False)
     _end: int = field(default=0, init=False, repr=False)  # a place after which no committed token lies
@@ -162,8 +161,7 @@ class Whole:
         self._source, counted = source, Counted(source.uniforms)
         self.method.advance(context, None, replace(source, uniforms=counted))
         like = context.finite.new_zeros((context.rows, 0), dtype=torch.float64)
-        self._sizes = counted.sizes
-        self._uniforms = {stream: like.new_zeros((context.rows, sum(n))) for stream, n in counted.sizes.items()}
+        self._uniforms = {stream: like.new_zeros((context.rows, n)) for stream, n in counted.sizes.items()}
         for reach in reversed(self.reaches):  # the largest first: what the others need fits into its memory
             self.method.start(self.begin(context))
             self._plays[reach] = self.ready(self.round(reach))
@@ -196,11 +194,8 @@ class Whole:
     def draw(self, rng: Source) -> None:
         """The uniforms of the next round, as the calls of the round itself would draw them."""
         assert isinstance(rng, FromUniforms), "rounds that are one call draw their uniforms before"
-        for stream, sizes in self._sizes.items():
-            rest = self._uniforms[stream]
-            for size in sizes if rest.is_cuda else [rest.shape[1]]:  # a CPU draws numbers one by one in any case
-                rest[:, :size] = rng.uniforms((rest.shape[0], size), stream)
-                rest = rest[:, size:]
+        for stream, kept in self._uniforms.items():
+            kept.copy_(rng.uniforms(tuple(kept.shape), stream))
 
     def reach(self, end: int) -> int:
         """How many places the passes of a round must read that begins with all committed tokens before `end`."""
