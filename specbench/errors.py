@@ -35,6 +35,10 @@ class UnusableModelError(SpecbenchError):
     exit_code = 4
 
 
+class ServerError(UnusableModelError):
+    """A server of models is not there, or did not answer as it should."""
+
+
 class TooLargeError(UnusableModelError):
     """Memory is not enough, by the estimate before anything is read, or while weights are."""
 

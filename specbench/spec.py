@@ -139,9 +139,15 @@ class RunSpec(BaseModel):
     tier: Annotated[Literal["auto", "eager", "graph", "compile"], Setting(
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"
-    backend: Annotated[Literal["native", "transformers"] | None, Setting(
-        "Method", "execution", "The engine: native (ours) or transformers (its generate()). Or a list: "
-        "native,transformers.", of=PAIR, usual="native", typed=str, column="engine", late=True)] = None
+    backend: Annotated[Literal["native", "transformers", "openai"] | None, Setting(
+        "Method", "execution", "The engine: native (ours), transformers (its generate()) or openai (servers at --url). "
+        "Or a list: native,transformers.", of=PAIR, usual="native", typed=str, column="engine", late=True)] = None
+    url: Annotated[str | None, Setting(
+        "Method", "execution", "Server of completions, for --backend openai: http://localhost:8000.", of=PAIR,
+        late=True)] = None
+    baseline_url: Annotated[str | None, Setting(
+        "Method", "execution", "The same model without a draft, which the speedup is over.", of=PAIR, usual="--url",
+        late=True)] = None
     batch: Annotated[int, Field(ge=1, le=65536), Setting(
         "Measuring", "execution", "Rows decoded together: 4, or a list (1,4,16).", typed=str)] = 1
     seed: Annotated[int, Field(ge=0), Setting(
@@ -199,7 +205,7 @@ class RunSpec(BaseModel):
     @property
     def on_any_engine(self) -> "RunSpec":
         """The spec that all have in common which differ in their engine alone."""
-        return self.with_(backend=None)
+        return self.with_(backend=None, url=None, baseline_url=None)
 
     @property
     def key(self) -> str:

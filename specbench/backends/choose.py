@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from specbench.backends import native
 from specbench.backends.base import Backend
 from specbench.backends.generation import backend as generation
+from specbench.backends.server import backend as server
 from specbench.spec import RunSpec
 
 BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {
     native.NAME: native.open_pair,
     generation.NAME: generation.open_pair,
+    server.NAME: server.open_pair,
 }
 
 

@@ -12,6 +12,8 @@ from specbench import metrics
 from specbench.results import noise, statistics
 from specbench.results.batches import pooled
 from specbench.results.costs import break_even, cost_columns, rows_idle, timing
+from specbench.results.latency import COLUMNS as LATENCY
+from specbench.results.latency import latency
 from specbench.results.nests import draft_costs, inner_levels, level_columns, relayed, steady
 from specbench.results.outputs import OUTPUTS
 from specbench.results.peaks import COLUMNS as PEAKS
@@ -40,7 +42,7 @@ NUMBERS = (
     "break_even_batch", "rows_idle", *LEARNING, "speedup_predicted", "speedup_calibrated", "speedup_ideal",
     "term_first_draft", "term_levels", "term_position", "term_verify", "term_sampling", "term_host", "term_update",
     "term_truncated",
-    "baseline_prefill_ms", "prefill_ms", "baseline_ready_seconds", "ready_seconds", *PEAKS,
+    "baseline_prefill_ms", "prefill_ms", *LATENCY, "baseline_ready_seconds", "ready_seconds", *PEAKS,
     "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
     "draft_hit_rate", "law_distance", "tokens",
     "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average", *STEADINESS,
@@ -63,6 +65,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **turn_columns(samples),
         **acceptance_columns(samples, counts),
         **cost_columns(samples, baseline, method),
+        **latency([s.baseline for s in samples], traces),
         **speedup_columns(samples),
         "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
         "rows_idle": rows_idle(samples, rows),

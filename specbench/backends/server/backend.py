@@ -1,0 +1,205 @@
+"""A server of completions as an engine: two of them, with a draft and without, asked for the same prompts.
+
+Knows how a spec becomes requests; must not know checkpoints, statistics or files of results.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from specbench.backends.base import Backend, Decode, Held, Loading, unseen
+from specbench.backends.server import counts
+from specbench.backends.server.client import Answer, Client, Counters
+from specbench.errors import ServerError, UsageError
+from specbench.metrics import RoundCounts, Trace
+from specbench.spec import BASELINE, RunSpec
+from specbench.theory.memory import Demand
+from specbench.wording import clean
+
+NAME = "openai"
+UNLIMITED = 1 << 30  # tokens of a context that the server does not tell
+FIRST = "request/first"  # the span from a request to the first piece of its answer, which results know by this name
+NOTES = (
+    "lengths of prompts are in bytes, and the server's own tokenizer reads them; outputs are compared as texts",
+    "time to the first token holds the network, the queue and the prompt; of it, what a later piece takes counts as "
+    "decoding",
+)
+TOGETHER = "seconds of requests in flight together are those of the whole turn, prompts included, in equal parts"
+
+
+def open_pair(specs: Sequence[RunSpec]) -> "Server":
+    """The servers of some specs, which must be there. Raises UsageError or ServerError."""
+    for spec in specs:
+        refuse_settings(spec)
+    found = Server(specs)
+    for url in dict.fromkeys(address(spec) for spec in (*specs, *(one.baseline for one in specs))):
+        found.check(Client(url), specs[0].target)
+    return found
+
+
+def refuse_settings(spec: RunSpec) -> None:
+    """UsageError for settings that are the server's own."""
+    if spec.url is None:
+        raise UsageError("--backend openai: name the server with --url http://localhost:8000")
+    if spec.method != BASELINE and spec.baseline_url is None:
+        raise UsageError(
+            "--backend openai: name a server of the same model without a draft with --baseline-url, which the speedup "
+            "is over; or measure one server alone with --method baseline"
+        )
+    unable = {
+        "--schedule": spec.schedule != "constant", "--acceptance": spec.acceptance is not None,
+        "--eta": spec.eta is not None, "--quantize": spec.quantize is not None,
+        "--chat-template": spec.chat_template not in (None, "none"),
+    }  # fmt: skip
+    if wrong := [option for option, given in unable.items() if given]:
+        raise UsageError(
+            f"--backend openai: {wrong[0]} is for the server to decide: leave it out, or start it with that"
+        )
+
+
+def address(spec: RunSpec) -> str:
+    """The server that decodes a spec."""
+    return (spec.baseline_url if spec.method == BASELINE else None) or spec.url or ""
+
+
+def request_of(spec: RunSpec, prompt: Sequence[int], seed: int) -> dict[str, Any]:
+    """A completion as it is asked for. What only some servers know is named only where it is set."""
+    law = {"top_p": spec.top_p, "top_k": spec.top_k, "min_p": spec.min_p, "ignore_eos": spec.ignore_eos or None}
+    known = {"model": spec.target, "prompt": text_of(prompt), "max_tokens": spec.max_new_tokens}
+    known |= {"temperature": spec.temperature, "seed": seed % (1 << 31)}
+    return {**known, **{name: value for name, value in law.items() if value is not None}}
+
+
+def text_of(prompt: Sequence[int]) -> str:
+    """A prompt as it was before it was encoded."""
+    return bytes(prompt).decode("utf-8", "surrogatepass")
+
+
+@dataclass(eq=False)
+class Server:
+    """The servers that some specs name. Token ids are the bytes of texts: its tokens are the server's affair."""
+
+    specs: Sequence[RunSpec]
+    name: ClassVar[str] = NAME
+    context: int = UNLIMITED
+    scores: None = None
+    networks: None = None
+    chat: None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def execution(self) -> str:
+        urls = dict.fromkeys(address(one) for spec in self.specs for one in (spec.baseline, spec))
+        return f"tier server: asked over HTTP, {', '.join(urls)}; where it runs on this machine, its load is ours"
+
+    def check(self, client: Client, model: str) -> None:
+        """ServerError where the server serves no such model."""
+        served = [str(one.get("id")) for one in client.models()]
+        if model not in served:
+            raise ServerError(
+                f"{client.url}: it serves {clean(', '.join(served) or 'no model', 300)}, not {clean(model)}: name one "
+                "of them with --target"
+            )
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8", "surrogatepass"))
+
+    def describe(self) -> dict[str, Any]:
+        return {"target_source": address(self.specs[0]), "tier_resolved": "server", "dtype_resolved": "the server's"}
+
+    def notes(self, spec: RunSpec) -> Sequence[str]:
+        return (*NOTES, *([TOGETHER] if spec.batch > 1 else []))
+
+    def demand(self, held: Sequence[Held]) -> Demand | None:
+        return None
+
+    def frugal(self) -> Backend | None:
+        return None
+
+    def load(self, longest: int = 0, watch: Loading = unseen) -> None:
+        return
+
+    def unload(self) -> None:
+        return
+
+    def keep(self, specs: Sequence[RunSpec]) -> None:
+        return
+
+    def prepare(self, spec: RunSpec, longest: int) -> Decode:
+        client = Client(address(spec))
+
+        def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+            requests = [request_of(spec, *one) for one in zip(prompts, seeds, strict=True)]
+            before = client.counters()
+            began = time.perf_counter()
+            answers = answered(client, requests, spec.batch)
+            wall = time.perf_counter() - began
+            after = client.counters()
+            found = after.since(before) if before is not None and after is not None else None
+            share = wall / len(answers) if spec.batch > 1 else math.nan
+            return [trace_of(*one, share) for one in zip(answers, self.rounds(spec, answers, found), strict=True)]
+
+        return run
+
+    def rounds(
+        self, spec: RunSpec, answers: Sequence[Answer], found: Counters | None
+    ) -> Sequence[tuple[RoundCounts, ...]]:
+        """The rounds of some answers, by the best that there is to tell them by."""
+        drafted = found is not None and found.drafts > 0
+        totals = [counts.from_totals(answer) for answer in answers]
+        if spec.method == BASELINE:
+            if spec.baseline_url and (drafted or any(one is not None for one in totals)):
+                raise UsageError(f"--baseline-url {spec.baseline_url}: it drafts as well: start it without a draft")
+            return list(map(steps, answers))
+        if found is not None and drafted:
+            return self.said(counts.FROM_COUNTERS, counts.from_counters(found, answers))
+        streams = [counts.from_pieces(answer, spec.k) for answer in answers]
+        for source, told in ((counts.FROM_TOTALS, totals), (counts.FROM_PIECES, streams)):
+            if any(one is not None for one in told):
+                return self.said(source, [one or steps(a) for one, a in zip(told, answers, strict=True)])
+        return self.said(counts.UNKNOWN, list(map(steps, answers)))
+
+    def said(self, source: str, found: Sequence[tuple[RoundCounts, ...]]) -> Sequence[tuple[RoundCounts, ...]]:
+        """Say once where acceptance comes from."""
+        self.warnings += () if source in self.warnings else (source,)
+        return found
+
+
+def steps(answer: Answer) -> tuple[RoundCounts, ...]:
+    """Every token as a round by itself."""
+    return (counts.STEP,) * answer.tokens
+
+
+def answered(client: Client, requests: Sequence[Mapping[str, Any]], at_once: int) -> list[Answer]:
+    """The answers, with so many requests in flight: as one ends, the next begins."""
+    if at_once == 1:
+        return [client.complete(request) for request in requests]
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(client.complete, requests))
+
+
+def trace_of(answer: Answer, rounds: Sequence[RoundCounts], share: float) -> Trace:
+    """One request as a decode; `share` are its seconds where it was one of several in flight, else NaN."""
+    first, last = answer.arrived[0], answer.arrived[-1]
+    step = (last - first) / (len(answer.arrived) - 1) if len(answer.arrived) > 1 else 0.0
+    prefill = max(first - step, 0.0) if math.isnan(share) else 0.0
+    seconds = last - prefill if math.isnan(share) else share
+    return Trace(pieces(answer.text, answer.tokens), tuple(rounds), seconds, prefill, {FIRST: first})
+
+
+def pieces(text: str, tokens: int) -> tuple[int, ...]:
+    """So many numbers that are equal for equal texts of as many tokens, in the place of ids that nobody tells."""
+    data = text.encode("utf-8", "surrogatepass")
+    ends = [len(data) * (number + 1) // tokens for number in range(tokens)]
+    return tuple(named(data[a:b]) for a, b in zip([0, *ends], ends, strict=False))
+
+
+def named(piece: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(piece, digest_size=6).digest())

@@ -1,0 +1,240 @@
+"""Servers as engines: what is counted of their answers, and the one line that everything that goes wrong costs."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.backends import choose
+from specbench.backends.server import client, counts
+from specbench.backends.server.backend import FIRST, pieces
+from specbench.backends.server.client import Answer, Client, Counters, counters_in
+from specbench.errors import ServerError, UsageError
+from specbench.metrics import Trace
+from specbench.spec import RunSpec
+from tests.support.completions import Model, serving, text_of
+from tests.support.frontdoor import Command
+
+NEW = 12
+PROMPTS = ["once upon", "a thé"]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as found:
+        yield found
+
+
+def spec_of(stack: ExitStack, drafting: Model, plain: Model | None = None, **more: Any) -> RunSpec:
+    urls = {
+        "url": stack.enter_context(serving(drafting)),
+        "baseline_url": stack.enter_context(serving(plain or Model())),
+    }
+    given = {"backend": "openai", "target": "tiny", "max_new_tokens": NEW, "k": 3, **urls, **more}
+    return RunSpec.model_validate(given)
+
+
+def decoded(spec: RunSpec) -> list[Trace]:
+    engine = choose.backend_for([spec])
+    return engine.prepare(spec, 9)([engine.encode(text) for text in PROMPTS], [5, 6])
+
+
+def shape(trace: Trace) -> list[tuple[int, int, int]]:
+    return sorted((one.drafted, one.accepted, one.emitted) for one in trace.rounds)
+
+
+# --- what is counted --------------------------------------------------------------------------------------------------
+
+
+def test_a_request_says_what_the_spec_says_and_no_more(stack: ExitStack) -> None:
+    drafting = Model(k=3)
+    decoded(spec_of(stack, drafting, temperature=0.5, top_p=0.9, ignore_eos=True))
+    common = {"model": "tiny", "max_tokens": NEW, "temperature": 0.5, "top_p": 0.9, "ignore_eos": True, "stream": True}
+    common |= {"stream_options": {"include_usage": True}}
+    assert drafting.requests == [{**common, "prompt": p, "seed": s} for p, s in zip(PROMPTS, (5, 6), strict=True)]
+
+
+def test_every_request_is_timed_and_its_text_kept(stack: ExitStack) -> None:
+    for text, trace in zip(PROMPTS, decoded(spec_of(stack, Model(k=3))), strict=True):
+        assert trace.tokens == pieces("".join(text_of(text, NEW)), NEW)
+        assert len(trace.tokens) == NEW
+        assert trace.seconds > 0
+        assert 0 <= trace.prefill_seconds <= trace.spans[FIRST]
+
+
+@pytest.mark.parametrize("tells", ["positions", "counters", "timings", ""])
+def test_rounds_come_from_what_the_server_tells(stack: ExitStack, tells: Any) -> None:
+    spec = spec_of(stack, Model(k=3, tells=tells))
+    engine = choose.backend_for([spec])
+    traces = [engine.prepare(spec, 9)([engine.encode(text)], [5])[0] for text in PROMPTS]
+    # of 12 tokens the first comes with the prompt, the others in rounds of 3, 1, 2, 3, 1 and 1 (the end)
+    for trace in traces:
+        assert sum(one.emitted for one in trace.rounds) == NEW
+        assert len(trace.rounds) == 7
+        assert sum(one.accepted for one in trace.rounds) == 5
+        assert sum(one.drafted for one in trace.rounds) == 18
+    sources = {"positions": counts.FROM_COUNTERS, "counters": counts.FROM_COUNTERS, "timings": counts.FROM_TOTALS}
+    assert list(engine.warnings) == [sources.get(tells, counts.FROM_PIECES)]
+    if tells == "positions":
+        exact = [(0, 0, 1), (3, 0, 1), (3, 0, 1), (3, 0, 1), (3, 1, 2), (3, 2, 3), (3, 2, 3)]
+        assert [shape(trace) for trace in traces] == [exact, exact]
+
+
+def test_a_server_that_says_nothing_counts_every_token_as_a_round(stack: ExitStack) -> None:
+    spec = spec_of(stack, Model(k=3, pieces=False))
+    engine = choose.backend_for([spec])
+    (trace,) = engine.prepare(spec, 9)([engine.encode("once")], [0])
+    assert list(engine.warnings) == [counts.UNKNOWN]
+    assert trace.rounds == (counts.STEP,) * NEW
+
+
+def test_requests_fly_together_and_share_their_time(stack: ExitStack) -> None:
+    drafting = Model(k=3, tells="counters")
+    spec = spec_of(stack, drafting, batch=4)
+    engine = choose.backend_for([spec])
+    traces = engine.prepare(spec, 9)([engine.encode("once upon a time")] * 8, list(range(8)))
+    assert 2 <= drafting.most <= 4
+    assert len({trace.seconds for trace in traces}) == 1
+    assert all(trace.prefill_seconds == 0 for trace in traces)
+    assert sum(one.drafted for trace in traces for one in trace.rounds) == 3 * len(drafting.drafts)
+
+
+def test_counters_are_read_by_either_prefix() -> None:
+    text = (
+        "# TYPE llamacpp:spec_decode_num_drafts_total counter\nllamacpp:spec_decode_num_drafts_total 4\n"
+        "llamacpp:spec_decode_num_draft_tokens_total 16\nllamacpp:spec_decode_num_accepted_tokens_total 7\n"
+        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 3\n'
+        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 4\n'
+    )
+    assert counters_in(text) == Counters(4, 16, 7, (4, 3))
+    assert Counters(4, 16, 7, (4, 3)).since(Counters(1, 4, 1, (1,))) == Counters(3, 12, 6, (3, 3))
+    assert counters_in("vllm:num_requests 3\n") is None
+
+
+def test_what_is_left_of_an_answer_is_decoded_without_a_draft() -> None:
+    answer = Answer("abcdef", 6, (0.1,))
+    (found,) = counts.from_counters(Counters(1, 3, 1, (1, 0, 0)), [answer])
+    assert [(one.drafted, one.accepted, one.emitted) for one in found] == [(0, 0, 1), (3, 1, 2), *[(0, 0, 1)] * 3]
+
+
+def test_texts_are_compared_as_texts() -> None:
+    assert pieces("the same", 5) == pieces("the same", 5)
+    assert pieces("the same", 5) != pieces("the sbme", 5)
+    assert pieces("a long token, its end", 2) != pieces("a long token, its enD", 2)
+    assert len(pieces("é", 4)) == 4
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+LINES = {
+    "429": 'the server answered 429 ({"error": {"message": "no\\u001b[31m place"}}); it asks to wait for 7 seconds: '
+    "lower --batch",
+    "500": "the server answered 500",
+    "stall": "the server has been silent for 0.2 seconds",
+    "garbage": "the stream holds '<html>nginx</html>', which is no completion",
+    "death": "the stream broke off after 1 pieces",
+    "error": "the server ended the stream: {'message': 'out of cache'}",
+    "no usage": "the stream ended without text or the number of its tokens",
+}
+
+
+@pytest.mark.parametrize("fault", LINES)
+def test_what_a_server_does_wrong_is_one_line(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
+    monkeypatch.setattr(client, "STALL", 0.2)
+    spec = spec_of(stack, Model(k=3, fault=fault))
+    with pytest.raises(ServerError) as refused:
+        decoded(spec)
+    assert LINES[fault] in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_server_that_is_not_there_or_serves_something_else_is_refused_before_anything_is_asked() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    spec = RunSpec(backend="openai", target="tiny", url=url, method="baseline", k=0)
+    with pytest.raises(ServerError, match="no server is there"):
+        choose.backend_for([spec])
+    with serving(Model(name="other")) as there, pytest.raises(ServerError, match="it serves other, not tiny"):
+        choose.backend_for([spec.with_(url=there)])
+    with pytest.raises(UsageError, match="is no URL of a server"):
+        choose.backend_for([spec.with_(url="localhost:80")])
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({}, "name the server with --url"),
+        ({"url": "http://a"}, "--baseline-url"),
+        ({"url": "http://a", "baseline_url": "http://b", "schedule": "heuristic"}, "--schedule is for the server"),
+        ({"url": "http://a", "baseline_url": "http://b", "acceptance": (0.5,)}, "--acceptance is for the server"),
+    ],
+)
+def test_settings_that_no_server_has_are_refused(more: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        choose.backend_for([RunSpec.model_validate({"backend": "openai", "target": "tiny", **more})])
+
+
+@pytest.mark.parametrize("tells", ["counters", "timings"])
+def test_a_baseline_that_drafts_is_refused(stack: ExitStack, tells: Any) -> None:
+    spec = spec_of(stack, Model(k=3), Model(k=3, tells=tells))
+    with pytest.raises(UsageError, match="it drafts as well: start it without a draft"):
+        decoded(spec.baseline)
+
+
+def test_a_url_may_end_as_clients_of_openai_write_it() -> None:
+    with serving(Model()) as url:
+        assert Client(f"{url}/v1/").models() == Client(url).models() == [{"id": "tiny"}]
+
+
+# --- from the command line --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    path = tmp_path / "words.jsonl"
+    path.write_text("".join(f'{{"id": "p{n}", "prompt": "prompt number {n} of these"}}\n' for n in range(4)))
+    return f"jsonl:{path}"
+
+
+def test_a_run_over_two_servers(stack: ExitStack, command: Command, data: str) -> None:
+    urls = [stack.enter_context(serving(one)) for one in (Model(k=3, tells="positions"), Model())]
+    found = command(
+        "run", "--backend", "openai", "--url", urls[0], "--baseline-url", urls[1], "--target", "tiny",
+        "--dataset", data,
+        "--max-new-tokens", NEW, "--k", "3", "--warmup", "1", "--batch", "1,2",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    for row in found.table():
+        assert (row["engine"], row["lossless"], row["prompts"]) == ("openai", "identical", "4")
+        assert float(row["ttft_ms"]) > 0
+        assert float(row["tokens_per_second"]) > 0
+        assert float(row["tokens_per_round"]) == pytest.approx(12 / 7)
+        assert "lengths of prompts are in bytes" in row["engine_notes"]
+    assert f"note: {counts.FROM_COUNTERS}" in found.err
+
+
+def test_a_server_that_fails_on_the_way_costs_its_cell_one_line(stack: ExitStack, command: Command, data: str) -> None:
+    urls = [stack.enter_context(serving(one)) for one in (Model(k=3, fault="500", after=3), Model())]
+    found = command(
+        "run", "--backend", "openai", "--url", urls[0], "--baseline-url", urls[1], "--target", "tiny",
+        "--dataset", data,
+        "--max-new-tokens", NEW, "--k", "3", "--warmup", "0",
+    )  # fmt: skip
+    assert found.code == 6
+    assert "the server answered 500" in found.err.splitlines()[-1]
+    (row,) = found.table()
+    assert (row["status"], "answered 500" in row["error"]) == ("error", True)
+
+
+def test_one_server_alone_is_measured_as_a_baseline(stack: ExitStack, command: Command, data: str) -> None:
+    url = stack.enter_context(serving(Model()))
+    found = command(
+        "run", "--backend", "openai", "--url", url, "--target", "tiny", "--method", "baseline", "--dataset", data,
+        "--max-new-tokens", NEW, "--warmup", "0",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    assert float(found.table()[0]["baseline_tokens_per_second"]) > 0
