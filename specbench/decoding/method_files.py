@@ -13,6 +13,7 @@ from specbench.shipped import CONFIGS
 from specbench.wording import first_line, near
 
 HEADER = {"summary", "paper", "lossless", "method"}
+JUDGING = ("Speculate", "Cascade")  # parts that judge
 OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
 
 
@@ -63,6 +64,12 @@ def drafts_with(name: str) -> set[str]:
     """The names of the models that a method file drafts with; empty where it looks its drafts up."""
     (outermost,) = read_method(name)["method"].values()
     return {str(value) for _, key, value in leaves(outermost["drafter"]) if key in ("model", "models")}
+
+
+def nests(name: str) -> bool:
+    """Whether what drafts in a method is judged inside, before the outermost model judges it."""
+    (outermost,) = read_method(name)["method"].values()
+    return any(part in JUDGING for part, *_ in leaves(outermost["drafter"]))
 
 
 def words(name: str, field: str) -> set[str]:

@@ -16,7 +16,7 @@ from specbench.backends.base import Backend, Held, Loading, networks_of, unseen
 from specbench.backends.forms import carries, refuse_carrying
 from specbench.data.prompts import PromptSet
 from specbench.data.sampling import digest
-from specbench.decoding.method_files import drafts_with
+from specbench.decoding.method_files import drafts_with, nests
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.fit import complete_backend
@@ -215,9 +215,11 @@ def prompts_of(group: Sequence[RunSpec], backend: Backend) -> PromptSet:
 
 def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
     """What the cost of drafting goes with: the round where one pass of a head, or a search, drafts all tokens of it,
-    else the token. Nothing of the baseline."""
+    else the token, as in a nest, whose drafts take as many rounds as they need. Nothing of the baseline."""
     if spec.method == BASELINE:
         return ""
+    if nests(spec.method):
+        return "token"
     return "round" if all(pair.get(f"{name}_at_once") for name in drafts_with(spec.method)) else "token"
 
 

@@ -73,6 +73,8 @@ def test_a_head_drafts_for_its_target(
     ("merge", "token", "round"),
     ("boosted-merge", "token", "token"),  # its second and third model are none
     ("early-exit", "token", "token"),
+    ("cascade", "token", "token"),
+    ("cascade-vertical", "token", "token"),
 ])  # fmt: skip
 def test_what_the_cost_of_drafting_goes_with(method: str, chain: str, head: str) -> None:
     spec = RunSpec(method=method)
