@@ -20,6 +20,7 @@ from specbench.cli import (
     predict,
     report,
     run,
+    runs,
     skip_layers,
     sweep,
     trace,
@@ -53,6 +54,7 @@ app.command(name="sweep-k")(sweep.sweep_k)
 app.command(name="sweep")(sweep.sweep)
 app.command(name="compare")(compare.compare)
 app.command(name="report")(report.report)
+app.command(name="list")(runs.runs)
 app.command(name="trace")(trace.trace)
 app.command(name="verdict")(verdict.verdict)
 app.command(name="check")(check.check)

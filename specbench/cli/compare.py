@@ -7,13 +7,27 @@ from typing import Annotated, Literal
 import typer
 
 from specbench.cli.options import OWN, PLAIN, Given, options
+from specbench.errors import UsageError
+from specbench.results.named_runs import found_run
 
 MOST = 50.0  # percent; a larger margin would call nothing a regression
 STYLE = replace(PLAIN, kind=Literal["table", "md", "json", "junit", "gha"])
 QUIET = replace(OWN["quiet"], panel=None, help="Print nothing but an error.")
 
 Base = Annotated[Path, typer.Argument(help="Run folder or results.csv to compare with.")]
-New = Annotated[list[Path], typer.Argument(help="The run in question, and reruns of it: all must show a regression.")]
+New = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="The run in question, and reruns of it: all must show a regression. Without it, --cell is needed."
+    ),
+]
+Cells = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cell",
+        help="Compare the cells of BASE: all with the fastest; K4 or 'block K4': all with it. Repeated: only these.",
+    ),
+]
 Reruns = Annotated[list[Path] | None, typer.Option(help="A rerun of BASE, for the second NEW, and so on. Repeatable.")]
 Gates = Annotated[
     list[str] | None, typer.Option(help='Gates such as "speedup<-5%" or "c>+10%"; they alone decide. Repeatable.')
@@ -23,7 +37,12 @@ Margin = Annotated[
     float | None, typer.Option(min=0, max=MOST, help="Percent a number may be worse. Default: 2.5; absolute: 5.")
 ]
 Level = Annotated[
-    float, typer.Option(min=80, max=99.99, help="Confidence of a regression: percent, one-sided, over all of a check.")
+    float | None,
+    typer.Option(
+        min=80,
+        max=99.99,
+        help="Confidence of a regression: percent, one-sided, over all of a check. Default: 99; of one run: 95.",
+    ),
 ]
 JUnit = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file, too.")]
 Gha = Annotated[Path | None, typer.Option(help="Write NEW as customBiggerIsBetter JSON to this file, too.")]
@@ -33,22 +52,35 @@ Gha = Annotated[Path | None, typer.Option(help="Write NEW as customBiggerIsBette
 def compare(
     given: Given,
     base: Base,
-    new: New,
+    new: New = None,
     base_rerun: Reruns = None,
     fail_on: Gates = None,
     checks: Checks = None,
     margin: Margin = None,
-    level: Level = 99,
+    cell: Cells = None,
+    level: Level = None,
     junit: JUnit = None,
     gha: Gha = None,
 ) -> None:
     """Compare runs: exit 0 if nothing became worse, 3 on a regression, 7 where something could not be compared.
 
+    With --cell, the cells of one run with each other, paired by prompt and Holm-corrected; then the exit code is 0.
+
     Counts and outputs must be equal where seeds and versions are; ratios and times must be worse by more than the
     margin and by more than chance. Under GitHub Actions the table is added to the summary of the job.
     """
-    from specbench.jobs import compare
+    from specbench.jobs import compare, rivals
 
-    policy = compare.policy_of(fail_on or [], checks or [], margin, level)
+    if not new:
+        of_two = [base_rerun, fail_on, checks, margin, junit, gha]
+        if not cell or any(option is not None for option in of_two):
+            raise UsageError("give NEW; or, of one run, --cell all or the cells, such as --cell K2 --cell K4")
+        chosen = [] if cell == ["all"] else cell
+        rivals.start(found_run(base), chosen, given["format"], given["quiet"], (level or 95) / 100)
+        return
+    if cell:
+        raise UsageError("--cell is for the cells of one run: leave out NEW")
+    policy = compare.policy_of(fail_on or [], checks or [], margin, level or 99)
     output = compare.Output(given["format"], given["quiet"], junit, gha)
-    compare.start([base, *(base_rerun or [])], new, policy, output)
+    bases, news = ([found_run(run) for run in runs] for runs in ([base, *(base_rerun or [])], new))
+    compare.start(bases, news, policy, output)

@@ -9,6 +9,7 @@ from specbench.cli.options import OWN, Given, setting, settings_in
 from specbench.errors import SpecbenchError, UsageError
 from specbench.jobs.asked import with_lists
 from specbench.jobs.parsing import with_models
+from specbench.results.named_runs import found_run
 
 EXECUTION = (setting("tier", usual="auto"), "execution")
 IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
@@ -83,12 +84,12 @@ def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) 
 
 
 def go_on(settings: dict[str, Any], given: Given) -> None:
-    """Continue a run; its own settings hold."""
+    """Continue a run; its own settings hold, but for a larger limit, which adds prompts to it."""
     from specbench.jobs import run
     from specbench.jobs.output import output_of
 
-    output = output_of(settings, given)
+    output, limit = output_of(settings, given), settings.pop("limit", None)
     if settings:
         name = min(settings).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
-    run.resume(given["resume"], output, given.get("executor", "local"))
+    run.resume(found_run(given["resume"]), output, given.get("executor", "local"), limit)

@@ -55,8 +55,8 @@ class Option:
 OWN = {
     option.name: option
     for option in (
-        Option("resume", Path, MEASURE, "Folder of a run that was killed or interrupted: go on with it. Takes all "
-               "settings from there."),
+        Option("resume", Path, MEASURE, "A run that was killed or interrupted, by its folder or name: go on with it, "
+               "with all its settings. With a larger --limit: add prompts to it."),
         Option("config", Path, OUTPUT, "YAML with the same keys; the command line wins.", ("--config", "-c")),
         Option("preset", str, "Method", "Settings of a published experiment, such as chen2023-xsum; all other options "
                "and --config win. The published numbers are shown beside the measured ones."),
@@ -67,6 +67,8 @@ OWN = {
         Option("output_dir", Path, OUTPUT, "Where the run's folder is made. Default: results.", ("--output-dir", "-o"),
                in_file=True),
         Option("format", str, OUTPUT, "table, csv, json, jsonl or md on stdout. Default: table.", in_file=True),
+        Option("explain", bool, OUTPUT, "Also show what explains the numbers: costs, acceptance by position, from the "
+               "prediction to the measurement term by term, categories.", absent=False),
         Option("quiet", bool, OUTPUT, "Print nothing but the result.", ("--quiet", "-q"), absent=False),
         Option("verbose", int, OUTPUT, "-v prints settings, versions and machine on stderr, -vv also the traceback of "
                "an error.", ("--verbose", "-v"), absent=0, count=True),

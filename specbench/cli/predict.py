@@ -12,6 +12,7 @@ from specbench.cli.options import PLAIN, Given, options
 from specbench.errors import UsageError
 from specbench.jobs import predict as job
 from specbench.jobs.parsing import parse_k_list
+from specbench.results.named_runs import found_run
 
 DEFAULT_KS = "1-12"
 
@@ -45,7 +46,7 @@ def predict(
             raise UsageError(
                 "--from-run takes alpha, c and K from the run: leave out --alpha, --c, --c-round, --c-hat and --k"
             )
-        job.from_run(from_run, given["format"])
+        job.from_run(found_run(from_run), given["format"])
         return
     if not alpha or not (c or c_round):
         raise UsageError(

@@ -8,6 +8,7 @@ import typer
 
 from specbench.cli.options import OWN, Given, options
 from specbench.errors import UsageError
+from specbench.results.named_runs import found_run
 
 FILE = replace(OWN["output"], panel=None, help="The file. Default: report.html in the first folder.")
 
@@ -31,7 +32,7 @@ def report(
         raise UsageError(f"--output {output} is a folder: name a file in it, such as {output / 'report.html'}")
     from specbench.show.report_page import write_report
 
-    file = write_report(runs, output, png=png, svg=svg, pdf=pdf)
+    file = write_report([found_run(run) for run in runs], output, png=png, svg=svg, pdf=pdf)
     typer.echo(str(file))
     if show:
         typer.launch(file.resolve().as_uri())

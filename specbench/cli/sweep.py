@@ -24,19 +24,16 @@ HELP = (
 Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=completion.beginning(completion.grids))]
 
 
-@options(*PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "executor", "resume", "config", *RESULTS)
+@options(
+    *PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "executor", "resume", "config", "explain", *RESULTS
+)
 def sweep_k(given: Given) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline."""
     launch(given, axes=("dataset", "context", "k", "backend", "batch"), k=DEFAULT_KS, **USUAL)
 
 
-@options(..., "limit", "max_new_tokens", "device", *MEASURING, "executor", "resume", *RESULTS)
-def sweep(
-    given: Given,
-    grid: Annotated[
-        Path | None, typer.Argument(help=HELP, autocompletion=completion.beginning(completion.grids))
-    ] = None,
-) -> None:
+@options(..., "limit", "max_new_tokens", "device", *MEASURING, "executor", "resume", "explain", *RESULTS)
+def sweep(given: Given, grid: Grid = None) -> None:
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K."""
     if (grid is None) == ("resume" not in given):
         raise UsageError("name the YAML file of a grid, or a shipped one such as demo, or --resume RUN")

@@ -103,6 +103,22 @@ class PromptSet:
         prompts = tuple(self.prompts[row] for row in rows)
         return replace(self, prompts=prompts, sha256=fingerprint(prompts, self.applied))
 
+    def after(self, earlier: Sequence["PromptSet"]) -> "PromptSet":
+        """The same prompts, those of `earlier` and smaller samples first, in their order; the same `sha256` as without.
+
+        UsageError where this sample lacks one of theirs: shares of categories are rounded.
+        """
+        order: list[Prompt] = []
+        for one in (*earlier, self):
+            known = set(order)
+            order += [prompt for prompt in one.prompts if prompt not in known]
+        if len(order) > len(self.prompts):
+            raise UsageError(
+                f"a sample of {len(self.prompts)} prompts of {clean(self.name, 300)} lacks "
+                f"{len(order) - len(self.prompts)} of those that were measured: choose another --limit"
+            )
+        return replace(self, prompts=tuple(order))
+
     def row(self) -> dict[str, Any]:
         """What its texts became, as columns of results.csv."""
         left_out = ", ".join(f"{count} {reason}" for reason, count in self.rejected.items() if count)

@@ -6,7 +6,7 @@ Knows what lies in a folder, and rows by their columns; must not know what is as
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ class Checked:
     """What is known of the given runs besides their tables.
 
     bare: the tables without a journal, as printable paths; notes: on the others; commands: the command lines that made
-    them, "" where that is not known.
+    them, "" where that is not known; tables: the bare ones as they were given.
     """
 
     bare: list[str]
     notes: list[str]
     commands: dict[Path, str]
+    tables: set[Path] = field(default_factory=set)
 
     def tell(self) -> None:
         """One line on stderr for all bare tables, and one for each note."""
@@ -45,6 +46,7 @@ def verified(paths: Sequence[Path], *, samples: bool) -> Checked:
     for path in dict.fromkeys(paths):
         if is_bare(path):
             found.bare.append(clean_path(path))
+            found.tables.add(path)
             description = beside(path)
         else:
             from specbench.results.audit import audited, unfinished  # it takes a moment, which bare tables need not

@@ -21,6 +21,7 @@ class Output:
     parent: Path = Path("results")
     quiet: bool = False
     verbose: int = 0
+    explain: bool = False
 
     def __post_init__(self) -> None:
         if self.style not in run_output.FORMATS:
@@ -34,7 +35,7 @@ def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
         raise UsageError(f"--output-dir {parent!r} is no folder's name")
     if str(parent) != os.fsencode(parent).decode(errors="replace"):  # tables in Parquet can have no other names
         raise UsageError(f"--output-dir {str(parent)!r} is not UTF-8 text: choose another")
-    return Output(style, Path(parent), given["quiet"], given.get("verbose", 0))
+    return Output(style, Path(parent), given["quiet"], given.get("verbose", 0), given.get("explain", False))
 
 
 def say(console: Console, lines: Iterable[str]) -> None:

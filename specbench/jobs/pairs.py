@@ -35,17 +35,17 @@ def pairs_left(run: Run, past: Past) -> list[Pair]:
     """The pairs of a continued run. Raises the error of the only one, and UsageError where numbers would mix."""
     if not isinstance(run.description.get("environment"), dict):
         raise UsageError(f"{run.path / DESCRIPTION} is damaged (it has no environment): start a new run")
-    pairs = [continued(group, past) for group in grid.by_pair(run.specs)]
+    pairs = [continued(group, past, run.limits) for group in grid.by_pair(run.specs)]
     refuse_unusable(pairs)
     for pair in usable(pairs):
         same_ground(run.description, pair, past)
     return pairs
 
 
-def continued(specs: Sequence[RunSpec], past: Past) -> Pair:
+def continued(specs: Sequence[RunSpec], past: Past, limits: Sequence[int | None] = ()) -> Pair:
     """A pair of a continued run; one whose cells have all ended is neither checked nor loaded."""
     left = [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
-    return prepared(specs) if left else Unusable(specs, ENDED)
+    return prepared(specs, limits) if left else Unusable(specs, ENDED)
 
 
 def usable(pairs: Sequence[Pair]) -> list[Prepared]:

@@ -15,6 +15,7 @@ from specbench import metrics
 from specbench.results import statistics
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
+from specbench.token_counts import said
 from specbench.wording import clean
 
 ABSENT = "–"
@@ -65,8 +66,11 @@ class Rolling:
 
 
 def name_of(spec: RunSpec) -> str:
-    """A cell as progress calls it."""
-    return f"{data_of(spec)} {arm_of(spec)}"
+    """A cell as progress calls it, with what is not as usual and may tell it from the others."""
+    heat = f" T={spec.temperature:g}" if spec.temperature else ""
+    rows = f" batch {spec.batch}" if spec.batch > 1 else ""
+    length = f" {said(spec.context)} tokens" if spec.context else ""
+    return f"{data_of(spec)}{length}{heat}{rows} {arm_of(spec)}"
 
 
 def data_of(spec: RunSpec) -> str:
@@ -90,7 +94,7 @@ def live_line(rolling: Rolling) -> str:
 
 def speedup_text(rolling: Rolling) -> str:
     found = rolling.speedup
-    bounds = "" if math.isnan(found.low) else f" [{found.low:.2f}, {found.high:.2f}]"
+    bounds = "" if math.isnan(found.low) else f" {found.low:.2f}–{found.high:.2f}"
     return ABSENT if math.isnan(found.value) else f"{found.value:.2f}×{bounds}"
 
 

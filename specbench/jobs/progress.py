@@ -103,8 +103,9 @@ class Display:
         self._live_cells.discard(cell.spec)
         if not self._live_cells:
             self._skip(self._left)  # a failure or a narrow interval has ended the group early
-        done = f"{panel.name_of(cell.spec)}: {cell.status}, {len(cell.samples)} samples"
-        self._say(f"{done}, {panel.live_line(panel.Rolling.of(cell.samples))}" if cell.samples else done)
+        if cell.status != "ok" or not self._draws:  # the panel has shown it, and the final table will
+            done = f"{panel.name_of(cell.spec)}: {cell.status}, {len(cell.samples)} samples"
+            self._say(f"{done}, {panel.live_line(panel.Rolling.of(cell.samples))}" if cell.samples else done)
         self._draw()
 
     def _skip(self, prompts: int) -> None:

@@ -4,17 +4,20 @@ specs → pairs → jobs → cells → tables → exit code. May import torch.
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, Protocol
 
 from rich.console import Console
 
-from specbench.errors import InterruptedRunError
+from specbench.errors import InterruptedRunError, UsageError
 from specbench.jobs.apart import apart
 from specbench.jobs.description import described, folder_name
+from specbench.jobs.growing import grow
 from specbench.jobs.output import Output, say
 from specbench.jobs.pairs import device_of, measure_pairs, pairs_left, pairs_of, prompts_left
 from specbench.jobs.progress import Display
@@ -24,6 +27,7 @@ from specbench.measure.pair import Pair
 from specbench.presets import preset, presets
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
+from specbench.results.named_runs import short_name
 from specbench.results.reading import read_run
 from specbench.results.status import raise_for_status
 from specbench.show import run_output
@@ -83,9 +87,10 @@ def start(specs: Sequence[RunSpec], output: Output, preset: str = "", executor: 
     conclude(record(specs, output.parent, Terminal(output), preset, executor), output)
 
 
-def resume(path: Path, output: Output, executor: Executor = "local") -> None:
-    """Go on with a run that was killed or interrupted, as it would have gone on by itself."""
-    conclude(record_rest(path, Terminal(output), executor), output)
+def resume(path: Path, output: Output, executor: Executor = "local", limit: int | None = None) -> None:
+    """Go on with a run that was killed or interrupted, as it would have gone on by itself; with a larger limit, give it
+    more prompts."""
+    conclude(record_rest(path, Terminal(output), executor, limit), output)
 
 
 def record(
@@ -99,9 +104,13 @@ def record(
         return measure_into(folder, pairs, description, watch, executor)
 
 
-def record_rest(path: Path, watch: Watch, executor: Executor = "local") -> Outcome:
-    """Measure what a folder lacks into it."""
+def record_rest(path: Path, watch: Watch, executor: Executor = "local", limit: int | None = None) -> Outcome:
+    """Measure what a folder lacks into it, up to a larger limit where one is given."""
     with closing(RunFolder.resume(path)) as folder:
+        if executor == "process" and (limit is not None or read_run(path).limits):
+            raise UsageError("a run that is given more prompts goes on in one process: leave out --executor process")
+        if limit is not None:
+            grow(folder, read_run(path), limit)
         run = read_run(path)
         pairs = pairs_left(run, folder.past)
         return measure_into(folder, pairs, run.description, watch, executor)
@@ -119,13 +128,20 @@ def measure_into(
 
 def conclude(done: Outcome, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or what its exit code says."""
-    rows, by_category = [c.row() for c in done.cells], [row for c in done.cells for row in c.category_rows()]
-    stretches = {cell.spec.key: cell.stretch_rows() for cell in done.cells}
-    run_output.print_run(rows, output.style, screen(), done.command, by_category, stretches)
+    shown = run_output.Shown.of(done.cells, done.command, short_name(done.path), explain=output.explain)
+    rows = [cell.row() for cell in done.cells]
+    run_output.print_run(rows, output.style, screen(), shown)
     if done.preset in presets():
         show_published(preset(done.preset), rows, output.style, screen())
+    say_more(done, output)
     say_where(done, output)
     raise_for_status(done.cells)
+
+
+def say_more(done: Outcome, output: Output) -> None:
+    """The command that explains the numbers, to a reader who has a terminal."""
+    if output.style == "table" and not (output.quiet or output.explain) and sys.stderr.isatty():
+        say(Console(stderr=True), [f"why: specbench verdict {quote(short_name(done.path))} --explain"])
 
 
 def say_where(done: Outcome, output: Output) -> None:

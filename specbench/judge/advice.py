@@ -58,24 +58,25 @@ def drafts_trees(row: Mapping[str, Any]) -> bool:
 
 
 def losing(row: Mapping[str, Any]) -> list[str]:
-    """One sentence for a cell that the measured costs predict to be slower than the baseline: what eats the gain."""
+    """One sentence for a cell that is slower than the baseline by its measured costs: what eats the gain."""
     names = ("speedup_calibrated", "tokens_per_round", "c", "v", "overhead", "drafted_per_round", "nodes_per_round")
     found = {name: value for name in names if (value := number_in(row, name)) is not None}
     if len(found) < len(names) or not row["k"] or found["speedup_calibrated"] >= 1:
         return []
     drafting = found["drafted_per_round"] * found["c"]
+    drafts = f"{found['drafted_per_round']:.1f} {'levels' if drafts_trees(row) else 'tokens'}"
     parts = {
         f"verifying {found['nodes_per_round']:.1f} drafted tokens in a pass makes it cost {found['v']:.2f} steps": (
             found["v"] - 1
         ),
-        f"drafting {found['drafted_per_round']:.1f} levels costs {drafting:.2f} steps{inner_round(row)}": drafting,
+        f"drafting {drafts} costs {drafting:.2f} steps{inner_round(row)}": drafting,
         f"everything that is neither draft nor verify pass costs {found['overhead']:.2f} steps": found["overhead"],
     }
     gain, price = found["tokens_per_round"] - 1, drafting + found["v"] + found["overhead"] - 1
     return [
-        f"{row['dataset']}, {row['method']}, K {row['k']}: predicted to lose here "
-        f"({found['speedup_calibrated']:.2f}×): {max(parts, key=lambda part: parts[part])}; in all a round gains "
-        f"{gain:.2f} tokens and pays {price:.2f} steps for them"
+        f"{row['dataset']}, {row['method']}, K {row['k']}: its measured costs leave no gain "
+        f"(calibrated {found['speedup_calibrated']:.2f}×): {max(parts, key=lambda part: parts[part])}; in all a round "
+        f"gains {gain:.2f} tokens and pays {price:.2f} steps for them"
     ]
 
 

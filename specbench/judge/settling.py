@@ -1,7 +1,8 @@
 """Why an answer is only provisional, and what settles it: how many prompts, on what machine, by which command.
 
 Knows the columns of results.csv and the options that choose prompts; must not know what the answer is or how it is
-printed. A row may have one thing more than results.csv: `command`, the command line that made its run.
+printed. A row may have two things more than results.csv: `command`, the command line that made its run, and `run`, the
+name of its folder.
 """
 
 import math
@@ -18,9 +19,9 @@ MEASURING = {"run", "sweep-k", "sweep"}
 LONGEST = 800  # characters of a command that is shown: a truncated one would be another command
 
 
-def with_command(rows: Sequence[Row], command: str) -> list[Row]:
-    """The rows of a run with the command line that made it."""
-    return [{**row, "command": command} for row in rows]
+def with_command(rows: Sequence[Row], command: str, run: str = "") -> list[Row]:
+    """The rows of a run with the command line that made it, and the name of its folder."""
+    return [{**row, "command": command, "run": run} for row in rows]
 
 
 def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
@@ -47,11 +48,8 @@ def few_draws(carrying: Sequence[Candidate]) -> str:
 
 
 def under_load(carrying: Sequence[Candidate]) -> str:
-    loads = [(number_in(c.row, "load_average") or 0, number_in(c.row, "threads") or 0) for c in carrying if c.busy]
-    if not loads:
-        return ""
-    load, threads = max(loads)
-    return f"under load {load:.1f} on {counted(int(threads), 'core')} in use: something else was running"
+    loads = [number_in(c.row, "load_average") or 0 for c in carrying if c.busy]
+    return f"under load {max(loads):.0f} with other programs" if loads else ""
 
 
 def unsteady(carrying: Sequence[Candidate]) -> list[str]:
@@ -59,14 +57,15 @@ def unsteady(carrying: Sequence[Candidate]) -> list[str]:
 
 
 def more_prompts(best: Candidate) -> int | None:
-    """How many more would make the interval exclude 1 if the speedup stays; None where it cannot be predicted."""
-    if best.draws < FEWEST:
+    """How many more would make the interval exclude 1 if the speedup stays; None where it cannot be predicted, as from
+    an interval over few prompts."""
+    if best.draws < FEWEST or best.prompts < ENOUGH:
         return None
     enough = to_settle(best.interval, best.draws)
     if enough is None:
         return None
     total = math.ceil(enough / best.draws * best.prompts)
-    return max(total, ENOUGH, best.prompts + 1) - best.prompts
+    return max(total, best.prompts + 1) - best.prompts
 
 
 def least_prompts(batch: int) -> int:
@@ -92,6 +91,8 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
         command, same = repeated(command_of(carrying)), "the same run"
     else:
         limit = max(prompts, int(number_in(least.row, "limit") or 0))
+        if not machine and (run := run_of(carrying)) and all(grows(c.row) for c in carrying):
+            return words, shlex.join(["specbench", "run", "--resume", run, "--limit", str(limit)])
         early = bool(text_in(least.row, "until_ci"))
         command = repeated(command_of(carrying), limit, early)
         same = f"the same run with --limit {limit}" + ", without --until-ci" * early
@@ -106,8 +107,38 @@ def better_machine(carrying: Sequence[Candidate]) -> str:
 
 def command_of(carrying: Sequence[Candidate]) -> str:
     """The command line that made all of them; empty where it is not known, or they are of several runs."""
-    commands = {text_in(c.row, "command") for c in carrying}
-    return commands.pop() if len(commands) == 1 else ""
+    return only("command", carrying)
+
+
+def run_of(carrying: Sequence[Candidate]) -> str:
+    """The folder of the run that they are of; empty where it is not known, or they are of several."""
+    return only("run", carrying)
+
+
+def only(name: str, carrying: Sequence[Candidate]) -> str:
+    """What all of them have in a column; empty where they differ."""
+    found = {text_in(c.row, name) for c in carrying}
+    return found.pop() if len(found) == 1 else ""
+
+
+def grows(row: Row) -> bool:
+    """Whether a finished run can be given more prompts: they would not change how the earlier ones were decoded.
+
+    With a batch or several repetitions they would come between those, and `--until-ci` has decided itself when to stop;
+    a draft that learns, too, depends on what came before.
+    """
+    alone = (number_in(row, "batch") or 1) == 1 and (number_in(row, "repeat") or 1) == 1
+    return alone and bool(number_in(row, "limit")) and not any(text_in(row, name) for name in ("until_ci", "carries"))
+
+
+def further(carrying: Sequence[Candidate], alone: bool) -> str:
+    """The command to go on with after a settled answer: a sweep where one lookahead was measured `alone`, else the
+    report of the run; empty where neither is known."""
+    words = command_words(command_of(carrying))
+    if alone and words[1:2] == ["run"] and not has_option(words, "--resume") and carrying[0].constant:
+        return shown(["specbench", "sweep-k", *without_option(words[2:], "--k")])
+    run = run_of(carrying)
+    return shown(["specbench", "report", run]) if run else ""
 
 
 def prompts_held(row: Row) -> int | None:
@@ -134,16 +165,27 @@ def repeated(command: str, limit: int | None = None, ends_early: bool = False) -
 
     `ends_early`: `--until-ci` would end it where it ended before, so it is left out.
     """
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return ""
-    if words[:1] != ["specbench"] or not set(words[1:2]) & MEASURING or "--" in words or has_option(words, "--resume"):
+    words = command_words(command)
+    if not words or has_option(words, "--resume"):
         return ""
     if ends_early and not has_option(words, "--until-ci"):
         return ""  # it stands in a file
     if limit is not None:
         words = [*without_option(without_option(words, "--until-ci"), "--limit"), "--limit", str(limit)]
+    return shown(words)
+
+
+def command_words(command: str) -> list[str]:
+    """The words of a command line that measures; empty where it is none, or has arguments that might not be options."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return []
+    return words if words[:1] == ["specbench"] and set(words[1:2]) & MEASURING and "--" not in words else []
+
+
+def shown(words: Sequence[str]) -> str:
+    """The command line of some words; empty where a terminal would not show it as it is."""
     found = shlex.join(words)
     return found if found == clean(found, LONGEST) else ""
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from specbench.judge.candidates import Candidate, candidates, flaw
 from specbench.judge.drafts import at_once, drafting
-from specbench.judge.settling import doubts, how_to_settle, more_prompts
+from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, run_of
 from specbench.results.statistics import Interval
 from specbench.settings import part
 from specbench.spec import BASELINE, RunSpec
@@ -39,7 +39,9 @@ class Recommendation:
     speedup of the best candidate, widened because it is the best of `candidates` (Bonferroni). break_even_alpha: by the
     formula any α above c pays; of drafts that one pass makes, all of a round, it is the α at which this K pays by it
     (`at_once`). `break_even_alpha_measured` is the α at which this K pays with the costs that were measured.
-    more_prompts: how many more would settle an UNCLEAR one.
+    more_prompts: how many more would settle an UNCLEAR one. further: the command to go on with where nothing is to be
+    settled. run: the folder of the run, as it is named in commands. tokens_per_round, c_round, v, overhead: what a
+    round of the best candidate emits, and what its parts cost in baseline steps.
     """
 
     answer: Answer
@@ -57,6 +59,7 @@ class Recommendation:
     batch: int
     dtype: str
     device: str
+    engine: str
     best: str
     method: str
     schedule: str
@@ -83,6 +86,13 @@ class Recommendation:
     more_prompts: int | None
     left_out: tuple[str, ...]
     not_measured: tuple[str, ...]
+    further: str
+    run: str
+    baseline_tokens_per_second: float | None
+    tokens_per_second: float | None
+    tokens_per_round: float | None
+    v: float | None
+    overhead: float | None
 
 
 def recommend(rows: Sequence[Row]) -> list[Recommendation]:
@@ -106,6 +116,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
     judged = best is not None and not text_in(row, "acceptance")
     leaning = leaning if judged else None
     carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
+    given = carrying or found
     return Recommendation(
         **_answer(carrying, leaning),
         target=text_in(row, "target"),
@@ -118,10 +129,13 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         batch=int(number_in(row, "batch") or 1),
         dtype=precision(row),
         device=text_in(row, "device_name"),
+        engine=text_in(row, "engine"),
         candidates=len(found),
         **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
         not_measured=_gaps([one for one in rows if _pair(one) == _pair(row)]),
+        further=further(given, alone=len(found) == 1),
+        run=run_of(given),
     )
 
 
@@ -143,9 +157,7 @@ def _leaning(found: Sequence[Candidate]) -> tuple[Candidate | None, Leaning | No
     """The best candidate, and what its interval, or those of all, say."""
     paying = [c for c in found if c.interval.low > 1]
     settled = [c for c in paying if not doubts([c])]  # one that surely pays is preferred to a faster one that may not
-    unsettled = [
-        c for c in found if not c.interval.high < 1
-    ]  # while one of them is open, a slower one is not the answer
+    unsettled = [c for c in found if not c.interval.high < 1]  # a slower one is not the answer while one is open
     best = max(settled or paying or unsettled or found, key=lambda c: c.interval.value, default=None)
     return best, "YES" if paying else "NO" if found and not unsettled else None
 
@@ -171,7 +183,9 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
     """The fields about the best candidate."""
     row: Row = best.row if best else {}
     columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
-               "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c"}  # fmt: skip
+               "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "v": "v", "overhead": "overhead",
+               "tokens_per_round": "tokens_per_round", "tokens_per_second": "tokens_per_second",
+               "baseline_tokens_per_second": "baseline_tokens_per_second"}  # fmt: skip
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
     return {
         "best": best.name if best else "",

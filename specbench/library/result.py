@@ -14,6 +14,7 @@ from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.library.markup import page
 from specbench.results.cells import Cell
+from specbench.results.named_runs import found_run, short_name
 from specbench.results.reading import Run, read_run
 from specbench.results.status import raise_for_status
 from specbench.show.verdict_lines import sentences
@@ -57,7 +58,7 @@ class Result:
     @cached_property
     def verdicts(self) -> list[Recommendation]:
         """Whether speculative decoding pays, for every pair, data set and distribution that was asked about."""
-        return recommend(with_command(self.rows(), self.command))
+        return recommend(with_command(self.rows(), self.command, short_name(self.path)))
 
     @property
     def verdict(self) -> Recommendation:
@@ -88,5 +89,5 @@ class Result:
 
 
 def load_run(path: str | Path) -> Result:
-    """A run from its folder, also of one that goes on or was interrupted. UsageError where it is none."""
-    return Result.of(read_run(Path(path)))
+    """A run from its folder or by name, also of one that goes on or was interrupted. UsageError where it is none."""
+    return Result.of(read_run(found_run(Path(path))))

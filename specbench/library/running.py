@@ -13,6 +13,7 @@ from specbench.jobs.parsing import with_models
 from specbench.library.progress import Hear, Hearing
 from specbench.library.result import Result
 from specbench.measure import grid
+from specbench.results.named_runs import found_run
 
 
 def run(
@@ -43,9 +44,12 @@ def run(
     return concluded(job.record(grid.cells(asked), Path(output_dir), Hearing(on_progress), preset, executor))
 
 
-def resume(path: str | Path, *, on_progress: Hear | None = None) -> Result:
-    """Measure what a run that was killed or interrupted lacks. UsageError where that would mix machines or versions."""
-    return concluded(job.record_rest(Path(path), Hearing(on_progress)))
+def resume(path: str | Path, *, limit: int | None = None, on_progress: Hear | None = None) -> Result:
+    """Measure what a run that was killed or interrupted lacks; with a larger `limit`, give it more prompts.
+
+    path: its folder or name. UsageError where that would mix machines or versions, or cannot be.
+    """
+    return concluded(job.record_rest(found_run(Path(path)), Hearing(on_progress), limit=limit))
 
 
 def concluded(done: job.Outcome) -> Result:

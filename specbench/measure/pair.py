@@ -174,13 +174,13 @@ class Unusable:
 Pair = Prepared | Unusable
 
 
-def prepared(specs: Sequence[RunSpec]) -> Pair:
-    """The cells of one pair, checked as far as that is possible without weights."""
-    found = attempt(lambda: checked(specs))
+def prepared(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Pair:
+    """The cells of one pair, checked as far as that is possible without weights; `limits`: see `prompts_of`."""
+    found = attempt(lambda: checked(specs, limits))
     return Unusable(specs, found) if isinstance(found, Failure) else found
 
 
-def checked(specs: Sequence[RunSpec]) -> Prepared:
+def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prepared:
     """`prepared`, with an exception where the pair is unusable."""
     backend = complete_backend(specs)
     if any(spec.schedule == AUTO for spec in specs):
@@ -189,7 +189,7 @@ def checked(specs: Sequence[RunSpec]) -> Prepared:
         refuse_carrying(spec)
     prompts: dict[RunSpec, PromptSet] = {}
     for group in grouped(specs, lambda spec: spec.baseline):
-        prompts |= dict.fromkeys(group, prompts_of(group, backend))
+        prompts |= dict.fromkeys(group, prompts_of(group, backend, limits))
     held = [Held(one, prompts[one[0]].longest) for one in grouped(specs, lambda spec: spec.baseline)]
     backend, fitting = roomiest(backend, held)
     return Prepared(specs, backend, prompts, fitting)
@@ -201,13 +201,17 @@ def read_costs(text: str) -> Costs:
     return Costs(**{**found, "verify": tuple(found["verify"])})
 
 
-def prompts_of(group: Sequence[RunSpec], backend: Backend) -> PromptSet:
+def prompts_of(group: Sequence[RunSpec], backend: Backend, limits: Sequence[int | None] = ()) -> PromptSet:
     """The prompts of cells with a common baseline: they leave room for the new tokens and the longest draft of any.
 
+    limits: those of the time before a run was given more prompts; these keep their places, and the new ones follow.
     Where `until_ci` decides how many are decoded, they come in an order of the seed, so that any first part is fair.
     """
     spec = group[0]
-    found = read_prompts(spec, backend, spec.max_new_tokens + max(one.k for one in group) + 1)
+    room = spec.max_new_tokens + max(one.k for one in group) + 1
+    found = read_prompts(spec, backend, room)
+    if limits:
+        return found.after([read_prompts(spec.with_(limit=limit), backend, room) for limit in limits])
     if spec.until_ci is None:
         return found
     return found.in_order(sorted(range(len(found.prompts)), key=lambda row: digest(spec.seed, row)))

@@ -72,12 +72,27 @@ class RunFolder:
         """The folder of a run that was cut off, with the cells that its journal holds."""
         read_run(path)  # says what is wrong with it before a lock file is made
         folder = cls(path)
-        for cell in read_run(path).cells:  # the lock is held: no other process writes now
-            folder._keep(cell)
-            if cell.resolved or cell.status != "skipped":  # else its pair was not even loaded: it begins anew
-                folder.past[cell.spec] = cell
-                folder._begun.add(cell.spec)
+        folder._take_up()  # the lock is held: no other process writes now
         return folder
+
+    def _take_up(self) -> None:
+        """The cells that the journal holds."""
+        for cell in read_run(self.path).cells:
+            self._keep(cell)
+            if cell.resolved or cell.status != "skipped":  # else its pair was not even loaded: it begins anew
+                self.past[cell.spec] = cell
+                self._begun.add(cell.spec)
+
+    def grow(self, before: int, limit: int, prompts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give the cells more prompts: `prompts` has the columns about them, by the key of a cell until now.
+
+        What was measured stays: one line of the journal says that its cells go on under their new limit.
+        """
+        self._write({"grow": {"before": before, "limit": limit, "prompts": prompts}})
+        self.past, self._rows, self._samples, self._categories, self._rounds = {}, {}, {}, {}, {}
+        self._begun = set()
+        self._take_up()
+        self.render()
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         """Record which cells begin and what their names stand for; those of a resumed run are recorded already."""

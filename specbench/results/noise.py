@@ -27,8 +27,10 @@ from scipy import stats
 from specbench import metrics
 from specbench.metrics import Trace
 from specbench.results.samples import Sample
+from specbench.results.steadiness import Fault
 from specbench.wording import counted
 
+LOAD = "load"  # the kind of the fault that other processes are
 Flag = Literal["", "mild", "severe"]
 Numbers = NDArray[np.float64]
 FENCES = {"severe": 3.0, "mild": 1.5}  # interquartile ranges beyond the quartiles (Tukey)
@@ -143,8 +145,18 @@ def bimodality(values: Sequence[float]) -> float:
 
 def warnings(found: Diagnostics, samples: int, threads: int | None) -> list[str]:
     """What a user should know about the machine, and what to do. Thresholds: see the module. NaN warns of nothing."""
-    lines = (_drifting(found), _two_groups(found), _many_outliers(found, samples), _under_load(found, threads))
-    return [line for line in lines if line]
+    return [fault.note for fault in warned(found, samples, threads)]
+
+
+def warned(found: Diagnostics, samples: int, threads: int | None) -> list[Fault]:
+    """The same as faults: how bad each is, among those of its kind."""
+    faults = (
+        Fault("drift", abs(found.drift), _drifting(found), ""),
+        Fault("two groups", found.bimodality, _two_groups(found), ""),
+        Fault("outliers", found.outliers, _many_outliers(found, samples), ""),
+        Fault(LOAD, found.load_average or 0.0, _under_load(found, threads), ""),
+    )
+    return [fault for fault in faults if fault.note]
 
 
 def _drifting(found: Diagnostics) -> str:

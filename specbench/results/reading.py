@@ -5,7 +5,7 @@ Knows what the files of a run have in common; must not know how they are written
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexE
 class Run:
     """A run: the cells that were asked for, and those that have begun.
 
-    ended: the keys of the cells whose end is in the journal.
+    ended: the keys of the cells whose end is in the journal. limits: those of the time before the run was given more
+    prompts, the oldest first.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class Run:
     specs: Sequence[RunSpec]
     cells: Sequence[Cell]
     ended: frozenset[str]
+    limits: Sequence[int | None] = ()
 
 
 def read_run(path: Path) -> Run:
@@ -51,9 +53,12 @@ def read_run(path: Path) -> Run:
             raise UsageError(
                 f"{place}: a line that this specbench did not write ({reason}): start a new run"
             ) from error
-    run = Run(path, description, specs, state.cells(), frozenset(state.ended))
+    limits = [one["before"] for one in state.grown]
+    if state.grown:
+        specs = [spec.with_(limit=state.grown[-1]["limit"]) for spec in specs]
+    run = Run(path, description, specs, state.cells(), frozenset(state.ended), limits)
     check_listed(run)
-    check_lost(run)
+    check_lost(run, state.former)
     return run
 
 
@@ -98,6 +103,8 @@ class JournalState:
     begun: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     turns: dict[str, list[Sequence[Sample]]] = field(default_factory=dict)
     ended: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    grown: list[Mapping[str, Any]] = field(default_factory=list)
+    former: set[str] = field(default_factory=set)  # keys of cells before they were given more prompts
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a line; one of `DAMAGE` where it is not one of a run, or cannot follow the lines before it."""
@@ -108,10 +115,28 @@ class JournalState:
         elif "turn" in line:
             for key, samples in samples_of(line["turn"]).items():
                 self.of(key).append(samples)
+        elif "grow" in line:
+            self.grow(line["grow"])
         else:
             key = line["end"]["cell"]
             cell_of(self.begun[key], self.of(key), line["end"])
             self.ended[key] = line["end"]
+
+    def grow(self, line: Mapping[str, Any]) -> None:
+        """From here on every cell has another limit, and so another key; those that were complete go on."""
+        if type(line["limit"]) is not int or type(line["before"]) is not int:
+            raise TypeError("limits that are no numbers")
+        begun, turns, ended = self.begun, self.turns, self.ended
+        self.begun, self.turns, self.ended = {}, {}, {}
+        for key, old in begun.items():
+            spec = RunSpec(**old["spec"]).with_(limit=line["limit"])
+            resolved = {**old["resolved"], **line["prompts"].get(key, {})}
+            self.begun[spec.key] = {"spec": spec.model_dump(mode="json"), "resolved": resolved}
+            self.turns[spec.key] = turns[key]
+            if key in ended and ended[key]["status"] != "ok":
+                self.ended[spec.key] = {**ended[key], "cell": spec.key}
+        self.grown.append({"before": line["before"], "limit": line["limit"]})
+        self.former |= set(begun)
 
     def of(self, key: str) -> list[Sequence[Sample]]:
         """The turns of a cell, which has begun."""
@@ -133,11 +158,16 @@ def check_listed(run: Run) -> None:
         )
 
 
-def check_lost(run: Run) -> None:
-    """UsageError where results.csv, which is written after the journal, knows more than the journal does."""
+def check_lost(run: Run, former: Collection[str] = ()) -> None:
+    """UsageError where results.csv, which is written after the journal, knows more than the journal does.
+
+    A run that was killed while it was given more prompts has rows of `former` cells.
+    """
     begun = {cell.spec.key for cell in run.cells}
     for row in rows_of(run.path / RESULTS):
         key, status = row.get("cell", ""), row.get("status", "")
+        if key in former and key not in begun:
+            continue
         if key and (key not in begun or (key not in run.ended and status not in UNFINISHED)):
             raise UsageError(
                 f"{run.path / journal.FILE} has lost lines: {RESULTS} lists cell {clean(key, 20)} as "

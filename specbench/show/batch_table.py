@@ -14,7 +14,7 @@ from specbench.wording import Row
 COLUMNS = (
     ("batch", "batch"), ("K", "k"), ("baseline\ntokens/s", "baseline_tokens_per_second"),
     ("method\ntokens/s", "tokens_per_second"), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
-    ("break-even\nbatch", "break_even_batch"), ("rows\nidle", "rows_idle"),
+    ("pays no more\nfrom batch", "break_even_batch"), ("rows\nidle", "rows_idle"),
 )  # fmt: skip
 
 

@@ -26,9 +26,16 @@ def cell_text(row: Row, column: str) -> str:
         return NOTHING
     if column == "speedup":
         return f"{value:.3f}×"
+    if column == "break_even_batch" and isinstance(value, float):
+        return whole_batch(value)
     if isinstance(value, float):
         return f"{value:.1f}" if value >= 100 else f"{value:.3f}"
     return str(value)
+
+
+def whole_batch(value: float) -> str:
+    """The smallest batch from which speculation no longer pays, which is a whole number."""
+    return "never" if math.isinf(value) else "1" if value <= 1 else f"{math.ceil(value):,}"
 
 
 def is_absent(value: Any) -> bool:

@@ -13,6 +13,7 @@ from specbench.token_counts import said
 from specbench.wording import Row, clean, text_in
 
 SETTINGS = tuple(setting.column for setting in part("heading", RunSpec))
+NAMES = {"temperature": "T ", "dtype_resolved": "", "tier": "", "draft": "draft "}
 PREFIXES = {"method": "", "k": "K ", "dtype_resolved": "", "temperature": "temperature ", "max_new_tokens": "tokens "}
 
 
@@ -25,6 +26,24 @@ def name_among(row: Row, rows: Sequence[Row]) -> str:
     """A cell among others: its data set, and the settings in which they differ."""
     settings = (f"{setting} {row.get(setting)}" for setting in varying(rows))
     return clean(" ".join([short_dataset(row["dataset"]), *settings]), 200)
+
+
+def cell_name(row: Row, rows: Sequence[Row]) -> str:
+    """A cell among others as notes name it: its data set, its method and lookahead, and what else distinguishes it."""
+    of_rounds = {"method", "k", "schedule", "confidence"}
+    apart = [name for name in varying(rows) if name not in of_rounds]
+    others = (f"{NAMES.get(name, name.replace('_', ' ') + ' ')}{text_in(row, name)}" for name in apart)
+    parts = [short_dataset(text_in(row, "dataset")), text_in(row, "method"), f"K {lookahead(row)}", *others]
+    return clean(", ".join(part for part in parts if part), 200)
+
+
+def cell_names(some: Sequence[Row], rows: Sequence[Row]) -> str:
+    """Several cells of a run in a few words: a data set where they are all of its cells."""
+    sets = list(dict.fromkeys(text_in(row, "dataset") for row in some))
+    if len(some) == sum(text_in(row, "dataset") in sets for row in rows):
+        return clean(", ".join(map(short_dataset, sets)), 200)
+    more = f" and {len(some) - 1} more of its cells" if len(some) > 1 else ""
+    return cell_name(some[0], rows) + more
 
 
 def shared_settings(rows: Sequence[Row], differing: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ def methods_table(rows: Sequence[Row]) -> NumberTable:
         left=1,
         above=caveats(rows),
         legend="; ".join([OF_NESTS] * any(depth(row) > 1 for row in rows) + [OF_LOSSY] * any(map(is_lossy, rows))),
-        bold_line=fastest(rows),
+        bold_lines=frozenset() if (best := fastest(rows)) is None else frozenset({best}),
     )
 
 

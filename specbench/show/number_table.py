@@ -22,7 +22,7 @@ class NumberTable:
 
     header: labels, which a terminal may break where they have a line break. above: caveats between title and table;
     findings: sentences on what follows from it, a list in Markdown; legend: one on what its columns mean. keys: the
-    leading columns that name a line, see `Fitted`. bold_line, bold_columns: which line and which columns are bold.
+    leading columns that name a line, see `Fitted`. bold_lines, bold_columns: which are bold.
     """
 
     title: str
@@ -33,7 +33,7 @@ class NumberTable:
     above: Sequence[str] = ()
     findings: Sequence[str] = ()
     legend: str = ""
-    bold_line: int | None = None
+    bold_lines: frozenset[int] = frozenset()
     bold_columns: frozenset[int] = frozenset()
 
     def drawn(self) -> Group:
@@ -41,7 +41,7 @@ class NumberTable:
         columns = (self._column(number, label) for number, label in enumerate(self.header))
         table = Table(*columns, box=box.SIMPLE, pad_edge=False, collapse_padding=True)
         for number, line in enumerate(self.lines):
-            table.add_row(*map(Text, line), style="bold" if number == self.bold_line else "")
+            table.add_row(*map(Text, line), style="bold" if number in self.bold_lines else "")
         below = [*self.findings, *([self.legend] if self.legend else [])]
         title = Text(self.title, style="bold")
         return Group(title, *map(Text, self.above), Fitted(table, self.keys), *map(Text, below))
@@ -53,7 +53,7 @@ class NumberTable:
     def markdown(self) -> str:
         """The same as Markdown."""
         labels = [literal(unbroken(label)) for label in self.header]
-        lines = [[literal(name), *numbers] for name, *numbers in self.lines]
+        lines = [[*map(literal, line[: self.keys]), *line[self.keys :]] for line in self.lines]
         align = "l" * self.left + "r" * (len(labels) - self.left)
         found = markdown.paragraphs([f"**{literal(self.title.strip())}**", *map(literal, self.above)])
         found += markdown.table(labels, lines, align)

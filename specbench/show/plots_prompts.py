@@ -44,7 +44,7 @@ INTERVALS = Sheet(
     "intervals",
     "All cells side by side",
     "Measured speedup of every cell with its 95 % interval over prompts. Two intervals that overlap may still "
-    "differ: `specbench compare` tests the difference.",
+    "differ: specbench compare RUN --cell all tests the difference.",
     "speedup over the baseline",
     "",
     width=WIDTH * 1.25,

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from specbench.results.calibration import FREE
+from specbench.show.number_table import unbroken
 from specbench.show.plots import (  # fmt: skip
     BLUE,
     COLOURS,
@@ -27,23 +28,10 @@ from specbench.show.plots import (  # fmt: skip
     whole_numbers,
 )
 from specbench.show.plots_sweep import method
-from specbench.show.why_table import OF_SOME
+from specbench.show.why_table import OF_SOME, STAGES
 from specbench.wording import Row, number_in
 
-STEPS = (  # label, column, whether it is a speedup (else a difference of two)
-    ("formula, later drafts' cost", "speedup_ideal", True),
-    ("first drafted token", "term_first_draft", False),
-    ("predicted by the formula", "speedup_predicted", True),
-    ("inner rounds", "term_levels", False),
-    ("acceptance by position", "term_position", False),
-    ("verify pass", "term_verify", False),
-    ("sampling and acceptance", "term_sampling", False),
-    ("host", "term_host", False),
-    ("updates of the draft", "term_update", False),
-    ("calibrated", "speedup_calibrated", True),
-    ("truncated rounds", "term_truncated", False),
-    ("measured", "speedup", True),
-)
+STEPS = [(unbroken(label), column, whole) for label, column, whole in STAGES]  # in the words of the terminal
 DRAFT = "draft"  # the model whose width is a number of tokens drafted one after the other
 WATERFALL = Sheet(
     "waterfall",

@@ -3,45 +3,87 @@
 Knows rows of results.csv; must not know how they are printed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from specbench.judge.advice import costly_verification, experts_touched, losing
 from specbench.judge.candidates import distance_of
 from specbench.judge.misleading import circles, rejected_drafts
-from specbench.results.noise import Diagnostics, warnings
+from specbench.results.noise import LOAD, Diagnostics, warned
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
-from specbench.results.steadiness import faults, worst
-from specbench.show.cell_text import is_absent, lookahead
+from specbench.results.steadiness import Fault, faults
+from specbench.show.cell_text import is_absent
+from specbench.show.headings import cell_name, cell_names
 from specbench.wording import Row, clean, counted, formatted, grouped, number_in
 
 IDLE = 0.1  # share of row passes without a prompt above which a note says so
+FEW = 4  # notes on a screen; the others, and what explains the numbers, are told to those who ask
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
-    found = [f"{r['dataset']}, K {lookahead(r)}: {r['status']}: {r['error']}" for r in rows if r["status"] != "ok"]
-    found += [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
-    found += [*circles(rows), *unsteady(rows), *costly_verification(rows)]
-    found += [note for row in rows for note in notes_on(row)]
+    found = [*endings(rows), *remarkable(rows), *costly_verification(rows), *named(rows, few_prompts)]
+    found += [line for row in rows for line in (*losing(row), *experts_touched(row))]
     return list(dict.fromkeys(found))
 
 
-def unsteady(rows: Sequence[Row]) -> list[str]:
-    """What did not keep its pace, by data set: cells that share a baseline share most of it, so the worst is told."""
-    found = [
-        (some[0]["dataset"], worst(fault for row in some for fault in faults(row)))
-        for some in grouped(rows, lambda row: str(row["dataset"]))
+def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
+    """The notes that change what a reader makes of the numbers: all on cells that ended otherwise, few of the others.
+
+    said: the doubts that the answers have told already.
+    """
+    loaded = any(doubt.startswith("under load") for doubt in said)
+    shown = list(dict.fromkeys(remarkable(rows, *([LOAD] if loaded else []), *said)))
+    more = [f"{counted(len(shown) - FEW, 'more note')}: --explain"] if len(shown) > FEW else []
+    return list(dict.fromkeys([*endings(rows), *shown[:FEW], *more]))
+
+
+def endings(rows: Sequence[Row]) -> list[str]:
+    """How cells ended that have no numbers or only a part of them, and what was left out of data sets."""
+    ended = [row for row in rows if row["status"] != "ok"]
+    found = [f"{cell_name(r, rows)}: {r['status']}: {r['error']}" for r in ended]
+    return found + [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
+
+
+def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
+    """What a reader must know of cells that were measured; not the faults of the machine that were said."""
+    found = [*circles(rows), *unsteady(rows, said), *machine(rows, said)]
+    for part in (form, stopping, shared_time, learning, lossy, near_ties):
+        found += named(rows, part)
+    return [*found, *(line for row in rows for line in rejected_drafts(row))]
+
+
+def named(rows: Sequence[Row], part: Callable[[Row], list[str]]) -> list[str]:
+    """What one kind of note says, with its cells: one line for all of them that it says the same of."""
+    told = [(line, row) for row in rows for line in part(row)]
+    return [f"{cell_names([row for _, row in some], rows)}: {some[0][0]}" for some in grouped(told, lambda one: one[0])]
+
+
+def lossy(row: Row) -> list[str]:
+    return [distance_of(row)] if row.get("lossless") == "lossy" else []
+
+
+def unsteady(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
+    """What did not keep its pace: cells that share a baseline share most of it, so of every kind the worst is told."""
+    told = [(fault, row) for row in rows for fault in faults(row) if not (fault.doubt and fault.doubt in said)]
+    return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)]
+
+
+def machine(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
+    """What the machine did while cells were measured, of every kind the worst with its cell."""
+    told = [
+        (fault, row) for row in rows if row.get("prompts") for fault in machine_faults(row) if fault.kind not in said
     ]
-    return [f"{dataset}: {fault.note}" for dataset, several in found for fault in several]
+    return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)]
 
 
-def notes_on(row: Row) -> list[str]:
-    """The notes on one cell, in their order."""
-    of_dataset = [*form(row), *machine(row), *stopping(row), *few_prompts(row), *shared_time(row), *learning(row)]
-    lossy = [f"{row['dataset']}, {row['method']}: {distance_of(row)}"] if row.get("lossless") == "lossy" else []
-    found = [*(f"{row['dataset']}: {line}" for line in of_dataset), *lossy, *losing(row)]
-    found += experts_touched(row)
-    return [*found, *rejected_drafts(row), *(f"{row['dataset']}: {line}" for line in near_ties(row))]
+def machine_faults(row: Row) -> list[Fault]:
+    found = Diagnostics(**{name: row[name] for name in Diagnostics.__dataclass_fields__})
+    return warned(found, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
+
+
+def worst_of(told: Sequence[tuple[Fault, Row]]) -> list[tuple[Fault, Row]]:
+    """Of every kind of fault the worst."""
+    return [max(some, key=lambda one: one[0].size) for some in grouped(told, lambda one: one[0].kind)]
 
 
 def form(row: Row) -> list[str]:
@@ -66,14 +108,6 @@ def conversations(row: Row) -> list[str]:
     of = f"{row['turns']} turns of {counted(row['prompts'], 'conversation')}, each on the baseline's earlier answers"
     cut = f"; no context was left for {counted(row['turns_cut'], 'later turn')}" * bool(row["turns_cut"])
     return [of + cut * (row["status"] == "ok")]
-
-
-def machine(row: Row) -> list[str]:
-    """What the machine did while a cell was measured; cells that share a baseline share most of it."""
-    if not row.get("prompts"):
-        return []
-    found = Diagnostics(**{name: row[name] for name in Diagnostics.__dataclass_fields__})
-    return warnings(found, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
 
 
 def stopping(row: Row) -> list[str]:

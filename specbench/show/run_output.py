@@ -1,6 +1,7 @@
-"""The results of a run on stdout: its tables for readers, and the same rows as CSV, JSON, JSON lines and Markdown.
+"""The results of a run on stdout: its answer and tables, and the same rows as CSV, JSON, JSON lines and Markdown.
 
-A terminal shows the numbers that readers decide by and only the settings that vary; the CSV has every column.
+A terminal shows the answer, then the numbers that readers decide by and only the settings that vary; what explains them
+is shown to those who ask, and the CSV has every column.
 
 Must not know how a cell was measured.
 """
@@ -8,6 +9,7 @@ Must not know how a cell was measured.
 import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import get_args
 
 from rich.console import Console, Group, RenderableType
@@ -15,10 +17,12 @@ from rich.text import Text
 
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
+from specbench.results.cells import Cell
 from specbench.results.writing import json_rows, write_rows
 from specbench.show.batch_table import batch_table
 from specbench.show.category_table import cell_tables, method_tables
 from specbench.show.cell_text import lookahead, method_name, one_line
+from specbench.show.cells_table import cells_tables
 from specbench.show.context_table import context_table
 from specbench.show.engines_table import engines_table
 from specbench.show.fitting import draw, sentence
@@ -28,40 +32,60 @@ from specbench.show.levels_table import levels_table
 from specbench.show.methods_table import fastest, methods_table
 from specbench.show.number_table import NumberTable
 from specbench.show.records import Format
-from specbench.show.run_notes import notes
+from specbench.show.run_notes import brief, notes
 from specbench.show.run_table import run_markdown, run_table
 from specbench.show.stretches_table import Stretches, stretches_tables
 from specbench.show.sweep_table import acceptance_table, sweep_table
-from specbench.show.verdict_lines import markdown_sentences, sentences
+from specbench.show.verdict_lines import details, markdown_sentences, together, topics_of
 from specbench.show.why_table import why_table
 from specbench.wording import Row, literal
 
 FORMATS: tuple[Format, ...] = get_args(Format)
-NONE: Stretches = {}
+ANSWERS = ("YES", "NO", "PROVISIONAL", "UNCLEAR")
 
 
-def print_run(
-    rows: Sequence[Row],
-    style: str,
-    console: Console,
-    command: str = "",
-    categories: Sequence[Row] = (),
-    stretches: Stretches = NONE,
-) -> None:
-    """Print the rows on the console of stdout, those by category and by stretch in tables alone; `command` made the
-    run."""
-    if style == "table":
-        draw(console, run_tables(rows, categories, stretches))
-        for line in remarks(rows, command):
-            sentence(console, line)
-    else:
-        console.file.write(rendered(rows, style, command, categories, stretches))
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of a run besides its rows.
+
+    command, run: the command line that made it, and its folder as it is named in commands; categories, stretches: the
+    rows of these tables; explain: with every table that explains the numbers, and all notes.
+    """
+
+    command: str = ""
+    run: str = ""
+    categories: Sequence[Row] = ()
+    stretches: Stretches = field(default_factory=dict)
+    explain: bool = False
+
+    @staticmethod
+    def of(cells: Sequence[Cell], command: str, run: str, *, explain: bool) -> "Shown":
+        """What is shown of a run besides the rows of its cells."""
+        categories = [row for cell in cells for row in cell.category_rows()]
+        return Shown(command, run, categories, {cell.spec.key: cell.stretch_rows() for cell in cells}, explain)
 
 
-def run_tables(rows: Sequence[Row], categories: Sequence[Row] = (), stretches: Stretches = NONE) -> Group:
-    """Cells that differ in their lookahead alone as a sweep, many that differ in their method alone as the lines of
-    one table, the others side by side, a few at a time."""
-    further = [*category_tables(rows, categories), *stretches_tables(rows, stretches)]
+SHOWN = Shown()
+
+
+def print_run(rows: Sequence[Row], style: str, console: Console, shown: Shown = SHOWN) -> None:
+    """Print the rows on the console of stdout: the answer, one table of the cells, and what a reader must know."""
+    if style != "table":
+        console.file.write(rendered(rows, style, shown))
+        return
+    found = answers(rows, shown)
+    for line in map(one_line, together(found)):
+        sentence(console, line, "bold" if line.startswith(ANSWERS) else "")
+    console.print()
+    draw(console, Group(*(table.drawn() for table in cells_tables(rows))))
+    draw(console, explanation(rows, shown) if shown.explain else Group(*_engines(rows)))
+    for line in remarks(rows, found, shown.explain):
+        sentence(console, line)
+
+
+def explanation(rows: Sequence[Row], shown: Shown = SHOWN) -> Group:
+    """The tables that explain the numbers: costs, acceptance by position, the waterfall, levels, categories."""
+    further = [*category_tables(rows, shown.categories), *stretches_tables(rows, shown.stretches)]
     return Group(*_tables(rows), *(table.drawn() for table in further))
 
 
@@ -83,11 +107,16 @@ def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
     yield from (table.drawn() for table in _series_tables(rows))
 
 
+def _engines(rows: Sequence[Row]) -> Iterator[Group]:
+    """Engines beside each other, which nobody measures for anything else."""
+    yield from (engines_table(group).drawn() for group in by_engine(rows))
+
+
 def _series_tables(rows: Sequence[Row]) -> Iterator[NumberTable]:
     """Over the lengths of prompts, over batches, and over engines."""
     yield from (context_table(group) for group in by_context(rows))
     yield from (batch_table(group) for group in by_batch(rows))
-    yield from (engines_table(group) for group in by_engine(rows))
+    yield from map(engines_table, by_engine(rows))
 
 
 def _by_level(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Group]:
@@ -109,20 +138,20 @@ def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[
     yield from cell_tables([*best, *found.alone], categories)
 
 
-def remarks(rows: Sequence[Row], command: str = "") -> list[str]:
-    """What stands below the tables: notes, and the answer for every data set. `command` made the run."""
-    lines = [*notes(rows), *(line for answer in answers(rows, command) for line in sentences(answer))]
-    return list(map(one_line, lines))
+def remarks(rows: Sequence[Row], found: Sequence[Recommendation], explain: bool) -> list[str]:
+    """What stands below the tables: what a reader must know, and to `explain`, all notes and the figures of answers."""
+    if not explain:
+        return list(map(one_line, brief(rows, [reason for one in found for reason in one.reasons])))
+    figures = [line for one in found for line in details(one)]
+    return list(map(one_line, [*notes(rows), *figures]))
 
 
-def answers(rows: Sequence[Row], command: str) -> list[Recommendation]:
-    return recommend(with_command(rows, command))
+def answers(rows: Sequence[Row], shown: Shown) -> list[Recommendation]:
+    return recommend(with_command(rows, shown.command, shown.run))
 
 
-def rendered(
-    rows: Sequence[Row], style: str, command: str = "", categories: Sequence[Row] = (), stretches: Stretches = NONE
-) -> str:
-    """The rows as csv, json, jsonl or md; `command` made the run."""
+def rendered(rows: Sequence[Row], style: str, shown: Shown = SHOWN) -> str:
+    """The rows as csv, json, jsonl or md."""
     if style == "csv":
         buffer = io.StringIO()
         write_rows(buffer, rows)
@@ -131,22 +160,37 @@ def rendered(
         return json.dumps(json_rows(rows), indent=2) + "\n"
     if style == "jsonl":
         return "".join(json.dumps(row) + "\n" for row in json_rows(rows))
-    return markdown(rows, command, categories, stretches)
+    return markdown(rows, shown)
 
 
-def markdown(
-    rows: Sequence[Row], command: str = "", categories: Sequence[Row] = (), stretches: Stretches = NONE
-) -> str:
-    """The tables as Markdown, and their notes and answers as a list."""
-    found = arranged(rows)
-    levels = levels_table(rows, [name_among(row, rows) for row in rows])
-    parts = [sweep_table(group).markdown() for group in found.sweeps]
-    parts += [methods_table(group).markdown() for group in found.methods]
-    parts += [run_markdown(found.alone)] if found.alone else []
-    parts += [levels.markdown()] if levels else []
-    parts += [table.markdown() for table in _series_tables(rows)]
-    further = [*category_tables(rows, categories), *stretches_tables(rows, stretches)]
-    parts += [table.markdown() for table in further]
-    listed = "".join(f"- {literal(one_line(note))}\n" for note in notes(rows))
-    listed += "".join("- " + "\n  - ".join(markdown_sentences(answer)) + "\n" for answer in answers(rows, command))
+def markdown(rows: Sequence[Row], shown: Shown = SHOWN) -> str:
+    """The answers as paragraphs, the tables as Markdown, and the notes as a list."""
+    found = answers(rows, shown)
+    topics = topics_of(found) if len(found) > 1 else [""] * len(found)
+    parts = [paragraph(one, shown.explain, topic) for one, topic in zip(found, topics, strict=True)]
+    parts += [table.markdown() for table in cells_tables(rows)]
+    parts += further_markdown(rows, shown) if shown.explain else []
+    told = notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
+    listed = "".join(f"- {literal(one_line(note))}\n" for note in told)
     return "\n".join([*parts, listed] if listed else parts)
+
+
+def paragraph(found: Recommendation, explain: bool, topic: str) -> str:
+    """An answer: its headline, and a list of what stands below it."""
+    first, *rest = markdown_sentences(found, explain, topic)
+    return "\n".join([first, "", *(f"- {line}" for line in rest)]) + "\n"
+
+
+def further_markdown(rows: Sequence[Row], shown: Shown) -> list[str]:
+    """The tables that explain the numbers."""
+    found, names = arranged(rows), [name_among(row, rows) for row in rows]
+    levels, why = levels_table(rows, names), why_table(rows, names)
+    tables = [
+        *(table for group in found.sweeps for table in (sweep_table(group), acceptance_table(group))),
+        *map(methods_table, found.methods),
+        *(table for table in (levels, why) if table),
+        *_series_tables(rows),
+        *category_tables(rows, shown.categories),
+        *stretches_tables(rows, shown.stretches),
+    ]
+    return [*([run_markdown(found.alone)] if found.alone else []), *(table.markdown() for table in tables)]

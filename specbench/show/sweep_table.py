@@ -60,7 +60,7 @@ def sweep_table(rows: Sequence[Row]) -> NumberTable:
         lines=[[name, *sweep_cells(row)] for name, row in zip(names, rows, strict=True)],
         above=caveats(rows),
         findings=conclusions(rows),
-        bold_line=names.index(winner.name) if winner is not None and winner.name in names else None,
+        bold_lines=frozenset(n for n, name in enumerate(names) if winner is not None and winner.name == name),
     )
 
 

@@ -28,7 +28,7 @@ ROWS: tuple[Line, ...] = (
     ("c", "c", "one drafted token ÷ one baseline step"),
     ("v", "v", "verify pass over all drafted nodes ÷ one-token pass of the target"),
     ("overhead", "overhead", "rest of a round ÷ one baseline step"),
-    ("lossless", "lossless", "greedy output equal to the baseline's"),
+    ("lossless", "lossless", "greedy output beside the baseline's (sampled or interrupted: not compared)"),
 )
 ROUND: Line = ("  of a round", "c_round", "all that a round drafts; of a head that drafts in one pass, that pass")
 NODES: Line = ("nodes per round", "nodes_per_round", "drafted tokens in one verify pass; a tree has more than levels")

@@ -1,42 +1,138 @@
-"""How a verdict reads: its headline, what settles it, the figures it rests on; in a terminal, as Markdown, on a page.
+"""How a verdict reads: the answer, its reason, what settles it, the next command, and the figures it rests on.
 
-Knows verdicts; must not know how they were reached. Names in them come from files of results and are hostile.
+In a terminal, as Markdown, on a page. Knows verdicts; must not know how they were reached. Names in them come from
+files of results and are hostile.
 """
 
-from specbench.judge.settling import least_prompts
+from collections.abc import Sequence
+
 from specbench.judge.verdict import SYNTHETIC, Recommendation
-from specbench.results.statistics import FEWEST
+from specbench.show.cell_text import short_dataset
 from specbench.token_counts import said
 from specbench.wording import clean, counted, formatted, interval_text, literal, verbatim
 
 LONGEST = 1000  # characters of a line
+FASTER = "as fast as no draft"
+MATTERS = 0.05  # share of a round that is said of the overhead
 
 
-def sentences(found: Recommendation) -> list[str]:
-    """The verdict in a few sentences, one a line, fit for a terminal."""
-    settle = f"{found.settle}: {found.command}" if found.command else found.settle
-    return [line for line in (headline(found), clean(settle, LONGEST), *details(found)) if line]
+def sentences(found: Recommendation, explain: bool = True) -> list[str]:
+    """The verdict in a few sentences, one a line, fit for a terminal: the answer, the reason, what is open, the next
+    command; to `explain`, also the figures below it."""
+    return [line for line in (*answer(found), *(details(found) if explain else ())) if line]
 
 
-def markdown_sentences(found: Recommendation) -> list[str]:
-    """The same sentences as Markdown, the command as it is to be copied."""
-    settle = f"{literal(found.settle)}: {verbatim(found.command)}" if found.command else literal(found.settle)
-    return [line for line in (f"**{literal(headline(found))}**", settle, *map(literal, details(found))) if line]
+def answer(found: Recommendation) -> list[str]:
+    """The lines that everybody reads."""
+    return [line for line in (lead(found), reason(found), open_questions([found]), next_step(found)) if line]
 
 
-def headline(found: Recommendation) -> str:
-    """The answer in one line, with the reasons why it is not a plain one."""
-    return " ".join(part for part in (lead(found), why(found)) if part)
+def together(found: Sequence[Recommendation]) -> list[str]:
+    """The answers of one run, each under the name of what it is about; what is open, and the next step, said once."""
+    if len(found) == 1:
+        first, *rest = answer(found[0])
+        return [first, *(line if line.startswith("next") else f"  {line}" for line in rest)]
+    topics = topics_of(found)
+    lines = []
+    for one, topic in zip(found, topics, strict=True):
+        lines += [clean(_lead(one, f"{topic}: "), LONGEST), *(f"  {line}" for line in [reason(one)] if line)]
+    whose = [topic for one, topic in zip(found, topics, strict=True) if one.reasons]
+    return [
+        *lines,
+        *([open_questions(found, whose if len(whose) < len(found) else ())] if whose else []),
+        *steps(found),
+    ]
+
+
+def topics_of(found: Sequence[Recommendation]) -> list[str]:
+    """What distinguishes every question among those of a run, in a few words."""
+    named = [
+        {
+            "data": clean(short_dataset(one.dataset), 80),
+            "context": f"{said(one.context)} tokens" if one.context else "",
+            "chat": one.chat,
+            "temperature": f"T = {formatted(one.temperature, 'g')}",
+            "batch": f"batch {one.batch}",
+            "dtype": one.dtype,
+            "engine": one.engine,
+            "pair": f"{one.target} ← {one.draft}",
+        }
+        for one in found
+    ]
+    apart = [name for name in named[0] if len({words[name] for words in named}) > 1] if named else []
+    return [", ".join(words[name] for name in apart or ["data"] if words[name]) for words in named]
+
+
+def steps(found: Sequence[Recommendation]) -> list[str]:
+    """The next step after several answers, each once; to measure anew settles what more prompts would, too."""
+    growing = [one for one in found if "--resume" in one.command]
+    anew = [one for one in found if one.command and one not in growing]
+    most = [] if anew else sorted(growing, key=lambda one: int(one.command.rpartition(" ")[2]))[-1:]
+    others = [one for one in found if not one.command and (one.settle or not (anew or growing))]
+    once: dict[str, str] = {}
+    for one in (*anew, *most, *others):
+        once.setdefault(one.command or next_step(one), next_step(one))
+    return [step for step in once.values() if step]
+
+
+def markdown_sentences(found: Recommendation, explain: bool = True, topic: str = "") -> list[str]:
+    """The same sentences as Markdown, the command as it is to be copied; of one answer among others with its topic."""
+    headline = clean(_lead(found, topic and f"{topic}: "), LONGEST)
+    command = found.command or ("" if found.settle else found.further)
+    step = f"{literal(_before(found))}: {verbatim(command)}" if command else literal(next_step(found))
+    lines = [reason(found), open_questions([found])]
+    figures = details(found) if explain else []
+    return [line for line in (f"**{literal(headline)}**", *map(literal, lines), step, *map(literal, figures)) if line]
 
 
 def lead(found: Recommendation) -> str:
-    """The answer and what it means, or what it leans to."""
+    """The answer, the choice, and its speedup with the interval."""
     return clean(_lead(found), LONGEST)
 
 
+def reason(found: Recommendation) -> str:
+    """The reason in one plain sentence: what a round gives, and what it takes."""
+    cost = round_cost(found)
+    if found.tokens_per_round is None or cost is None or found.acceptance:
+        return ""
+    parts = [f"draft {formatted(found.c_round, '.2f')}", f"verify {formatted(found.v, '.2f')}"]
+    if found.overhead is not None and abs(found.overhead) >= MATTERS * cost:
+        parts.append(f"overhead {found.overhead:.2f}")
+    emitted = formatted(found.tokens_per_round, ".2f")
+    return f"A round: {emitted} tokens in the time of {cost:.2f} plain ones ({', '.join(parts)})"
+
+
+def round_cost(found: Recommendation) -> float | None:
+    """What a round costs, in baseline steps: the denominator of the calibrated prediction."""
+    parts = [found.c_round, found.v, found.overhead]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def open_questions(found: Sequence[Recommendation], whose: Sequence[str] = ()) -> str:
+    """Why answers are no plain ones, every kind of reason once; empty where they are plain. whose: the answers' names
+    where it is not all of them."""
+    reasons = {reason.split(" ")[1] if " " in reason else reason: reason for one in found for reason in one.reasons}
+    names = f" ({'; '.join(whose)})" if whose else ""
+    return clean(f"not settled{names}: {'; '.join(reasons.values())}", LONGEST) if reasons else ""
+
+
 def why(found: Recommendation) -> str:
-    """Why an answer is provisional; empty where it is not."""
-    return clean("; ".join(found.reasons), LONGEST) if found.answer == "PROVISIONAL" else ""
+    """Why an answer is no plain one, below it on a page; empty where it is."""
+    return clean("; ".join(found.reasons), LONGEST)
+
+
+def next_step(found: Recommendation) -> str:
+    """What to do now, with the command where it is known."""
+    if found.settle and not found.command:
+        return clean(f"next: {found.settle}", LONGEST)
+    command = found.command or found.further
+    return clean(f"{_before(found)}: {command}", LONGEST) if command else ""
+
+
+def _before(found: Recommendation) -> str:
+    """The words before the next command."""
+    return f"next, to {found.settle}" if found.command else "next"
 
 
 def details(found: Recommendation) -> list[str]:
@@ -44,43 +140,47 @@ def details(found: Recommendation) -> list[str]:
     return [clean(line, LONGEST) for line in (*_figures(found), *_remarks(found)) if line]
 
 
-def _lead(found: Recommendation) -> str:
+def _lead(found: Recommendation, about: str = "") -> str:
     if found.acceptance and found.best:
-        return f"UNCLEAR — synthetic acceptance: {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
-    if found.answer == "YES":
-        return f"YES — use speculative decoding here: {found.best}"
-    if found.answer == "NO":
-        return f"NO — speculative decoding is slower here: {found.best} is the least slow"
+        return f"UNCLEAR — {about}synthetic acceptance: {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
+    if found.answer in ("YES", "NO"):
+        return f"{found.answer} — {about}{_choice(found, found.answer)}"
     if found.answer == "PROVISIONAL":
-        least = "" if found.leaning == "YES" else " is the least slow"
-        return f"PROVISIONAL — leaning {found.leaning}: {found.best}{least}, {formatted(found.speedup, '.2f')}×"
-    return f"UNCLEAR — {_unclear(found)}"
+        return f"PROVISIONAL, leaning {found.leaning} — {about}{_choice(found, found.leaning or '')}"
+    return f"UNCLEAR — {about}{_unclear(found)}"
+
+
+def _choice(found: Recommendation, leaning: str) -> str:
+    """The best candidate, and how fast it is."""
+    least = ", the least slow," if leaning == "NO" else ""
+    best_of = f", for the best of {found.candidates}" if found.candidates > 1 and leaning == "YES" else ""
+    return f"{found.best}{least} is {_speedup(found)} {FASTER}{best_of}"
+
+
+def _speedup(found: Recommendation) -> str:
+    interval = "" if found.low is None or found.high is None else f" ({found.low:.2f}–{found.high:.2f})"
+    return f"{formatted(found.speedup, '.2f')}×{interval}"
 
 
 def _unclear(found: Recommendation) -> str:
     if not found.best:
         return "no cell was measured that could be recommended"
-    if found.draws and found.draws < FEWEST:
-        return _too_few(found, found.draws)
     if found.low is None:
-        return "there is no interval: measure more prompts"
-    if found.more_prompts is None:
-        return "the speedup is 1 within what was measured"
-    settle = "settles" if found.more_prompts == 1 else "settle"
-    return (
-        f"it may be faster or slower: about {counted(found.more_prompts, 'more prompt')} {settle} it "
-        f"if {found.best} stays at {formatted(found.speedup)}×"
-    )
+        few = "" if not found.draws else f" over {_draws(found)}"
+        return f"{found.best}: {_speedup(found)}, and there is no interval{few}: measure more prompts"
+    return f"{found.best} may be faster or slower: {_speedup(found)}{_outlook(found)}"
 
 
-def _too_few(found: Recommendation, draws: int) -> str:
-    """So few draws promise nothing: their interval may be quite different in the next run."""
-    over = counted(draws, "prompt" if draws == found.prompts else "turn")
-    enough = least_prompts(found.batch)
-    start = f"; start from {enough}" if (found.prompts or 0) < enough else ""
-    if found.low is None:
-        return f"there is no interval over {over}{start}"
-    return f"it may be faster or slower, and {over} say little{start}"
+def _outlook(found: Recommendation) -> str:
+    """What would make it clear; the reasons say it where it was measured on little."""
+    if found.more_prompts is not None:
+        settle = "settles" if found.more_prompts == 1 else "settle"
+        return f"; about {counted(found.more_prompts, 'more prompt')} {settle} it if that stays"
+    return "" if found.reasons else "; it is 1 within what was measured"
+
+
+def _draws(found: Recommendation) -> str:
+    return counted(found.draws or 0, "prompt" if found.draws == found.prompts else "turn")
 
 
 def _figures(found: Recommendation) -> list[str]:
@@ -95,14 +195,17 @@ def _figures(found: Recommendation) -> list[str]:
     place = ", ".join(part for part in parts if part)
     if not found.best:
         return [place]
-    best_of = f", for the best of {found.candidates}" if found.candidates > 1 else ""
+    wider = f", wider than each one's own: the best of {found.candidates}" if found.candidates > 1 else ""
     repeats = f" × {found.repeat}" if (found.repeat or 1) > 1 else ""
     prompts = counted(found.prompts, "prompt") if found.prompts else "– prompts"
     flat = f"   optimum flat: K = {found.near_best} within 1 %" if set(found.near_best) & set("-,") else ""
+    rates = (
+        f"{formatted(found.baseline_tokens_per_second, '.1f')} → {formatted(found.tokens_per_second, '.1f')} tokens/s"
+    )
     return [
-        f"speedup {formatted(found.speedup)}× {interval_text(found.low, found.high)} 95 %{best_of} "
-        f"(paired by prompt, {prompts}{repeats})   {place}",
-        f"predicted {formatted(found.predicted)}×, with measured costs {formatted(found.calibrated)}×   "
+        f"speedup {formatted(found.speedup)}× {interval_text(found.low, found.high)} 95 %{wider} "
+        f"(paired by prompt, {prompts}{repeats})   {rates}   {place}",
+        f"predicted {formatted(found.predicted)}×   calibrated (with measured costs) {formatted(found.calibrated)}×   "
         f"alpha {formatted(found.alpha)} {interval_text(found.alpha_low, found.alpha_high)}   "
         f"{_cost(found)}{flat}",
     ]
@@ -118,10 +221,11 @@ def _remarks(found: Recommendation) -> list[str]:
     even = ""
     if found.break_even_alpha is not None:
         value = formatted(found.break_even_alpha)
-        even = "break-even: by the formula " + (
-            f"alpha > {value} with K = {found.k}" if found.at_once else f"alpha > c ({value})"
+        even = "break-even: by the formula alpha above " + (
+            f"{value} with K = {found.k}" if found.at_once else f"c ({value})"
         )
         if found.break_even_alpha_measured is not None:
-            even += f"; with the costs measured for {found.best}: alpha > {formatted(found.break_even_alpha_measured)}"
+            measured = formatted(found.break_even_alpha_measured)
+            even += f"; with the costs measured for {found.best}: alpha above {measured}"
     gaps = f"not measured: {'; '.join(found.not_measured)}"
     return [even, *(f"left out: {reason}" for reason in found.left_out), gaps]

@@ -11,11 +11,15 @@ from specbench.wording import Row, number_in
 
 STAGES = (  # heading, column, whether it is a sum rather than a term
     ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
-    ("predicted", "speedup_predicted", True), ("inner\nrounds", "term_levels", False),
+    ("predicted", "speedup_predicted", True), ("levels", "term_levels", False),
     ("position", "term_position", False), ("verify", "term_verify", False), ("sampling", "term_sampling", False),
     ("host", "term_host", False), ("update", "term_update", False), ("cali-\nbrated", "speedup_calibrated", True),
-    ("cut\nrounds", "term_truncated", False), ("measured", "speedup", True),
+    ("trun-\ncated", "term_truncated", False), ("measured", "speedup", True),
 )  # fmt: skip
+LEGEND = (
+    "ideal: the formula with later drafts' cost; predicted: the formula; position: acceptance by position for one "
+    "alpha; verify, sampling, host, update: measured costs for none; truncated: rounds cut short by the end of a text"
+)
 OF_SOME = ("term_levels", "term_update")  # of nests, and of drafts that learn: not shown where no cell has them
 
 
@@ -34,6 +38,7 @@ def why_table(rows: Sequence[Row], names: Sequence[str]) -> NumberTable | None:
             [name, *(amount(row.get(column) or 0.0, is_sum) for _, column, is_sum in stages)] for row, name in timed
         ],
         left=1,
+        legend=LEGEND,
         bold_columns=frozenset(n for n, (_, _, is_sum) in enumerate(stages, start=1) if is_sum),
     )
 

@@ -36,7 +36,9 @@ def online(command: Command, pair: Pair, quick: str, tmp_path: Path) -> Command:
     shift = ("--dataset", one, "--dataset", two, "--shift")
 
     def call(*arguments: object) -> Outcome:
-        return command("run", *pair.options, "--method", quick, *shift, "--max-new-tokens", 12, "--k", 3, *arguments)
+        return command(
+            "run", *pair.options, "--method", quick, *shift, "--max-new-tokens", 12, "--k", 3, "--explain", *arguments
+        )
 
     return call
 

@@ -18,7 +18,8 @@ def test_both_engines_measure_the_same_cells(run: Command) -> None:
     assert (ours["engine_notes"], "alpha is accepted ÷ tested" in theirs["engine_notes"]) == ("", True)
     samples = found.samples()
     assert [s.method.tokens for s in samples[:2]] == [s.method.tokens for s in samples[2:]]
-    assert "engine transformers" in found.out
+    assert "engines · " in found.out
+    assert "— transformers: K = 3" in found.out
     assert "note: tier eager: transformers " in found.err
 
 

@@ -124,7 +124,10 @@ def test_the_rounds_have_every_prompt(cells: list[Cell], folder: Path) -> None:
 @pytest.mark.parametrize("colours", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_tables_and_remarks_steer_no_terminal(cells: list[Cell], colours: bool) -> None:
     rows = [c.row() for c in cells]
-    found = screen(run_output.run_tables(rows), colours) + "\n".join(run_output.remarks(rows))
+    found = "".join(screen(table.drawn(), colours) for table in run_output.cells_tables(rows)) + screen(
+        run_output.explanation(rows), colours
+    )
+    found += "\n".join(run_output.remarks(rows, run_output.answers(rows, run_output.SHOWN), explain=True))
     assert commands(found) == []
     assert "[bold]x[/nope]" in found
     assert ":skull: :warning:" in found

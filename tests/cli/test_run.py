@@ -61,15 +61,24 @@ def test_run_json_says_how_to_run_it_again(run: Command) -> None:
 
 def test_two_prompts_are_no_answer_and_the_command_that_gives_one_is_told(run: Command, command: Command) -> None:
     found = run("--output-dir", "my results")
-    promise = "(settle it|measure again)( on a quiet machine)?: "  # whatever else this machine was doing
-    options = "--max-new-tokens 8 --warmup 0 --k 3 --output-dir 'my results' --limit 20"
-    assert re.search(f"^(PROVISIONAL|UNCLEAR) — .*\n{promise}specbench run --target .* {options}$", found.out, re.M)
     (folder,) = (found.cwd / "my results").iterdir()
-    told = command("verdict", folder).out
-    assert [line.strip() for line in told.splitlines()[:2]] == found.out.splitlines()[-6:-4]
-    more = run("--limit", 20, "--format", "md")
-    assert re.search("^- \\*\\*(PROVISIONAL|UNCLEAR) — .*\\*\\*$", more.out, re.M)
-    assert re.search(f"^  - {promise}the data set has only 3 prompts; use one with at least 20$", more.out, re.M)
+    anew = "specbench run --target .* --max-new-tokens 8 --warmup 0 --k 3 --output-dir 'my results' --limit 20"
+    grown = f"specbench run --resume '{folder.relative_to(found.cwd)}' --limit 20"
+    promise, said = "next, to (settle it|measure again)", found.out.splitlines()
+    assert re.match("(PROVISIONAL, leaning (YES|NO)|UNCLEAR) — K = 3", said[0])
+    assert said[1].startswith("  A round: ")
+    assert said[2].startswith("  not settled: on 2 prompts, fewer than 20")
+    assert re.match(
+        f"{promise}( on a quiet machine: {anew}|: {grown})$", said[3]
+    )  # whatever else the machine was doing
+    assert command("verdict", folder.relative_to(found.cwd)).out.splitlines() == said[:4]
+
+
+def test_a_data_set_that_is_too_small_is_no_way_out(run: Command) -> None:
+    found = run("--limit", 20, "--format", "md").out
+    assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).* — .*\*\*$", found.splitlines()[0])
+    few = "the data set has only 3 prompts; use one with at least 20"
+    assert re.search(f"^- next: (settle it|measure again).*: {few}$", found, re.M)
 
 
 def test_the_same_command_decodes_the_same_tokens(run: Command) -> None:
@@ -98,8 +107,10 @@ def test_every_format_holds_what_lies_on_disk(run: Command, style: str, parse: C
     assert found.err == ""
 
 
-def test_markdown_is_a_table(run: Command) -> None:
-    assert run("--format", "md").out.startswith("| | words.jsonl |\n|---|---:|\n| prompts |")
+def test_markdown_is_the_answer_and_a_table(run: Command) -> None:
+    found = run("--format", "md").out
+    assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).* — ", found)
+    assert "\n| method | K | speedup | 95 % interval | predicted | calibrated | alpha | c |\n|---|---:|" in found
 
 
 def test_quiet_prints_nothing_but_the_result(run: Command) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.statistics import Interval, to_settle, widened
-from specbench.show.verdict_lines import sentences
+from specbench.show.verdict_lines import reason, sentences, together
 from specbench.wording import verbatim
 from tests.support.frontdoor import Command
 
@@ -102,7 +103,7 @@ def test_methods_and_schedules_compete_for_the_same_question() -> None:
 
 FEW, TURNS, BUSY = {"prompts": 3}, {"batch": 8, "prompts": 32, "draws": 4}, {"load_average": 9.5, "threads": 2}
 ON_FEW, OVER_TURNS = "on 3 prompts, fewer than 20", "on an interval over 4 turns, fewer than 5"
-UNDER_LOAD = "under load 9.5 on 2 cores in use: something else was running"
+UNDER_LOAD = "under load 10 with other programs"
 
 
 @pytest.mark.parametrize(("speedup", "leaning"), [(1.62, "YES"), (0.8, "NO")])
@@ -123,10 +124,10 @@ def test_what_makes_an_answer_provisional(
 ) -> None:
     found = only(row(3, speedup, **changes))
     assert (found.answer, found.leaning, found.reasons) == ("PROVISIONAL", leaning, tuple(reasons))
-    least = " is the least slow" if leaning == "NO" else ""
-    assert sentences(found)[0] == (
-        f"PROVISIONAL — leaning {leaning}: K = 3{least}, {speedup:.2f}× {'; '.join(reasons)}"
-    )
+    least = ", the least slow," if leaning == "NO" else ""
+    lead, *rest = sentences(found)
+    assert lead.startswith(f"PROVISIONAL, leaning {leaning} — K = 3{least} is {speedup:.2f}× (")
+    assert f"not settled: {'; '.join(reasons)}" in rest
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,8 @@ def test_a_cell_that_pays_for_sure_goes_before_a_faster_one_measured_on_little()
 def test_a_no_is_carried_by_every_cell() -> None:
     found = only(row(1, 0.9), row(2, 0.8, prompts=3, limit=164, status="partial"))
     assert (found.answer, found.leaning) == ("PROVISIONAL", "NO")
-    assert sentences(found)[0] == (
-        "PROVISIONAL — leaning NO: K = 1 is the least slow, 0.90× on 3 prompts for K = 2, fewer than 20"
-    )
+    assert sentences(found)[0].startswith("PROVISIONAL, leaning NO — K = 1, the least slow, is 0.90× (")
+    assert "not settled: on 3 prompts for K = 2, fewer than 20" in sentences(found)
     assert found.settle == "settle it: the same run with --limit 164"
 
 
@@ -164,26 +164,28 @@ def test_unclear_stays_unclear_with_the_reasons_and_a_way_out() -> None:
     assert found.settle == "measure again on a quiet machine: the same run with --limit 20"
 
 
-@pytest.mark.parametrize(("prompts", "half", "more"), [(5, 0.05, 15), (19, 0.031, 3), (19, 0.0296, 1), (30, 0.0296, 2)])
-def test_no_fewer_prompts_are_promised_than_are_enough(prompts: int, half: float, more: int) -> None:
+@pytest.mark.parametrize(("prompts", "half", "more"), [(20, 0.0296, 1), (20, 0.031, 2), (30, 0.0296, 2)])
+def test_more_prompts_are_promised_from_enough_of_them(prompts: int, half: float, more: int) -> None:
     found = only(row(1, 1.03, half, prompts=prompts))
     assert (found.answer, found.more_prompts) == ("UNCLEAR", more)
     settle = "1 more prompt settles it" if more == 1 else f"{more} more prompts settle it"
-    assert f"about {settle} if K = 1 stays" in sentences(found)[0]
+    assert sentences(found)[0].endswith(f"; about {settle} if that stays")
 
 
 @pytest.mark.parametrize(
-    ("changes", "headline"),
+    ("changes", "reason", "limit"),
     [
-        ({"prompts": 4}, "UNCLEAR — it may be faster or slower, and 4 prompts say little; start from 20"),
-        (TURNS, "UNCLEAR — it may be faster or slower, and 4 turns say little; start from 40"),
-        (TURNS | {"prompts": 50}, "UNCLEAR — it may be faster or slower, and 4 turns say little"),
+        ({"prompts": 4}, "on 4 prompts, fewer than 20", 20),
+        ({"prompts": 19}, "on 19 prompts, fewer than 20", 20),
+        (TURNS, OVER_TURNS, 40),
+        (TURNS | {"prompts": 50}, OVER_TURNS, None),
     ],
 )
-def test_an_interval_over_few_draws_promises_nothing(changes: dict[str, Any], headline: str) -> None:
+def test_an_interval_over_few_draws_promises_nothing(changes: dict[str, Any], reason: str, limit: int | None) -> None:
     found = only(row(1, 1.03, **changes))
-    assert (found.more_prompts, sentences(found)[0]) == (None, headline)
-    assert found.settle.startswith("measure again: ")
+    assert (found.more_prompts, found.reasons) == (None, (reason,))
+    assert re.fullmatch(r"UNCLEAR — K = 1 may be faster or slower: 1\.03× \(.*\)", sentences(found)[0])
+    assert found.settle == "measure again: the same run" + f" with --limit {limit}" * bool(limit)
 
 
 def test_synthetic_acceptance_stays_what_it_is() -> None:
@@ -257,8 +259,8 @@ def test_break_even_where_one_pass_drafts_all_tokens() -> None:
     assert found.break_even_alpha_measured == pytest.approx((math.sqrt(3.6) - 1) / 2)
     text = "\n".join(sentences(found))
     assert "c 0.125 (0.250 a round, with any K)" in text
-    assert "by the formula alpha > 0.207 with K = 2; with the costs measured for K = 2: alpha > 0.449" in text
-    assert "alpha > c (0.125)" in "\n".join(sentences(only(row(k=2, c=0.125, draft_cost_per="token"))))
+    assert "by the formula alpha above 0.207 with K = 2; with the costs measured for K = 2: alpha above 0.449" in text
+    assert "alpha above c (0.125)" in "\n".join(sentences(only(row(k=2, c=0.125, draft_cost_per="token"))))
 
 
 # --- what is never recommended ----------------------------------------------------------------------------------------
@@ -294,9 +296,8 @@ def test_drafting_nothing_is_no_candidate_and_the_baseline_no_question() -> None
 def test_without_an_interval_nothing_is_clear() -> None:
     found = only(row(prompts=1, speedup_low=math.nan, speedup_high=math.nan))
     assert (found.answer, found.best, found.low, found.more_prompts) == ("UNCLEAR", "K = 3", None, None)
-    assert sentences(found)[0] == "UNCLEAR — there is no interval over 1 prompt; start from 20"
-    assert "[no interval]" in sentences(found)[2]
-    assert sentences(only(row(speedup_low=None)))[0] == "UNCLEAR — there is no interval: measure more prompts"
+    assert sentences(found)[0] == "UNCLEAR — K = 3: 1.62×, and there is no interval over 1 prompt: measure more prompts"
+    assert any("[no interval]" in line for line in sentences(found))
 
 
 def test_a_partial_cell_counts_with_what_it_has() -> None:
@@ -320,25 +321,59 @@ def test_columns_may_be_missing() -> None:
 
 
 def test_the_lines_of_a_yes() -> None:
-    assert sentences(only(row(3), row(4, 1.61), row(8, status="oom", error="no memory"))) == [
-        "YES — use speculative decoding here: K = 3",
-        "speedup 1.620× [1.530, 1.715] 95 %, for the best of 2 (paired by prompt, 164 prompts × 3)   "
-        "xsum, T = 0, batch 1, bfloat16, H100",
-        "predicted 1.770×, with measured costs 1.600×   alpha 0.610 [0.590, 0.630]   c 0.080   "
+    rates = {"tokens_per_second": 162.0, "baseline_tokens_per_second": 100.0, "tokens_per_round": 2.4}
+    costs = {"drafted_per_round": 3.0, "v": 1.2, "overhead": 0.01, "c": 0.08}
+    assert sentences(only(row(3, **rates, **costs), row(4, 1.61), row(8, status="oom", error="no memory"))) == [
+        "YES — K = 3 is 1.62× (1.53–1.72) as fast as no draft, for the best of 2",
+        "A round: 2.40 tokens in the time of 1.45 plain ones (draft 0.24, verify 1.20)",
+        "speedup 1.620× [1.530, 1.715] 95 %, wider than each one's own: the best of 2 (paired by prompt, "
+        "164 prompts × 3)   100.0 → 162.0 tokens/s   xsum, T = 0, batch 1, bfloat16, H100",
+        "predicted 1.770×   calibrated (with measured costs) 1.600×   alpha 0.610 [0.590, 0.630]   c 0.080   "
         "optimum flat: K = 3-4 within 1 %",
-        "break-even: by the formula alpha > c (0.080); with the costs measured for K = 3: alpha > 0.257",
+        "break-even: by the formula alpha above c (0.080); with the costs measured for K = 3: alpha above 0.317",
         "left out: K = 8: oom: no memory",
         "not measured: batch > 1; temperatures other than 0; data sets other than xsum; devices other than H100",
     ]
 
 
+def test_an_overhead_that_matters_is_named_and_the_reason_needs_all_costs() -> None:
+    costs = {"tokens_per_round": 2.4, "drafted_per_round": 3.0, "v": 1.2, "c": 0.08}
+    assert reason(only(row(3, **costs, overhead=0.5))) == (
+        "A round: 2.40 tokens in the time of 1.94 plain ones (draft 0.24, verify 1.20, overhead 0.50)"
+    )
+    assert reason(only(row(3, **costs | {"v": None}, overhead=0.5))) == ""
+
+
 def test_the_first_line_says_what_to_do() -> None:
-    assert sentences(only(row(1, 0.9)))[0] == "NO — speculative decoding is slower here: K = 1 is the least slow"
-    first, second, third, *_ = sentences(only(row(1, 1.03, prompts=10)))
-    assert first == "UNCLEAR — it may be faster or slower: about 14 more prompts settle it if K = 1 stays at 1.030×"
-    assert second == "settle it: the same run with --limit 24"
-    assert "10 prompts × 3)" in third
-    assert sentences(only(row(1, 1.0)))[0] == "UNCLEAR — the speedup is 1 within what was measured"
+    no = sentences(only(row(1, 0.9)))[0]
+    assert no.startswith("NO — K = 1, the least slow, is 0.90× (")
+    assert no.endswith(") as fast as no draft")
+    assert sentences(only(row(1, 1.03)))[0].endswith("settle it if that stays")
+    assert sentences(only(row(1, 1.0)))[0].endswith("; it is 1 within what was measured")
+
+
+def test_of_several_answers_the_open_questions_and_the_next_step_are_said_once() -> None:
+    some = [row(1, 1.03, prompts=3, dataset=name) for name in ("code", "articles")]
+    lines = together(recommend(some))
+    assert [line.split(":")[0] for line in lines] == ["UNCLEAR — code", "UNCLEAR — articles", "not settled", "next"]
+    one_open = together(recommend([some[0], row(dataset="articles")]))
+    assert "not settled (code): on 3 prompts, fewer than 20" in one_open
+
+
+def test_a_run_that_can_grow_is_given_more_prompts_and_one_that_was_disturbed_is_measured_anew() -> None:
+    given = {"run": "abc", "command": "specbench run --k 1 --limit 3", "limit": 3, "prompts": 3, "repeat": 1}
+    grown = only(row(1, 1.03, **given))
+    assert (grown.settle, grown.command) == ("measure again", "specbench run --resume abc --limit 20")
+    assert "next, to measure again: specbench run --resume abc --limit 20" in sentences(grown)
+    for other in (BUSY, {"repeat": 3}, {"batch": 2}, {"until_ci": 0.1}, {"carries": "draft"}, {"run": ""}):
+        assert "--resume" not in only(row(1, 1.03, **given | other)).command
+
+
+def test_a_settled_answer_says_how_to_go_on() -> None:
+    given = {"run": "abc", "command": "specbench run --target t --k 3"}
+    assert only(row(3, **given)).further == "specbench sweep-k --target t"
+    assert only(row(3, **given), row(4, **given)).further == "specbench report abc"
+    assert only(row(3)).further == ""
 
 
 def test_hostile_names_do_not_reach_the_terminal() -> None:
@@ -373,10 +408,10 @@ def test_the_command_prints_the_lines_of_all_runs(command: Command, tmp_path: Pa
     found = command("verdict", one, two / "results.csv")
     assert found.code == 0, found.err
     answers = [line for line in found.out.splitlines() if line and not line.startswith(" ")]
-    assert [answer.split()[0] for answer in answers] == ["YES", "NO"]
+    assert [answer.split(" is ")[0] for answer in answers] == ["YES — xsum: K = 3", "NO — code: K = 3, the least slow,"]
     markdown = command("verdict", one, "--format", "md").out.splitlines()
-    assert markdown[0] == "**YES — use speculative decoding here: K = 3**"
-    assert all(line.startswith("- ") for line in markdown[2:])
+    assert markdown[0] == "**YES — K = 3 is 1.62× (1.54–1.70) as fast as no draft**"
+    assert all(line.startswith("- ") for line in markdown[2:] if line)
 
 
 def test_the_command_prints_json_without_nan(command: Command, tmp_path: Path) -> None:
@@ -391,10 +426,12 @@ def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> 
     (run / "run.json").write_text(json.dumps({"command": "specbench run --limit 3 --template 'a `b`_$c'"}))
     run /= "results.csv"
     again = "specbench run --template 'a `b`_$c' --limit 20"
-    first, second, *_ = command("verdict", run).out.splitlines()
-    assert first == "PROVISIONAL — leaning YES: K = 3, 1.62× on 3 prompts, fewer than 20"
-    assert second == f"  settle it: {again}"
-    assert f"- settle it: ``{again}``" in command("verdict", run, "--format", "md").out.splitlines()
+    assert command("verdict", run).out.splitlines() == [
+        "PROVISIONAL, leaning YES — K = 3 is 1.62× (1.54–1.70) as fast as no draft",
+        "  not settled: on 3 prompts, fewer than 20",
+        f"next, to settle it: {again}",
+    ]
+    assert f"- next, to settle it: ``{again}``" in command("verdict", run, "--format", "md").out.splitlines()
     (found,) = json.loads(command("verdict", run, "--format", "json").out)
     assert (found["answer"], found["leaning"], found["command"]) == ("PROVISIONAL", "YES", again)
     assert (found["reasons"], found["settle"]) == (["on 3 prompts, fewer than 20"], "settle it")
@@ -406,7 +443,7 @@ def test_without_the_command_of_the_run_there_is_a_hint(content: str | None, com
     if content is not None:
         (run / "run.json").write_text(content)
     told = command("verdict", run / "results.csv").out.splitlines()
-    assert told[1] == "  settle it: the same run with --limit 20"
+    assert told[-1] == "next: settle it: the same run with --limit 20"
 
 
 def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Path) -> None:
@@ -418,12 +455,12 @@ def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Pa
         for line in command("verdict", *(run / "results.csv" for run in runs)).out.splitlines()
         if "settle it" in line
     ]
-    assert told == [f"  settle it: specbench run --dataset {name} --limit 20" for name in ("one", "two")]
+    assert told == [f"next, to settle it: specbench run --dataset {name} --limit 20" for name in ("one", "two")]
     same = [write(tmp_path / name, row(k, 0.8, prompts=3)) for k, name in ((1, "three"), (2, "four"))]
     for run in same:
         (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
     told = command("verdict", *(run / "results.csv" for run in same)).out.splitlines()
-    assert "  settle it: the same run with --limit 20" in told, "neither alone settles a no"
+    assert told[-1] == "next: settle it: the same run with --limit 20", "neither alone settles a no"
 
 
 def test_a_run_without_a_draft_is_said_to_have_nothing_to_judge(command: Command, tmp_path: Path) -> None:

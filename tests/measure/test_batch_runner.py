@@ -234,20 +234,21 @@ def rows_of_batches() -> list[dict[str, object]]:
 def test_throughput_by_batch_is_a_table() -> None:
     rows = rows_of_batches()
     screen = io.StringIO()
-    Console(file=screen, width=110).print(run_output.run_tables(rows))
+    Console(file=screen, width=110).print(run_output.explanation(rows))
     text = screen.getvalue()
     assert text.count("throughput by batch") == 1
     table = text[text.index("throughput by batch") :].splitlines()
     found = [line.split()[:2] for line in table if line.split()[:1] and line.split()[0].isdigit()]
     assert found == [["1", "2"], ["16", "2"], ["1", "4"], ["16", "4"], ["64", "4"]]
     assert "oom" in text
-    assert "throughput by batch" not in run_output.markdown(rows[:2])
-    assert run_output.markdown(rows).count("| 16 | 4 | ") == 1
+    explained = run_output.Shown(explain=True)
+    assert "throughput by batch" not in run_output.markdown(rows[:2], explained)
+    assert run_output.markdown(rows, explained).partition("throughput by batch")[2].count("| 16 | 4 | ") == 1
 
 
 @pytest.mark.processor
 def test_a_run_says_that_batches_are_what_varies(run: Command) -> None:
-    done = run("--batch", "1,3", "--limit", "5", "--temperature", "0", data=None)
+    done = run("--batch", "1,3", "--limit", "5", "--temperature", "0", "--explain", data=None)
     assert done.code == 0, done.err
     assert [(row["batch"], row["prompts"], row["draws"], row["lossless"]) for row in done.table()] == [
         ("1", "3", "3", "identical"), ("3", "3", "1", "identical"),

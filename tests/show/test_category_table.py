@@ -9,7 +9,7 @@ from rich.console import Console
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
 from specbench.show.category_table import cell_tables, method_tables
-from specbench.show.run_output import category_tables, print_run
+from specbench.show.run_output import Shown, category_tables, print_run
 from tests.support.measured import cell, sample
 
 Row = dict[str, Any]
@@ -71,7 +71,7 @@ def test_a_sweep_shows_its_fastest_lookahead_and_a_list_of_methods_all() -> None
 def printed(style: str) -> str:
     file = io.StringIO()
     rows, categories = measured(cell(*MIXED))
-    print_run(rows, style, Console(file=file, width=160), "", categories)
+    print_run(rows, style, Console(file=file, width=160), Shown(categories=categories, explain=True))
     return file.getvalue()
 
 

@@ -9,7 +9,7 @@ from specbench.results.cells import Cell
 from specbench.show import plots_context
 from specbench.show.context_table import context_table
 from specbench.show.grouping import by_context
-from specbench.show.run_output import rendered
+from specbench.show.run_output import Shown, rendered
 from specbench.show.verdict_lines import details
 from tests.show.test_plots import heights
 from tests.show.test_report_page import page_of
@@ -55,7 +55,7 @@ def test_lengths_of_one_series_are_together_in_their_order_and_others_are_not() 
 
 
 def test_run_tables_and_verdicts_name_the_length() -> None:
-    text = rendered(ROWS, "md")
+    text = rendered(ROWS, "md", Shown(explain=True))
     assert text.count("speedup by context") == 1
     assert "code, 4k tokens · " in text
     assert "code, 1000 tokens · " in text

@@ -20,7 +20,7 @@ from specbench.results.reading import read_run
 from specbench.show.levels_table import level_lines, levels_table
 from specbench.show.report_page import write_report
 from specbench.show.run_notes import notes
-from specbench.show.run_output import markdown, print_run
+from specbench.show.run_output import Shown, markdown, print_run
 from specbench.show.verdict_lines import sentences
 from specbench.spec import RunSpec
 from tests.support.measured import baseline_trace, cell, one_round, prompt_set, sample
@@ -30,7 +30,7 @@ from tests.support.simulated_sweeps import write_run
 
 def printed(rows: list[dict[str, Any]], width: int = 110) -> str:
     file = io.StringIO()
-    print_run(rows, "table", Console(file=file, width=width))
+    print_run(rows, "table", Console(file=file, width=width), Shown(explain=True))
     return file.getvalue()
 
 
@@ -40,11 +40,11 @@ def test_the_tables_show_the_levels_of_nests_and_of_nothing_else() -> None:
     assert level_lines([chain], ["a"]) == []
     assert [line[:3] for line in level_lines([nested], ["a"])] == [["a", "1", "0.500"], ["a", "2", "0.500"]]
     assert "level by level" in printed([nested, chain])
-    assert "inner" in printed([nested])
+    assert "levels" in printed([nested])
     assert "level by level" not in printed([chain])
-    assert "inner" not in printed([chain])
+    assert "levels" not in printed([chain])
     assert levels_table([chain], ["a"]) is None
-    assert "| level |" in markdown([nested])
+    assert "| level |" in markdown([nested], Shown(explain=True))
 
 
 def test_a_run_of_a_nest_leaves_its_levels_in_the_files_and_on_the_page(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_nest_that_loses_by_its_drafts_says_what_its_level_costs() -> None:
     one = nested_sample(accepted=(0, 0))
     dear = replace(one, method=replace(one.method, seconds=0.2, spans={**SPANS, "draft": 0.16, "draft/verify": 0.12}))
     (line,) = losing(cell(dear).row())
-    assert "drafting 4.0 levels costs 8.00 steps (level 2 emits 1.3 tokens per pass of 2.00 steps)" in line
+    assert "drafting 4.0 tokens costs 8.00 steps (level 2 emits 1.3 tokens per pass of 2.00 steps)" in line
 
 
 def test_questions_that_differ_in_the_temperature_are_told_apart_on_the_page(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from rich.console import Console
 
 from specbench.results.losslessness import Losslessness
 from specbench.show.cell_text import cell_text
+from specbench.show.cells_table import cells_table
 from specbench.show.grouping import FEW, arranged, by_method
 from specbench.show.methods_table import COLUMNS, columns, methods_table
 from specbench.show.methods_table import method_cells as cells_of
-from specbench.show.run_output import markdown, print_run
+from specbench.show.run_output import Shown, markdown, print_run
 from tests.support.measured import cell, sample
 from tests.support.nested_samples import nested_sample
 
@@ -21,9 +22,9 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
     return [cell(sample("p1"), sample("p2"), method=name, **changes).row() for name in NAMES]
 
 
-def printed(found: list[dict[str, Any]]) -> str:
+def printed(found: list[dict[str, Any]], explain: bool = False) -> str:
     file = io.StringIO()
-    print_run(found, "table", Console(file=file, width=150))
+    print_run(found, "table", Console(file=file, width=150), Shown(explain=explain))
     return file.getvalue()
 
 
@@ -31,13 +32,23 @@ def test_many_methods_are_the_lines_of_one_table() -> None:
     out = printed(rows())
     first = [words[0] for words in map(str.split, out.splitlines()) if words]
     assert [word for word in first if word in NAMES][: len(NAMES)] == list(NAMES)
-    assert out.count("95 % interval") == 1
+    assert out.count("95 % interval  ") == 1
     assert markdown(rows()).count("| method |") == 1
 
 
-def test_a_few_methods_stay_side_by_side() -> None:
+def test_a_few_methods_stay_side_by_side_where_they_are_explained() -> None:
     assert by_method(rows()[:FEW]) == []
-    assert "method chain" in printed(rows()[:FEW])
+    assert "method chain" in printed(rows()[:FEW], explain=True)
+
+
+def test_methods_stand_by_their_speedup_the_lossy_marked_and_those_without_numbers_last() -> None:
+    speeds = zip(rows(), (1.1, 1.4, None, 0.9, 1.2), strict=True)
+    found = [row | {"speedup": speed, "status": "ok" if speed else "oom"} for row, speed in speeds]
+    found[1]["lossless"] = "lossy"
+    lines = cells_table(found).lines
+    assert [line[0] for line in lines] == ["block (lossy)", "jacobi", "chain", "merge", "tree-top"]
+    assert lines[-1][1] == "oom"
+    assert cells_table(found).bold_lines == {1}, "the fastest lossless one"
 
 
 def test_every_row_is_shown_once_and_data_sets_and_temperatures_stay_apart() -> None:

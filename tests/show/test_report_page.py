@@ -158,14 +158,14 @@ def test_the_answer_comes_before_the_tables_and_they_before_the_figures(page: Pa
     marks = ('<p class="answer">PROVISIONAL', "<table>", 'aria-label="Speedup, measured')
     at = [page.text.index(mark) for mark in marks]
     assert at == sorted(at)
-    assert page.visible.count("PROVISIONAL — leaning YES: K = 3") == 4  # in short, and at its data set
+    assert page.visible.count("PROVISIONAL, leaning YES — K = 3 is ") == 4  # in short, and at its data set
 
 
 def test_a_provisional_answer_is_no_green_yes_and_says_beneath_it_why_and_what_settles_it(page: Page) -> None:
     kinds = [found["class"] for _, found in page.tags if found.get("class", "").startswith("verdict ")]
     assert kinds == ["verdict provisional"] * 2
     hero = page.text[page.text.index('<div class="verdict') :]
-    assert re.findall('<p class="([a-z]+)">(.*?)</p>', hero)[1:3] == [
+    assert re.findall('<p class="([a-z]+)">(.*?)</p>', hero)[2:4] == [
         ("why", "on 6 prompts, fewer than 20"),
         ("settle", "settle it: <code>specbench sweep-k --k 1-8 --limit 20</code>"),
     ]
@@ -176,7 +176,8 @@ def test_a_provisional_answer_is_no_green_yes_and_says_beneath_it_why_and_what_s
 
 def test_a_plain_yes_has_nothing_beneath_it(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, sweep("articles", prompts=20, ks=(3,))))
-    assert page.text.count('<p class="answer">YES — use speculative decoding here: K = 3</p>') == 1
+    assert page.text.count('<p class="answer">YES — K = 3 is ') == 1
+    assert page.text.count('<p class="reason">A round: ') == 1
     assert not [found for _, found in page.tags if found.get("class") in ("why", "settle")]
 
 
@@ -226,8 +227,8 @@ def test_the_same_run_gives_the_same_bytes(run: Path, page: Page) -> None:
 def test_cells_without_numbers_are_named_with_their_reason(tmp_path: Path) -> None:
     cells = [cell(sample("p1"), sample("p2")), cell(dataset="third", status="oom", error="out of memory: try less")]
     page = page_of(write_run(tmp_path, [*cells, cell(dataset="fourth", status="skipped", error="no room")]))
-    assert "third, K 4: oom: out of memory: try less" in page.visible
-    assert "fourth, K 4: skipped: no room" in page.visible
+    assert "third, chain, K 4: oom: out of memory: try less" in page.visible
+    assert "fourth, chain, K 4: skipped: no room" in page.visible
     assert "2 prompts: below 20" in page.visible
 
 

@@ -14,7 +14,7 @@ from specbench.results.losslessness import Losslessness
 from specbench.show.cell_text import cell_text
 from specbench.show.headings import shared_settings
 from specbench.show.run_notes import notes
-from specbench.show.run_output import FORMATS, print_run, rendered
+from specbench.show.run_output import FORMATS, Shown, print_run, rendered
 from specbench.show.run_table import run_table
 from tests.support.measured import cell, sample
 
@@ -35,17 +35,23 @@ def rows(*cells: Cell) -> list[dict[str, Any]]:
     return [c.row() for c in cells]
 
 
-def printed(*cells: Cell, style: str = "table") -> str:
+def printed(*cells: Cell, style: str = "table", explain: bool = False) -> str:
     file = io.StringIO()
-    print_run(rows(*cells), style, Console(file=file, width=160))
+    print_run(rows(*cells), style, Console(file=file, width=160), Shown(explain=explain))
     return file.getvalue()
+
+
+def explained(*cells: Cell) -> str:
+    """The numbers of a few cells side by side, which stand below their one table."""
+    text = printed(*cells, explain=True)
+    return text[text.index("big ← ", text.index("big ← ") + 1) :]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_shows_the_decision_first_and_with_its_interval() -> None:
-    text = printed(cell(*TWO))
+    text = explained(cell(*TWO))
     line = next(line for line in text.splitlines() if "speedup" in line)
     assert "1.538×" in line
     assert "measured: total baseline" in line
@@ -54,13 +60,13 @@ def test_the_table_shows_the_decision_first_and_with_its_interval() -> None:
 
 
 def test_prediction_stands_beside_measurement() -> None:
-    labels = [line.split("│")[1].strip() for line in printed(cell(*TWO)).splitlines() if line.startswith("│")]
+    labels = [line.split("│")[1].strip() for line in explained(cell(*TWO)).splitlines() if line.startswith("│")]
     at = labels.index("speedup")
     assert labels[at : at + 5] == ["speedup", "95 % interval", "predicted", "calibrated", "end to end"]
 
 
 def test_what_all_cells_share_stands_above_and_not_in_the_table() -> None:
-    table = printed(cell(*TWO, temperature=0.5), cell(*TWO, dataset="articles", temperature=0.5))
+    table = explained(cell(*TWO, temperature=0.5), cell(*TWO, dataset="articles", temperature=0.5))
     title, *body = table.splitlines()
     assert "big ← small" in title
     assert "temperature 0.5" in title
@@ -70,21 +76,21 @@ def test_what_all_cells_share_stands_above_and_not_in_the_table() -> None:
 
 @pytest.mark.parametrize(("setting", "values"), [("temperature", (0.0, 0.7)), ("method", ("chain", "x"))])
 def test_what_varies_stands_over_its_column_and_not_above_the_table(setting: str, values: tuple[Any, Any]) -> None:
-    title, *body = printed(*(cell(*TWO, **{setting: value}) for value in values)).splitlines()
+    title, *body = explained(*(cell(*TWO, **{setting: value}) for value in values)).splitlines()
     heading = next(line for line in body if setting in line)
     assert all(f"{setting} {value}" in heading for value in values)
     assert f"{setting} {values[0]}" not in title
 
 
 def test_a_single_cell_varies_in_nothing() -> None:
-    title, _, heading, *_ = printed(cell(*TWO)).splitlines()
+    title, _, heading, *_ = explained(cell(*TWO)).splitlines()
     assert heading.split("┃")[2].strip() == "code"
     assert "chain · K 4 · float32 · temperature 0.0 · tokens 128" in title
 
 
 def test_a_failed_cell_stays_in_the_table_with_dashes_and_its_reason_below() -> None:
-    text = printed(cell(*TWO), cell(dataset="articles", status="oom", error="out of memory: try less"))
-    assert "articles, K 4: oom: out of memory: try less" in text
+    text = explained(cell(*TWO), cell(dataset="articles", status="oom", error="out of memory: try less"))
+    assert "articles, chain, K 4: oom: out of memory: try less" in text
     speedups = next(line for line in text.splitlines() if "speedup" in line).split("│")
     assert (speedups[2].strip(), speedups[3].strip()) == ("1.538×", "–")
 
@@ -92,9 +98,9 @@ def test_a_failed_cell_stays_in_the_table_with_dashes_and_its_reason_below() -> 
 def test_notes_say_what_a_reader_must_know_besides() -> None:
     few = rows(cell(*TWO, resolved={"rejected": "3 too long"}))
     assert notes(few)[0] == "code: left out 3 too long"
-    assert "2 prompts" in notes(few)[1]
+    assert "code: 2 prompts: below 20" in notes(few)[-1]
     numeric = cell(*TWO, lossless=Losslessness("numeric", 1, 2, 5, 1e-6, 2e-6))
-    assert "1 of 2 outputs part from the baseline's at near-ties" in notes(rows(numeric))[-1]
+    assert any("1 of 2 outputs part from the baseline's at near-ties" in note for note in notes(rows(numeric)))
 
 
 @pytest.mark.parametrize(("goal", "said"), [(0.9, "stopped after 3 prompts"), (0.001, "had no more prompts after 3")])
@@ -148,17 +154,29 @@ def test_jsonl_has_one_object_per_line() -> None:
     assert parsed == json.loads(printed(*MIXED, style="json"))
 
 
-def test_markdown_is_a_table_with_one_column_per_cell_and_its_notes() -> None:
-    table, remarks = printed(*MIXED, style="md").split("\n\n")
-    grid = [[c.strip() for c in line.strip("|").split("|")] for line in table.splitlines()]
-    assert {len(line) for line in grid} == {4}
-    assert grid[0] == ["", "code", "articles", "third"]
-    assert ["speedup", "1.538×", "2.051×", "–"] in grid
-    assert "- third, K 4: nan: gave NaN" in remarks.splitlines()
+def test_markdown_has_the_answers_then_a_table_with_one_line_per_cell_then_the_notes() -> None:
+    text = printed(*MIXED, style="md")
+    lines = text.splitlines()
+    grid = [[c.strip() for c in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    assert grid[0][:4] == ["data", "K", "speedup", "95 % interval"]
+    assert [line[:3] for line in grid[2:]] == [
+        ["code", "4", "1.538×"],
+        ["articles", "2", "2.051×"],
+        ["third", "4", "nan"],
+    ]
+    assert lines[0].startswith("**UNCLEAR — code: K = 4 may be faster or slower: 1.54× (")
+    assert text.index("**UNCLEAR") < text.index("| data |") < text.index("- third, chain, K 4: nan: gave NaN")
+    assert not set(text) & {"\\"}, "nothing of ours needs an escape"
+
+
+def test_markdown_can_be_explained_too() -> None:
+    text = rendered(rows(cell(*TWO)), "md", Shown(explain=True))
+    assert "| tokens per round |" in text
+    assert "from the formula to the measurement" in text
 
 
 def test_a_bar_in_a_name_does_not_split_a_column_of_markdown() -> None:
-    assert "| a\\|b |" in rendered(rows(cell(*TWO, dataset="a|b")), "md")
+    assert "| a\\|b |" in rendered(rows(cell(*TWO), cell(*TWO, dataset="a|b")), "md")
 
 
 # --- hostile text -----------------------------------------------------------------------------------------------------
@@ -195,5 +213,5 @@ def test_what_a_round_drafts_stands_below_the_cost_of_one_token() -> None:
     (row,) = rows(cell(*TWO))
     assert cell_text(row, "c_round") == f"{row['c'] * row['drafted_per_round']:.3f}" == "0.400"
     assert cell_text({**row, "c": None}, "c_round") == "–"
-    labels = [line.split("│")[1].strip() for line in printed(cell(*TWO)).splitlines() if line.startswith("│")]
+    labels = [line.split("│")[1].strip() for line in explained(cell(*TWO)).splitlines() if line.startswith("│")]
     assert labels[labels.index("c") + 1] == "of a round"

@@ -12,7 +12,7 @@ from rich.console import Console
 from specbench.results.cells import Cell
 from specbench.show.cell_text import cell_text, lookahead
 from specbench.show.grouping import series
-from specbench.show.run_output import remarks, rendered, run_tables
+from specbench.show.run_output import Shown, explanation, remarks, rendered
 from specbench.show.sweep_table import best, conclusions
 from specbench.show.why_table import OF_SOME, STAGES, why_table
 from tests.support.measured import baseline_trace, cell, sample
@@ -27,9 +27,9 @@ def sweep(**changes: Any) -> list[Cell]:
 def printed(*cells: Cell, style: str = "table") -> str:
     rows = [c.row() for c in cells]
     if style != "table":
-        return rendered(rows, style)
+        return rendered(rows, style, Shown(explain=True))
     console = Console(file=io.StringIO(), width=110)
-    console.print(run_tables(rows))
+    console.print(explanation(rows))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -98,7 +98,7 @@ def test_a_failed_lookahead_is_never_the_best_and_stays_in_the_table() -> None:
     broken = cell(sample("p1", (8, 8)), k=8, status="mismatch", error="greedy output differs")
     text = printed(*sweep(), broken)
     assert "mismatch" in next(line for line in text.splitlines() if line.lstrip().startswith("8 "))
-    assert "code, K 8: mismatch: greedy output differs" in remarks([broken.row()])
+    assert "code, chain, K 8: mismatch: greedy output differs" in remarks([broken.row()], [], explain=False)
     assert all("8" not in line.split(":", 1)[1].split(" (")[0] for line in conclusions([c.row() for c in sweep()]))
 
 
@@ -131,11 +131,11 @@ def test_cells_without_phases_have_no_terms() -> None:
 
 
 def test_markdown_has_a_line_for_every_lookahead_and_the_conclusions() -> None:
-    text = printed(*sweep(), style="md")
-    grid = [line for line in text.splitlines() if line.startswith("|")]
+    rows, text = [one.row() for one in sweep()], printed(*sweep(), style="md")
+    grid = [line for line in rendered(rows, "md").splitlines() if line.startswith("|")]
     assert [line.split("|")[1].strip() for line in grid] == ["K", "---:", "1", "2", "4"]
     assert len({line.count("|") for line in grid}) == 1
-    assert all(f"- {line}" in text for line in conclusions([c.row() for c in sweep()]))
+    assert all(f"- {line}" in text for line in conclusions(rows))
 
 
 def test_many_cells_stand_a_few_at_a_time_beside_each_other() -> None:

@@ -2,21 +2,26 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
 from specbench.cli.predict import predict
+from specbench.jobs import panel
 from specbench.judge.compare import Comparison
 from specbench.judge.compare import Finding as Compared
+from specbench.judge.rivals import Duel
 from specbench.results.losslessness import Losslessness
 from specbench.show import compare_table, run_output
 from specbench.show.fitting import Fitted, draw, screen
 from specbench.show.records import print_numbers, print_table
+from specbench.show.rivals_table import rivals_tables
+from specbench.show.run_output import Shown
 from tests.support.cases import quick_or_slow
 from tests.support.measured import cell, sample
 from tests.support.nested_samples import nested_sample, tree_sample
@@ -102,12 +107,42 @@ def of_a_run() -> None:
     predict(from_run=BASELINE)
 
 
+def explained() -> None:
+    """Everything that explains the numbers of a few cells."""
+    run_output.print_run(rows_of("run"), "table", screen(), Shown(explain=True))
+
+
+def rivals() -> None:
+    """The cells of one run against each other: long names, two questions, one that could not be compared."""
+    names = ("chain K4", "mine/cascade-of-three-models-and-bigrams K12", "chain confidence 0.4 K≤16")
+    found = [Duel(f"{data}, T = 0.7, batch 1", "prompt-lookup K4", name, 1.5, 1.2, -0.2, -0.31, -0.08, 0.012, "slower")
+             for data in ("code", "articles") for name in names]  # fmt: skip
+    found.append(replace(found[-1], other="block K4", low=None, reason="fewer than two prompts to compare"))
+    draw(screen(), Group(*(table.drawn() for table in rivals_tables(found, 0.95))))
+
+
+def live() -> None:
+    """The panel, while a sweep over methods with long names goes on."""
+    methods = ("chain", "prompt-lookup", "early-exit-shared", "cascade-horizontal", "cascade-vertical")
+    cells = [cell(*PAIR, method=name, k=k) for name in methods for k in (2, 16)]
+    Console().print(panel.table({one.spec: panel.Rolling.of(one.samples) for one in cells}))
+
+
+def listed() -> None:
+    """Runs with long names, of several data sets and methods."""
+    row: Row = {"name": "20260101T000000Z_Llama-3.1-8B-Instruct_Llama-3.2-1B-Instruct_aaaa1111", "cells": "12 of 48"}
+    row |= {"began": "2026-01-01 00:00", "pair": " ← ".join(LLAMAS.values()), "data": "code, articles, xsum and 3 more"}
+    row |= {"methods": "chain, block, prompt-lookup and 21 more", "K": "4", "answer": "YES, PROVISIONAL, UNCLEAR"}
+    print_table("runs in results, the latest last", [row, row | {"name": "bbbb2222"}])
+
+
 ROWS: dict[str, Callable[[], list[Row]]] = {
     "run": of_run, "run, one cell": of_one_cell, "sweep-k": of_sweep_k, "sweep": of_methods, "batches": of_batches,
 }  # fmt: skip
 OTHERS: dict[str, Callable[[], None]] = {
     "by category": by_category, "compare": compared, "calibrate": calibrated, "skip-layers": searched,
-    "predict from a run": of_a_run,
+    "predict from a run": of_a_run, "run, explained": explained, "compare one run": rivals, "live panel": live,
+    "list": listed,
 }  # fmt: skip
 COMMANDS = {
     "methods": ("methods",),
@@ -137,11 +172,21 @@ def picture(name: str, width: int) -> str:
 # --- every table on every terminal ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", quick_or_slow((60, 80, 120), lambda width: width == 60))
+@pytest.mark.parametrize("width", quick_or_slow((60, 80, 100, 120), lambda width: width in (60, 80)))
 @pytest.mark.parametrize("name", [*ROWS, *OTHERS, *COMMANDS])
 def test_nothing_is_cut(name: str, width: int) -> None:
-    understood = {"lost: name"} if name in ("methods", "models list") else set()  # a block has it as its heading
+    understood = {"lost: name"} if name in ("methods", "models list", "list") else set()
     assert set(faults(picture(name, width), width, whole(name))) <= understood
+
+
+@pytest.mark.parametrize("width", quick_or_slow((60, 80, 100, 120), lambda width: width == 80))
+def test_the_screen_of_a_run_is_no_longer_than_a_glance(width: int) -> None:
+    """One pair on two data sets, as `specbench run` measures it by itself: 25 lines with the last two, on stderr."""
+    rows = [cell(*PAIR, dataset=name, k=2).row() for name in ("code", "articles")]
+    text = on_terminal(width, lambda: run_output.print_run(rows, "table", screen()))
+    assert text.startswith("UNCLEAR — code: K = 2 may be faster or slower: 1.54×")
+    assert len(text.splitlines()) <= (23 if width >= 80 else 30)
+    assert text.count("\n  A round: 3.00 tokens in the time of 1.95 plain ones") == 2 or width < 80
 
 
 # --- the controls -----------------------------------------------------------------------------------------------------

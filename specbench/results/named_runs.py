@@ -1,0 +1,75 @@
+"""The runs of a folder by name: `latest`, or the first letters of a folder's name or of the key at its end.
+
+Knows how the folders of runs are called; must not know what is in them, but for run.json.
+"""
+
+import re
+from pathlib import Path
+
+from specbench.errors import UsageError
+from specbench.wording import clean
+
+DESCRIPTION = "run.json"  # its readers take a moment to load, which a name need not
+USUAL = Path("results")  # where commands leave runs that are told nothing else
+LATEST = "latest"
+TIMED = re.compile(r"\d{8}T\d{6}Z_")
+SHOWN = 3  # names in an error
+
+
+def runs_in(parent: Path) -> list[Path]:
+    """The folders of runs, the oldest first; those that were given another name, as a baseline, before them."""
+    try:
+        found = [path for path in parent.iterdir() if (path / DESCRIPTION).is_file()]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: (bool(TIMED.match(path.name)), path.name[:16], began(path), path.name))
+
+
+def began(path: Path) -> float:
+    """When run.json was written: two runs of one second have the same time in their names."""
+    return (path / DESCRIPTION).stat().st_mtime
+
+
+def found_run(given: Path) -> Path:
+    """The path that is meant: as it stands where it exists, else with the run that a part of it names.
+
+    A name alone is looked for in `results`. UsageError where several runs begin with it.
+    """
+    if given.exists():
+        return given
+    place = Path(given.anchor)
+    for number, name in enumerate(given.parts[bool(given.anchor) :]):
+        there = place / name
+        if there.exists():
+            place = there
+        elif (run := run_called(name, USUAL if number == 0 and not given.anchor else place)) is not None:
+            place = run
+        else:
+            return given
+    return place
+
+
+def run_called(name: str, parent: Path) -> Path | None:
+    """The run of a folder that a name means; None where it means none. UsageError where it means several."""
+    runs = runs_in(parent)
+    if name == LATEST:
+        timed = [run for run in runs if TIMED.match(run.name)]
+        return timed[-1] if timed else None
+    meant = [run for run in runs if name and (run.name.startswith(name) or key_of(run).startswith(name))]
+    if len(meant) > 1:
+        names = ", ".join(clean(run.name, 100) for run in meant[:SHOWN]) + ", …" * (len(meant) > SHOWN)
+        raise UsageError(f"{clean(name, 100)} is how {len(meant)} runs in {parent} begin: {names}; write more of it")
+    return meant[0] if meant else None
+
+
+def key_of(run: Path) -> str:
+    """The key at the end of a run's name; empty where its name has none."""
+    return run.name.rpartition("_")[2] if TIMED.match(run.name) else ""
+
+
+def short_name(run: Path) -> str:
+    """What a command may call a run: the key at the end of its name, or as much of the path as it takes."""
+    if run.parent == USUAL and (key := key_of(run)):
+        same = [other for other in runs_in(USUAL) if other.name.startswith(key) or key_of(other).startswith(key)]
+        return key if len(same) == 1 else run.name
+    return str(run)
