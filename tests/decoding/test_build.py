@@ -222,6 +222,6 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: bytes, said: s
 
 def test_an_unknown_method_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
-        UsageError, match="unknown method 'chian': choose one of baseline, block, boosted-merge, cascade"
+        UsageError, match="unknown method 'chian' .did you mean chain\?.: choose one of baseline, block, boosted-merge, cascade"
     ):
         build("chian", {"target": TARGET}, 4)

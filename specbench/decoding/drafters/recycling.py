@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specbench.decoding.drafters.chain import drawable
 from specbench.decoding.drafters.jacobi import kept
+from specbench.decoding.drafters.tree import Shaped
 from specbench.decoding.protocols import Carried
 from specbench.decoding.randomness import Source
 from specbench.decoding.ranking import Ranker, Ranking
@@ -23,7 +24,7 @@ NONE = -1  # no token
 
 
 @dataclass
-class Recycling:
+class Recycling(Shaped):
     """A tree of a given shape in which the r-th child of a token is the r-th likeliest token after it, as the model
     that judges saw it the last time it was fed that token (Luo et al. 2024, arXiv 2408.08696, §3, with another tree).
 
@@ -54,18 +55,6 @@ class Recycling:
         if widest > self.most:
             raise ValueError(f"parents: a node has {widest} children, and the {self.most} likeliest tokens are kept")
         topology(tuple(self.parents))
-
-    @property
-    def room(self) -> int:
-        return len(self.parents)
-
-    @property
-    def depth(self) -> int:
-        return topology(tuple(self.parents)).depth
-
-    @property
-    def branches(self) -> bool:
-        return len(set(self.parents)) < len(self.parents)
 
     @property
     def carries(self) -> Carried | None:

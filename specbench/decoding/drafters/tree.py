@@ -29,8 +29,26 @@ class Grown(Draft):
     as_fed: tuple[int, ...]
 
 
+class Shaped:
+    """What is declared of trees of one shape: node i hangs on node parents[i], or on the last committed token (-1)."""
+
+    parents: Sequence[Parent]
+
+    @property
+    def room(self) -> int:
+        return len(self.parents)
+
+    @property
+    def depth(self) -> int:
+        return topology(tuple(self.parents)).depth
+
+    @property
+    def branches(self) -> bool:
+        return len(set(self.parents)) < len(self.parents)
+
+
 @dataclass(frozen=True)
-class Planned:
+class Planned(Shaped):
     """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it, or
     on the last committed token (-1). Every level is one pass of the model over those nodes that have children; a node
     with n children takes the first n of its branching, in the order in which they stand in the list.
@@ -50,18 +68,6 @@ class Planned:
     @property
     def static(self) -> bool:
         return self.model.static
-
-    @property
-    def room(self) -> int:
-        return len(self.parents)
-
-    @property
-    def depth(self) -> int:
-        return topology(tuple(self.parents)).depth
-
-    @property
-    def branches(self) -> bool:
-        return len(set(self.parents)) < len(self.parents)
 
     @property
     def drawn(self) -> bool:
