@@ -1,10 +1,11 @@
-"""What other packages add to specbench, by entry points: parts of methods, method files and data sets.
+"""What other packages add to specbench, by entry points: parts of methods, method files, data sets and engines.
 
 Knows entry points and their errors; must not know what is done with what they stand for.
 
     [project.entry-points."specbench.parts"]       a class: Drafter, Verifier, Model …, by its name in method files
     [project.entry-points."specbench.methods"]     the path of a method file, by the name for --method
     [project.entry-points."specbench.datasets"]    a function from a text to rows, by the name for --dataset
+    [project.entry-points."specbench.backends"]    a function from cells of a pair to an engine, by the name for --backend
 """
 
 from collections.abc import Collection
@@ -15,7 +16,8 @@ from typing import Any
 from specbench.errors import UsageError
 from specbench.wording import first_line
 
-PARTS, METHODS, DATASETS = "specbench.parts", "specbench.methods", "specbench.datasets"
+PARTS, METHODS = "specbench.parts", "specbench.methods"
+DATASETS, BACKENDS = "specbench.datasets", "specbench.backends"
 
 
 def names(group: str, ours: Collection[str]) -> list[str]:

@@ -139,7 +139,7 @@ class RunSpec(BaseModel):
     tier: Annotated[Literal["auto", "eager", "graph", "compile"], Setting(
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"
-    backend: Annotated[Literal["native", "transformers", "openai"] | None, Setting(
+    backend: Annotated[str | None, Setting(
         "Method", "execution", "The engine: native (ours), transformers (its generate()) or openai (servers at --url). "
         "Or a list: native,transformers.", of=PAIR, usual="native", typed=str, column="engine", late=True)] = None
     url: Annotated[str | None, Setting(

@@ -17,7 +17,7 @@ from specbench.errors import UsageError
 from tests.support.frontdoor import SHORT, Command
 
 EXAMPLE = Path(__file__).parent / "support" / "example_package"
-GROUPS = (plugins.PARTS, plugins.METHODS, plugins.DATASETS)
+GROUPS = (plugins.PARTS, plugins.METHODS, plugins.DATASETS, plugins.BACKENDS)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_an_unknown_name_names_those_of_other_packages() -> None:
 
 
 def test_without_packages_nothing_is_added() -> None:
-    assert [plugins.names(group, ()) for group in GROUPS] == [[], [], []]
+    assert [plugins.names(group, ()) for group in GROUPS] == [[], [], [], []]
 
 
 def test_a_name_that_is_taken_is_refused(site: Path, command: Command) -> None:
@@ -105,3 +105,17 @@ def test_a_package_that_cannot_be_loaded_is_one_line(site: Path) -> None:
 def test_a_package_that_fails_on_its_rows_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"data set counting:many: its package failed: .*'many'"):
         read_rows("counting:many")
+
+
+def test_an_engine_of_another_package_measures(site: Path, command: Command) -> None:
+    record(site, "engine", "1.0", {plugins.BACKENDS: {"table": "tests.jobs.test_other_backend:Table"}})
+    done = command("run", "--target", "any", "--backend", "table", "--dataset", "counting:4", *SHORT)
+    assert done.code == 0, done.err
+    (row,) = done.table()
+    assert (row["engine"], row["target_source"], row["prompts"]) == ("table", "a table", "2")
+
+
+def test_an_engine_that_nobody_has_is_one_line(command: Command) -> None:
+    done = command("run", "--backend", "transfomers")
+    assert done.code == 2
+    assert "unknown --backend 'transfomers' (did you mean transformers?): choose one of native" in done.err

@@ -28,6 +28,12 @@ def data_sets() -> Iterable[str]:
     return [*SHIPPED, *HUB, *added(), *(f"{kind}:" for kind in (*READERS, *LONG))]
 
 
+def backends() -> Iterable[str]:
+    from specbench import plugins
+
+    return ["native", "transformers", "openai", *plugins.names(plugins.BACKENDS, ())]
+
+
 def presets() -> Iterable[str]:
     from specbench.presets import presets
 
@@ -48,6 +54,7 @@ def formats() -> Iterable[str]:
 
 KNOWN: dict[str, Names] = {
     "method": methods, "target": models, "draft": models, "dataset": data_sets, "preset": presets, "format": formats,
+    "backend": backends,
 }  # fmt: skip
 
 
