@@ -33,7 +33,7 @@ KERNELS = {
     "accept, chain": 123,
     "accept, block": 121,
     "accept, token-match": 99,
-    "accept, tree-top, one layer each": 259,
+    "accept, tree-top, one layer each": 261,
     "accept, every token more of a chain": 4,
     "accept, every layer in which a branch is kept": 4,
     "told to the host": 10,

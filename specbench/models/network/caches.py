@@ -24,7 +24,9 @@ class Slots:
 
     def place(self, index: Tensor, reach: int) -> None:
         """The next pass writes at index [B, q], or at index [1, q] in every row, and reads the first `reach` slots."""
-        self.index, self.reach, self.rows = index, reach, numbers(index)
+        self.index, self.reach = index, reach
+        if len(index) > 1:  # else nobody asks for their numbers
+            self.rows = numbers(index)
 
 
 class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
@@ -70,9 +72,8 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
     def get_seq_length(self) -> int:
         return 0  # nobody may derive positions or masks from the cache: both are given to every pass
 
-    def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy slots source [B, m] to slots target [B, m], all reads before all writes."""
-        rows = numbers(source)
+    def move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
+        """Copy slots source [B, m] to slots target [B, m], all reads before all writes; rows: `numbers` of both."""
         for store in (self.keys, self.values):
             assert store is not None, "nothing was ever written to this cache"
             store[rows, :, target] = store[rows, :, source]
@@ -105,8 +106,10 @@ class RowStaticCache(Cache):
         self.length = length
 
     def move(self, source: Tensor, target: Tensor) -> None:
+        """Copy slots source [B, m] to slots target [B, m] in all layers, all reads before all writes."""
+        rows = numbers(source)
         for layer in self.rows:
-            layer.move(source, target)
+            layer.move(rows, source, target)
 
     def select(self, rows: Tensor) -> None:
         for layer in self.rows:
