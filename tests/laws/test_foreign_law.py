@@ -109,6 +109,7 @@ def test_a_tree_of_strings_is_exact(shape: str, eos: tuple[int, ...]) -> None:
         assert error_of(tree_of_strings(q, shape), p, eos) <= EXACT, seed
 
 
+@pytest.mark.slow  # half a minute
 def test_trees_of_strings_are_exact_beside_others_and_from_their_leaves_up() -> None:
     for seed in SEEDS:
         p, q = tables(seed)

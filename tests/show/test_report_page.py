@@ -198,6 +198,7 @@ def test_pngs_lie_beside_the_page(run: Path, page: Page) -> None:
     assert len(names) == 17
 
 
+@pytest.mark.slow
 def test_figures_are_files_for_papers_where_that_is_wanted(tmp_path: Path) -> None:
     run = write_run(tmp_path, [cell(sample("p1"), sample("p2"))])
     found = []
