@@ -47,8 +47,8 @@ def written(folder: Path, kind: str, config: Any, **switches: Any) -> Path:
 @pytest.mark.parametrize("words", [
     ("--method", "chain"),
     ("--method", "tree-dynamic"),
-    ("--method", "tree-iid", "--temperature", "1"),
-    ("--batch", "2", "--temperature", "0.8"),
+    pytest.param(("--method", "tree-iid", "--temperature", "1"), marks=pytest.mark.slow),
+    pytest.param(("--batch", "2", "--temperature", "0.8"), marks=pytest.mark.slow),
 ], ids=" ".join)  # fmt: skip
 def test_a_head_drafts_for_its_target(
     run: Command, config: Any, tmp_path: Path, kind: str, switches: dict[str, Any], said: str, words: tuple[str, ...]

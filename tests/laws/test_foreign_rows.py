@@ -69,7 +69,9 @@ def row_after(name: str, ids: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize(
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "mistral"))]
+)
 def test_rows_of_common_tokens_are_those_of_a_pass_without_a_cache(name: str, shape: str) -> None:
     model = common(name, LAW)
     drafter: Drafter = ModelDrafter(model, K) if shape == "chain" else Expand(model, K, [2, 2], Independent())
