@@ -5,7 +5,6 @@ this one everything that it would tell its observers, as it happens, so the one 
 """
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,8 +119,8 @@ def follow(specs: Sequence[RunSpec], past: Past, told: Told) -> KeyboardInterrup
         listen(ours, told)
     except KeyboardInterrupt as interrupt:
         stop = interrupt
-        if process.is_alive() and process.pid is not None:
-            os.kill(process.pid, signal.SIGINT)  # a terminal has told it as well, which it takes for one
+        if process.is_alive():
+            process.terminate()  # a terminal may have told it as well, which it takes for one
         impatient.start()
         listen(ours, told)
     process.join()
@@ -149,7 +148,10 @@ def how_it_ended(code: int | None) -> str:
 
 def work(pipe: Connection, specs: Sequence[RunSpec], past: Past) -> None:
     """The other process: check, load and measure, and tell everything."""
-    signal.signal(signal.SIGINT, Once())
+    once = Once()
+    signal.signal(signal.SIGTERM, once)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell decides so of what it starts in the background
+        signal.signal(signal.SIGINT, once)
     telling = Telling(pipe)
     try:
         found, _ = prepared(specs).measure([telling], past, telling.note)

@@ -21,9 +21,9 @@ FEW = 4  # notes on a screen; the others, and what explains the numbers, are tol
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
-    found = [*endings(rows), *remarkable(rows), *costly_verification(rows), *named(rows, few_prompts)]
+    found = [*remarkable(rows), *costly_verification(rows), *named(rows, few_prompts)]
     found += [line for row in rows for line in (*losing(row), *experts_touched(row))]
-    return list(dict.fromkeys(found))
+    return [*endings(rows), *dict.fromkeys(found)]
 
 
 def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
@@ -34,14 +34,14 @@ def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
     loaded = any(doubt.startswith("under load") for doubt in said)
     shown = list(dict.fromkeys(remarkable(rows, *([LOAD] if loaded else []), *said)))
     more = [f"{counted(len(shown) - FEW, 'more note')}: --explain"] if len(shown) > FEW else []
-    return list(dict.fromkeys([*endings(rows), *shown[:FEW], *more]))
+    return [*endings(rows), *shown[:FEW], *more]
 
 
 def endings(rows: Sequence[Row]) -> list[str]:
     """How cells ended that have no numbers or only a part of them, and what was left out of data sets."""
     ended = [row for row in rows if row["status"] != "ok"]
     found = [f"{cell_name(r, rows)}: {r['status']}: {r['error']}" for r in ended]
-    return found + [f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")]
+    return found + list(dict.fromkeys(f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")))
 
 
 def remarkable(rows: Sequence[Row], *said: str) -> list[str]:

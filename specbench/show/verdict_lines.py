@@ -77,7 +77,7 @@ def steps(found: Sequence[Recommendation]) -> list[str]:
 
 def markdown_sentences(found: Recommendation, explain: bool = True, topic: str = "") -> list[str]:
     """The same sentences as Markdown, the command as it is to be copied; of one answer among others with its topic."""
-    headline = clean(_lead(found, topic and f"{topic}: "), LONGEST)
+    headline = clean(_lead(found, topic and f"{topic}: "), LONGEST).strip()  # else stars beside a blank stay stars
     command = found.command or ("" if found.settle else found.further)
     step = f"{literal(_before(found))}: {verbatim(command)}" if command else literal(next_step(found))
     lines = [reason(found), open_questions([found])]

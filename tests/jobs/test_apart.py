@@ -16,6 +16,7 @@ from specbench import plugins
 from specbench.jobs.apart import Known, how_it_ended
 from specbench.results.cells import Cell
 from specbench.spec import RunSpec
+from tests.support.signals import MAIN
 from tests.support.tinypair import prompts
 from tests.test_plugins import record
 
@@ -89,7 +90,7 @@ def test_a_crash_costs_one_cell_and_keeps_its_prompts(asked: dict[str, Any], fat
 
 def test_an_interrupt_keeps_what_was_measured(asked: dict[str, Any], tmp_path: Path) -> None:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
-    command = [sys.executable, "-m", "specbench", "run", *options, "--repeat", "400", "--executor", "process"]
+    command = [sys.executable, "-c", MAIN, "run", *options, "--repeat", "400", "--executor", "process"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("runs/*/journal.jsonl")) or '"turn"' not in journal(tmp_path):
