@@ -1,34 +1,17 @@
-"""From a data set to the prompts of a run: in which form, in which chat template, how many tokens, and a fair sample.
+"""What is decoded: prompts as token ids, one turn of a conversation each, and the set of them that a run takes.
 
-Knows the encoder as a function, the chat of a tokenizer by its protocol, and nothing else of models. A row that cannot
-be used is counted with its reason, never silently used or dropped.
+Knows what became of a data set's texts; must not know how they were read, written or tokenized.
 """
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any
 
-from specbench.data.chats import Applied, ChatSettings, applied_to
-from specbench.data.filling import Filling, filling_of
-from specbench.data.forms import Form, chosen_column, given_form, instruction_form, plain_form
-from specbench.data.longtext import Encode, is_long, long_rows, of_length
-from specbench.data.readers import DataRow
-from specbench.data.rows import EMPTY, TextRow, surely_longer, text_rows
-from specbench.data.sampling import sample
-from specbench.data.sources import read_rows
+from specbench.data.chats import Applied
 from specbench.errors import UsageError
 from specbench.wording import clean
-
-TOO_LONG, LATER = "too long", "of the later turns (for want of a chat template)"
-STANDIN = "OK."  # for answers that are not there yet, where only the length of what surrounds them counts
-PLAIN = ChatSettings()
-SLACK = 8  # tokens by which an answer may grow when it is tokenized anew between others
-
-Write = Callable[[Sequence[str]], list[int]]  # what was said so far, user and model in turn → the ids of the prompt
 
 
 @dataclass(frozen=True)
@@ -133,110 +116,6 @@ class PromptSet:
         }
 
 
-def load_prompts(
-    dataset: str,
-    encode: Encode,
-    *,
-    limit: int | None,
-    seed: int,
-    longest: int | None,
-    column: str | None = None,
-    template: str | None = None,
-    chat: ChatSettings = PLAIN,
-    context: int | None = None,
-) -> PromptSet:
-    """The prompts of a data set, or a sample of `limit` of them that is stratified by category and fixed by `seed`.
-
-    `longest` is the largest admissible number of tokens in a prompt. Of a conversation, the prompt of the first turn:
-    `turns.next_turn` gives the others. `context`: the tokens that every prompt is to have, see `filling`.
-    """
-    if limit is not None and limit < 1:
-        raise UsageError(f"a limit of {limit} leaves no prompts: it must be at least 1")
-    made = of_length(dataset, context)
-    rows, revision = source_rows(made, encode, chat, limit=limit, seed=seed, longest=longest)
-    column = chosen_column(clean(dataset, 300), rows, column, template)
-    form, applied = written_as(dataset, rows, column, template, chat)
-    rejected = Counter[str]()
-    found = text_rows(rows, column, form, rejected)
-    write = written_in(applied, chat, encode)
-    filling = filling_of(dataset, [row.turns[0] for row in found], context, longest, seed, lambda text: write([text]))
-    to = Tokenizing(write, longest, chat.answer if applied else None, rejected, filling)
-    prompts = sample([one.category for one in found], lambda i: to.prompt(found[i], i), limit, seed)
-    if not prompts:
-        raise UsageError(nothing_usable(clean(dataset, 300), len(rows), rejected, column, longest))
-    counts, sha256, instruct = dict(rejected), fingerprint(prompts, applied), chat.own is not None
-    return PromptSet(dataset, tuple(prompts), len(rows), counts, sha256, revision, form.name, applied, instruct)
-
-
-def source_rows(
-    dataset: str, encode: Encode, chat: ChatSettings, *, limit: int | None, seed: int, longest: int | None
-) -> tuple[list[DataRow], str | None]:
-    """The rows of a data set and its revision. Long prompts are as long as asked for with the template around them."""
-    if not is_long(dataset):
-        return read_rows(dataset)
-    write = written_in(applied_to(clean(dataset, 300), chat, False), chat, encode)
-    return long_rows(dataset, lambda text: write([text]), limit=limit, seed=seed, longest=longest)
-
-
-def written_as(
-    dataset: str, rows: Sequence[DataRow], column: str, template: str | None, chat: ChatSettings
-) -> tuple[Form, Applied | None]:
-    """The form of the texts, and the chat template around them."""
-    instruction = instruction_form(dataset, rows, column)
-    applied = applied_to(clean(dataset, 300), chat, instruction is not None)
-    if template is not None:
-        return given_form(rows, column, template), applied
-    return (instruction if applied else None) or plain_form(column), applied
-
-
-def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> Write:
-    """How a prompt becomes tokens: in its chat template, or as it stands."""
-    chat = asked.chat
-    if applied is None or chat is None:
-        return lambda said: encode(said[0])
-    return lambda said: applied.ids(chat, said)
-
-
-@dataclass(frozen=True)
-class Tokenizing:
-    """From text rows to prompts. answer: the tokens of an answer at most, None where later turns cannot be asked."""
-
-    write: Write
-    longest: int | None
-    answer: int | None
-    rejected: Counter[str]
-    filling: Filling | None
-
-    def prompt(self, row: TextRow, number: int) -> Prompt | None:
-        """The prompt of a row, None where it cannot be used."""
-        first, later = row.turns[0], list(takewhile(lambda turn: not surely_longer(turn, self.longest), row.turns[1:]))
-        reason, ids = self.tokenized(first, self.filling.length if self.filling else self.longest)
-        if self.filling and not reason:
-            first = self.filling.filled(number)
-            ids = tuple(self.write([first]))
-        if reason:
-            self.rejected[reason] += 1
-            return None
-        if not later or self.answer is None:
-            self.rejected.update({LATER: len(later)} if later else {})
-            return Prompt(row.id, row.category, first, ids, reference=row.reference)
-        most = self.most([first, *later], self.answer)
-        return Prompt(row.id, row.category, first, ids, tuple(later), most=most, reference=row.reference)
-
-    def tokenized(self, text: str, longest: int | None) -> tuple[str, tuple[int, ...]]:
-        """Why the prompt of a text cannot be used, "" where it can, and its ids."""
-        if surely_longer(text, longest):
-            return TOO_LONG, ()
-        ids = tuple(int(token) for token in self.write([text]))
-        return (EMPTY if not ids else TOO_LONG if longest is not None and len(ids) > longest else ""), ids
-
-    def most(self, turns: Sequence[str], answer: int) -> int:
-        """The tokens that the last turn's prompt may have, where the answers before it are as long as they may be."""
-        said = [text for turn in turns for text in (turn, STANDIN)][:-1]
-        whole = len(self.write(said)) + (len(turns) - 1) * (answer + SLACK)
-        return whole if self.longest is None else min(whole, self.longest)
-
-
 def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> str:
     """sha256 of the token ids as a JSON list of lists: which token stands where, in which prompt, in which order.
 
@@ -247,13 +126,3 @@ def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> st
         further = [prompt.later for prompt in prompts]
         content = [content, further, applied.template, applied.system, applied.thinking]
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
-
-
-def nothing_usable(name: str, read: int, rejected: Mapping[str, int], column: str, longest: int | None) -> str:
-    reasons = ": " + ", ".join(f"{count} {reason}" for reason, count in rejected.items()) if rejected else ""
-    size = f" of at most {longest} tokens" if longest is not None else ""
-    fewer = "; fewer new tokens leave room for longer prompts" if rejected.get(TOO_LONG) else ""
-    return (
-        f"data set {name} has 0 usable rows ({read} read{reasons}); "
-        f"a usable row has text{size} in its column {clean(column)}{fewer}"
-    )

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from specbench.data import shifts
+from specbench.data.loading import load_prompts
 from specbench.data.longtext import Encode
-from specbench.data.prompts import Prompt, PromptSet, fingerprint, load_prompts
+from specbench.data.prompts import Prompt, PromptSet, fingerprint
 from specbench.errors import UsageError
 
 

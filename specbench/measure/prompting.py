@@ -5,7 +5,8 @@ Knows specs, backends and prompts; must not know weights or how anything is deco
 
 from specbench.backends.base import Backend
 from specbench.data.chats import ChatSettings, applied_to
-from specbench.data.prompts import PromptSet, written_in
+from specbench.data.loading import written_in
+from specbench.data.prompts import PromptSet
 from specbench.data.workloads import load
 from specbench.errors import UsageError
 from specbench.spec import RunSpec

@@ -15,7 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specbench.backends.native import Native, open_pair
-from specbench.data.prompts import PromptSet, load_prompts
+from specbench.data.loading import load_prompts
+from specbench.data.prompts import PromptSet
 from specbench.jobs import train_boost
 from specbench.jobs.train import Draft
 from specbench.jobs.train_data import Source

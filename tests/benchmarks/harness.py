@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import torch
 
 from specbench.backends.native import Native, open_pair
-from specbench.data.prompts import Prompt, load_prompts
+from specbench.data.loading import load_prompts
+from specbench.data.prompts import Prompt
 from specbench.measure.order import order_of
 from specbench.models.checkpoints.precision import resolve_device
 from specbench.replacing import replace_text

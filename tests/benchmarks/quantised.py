@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specbench.backends.native import Native, open_pair
-from specbench.data.prompts import PromptSet, load_prompts
+from specbench.data.loading import load_prompts
+from specbench.data.prompts import PromptSet
 from specbench.measure.order import seed_of
 from specbench.metrics import Trace, acceptance
 from specbench.results.statistics import Interval, ratio_of_totals, speedup_interval

@@ -15,7 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from specbench.cli import app
-from specbench.data.prompts import load_prompts
+from specbench.data.loading import load_prompts
 from specbench.errors import UsageError
 from specbench.results.trace_file import to_json
 from specbench.show.report_page import write_report

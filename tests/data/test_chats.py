@@ -8,7 +8,8 @@ import pytest
 
 from specbench.data.chats import ChatSettings
 from specbench.data.forms import HUMANEVAL
-from specbench.data.prompts import SLACK, Prompt, PromptSet
+from specbench.data.loading import SLACK
+from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.turns import next_turn
 from tests.support.chats import Spelled
 from tests.support.datafiles import complaint, jsonl, load

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from specbench.data.prompts import load_prompts
+from specbench.data.loading import load_prompts
 from tests.support.datafiles import complaint, jsonl, load, parquet, texts, write
 
 

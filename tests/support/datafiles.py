@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.data.prompts import PromptSet, load_prompts
+from specbench.data.loading import load_prompts
+from specbench.data.prompts import PromptSet
 from specbench.errors import UsageError
 
 

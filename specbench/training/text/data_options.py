@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from specbench.data.chats import ChatSettings
+from specbench.data.loading import load_prompts
 from specbench.data.longtext import Encode, is_long
-from specbench.data.prompts import Prompt, PromptSet, load_prompts
+from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.readers import READERS
 from specbench.errors import UsageError
 from specbench.training.text.text_files import TextFiles, text_files
