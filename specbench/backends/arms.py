@@ -1,16 +1,22 @@
-"""Arms: methods that are ready to decode, what makes two of them the same, and the room that those of a group need.
+"""Arms: methods that are ready to decode and how they do, what makes two the same, and the room that a group needs.
 
 Knows specs and the forms of methods; must not know networks.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from specbench.backends.forms import form
-from specbench.decoding.decode import buffer_length
+from specbench.decoding.batch import decode_batches
+from specbench.decoding.decode import buffer_length, decode
 from specbench.decoding.loop import Speculate
+from specbench.decoding.randomness import seeded
 from specbench.decoding.rounds import Rounds
 from specbench.decoding.timing import Clock
+from specbench.metrics import Trace
 from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
@@ -26,6 +32,21 @@ class Arm:
     clock: Clock
     eos: list[int]
     rounds: Rounds
+
+
+def decoded(
+    arm: Arm,
+    spec: RunSpec,
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[int],
+    certain: bool,
+    device: torch.device,
+) -> list[Trace]:
+    """The traces of prompts that an arm decodes as its spec says, with a seed each. certain: see `FromUniforms`."""
+    to: Any = {"new": spec.max_new_tokens, "eos": arm.eos, "device": device, "clock": arm.clock, "rounds": arm.rounds}
+    if spec.batch > 1:
+        return decode_batches(arm.method, prompts, seeds, rows=spec.batch, certain=certain, **to)
+    return decode(arm.method, prompts, rng=seeded(seeds, device, certain), **to)
 
 
 def whatever_prompts(spec: RunSpec) -> RunSpec:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from specbench.backends import recurrent
-from specbench.backends.arms import Arm, most_places, places, whatever_prompts
+from specbench.backends.arms import Arm, decoded, most_places, places, whatever_prompts
 from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair
 from specbench.backends.coverage import counted, known_in
@@ -24,11 +24,10 @@ from specbench.backends.memory import Estimate, demand_of
 from specbench.backends.modelled import Wanted, modelled
 from specbench.backends.opening import frugal, opened
 from specbench.backends.roles import depth_of, end_ids
+from specbench.backends.scores import scores_along
 from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_role
-from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
-from specbench.decoding.decode import begin, decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import drafts_with, needs
 from specbench.decoding.protocols import Model
@@ -41,8 +40,7 @@ from specbench.models.execution import threads
 from specbench.models.network.law import Law
 from specbench.models.network.layers import with_layers
 from specbench.models.network.pool import OWN, Memory, Pool
-from specbench.models.network.probe import Rollback, model_of, rollback_of
-from specbench.models.scale import growth
+from specbench.models.network.probe import Rollback, rollback_of
 from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
@@ -195,14 +193,8 @@ class Native:
             nonlocal arm, tier
             if tier is not self.tier:  # another arm could not be had in it
                 arm, tier = self.arm(spec, max(longest, self._longest)), self.tier
-            to: Any = {"new": spec.max_new_tokens, "eos": arm.eos, "device": self.device}
-            to |= {"clock": arm.clock, "rounds": arm.rounds}
             with self.gradless():
-                if spec.batch > 1:
-                    to |= {"rows": spec.batch, "certain": self.law(spec).certain}
-                    traces = decode_batches(arm.method, prompts, seeds, **to)
-                else:
-                    traces = decode(arm.method, prompts, rng=self.source(spec, seeds), **to)
+                traces = decoded(arm, spec, prompts, seeds, self.law(spec).certain, self.device)
             self.warnings = tuple(dict.fromkeys((*self.warnings, *remarks_on(arm.method), *self.tier.remarks)))
             return counted(traces, known)
 
@@ -243,8 +235,4 @@ class Native:
         return arm
 
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
-        context = begin([list(ids[:start])], len(ids) - start, block, [], self.device)
-        context.seq[0, : len(ids)] = torch.tensor(list(ids), device=self.device)
-        model = model_of(self.rollbacks["target"], self.modules["target"], Law(), self.width)
-        known = growth.vocabulary(self.pair.roles["target"].config)  # sunk logits would drown the noise of real ones
-        return model.read(context, len(ids) - start, block)[:, :known]
+        return scores_along(self.pair, self.modules["target"], self.rollbacks["target"], ids, start, block)

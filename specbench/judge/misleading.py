@@ -5,7 +5,7 @@ Knows columns of results.csv; must not know how an output was decoded, or its to
 
 from collections.abc import Iterator, Sequence
 
-from specbench.judge.verdict import QUESTION
+from specbench.judge.questions import QUESTION
 from specbench.wording import Row, counted, formatted, grouped, number_in, text_in
 
 LOOPING = 0.1  # share of the tokens that lie in loops from which on a note says so

@@ -13,7 +13,7 @@ from specbench.errors import NotComparableError, UsageError
 from specbench.judge.compare_input import Record
 from specbench.judge.evidence import evidence_of
 from specbench.judge.holm_test import Criterion, Trial, chance, holm, quantile, relative
-from specbench.judge.verdict import QUESTION
+from specbench.judge.questions import QUESTION
 from specbench.spec import BASELINE
 from specbench.wording import clean, grouped, text_in
 

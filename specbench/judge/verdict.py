@@ -9,23 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from specbench.judge.break_even import by_costs, by_formula, near_best
 from specbench.judge.candidates import Candidate, candidates, flaw
 from specbench.judge.drafts import at_once, drafting
+from specbench.judge.questions import QUESTION, chat_of, gaps, pair_of, precision
 from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, run_of
 from specbench.results.statistics import Interval
-from specbench.settings import part
-from specbench.spec import BASELINE, RunSpec
-from specbench.theory import optimum
-from specbench.wording import Row, clean, finite_or_none, number_in, ranges, text_in
+from specbench.spec import BASELINE
+from specbench.wording import Row, finite_or_none, number_in, text_in
 
 Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
 Leaning = Literal["YES", "NO"]
-
-# Cells that differ in nothing of this answer the same question, with different methods, schedules and K.
-ASKED = tuple(setting.column for setting in part("question", RunSpec))
-QUESTION = ("schema_version", *ASKED, "device_name", "fingerprint", "prompts_sha256")
-FLAT = 0.01
-SYNTHETIC = "shows what this engine makes of that acceptance, not what the pair accepts"
 
 
 @dataclass(frozen=True)
@@ -133,24 +127,10 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         candidates=len(found),
         **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
-        not_measured=_gaps([one for one in rows if _pair(one) == _pair(row)]),
+        not_measured=gaps([one for one in rows if pair_of(one) == pair_of(row)]),
         further=further(given, alone=len(found) == 1),
         run=run_of(given),
     )
-
-
-def chat_of(row: Row) -> str:
-    """In which chat template prompts were read; empty for a model that has none."""
-    template = text_in(row, "chat_template_resolved")
-    words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
-    return words.get(template, f"in the chat template {clean(template, 300)}")
-
-
-def precision(row: Row) -> str:
-    """The type that a cell computes in, and the roles whose weights were quantised after loading."""
-    roles = {"target": text_in(row, "quantize"), "draft": text_in(row, "draft_quantize")}
-    quantised = [f"{role} {kind}" for role, kind in roles.items() if kind]
-    return ", ".join([text_in(row, "dtype_resolved") or text_in(row, "dtype"), *quantised])
 
 
 def _leaning(found: Sequence[Candidate]) -> tuple[Candidate | None, Leaning | None]:
@@ -202,49 +182,7 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
         **{name: number_in(row, column) for name, column in columns.items()},
         "c_round": drafting(row),
         "at_once": at_once(row),
-        "near_best": _near(best, found) if best else "",
-        "break_even_alpha": _by_formula(best) if best else None,
-        "break_even_alpha_measured": _break_even(best) if best else None,
+        "near_best": near_best(best, found) if best else "",
+        "break_even_alpha": by_formula(best) if best else None,
+        "break_even_alpha_measured": by_costs(best) if best else None,
     }
-
-
-def _near(best: Candidate, found: Sequence[Candidate]) -> str:
-    """The lookaheads of the best method whose speedup is within 1 % of the best."""
-    same = [c for c in found if c.constant and c.row.get("method") == best.row.get("method")]
-    floor = (1 - FLAT) * best.interval.value
-    return ranges(sorted({c.k for c in same if c.interval.value >= floor}))
-
-
-def _by_formula(best: Candidate) -> float | None:
-    """The α above which it pays by the formula: with some K; where one pass drafts all tokens of a round, with this."""
-    of_round = drafting(best.row)
-    if not at_once(best.row) or of_round is None:
-        return number_in(best.row, "c")
-    return optimum.break_even_alpha(best.k, of_round, at_once=True) if best.k else None
-
-
-def _break_even(best: Candidate) -> float | None:
-    """The α at which rounds with this K cost as much as they give: tokens(α, K) = Kc + v + overhead."""
-    c, v, overhead = (number_in(best.row, name) for name in ("c", "v", "overhead"))
-    if c is None or v is None or overhead is None or not best.constant:
-        return None
-    of_round = drafting(best.row) if at_once(best.row) else None
-    cost = (best.k * c if of_round is None else of_round) + v + overhead
-    return optimum.alpha_from_tokens(max(cost, 1.0), best.k) if cost <= best.k + 1 else None
-
-
-def _pair(row: Row) -> tuple[str, ...]:
-    return tuple(text_in(row, name) for name in ("target", "draft", "acceptance"))
-
-
-def _gaps(rows: Sequence[Row]) -> tuple[str, ...]:
-    """What the rows of a pair do not cover."""
-
-    def known(column: str) -> str:
-        values = (text_in(row, column).removesuffix(".0") for row in rows)
-        return ", ".join(dict.fromkeys(value for value in values if value))
-
-    others = {"temperatures": "temperature", "data sets": "dataset", "devices": "device_name"}
-    named = {what: values for what, column in others.items() if (values := known(column))}
-    batches = "batch > 1" if known("batch") in ("", "1") else f"batch other than {known('batch')}"
-    return (batches, *(f"{what} other than {values}" for what, values in named.items()))

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from specbench.judge.questions import QUESTION
 from specbench.judge.settling import with_command
-from specbench.judge.verdict import QUESTION, Recommendation, recommend
+from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.stretches import smoothed
 from specbench.show import plots_category, plots_prompts, plots_requests, plots_round, plots_sweep, plots_why

@@ -5,7 +5,7 @@ Knows rows of results.csv and of `stretches`; must not know how they were measur
 
 from collections.abc import Mapping, Sequence
 
-from specbench.judge.verdict import QUESTION
+from specbench.judge.questions import QUESTION
 from specbench.show.cell_text import cell_text
 from specbench.show.headings import name_among
 from specbench.show.number_table import NumberTable

@@ -6,7 +6,8 @@ files of results and are hostile.
 
 from collections.abc import Sequence
 
-from specbench.judge.verdict import SYNTHETIC, Recommendation
+from specbench.judge.questions import SYNTHETIC
+from specbench.judge.verdict import Recommendation
 from specbench.show.cell_text import short_dataset
 from specbench.token_counts import said
 from specbench.wording import clean, counted, formatted, interval_text, literal, verbatim
