@@ -30,7 +30,7 @@ def report(
     output = given.get("output")
     if output is not None and output.is_dir():
         raise UsageError(f"--output {output} is a folder: name a file in it, such as {output / 'report.html'}")
-    from specbench.show.report_page import write_report
+    from specbench.show.report.page import write_report
 
     file = write_report([found_run(run) for run in runs], output, png=png, svg=svg, pdf=pdf)
     typer.echo(str(file))

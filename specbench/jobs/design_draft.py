@@ -34,9 +34,10 @@ from specbench.models.scale.shapes import find
 from specbench.results import folder
 from specbench.results.folder import slug
 from specbench.results.writing import write_csv
-from specbench.show import design_table, report_page
+from specbench.show import design_table
 from specbench.show.records import Format
-from specbench.show.report_design import DOCUMENT, SHAPES
+from specbench.show.report import page as report_page
+from specbench.show.report.design import DOCUMENT, SHAPES
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.halving import Rung
 from specbench.wording import clean_path, counted

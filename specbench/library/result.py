@@ -70,7 +70,7 @@ class Result:
 
     def report(self, path: str | Path | None = None, *, png: bool = False) -> Path:
         """Write the HTML report, to report.html in the folder of the run unless told where; returns its path."""
-        from specbench.show.report_page import write_report
+        from specbench.show.report.page import write_report
 
         return write_report([self.path], Path(path) if path is not None else None, png=png)
 

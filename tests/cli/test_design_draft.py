@@ -12,7 +12,7 @@ from specbench.jobs import design_phases
 from specbench.measure import draft_latency
 from specbench.models.scale import shapes
 from specbench.models.scale.shapes import Shape
-from specbench.show import report_page
+from specbench.show.report import page as report_page
 from specbench.training.distil import train
 from specbench.training.learner import DivergedError
 from tests.support.frontdoor import Command, Outcome

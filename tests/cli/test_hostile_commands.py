@@ -18,7 +18,7 @@ from specbench.cli import app
 from specbench.data.loading import load_prompts
 from specbench.errors import UsageError
 from specbench.results.trace_file import to_json
-from specbench.show.report_page import write_report
+from specbench.show.report.page import write_report
 from specbench.wording import clean
 from tests.cli.test_hostile import traced, write
 from tests.support.cases import quick_or_slow

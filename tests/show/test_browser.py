@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.show.report_page import write_report
+from specbench.show.report.page import write_report
 from tests.support.browser import OVERFLOWING, Browser, browser
 from tests.support.measured import cell
 from tests.support.simulated_sweeps import sweep, write_calibration, write_run

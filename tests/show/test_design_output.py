@@ -12,7 +12,7 @@ from specbench.results.writing import write_csv
 from specbench.show import plots_design
 from specbench.show.design_table import line, print_design
 from specbench.show.plots import Picture
-from specbench.show.report_page import write_report
+from specbench.show.report.page import write_report
 from tests.show.test_report_page import HOSTILE, Page, check_harmless
 from tests.support.designs import decoded, found
 from tests.support.simulated_sweeps import description

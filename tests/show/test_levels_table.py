@@ -18,7 +18,7 @@ from specbench.metrics import Trace
 from specbench.results.losslessness import Losslessness
 from specbench.results.reading import read_run
 from specbench.show.levels_table import level_lines, levels_table
-from specbench.show.report_page import write_report
+from specbench.show.report.page import write_report
 from specbench.show.run_notes import notes
 from specbench.show.run_output import Shown, markdown, print_run
 from specbench.show.verdict_lines import sentences

@@ -243,5 +243,5 @@ def test_no_figure_uses_the_global_state_of_pyplot() -> None:
     import subprocess
     import sys
 
-    code = "import sys, specbench.show.report_page; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, specbench.show.report.page; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

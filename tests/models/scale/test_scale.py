@@ -17,7 +17,7 @@ from specbench.models.scale import growth
 from specbench.models.scale.shapes import Shape, find, read_shapes, shapes
 from specbench.shipped import ASSETS
 from specbench.show.headings import scale_model
-from specbench.show.report_questions import questions
+from specbench.show.report.questions import questions
 from specbench.show.run_output import rendered
 from specbench.spec import RunSpec
 from tests.show.test_run_table import printed

@@ -14,7 +14,7 @@ from tests.support.tinypair import prompts, save_pair
 
 JOBS = ("calibrate", "compare", "run", "noise", "skip_layers", "trace", "tree", "verdict")
 NEEDED = (
-    *("datasets", "matplotlib.figure", "pyarrow.parquet", "transformers", "specbench.show.report_page"),
+    *("datasets", "matplotlib.figure", "pyarrow.parquet", "transformers", "specbench.show.report.page"),
     *(f"specbench.jobs.{name}" for name in JOBS),
 )
 

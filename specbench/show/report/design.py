@@ -13,7 +13,7 @@ from specbench.show import plots_design
 from specbench.show.design_table import line, title
 from specbench.show.edited_files import mappings, read_json, read_table
 from specbench.show.plots import Picture
-from specbench.show.report_parts import facts
+from specbench.show.report.parts import facts
 from specbench.wording import clean
 
 SHAPES, DOCUMENT = "design.csv", "design.json"

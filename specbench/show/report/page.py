@@ -22,9 +22,6 @@ from specbench.show import (
     levels_table,
     plots,
     plots_svg,
-    report_cells,
-    report_parts,
-    report_questions,
     token_view,
     verdict_lines,
 )
@@ -32,9 +29,10 @@ from specbench.show.cell_text import pair_name
 from specbench.show.number_table import unbroken
 from specbench.show.plots import Picture
 from specbench.show.plots_why import steps_of
-from specbench.show.report_calibration import COLUMNS, CalibrationPart, calibration_part, is_calibration
-from specbench.show.report_design import DesignPart, design_part, is_design
-from specbench.show.report_parts import RunPart, run_part
+from specbench.show.report import cells, questions
+from specbench.show.report.calibration import COLUMNS, CalibrationPart, calibration_part, is_calibration
+from specbench.show.report.design import DesignPart, design_part, is_design
+from specbench.show.report.parts import RunPart, run_part, side_by_side
 from specbench.show.table_lines import lines_of
 from specbench.wording import clean, first_line
 
@@ -80,19 +78,19 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "lines_of": lines_of,
     "steps_of": steps_of,
     "level_labels": list(map(unbroken, levels_table.HEADER)),
-    "level_lines": lambda rows: report_cells.level_cells(rows, [report_questions.label(row, rows) for row in rows]),
-    "category_labels": report_cells.CATEGORY_LABELS,
-    "category_line": report_cells.category_cells,
-    "measured": report_cells.measured,
-    "interval": report_cells.interval,
-    "exact": report_cells.exact,
-    "point": report_cells.point,
+    "level_lines": lambda rows: cells.level_cells(rows, [questions.label(row, rows) for row in rows]),
+    "category_labels": cells.CATEGORY_LABELS,
+    "category_line": cells.category_cells,
+    "measured": cells.measured,
+    "interval": cells.interval,
+    "exact": cells.exact,
+    "point": cells.point,
     "point_columns": COLUMNS,
     "verdict": verdict_lines,
     "columns": writing.column_names,
     "batch_labels": [unbroken(label) for label, _ in batch_table.COLUMNS],
-    "batch_line": report_cells.batch_cells,
-    "label": report_questions.label,
+    "batch_line": cells.batch_cells,
+    "label": questions.label,
     "token_view": token_view.fragment,
 }
 
@@ -121,7 +119,7 @@ def rendered(parts: Sequence[Part], album: Album) -> str:
         .render(
             title=title(runs),
             parts=parts,
-            side_by_side=report_parts.side_by_side(runs),
+            side_by_side=side_by_side(runs),
             several=len(parts) > 1,
             draw=album.add,
             version=__version__,
@@ -136,7 +134,7 @@ def environment() -> Environment:
         loader=PackageLoader("specbench", "assets/report"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=report_cells.printable,
+        finalize=cells.printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -16,7 +16,7 @@ from specbench.results.cells import MEASURED
 from specbench.show import batch_table, levels_table
 from specbench.show.cell_text import NOTHING, cell_text
 from specbench.show.plots import float_in
-from specbench.show.report_calibration import COLUMNS
+from specbench.show.report.calibration import COLUMNS
 from specbench.wording import Row, clean, text_in
 
 LONGEST = 2000  # characters of one text on the page

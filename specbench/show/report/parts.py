@@ -19,8 +19,8 @@ from specbench.show.grouping import by_batch, by_context, by_engine
 from specbench.show.headings import caveats, heading
 from specbench.show.number_table import NumberTable, unbroken
 from specbench.show.plots import Picture
-from specbench.show.report_certificates import CertificatePart, certificates
-from specbench.show.report_questions import Question, label, questions
+from specbench.show.report.certificates import CertificatePart, certificates
+from specbench.show.report.questions import Question, label, questions
 from specbench.wording import Row, resume_command, text_in
 
 GPU = ("device_name", "gpu_driver", "gpu_watts_limit")
