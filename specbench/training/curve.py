@@ -29,7 +29,8 @@ class Point:
 @dataclass
 class Progress:
     """How far a run is. `loss` is the mean of the steps since the last evaluation, which are `passed`; `since` counts
-    the evaluations after the best one; `seconds` are those of all processes that went on with it."""
+    the evaluations after the best one since the first step; `seconds` are those of all processes that went on with
+    it."""
 
     step: int = 0
     tokens: int = 0
@@ -49,8 +50,10 @@ class Progress:
         self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
 
     def add(self, figures: Figures, by_category: Mapping[str, Figures]) -> None:
-        """Note an evaluation."""
-        better = not self.curve or figures.accepted > self.best
+        """Note an evaluation. The one before any step does not count: what was trained before loses at first, while the
+        rate is high, and gains when it falls."""
+        learned = [point.accepted for point in self.curve if point.tokens]
+        better = not learned or figures.accepted > max(learned)
         self.since = 0 if better else self.since + 1
         self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted, by_category))
         self.loss, self.passed = None, 0

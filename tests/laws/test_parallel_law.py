@@ -23,8 +23,9 @@ from specbench.decoding.types import Context
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.heads.joined import joined, through_masks
+from specbench.models.heads.parallel import Drafted
 from specbench.models.heads.places import Places
-from specbench.models.heads.together import Drafted, Together
+from specbench.models.heads.together import Together
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.parallel_heads import Made, made
@@ -32,7 +33,7 @@ from tests.support.tiers import as_it_is, compiled, seen, whole
 from tests.support.tiny import CPU, TOLERANCE, network, plain_rows
 
 K, V, PROMPT = 2, 3, (0, 1)
-EACH = ("medusa", "pard", "p-eagle", "dflash", "dspark")  # a head of every kind
+EACH = ("medusa", "pard", "p-eagle", "dflash", "dspark", "dspark with a state")  # a head of every kind
 PLAIN, GREEDY, SAMPLED = Law(), Law(0), Law(1.0, top_p=0.9)
 kinds = pytest.mark.parametrize("name", EACH)
 
@@ -169,8 +170,8 @@ class Perfect:
             found.append(torch.stack(logits[self.shift :]))
         return Drafted(torch.stack(found), torch.stack(found)[..., :0])
 
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
-        return logits
+    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
+        return logits, None
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
         return None

@@ -38,6 +38,14 @@ def gate(tensors: dict[str, Tensor]) -> None:
     tensors["markov_head.gate_proj.bias"] = torch.randn(rank, generator=generator)
 
 
+def recurrent(tensors: dict[str, Tensor]) -> None:
+    """Add what makes a DSpark head's correction go along the block."""
+    rank, width = tensors["markov_head.markov_w2.weight"].shape[1], len(tensors["norm.weight"])
+    generator = torch.Generator().manual_seed(6)
+    tensors["markov_head.joint_proj.weight"] = torch.randn(3 * rank, 2 * rank + width, generator=generator)
+    tensors["markov_head.joint_proj.bias"] = torch.randn(3 * rank, generator=generator)
+
+
 SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "medusa": ("medusa", {"heads": 4, "layers": 2}),
     "medusa of vLLM": ("medusa", {"heads": 4, "form": "vllm"}),
@@ -52,6 +60,9 @@ SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "dflash of speculators in windows": ("dflash", {"aux": (0, 1), "block": K + 1, "names": "speculators", **WINDOWS}),
     "dspark": ("dspark", {"aux": (0, 1), "block": K}),
     "dspark with a gate": ("dspark", {"aux": (0, 1), "block": K, "change": gate}),
+    "dspark with a state": ("dspark", {"aux": (0, 1), "block": K, "change": recurrent}),
+    "dspark with a state, from its masks": ("dspark", {"aux": (0, 1), "block": K + 1, "change": recurrent,
+                                                       "config": {"sample_from_anchor": False}}),
     "dspark of speculators": ("dspark", {"aux": (0, 1), "block": K, "names": "speculators", "confidence": True}),
 }  # fmt: skip
 
@@ -132,7 +143,7 @@ class Made:
         """[V] the logits after a text and some drafted tokens, by the slow equations."""
         ids = torch.tensor(text)
         told = features(self.net, ids[None, :-1], self.head.taps)[0] if len(text) > 1 and self.head.taps else None
-        place, before = len(path), torch.tensor([*text, *path][-1])
+        place = len(path)
         if self.kind == "pard":
             return oracle.pard(self.head.network, self.head.mask, ids, depth)[place]
         assert told is not None
@@ -143,9 +154,12 @@ class Made:
             return oracle.peagle(self.w, self.c, embed, ids, told, depth)[place]
         block = torch.cat([ids[-1:], torch.full((self.c["block_size"] - 1,), self.mask)])
         states = oracle.dflash(self.w, self.c, self.net.get_input_embeddings()(block), told, self.form)
-        state = states[place + (0 if self.kind == "dspark" else 1)]
-        logits = F.linear(state, self.w.get("lm_head.weight", self.net.lm_head.weight))
-        return logits + oracle.markov(self.w, before, state) if self.kind == "dspark" else logits
+        skipped = 0 if self.c.get("sample_from_anchor", self.kind == "dspark") else 1
+        logits = F.linear(states[place + skipped], self.w.get("lm_head.weight", self.net.lm_head.weight))
+        if self.kind != "dspark":
+            return logits
+        tokens = [text[-1]] * skipped + [text[-1], *path]
+        return logits + oracle.markov(self.w, torch.tensor(tokens), states[: len(tokens)])
 
     @property
     def vocab(self) -> int:

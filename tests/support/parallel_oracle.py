@@ -83,11 +83,19 @@ def looked(w: Weights, prefix: str, asking: Tensor, asked: Tensor, c: Mapping[st
     return F.linear(out.transpose(0, 1).reshape(len(asking), -1), w[prefix + "o_proj.weight"])
 
 
-def markov(w: Weights, before: Tensor, state: Tensor) -> Tensor:
-    """[N] what DSpark adds to the logits of a place for the token before it [1], given the place's state [H]."""
+def markov(w: Weights, before: Tensor, states: Tensor) -> Tensor:
+    """[N] what DSpark adds to the logits of the last place of a block so far, for the tokens before every place [n],
+    given their states [n, H]."""
     p = "markov_head."
-    known = w[p + "markov_w1.weight"][before]
+    known, state = w[p + "markov_w1.weight"][before[-1]], states[-1]
     if p + "gate_proj.weight" in w:
         gate = F.linear(torch.cat([state, known]), w[p + "gate_proj.weight"], w[p + "gate_proj.bias"])
         known = known * gate.sigmoid()
+    if p + "joint_proj.weight" in w:
+        carried = torch.zeros_like(known)
+        for token, state in zip(before, states, strict=True):
+            joined = torch.cat([carried, w[p + "markov_w1.weight"][token], state])
+            gate, candidate, out = F.linear(joined, w[p + "joint_proj.weight"], w[p + "joint_proj.bias"]).chunk(3)
+            carried = gate.sigmoid() * carried + (1 - gate.sigmoid()) * candidate.tanh()
+            known = out.tanh()
     return F.linear(known, w[p + "markov_w2.weight"])

@@ -15,6 +15,7 @@ from specbench.training import checkpoint, distil
 from specbench.training.batches import batch_of
 from specbench.training.curve import Progress, Trained
 from specbench.training.distil import Kept, Run, train
+from specbench.training.evaluation import Figures
 from specbench.training.learner import DivergedError
 from specbench.training.pace import Pace, pace
 from specbench.training.recipe import Recipe
@@ -78,6 +79,15 @@ def test_a_run_ends_when_drafts_are_no_longer_accepted_more_often() -> None:
     done = train(student, Teacher(TEACHER), CACHE, SHORT.model_copy(update={"patience": 2, "rate": 1e-9}))
     assert done.ended == "no longer accepted in 2 evaluations"
     assert done.progress.tokens < SHORT.tokens
+
+
+def test_what_was_good_before_may_lose_at_first() -> None:
+    progress = Progress()
+    for tokens, accepted in ((0, 1.3), (10, 1.1), (20, 1.2), (30, 1.1), (40, 1.2)):
+        progress.tokens = tokens
+        progress.add(Figures(0.5, accepted, 9), {})
+    assert progress.since == 2  # after the 1.2 at 20 tokens, not after the 1.3 before any step
+    assert progress.best == 1.3
 
 
 def test_a_draft_that_knows_some_tokens_learns_those() -> None:

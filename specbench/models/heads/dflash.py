@@ -18,6 +18,7 @@ from specbench.decoding.types import Context
 from specbench.errors import UnusableModelError
 from specbench.models.heads.borrowed import Borrowed
 from specbench.models.heads.boundaries import boundaries, named_in
+from specbench.models.heads.dspark import Confidence, Markov, confidence_of, markov_of
 from specbench.models.heads.filling import fill
 from specbench.models.heads.head import Head
 from specbench.models.heads.layers import (
@@ -32,61 +33,13 @@ from specbench.models.heads.layers import (
 )
 from specbench.models.heads.masked import mask_of
 from specbench.models.heads.names import SPECULATORS, renamed
+from specbench.models.heads.parallel import Drafted
 from specbench.models.heads.places import Places, Seen, causal, everything, sliding
 from specbench.models.heads.recognition import part
-from specbench.models.heads.together import Drafted
 from specbench.models.heads.vocabulary import embedding, output, refuse_other, stored
 from specbench.models.network.reduced import ReducedHead, known_tokens
 
 TRANSFORMERS = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."}  # its names for two of the parts
-MARKOV, CONFIDENCE = "markov_head.markov_w1.weight", "confidence_head.proj.weight"
-
-
-class Markov(nn.Module):
-    """What is added to logits for the token before: W₂ W₁[token], gated by the state where there is a gate."""
-
-    def __init__(self, head: Head, target: Borrowed) -> None:
-        super().__init__()
-        tokens, rank = shape_of(head, MARKOV)
-        if tokens != target.vocabulary:
-            raise UnusableModelError(
-                f"{head.name}: {MARKOV} has {tokens:,} rows, and the target {target.vocabulary:,} tokens"
-            )
-        shape_of(head, "markov_head.markov_w2.weight")
-        self.markov_w1 = nn.Embedding(tokens, rank, device="meta")
-        self.markov_w2 = linear(head.tensors, "markov_head.markov_w2")
-        gated = "markov_head.gate_proj.weight" in head.tensors
-        self.gate_proj = linear(head.tensors, "markov_head.gate_proj") if gated else None
-
-    def forward(self, states: Tensor, before: Tensor) -> Tensor:
-        """states [B, m, H] and the tokens before [B, m] → [B, m, N]."""
-        known = self.markov_w1(before)
-        if self.gate_proj is not None:
-            known = known * self.gate_proj(torch.cat([states, known], -1)).sigmoid()
-        found: Tensor = self.markov_w2(known)
-        return found
-
-
-class Confidence(nn.Module):
-    """How likely a token is accepted, by the state of its place and, in heads trained so, W₁[token before]."""
-
-    def __init__(self, head: Head, markov: Markov | None, width: int) -> None:
-        super().__init__()
-        self.proj = linear(head.tensors, "confidence_head.proj")
-        rank = 0 if markov is None else markov.markov_w1.embedding_dim
-        self.reads_token = rank > 0 and self.proj.in_features == width + rank
-        if self.proj.out_features != 1 or not (self.reads_token or self.proj.in_features == width):
-            raise UnusableModelError(
-                f"{head.name}: weights do not fit config.json: {CONFIDENCE} is {list(self.proj.weight.shape)}, and "
-                f"states are {width} wide"
-            )
-
-    def forward(self, states: Tensor, known: Tensor | None) -> Tensor:
-        """states [B, m, H] and W₁ of the tokens before [B, m, r] → [B, m]."""
-        if self.reads_token and known is not None:
-            states = torch.cat([states, known], -1)
-        chance: Tensor = self.proj(states).squeeze(-1).float().sigmoid()
-        return chance
 
 
 class DFlash(nn.Module):
@@ -104,14 +57,13 @@ class DFlash(nn.Module):
         self.hidden_norm, self.norm = norm(self.config), norm(self.config)
         self.layers = nn.ModuleList(decoder_layer(head, self.config, number) for number in range(layers_in(head)))
         self.embed_tokens, self.lm_head = embedding(head, target, width), output(head, self.config, target)
-        self.markov_head = Markov(head, target) if MARKOV in head.tensors else None
+        self.markov_head: Markov | None = markov_of(head, target, width)
         self.mask, self.block = mask_of(head.name, keys_of(head), target.vocabulary), block_of(head)
         self.first = 0 if anchored(head) else 1
         self.steps = self.block - self.first
         self.windows = seen_by(head, self.config)
         self.rotary_emb = rotary(self.config, target)
-        refuse_recurrent(head)
-        self.confidence_head = Confidence(head, self.markov_head, width) if CONFIDENCE in head.tensors else None
+        self.confidence_head: Confidence | None = confidence_of(head, self.markov_head, width)
         self.warnings = fill(self, head, target, stored(head, target))
         self.known = known_tokens(self, target.vocabulary)
 
@@ -140,16 +92,20 @@ class DFlash(nn.Module):
         for number, layer in enumerate(self.layers):
             told = {"attention_mask": mask_for(masks, self.config, number), "position_embeddings": angles}
             x = layer(x, past_key_values=places.cache, **told)
-        states = self.norm(x[:, self.first : self.first + depth])
-        return Drafted((self.lm_head or self.target.logits)(states), states)
+        whole = self.norm(x[:, : self.first + depth])
+        states = whole[:, self.first :]
+        carried = None if self.markov_head is None else self.markov_head.begin(whole[:, : self.first], pending)
+        return Drafted((self.lm_head or self.target.logits)(states), states, carried)
 
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
+    def corrected(
+        self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         if self.markov_head is None:
-            return logits
-        bias: Tensor = self.markov_head(states, before)
+            return logits, None
+        bias, carried = self.markov_head(states, before, carried)
         if isinstance(self.lm_head, ReducedHead):
             bias = bias.new_zeros(logits.shape).index_copy(-1, self.lm_head.ids, bias)
-        return logits + bias
+        return logits + bias, carried
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
         if self.confidence_head is None:
@@ -227,11 +183,3 @@ def windowed(from_pending: bool, ahead: bool) -> Seen:
         return found & (keys >= first - (window or 0))
 
     return seen
-
-
-def refuse_recurrent(head: Head) -> None:
-    if "markov_head.joint_proj.weight" in head.tensors or head.config.get("markov_head_type") == "rnn":
-        raise UnusableModelError(
-            f"{head.name}: DSpark heads whose correction has a state (markov_head_type rnn) are not supported: use one "
-            "of type vanilla or gated"
-        )

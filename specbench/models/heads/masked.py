@@ -17,8 +17,8 @@ from specbench.errors import UnusableModelError
 from specbench.models.heads.borrowed import Borrowed
 from specbench.models.heads.eagle3 import Eagle3
 from specbench.models.heads.head import Head
+from specbench.models.heads.parallel import Drafted
 from specbench.models.heads.places import Places, causal, sliding
-from specbench.models.heads.together import Drafted
 from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import known_tokens
 
@@ -50,8 +50,8 @@ class Pard:
         logits = self._forward(context, text, places, depth - 1, depth)
         return Drafted(logits, logits[..., :0])
 
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
-        return logits
+    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
+        return logits, None
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
         return None
@@ -109,8 +109,8 @@ class PEagle(nn.Module):
         logits = self._forward(context, text, features, places, depth - 1, depth)
         return Drafted(logits, logits[..., :0])
 
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
-        return logits
+    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
+        return logits, None
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
         return None

@@ -19,9 +19,9 @@ from specbench.models.heads.borrowed import Borrowed
 from specbench.models.heads.filling import fill
 from specbench.models.heads.head import Head
 from specbench.models.heads.layers import shape_of
+from specbench.models.heads.parallel import Drafted
 from specbench.models.heads.places import Places
 from specbench.models.heads.steps import without_layers
-from specbench.models.heads.together import Drafted
 from specbench.models.heads.vocabulary import refuse_other
 from specbench.models.network.reduced import SIZE, ReducedHead
 
@@ -97,8 +97,8 @@ class Medusa(nn.Module):
             z = block(z)
         return (self.lm_head if self.lm_head is not None else parts[-1])(z), z
 
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
-        return logits
+    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
+        return logits, None
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
         return None

@@ -7,8 +7,8 @@ was drawn from, so the target's law is emitted all the same. Knows that there is
 head computes it, or what judges its drafts.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
+from specbench.models.heads.parallel import Drafted, Features, Parallel
 from specbench.models.heads.places import Places
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import scores_of
@@ -26,53 +27,6 @@ from specbench.models.network.pool import OWN, Memory
 from specbench.models.network.reduced import rows_of
 
 BLOCK = 512  # tokens of a prompt in one pass: a mask of that many queries over a long text is no large tensor
-
-
-class Features(Protocol):
-    """The target's hidden rows."""
-
-    def at(self, slots: Tensor, row: int | None = None) -> Tensor:
-        """[B, q, A·H] those of the places [B, q] of the texts of all rows, or of the one in `row` (B = 1)."""
-        ...
-
-
-@dataclass(frozen=True)
-class Drafted:
-    """What a pass gives for the next K places: logits [B, K, V'], and the states [B, K, H] that they were made of."""
-
-    logits: Tensor
-    states: Tensor
-
-
-class Parallel(Protocol):
-    """A head that drafts in one pass."""
-
-    config: Any
-    dtype: torch.dtype
-    taps: tuple[int | str, ...]  # what it reads of the target; nothing where it reads the text alone
-    steps: int | None  # how many tokens it drafts at most; None for no bound of its own
-    behind: int  # how many of the last committed tokens it keeps nothing of: one where it reads the target's rows
-    known: Tensor | None  # the tokens that it knows; None for all
-
-    def front(self, depth: int) -> int:
-        """How many temporary places it needs to draft so many tokens."""
-        ...
-
-    def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
-        """Take in the text at places [B, q], with the target's rows of these places."""
-        ...
-
-    def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
-        """The rows of the next `depth` places; the text at places [B, q] is taken in first, whose last is the last."""
-        ...
-
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
-        """Logits [B, m, V'] of places with states [B, m, H], given the tokens before them [B, m]."""
-        ...
-
-    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
-        """[B, m] how likely tokens of these places are accepted, before they are drawn; None where it cannot say."""
-        ...
 
 
 class Together:
@@ -102,6 +56,7 @@ class Together:
         self.known = None if head.known is None else head.known[head.known < width]
         self.places: Places | None = None
         self.drafted: Drafted | None = None  # of this round
+        self.carried: Tensor | None = None  # [B, 1 + n, R] by the root and the nodes of this round's tree
 
     @property
     def cache(self) -> RowStaticCache | None:
@@ -132,9 +87,11 @@ class Together:
     ) -> tuple[Tensor, Tensor]:
         self._refuse(k)
         drafted, before = self._pass(context, refeed), last(context)
+        carried = first(drafted)
         ids, rows = [], []
         for place in range(k):
-            logits = self._corrected(drafted, (place,), before)[:, 0]
+            found, carried = self._corrected(drafted, (place,), before, carried)
+            logits = found[:, 0]
             rows.append(self._rows(context, logits))
             ids.append(rng.categorical(rows[-1], Stream.DRAFT))
             before = ids[-1].unsqueeze(1)
@@ -146,21 +103,21 @@ class Together:
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
         if not tree.size:
             self.drafted = self._pass(context, refeed)
-            logits = self._corrected(self.drafted, (0,), last(context))
+            logits, self.carried = self._corrected(self.drafted, (0,), last(context), first(self.drafted))
         else:
             assert self.drafted is not None, "a tree grows from its root"
-            depths = tree.topology.depths[-new:]
+            depths, above = tree.topology.depths[-new:], self._above(tree, new)
             self._refuse(max(depths) + 1)
-            logits = self._corrected(self.drafted, depths, tree.ids[:, -new:])
+            logits, carried = self._corrected(self.drafted, depths, tree.ids[:, -new:], above)
+            self.carried = None if self.carried is None or carried is None else torch.cat([self.carried, carried], 1)
         return scores_of(logits, self.width) if raw else self._rows(context, logits)
 
     @torch.no_grad()
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         """The row of every node is that of its depth: as a judge, too, it does not look at the path before it."""
-        depths = (0, *tree.topology.depths)
-        self._refuse(max(depths) + 1)
+        self._refuse(max(tree.topology.depths, default=0) + 1)
         before = torch.cat([last(context), tree.ids], 1)
-        return self._rows(context, self._corrected(self._pass(context, refeed), depths, before))
+        return self._rows(context, self._along(self._pass(context, refeed), tree, before))
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         return  # what was drafted lies nowhere; what is committed is taken in by the next round
@@ -196,10 +153,31 @@ class Together:
         assert self.taps is not None, "this head reads the target's hidden rows"
         return self.taps.at(text, row)
 
-    def _corrected(self, drafted: Drafted, depths: tuple[int, ...], before: Tensor) -> Tensor:
-        """[B, m, V'] logits of nodes below so many drafted tokens, `before` [B, m] the last of them."""
+    def _corrected(
+        self, drafted: Drafted, depths: tuple[int, ...], before: Tensor, carried: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[B, m, V'] logits of nodes below so many drafted tokens, `before` [B, m] the last of them and `carried`
+        [B, m, R] what the nodes above carried on; and what they carry on."""
         at = constant(depths, before.device)
-        return self.head.corrected(drafted.logits[:, at], drafted.states[:, at], before)
+        return self.head.corrected(drafted.logits[:, at], drafted.states[:, at], before, carried)
+
+    def _along(self, drafted: Drafted, tree: TokenTree, before: Tensor) -> Tensor:
+        """[B, 1 + n, V'] logits of the root and all nodes; one by one where a correction goes along their paths."""
+        depths, above = (0, *tree.topology.depths), first(drafted)
+        if above is None:
+            return self._corrected(drafted, depths, before, None)[0]
+        rows, carried = [], {-1: above}
+        for node, parent in enumerate((-1, *(one + 1 for one in tree.parents))):
+            row, left = self._corrected(drafted, (depths[node],), before[:, node : node + 1], carried[parent])
+            rows.append(row)
+            carried[node] = left if left is not None else above
+        return torch.cat(rows, 1)
+
+    def _above(self, tree: TokenTree, new: int) -> Tensor | None:
+        """[B, new, R] what the parents of the last nodes carried on."""
+        if self.carried is None:
+            return None
+        return self.carried[:, constant(tuple(1 + parent for parent in tree.parents[-new:]), self.carried.device)]
 
     def _sure(self, drafted: Drafted, place: int, before: Tensor) -> Tensor | None:
         """[B] how sure the head is of the token of a place, after the token before it; None after the last."""
@@ -222,3 +200,8 @@ class Together:
 def last(context: Context) -> Tensor:
     """[B, 1] the last committed tokens."""
     return context.seq.gather(1, context.pos.unsqueeze(1))
+
+
+def first(drafted: Drafted) -> Tensor | None:
+    """[B, 1, R] what the root is given; None where nothing goes along the path."""
+    return None if drafted.carried is None else drafted.carried.unsqueeze(1)

@@ -215,7 +215,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "DFlash without a mask": ("dflash", {"config": {"dflash_config": {"target_layer_ids": [0, 1]}}}, "names no mask"),
     "no block": ("dflash", {"config": {"block_size": None}}, "block_size is None"),
     "layers that the target has not": ("dflash", {"aux": (0, 5)}, "boundaries 1, 6"),
-    "a correction with a state": ("dspark", added("markov_head.joint_proj.weight", 3, 3), "markov_head_type rnn"),
+    "a correction's state of another width": (
+        "dspark", added("markov_head.joint_proj.weight", 3, 3), "joint_proj.weight is [3, 3], not [12, 24]"
+    ),
+    "a correction without its state": (
+        "dspark", {"config": {"markov_head_type": "rnn"}}, "weights are missing: markov_head.joint_proj.weight"
+    ),
     "a confidence of another width": (
         "dspark", added("confidence_head.proj.weight", 1, 5), "proj.weight is [1, 5], and states are 16 wide"
     ),
