@@ -182,7 +182,8 @@ class Trace:
     """The decode of one sequence: new tokens, counts by round, decode and prefill seconds, decode seconds by phase.
 
     Sequences decoded together share their seconds. draftable: how many of the tokens its draft could have proposed,
-    where it knows some tokens of the vocabulary only; None where it knows all of them.
+    where it knows some tokens of the vocabulary only; None where it knows all of them. choice: the method that decoded
+    it, where one was chosen.
     """
 
     tokens: tuple[int, ...]
@@ -191,6 +192,7 @@ class Trace:
     prefill_seconds: float = 0.0
     spans: dict[str, float] = field(default_factory=dict)
     draftable: int | None = None
+    choice: str = ""
 
     @property
     def updating(self) -> float:

@@ -16,6 +16,7 @@ from specbench.settings import QUESTION, Part, Setting, declared
 from specbench.token_counts import in_thousands
 
 BASELINE = "baseline"
+CHOOSING = "auto"  # the method that chooses one of several, prompt by prompt
 SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of the lines of the journal
 
 # What the value of a setting is part of, where it is not simply part of the question (see Setting).
@@ -38,6 +39,7 @@ class RunSpec(BaseModel):
     Names of models, data sets and methods are kept as they were given; what they resolved to stands in the record.
     `k` is the lookahead of a constant schedule and the ceiling of the others; `confidence` is read by its schedule
     alone. `model` are further models by the names that method files use: (name, checkpoint), in the order of the names.
+    `choices` is what the method `auto` chooses from, K their largest; it is read by that method alone.
     `acceptance` makes acceptance synthetic: one rate for every position, or one per position. `batch` rows are
     decoded together. `until_ci` ends the cell once the speedup's interval is that narrow (relative half width).
     """
@@ -64,6 +66,10 @@ class RunSpec(BaseModel):
     method: Annotated[str, Setting(
         "Method", "method", "A method of configs/methods, or a YAML file.", of=ANSWER,
         flags=("--method", "-m"))] = "chain"
+    choices: Annotated[str | None, Setting(
+        "Method", "lookahead", "What --method auto chooses from, prompt by prompt: methods with their K "
+        "(baseline,chain:2,chain:4,suffix:8).", of=ANSWER, usual="baseline, chain and prompt-lookup with K 2, 4 and 8",
+        late=True)] = None
     k: Annotated[int, Field(ge=0, le=512), Setting(
         "Method", "lookahead", "Lookahead: drafted tokens per round, or auto (chosen round by round).", of=LOOKAHEAD,
         usual="the pair's", flags=("--k", "-k"), typed=str)] = 4
@@ -200,7 +206,7 @@ class RunSpec(BaseModel):
     @property
     def baseline(self) -> "RunSpec":
         """The cell that this one is compared with; cells with an equal baseline share its decodes."""
-        return self.with_(method=BASELINE, k=0, schedule="constant", confidence=0.4, acceptance=None)
+        return self.with_(method=BASELINE, k=0, schedule="constant", confidence=0.4, acceptance=None, choices=None)
 
     @property
     def on_any_engine(self) -> "RunSpec":

@@ -31,7 +31,7 @@ class Wider(RunSpec):
 
 
 def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
-    pair, how = ("target", "draft", "model"), ("method", "k", "schedule", "confidence", "acceptance")
+    pair, how = ("target", "draft", "model"), ("method", "choices", "k", "schedule", "confidence", "acceptance")
     chat = ("chat_template_resolved", "system", "thinking")
     revisions, draws = ("target_revision", "draft_revision"), ("seed", "warmup", "repeat")
     assert (

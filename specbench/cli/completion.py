@@ -11,8 +11,9 @@ Names = Callable[[], Iterable[str]]
 
 def methods() -> Iterable[str]:
     from specbench.decoding.method_files import methods
+    from specbench.spec import CHOOSING
 
-    return methods()
+    return [*methods(), CHOOSING]
 
 
 def models() -> Iterable[str]:

@@ -10,6 +10,7 @@ from specbench import plugins, yaml_files
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.shipped import CONFIGS
+from specbench.spec import CHOOSING
 from specbench.wording import first_line, near
 
 HEADER = {"summary", "paper", "lossless", "method"}
@@ -26,6 +27,8 @@ def methods() -> dict[str, Path]:
 def read_method(name: str) -> dict[str, Any]:
     """The content of a method file: one that ships, by name, or any other, by its path."""
     path = methods().get(name, Path(name))
+    if name == CHOOSING:
+        raise UsageError(f"--method {CHOOSING} chooses while a run is measured: name a method here")
     if not path.exists():
         meant, known = near(name, methods()), ", ".join(methods())
         raise UsageError(f"unknown method {name!r}{meant}: choose one of {known}, or give the path of a YAML file")

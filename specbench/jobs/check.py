@@ -10,6 +10,7 @@ from rich.console import Console
 
 from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
+from specbench.choices import expanded
 from specbench.data.shifts import sets_of
 from specbench.errors import TooLargeError, UnusableModelError
 from specbench.jobs.output import say
@@ -34,7 +35,7 @@ def start(settings: Mapping[str, Any], style: Format, quiet: bool) -> None:
     """Check every pair of some settings; the first that is not ready ends the command with what is wrong."""
     err = Console(stderr=True, quiet=quiet)
     for specs in grid.by_pair(grid.cells(settings)):
-        check_pair(specs, style, err)
+        check_pair(expanded(specs), style, err)
 
 
 def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:

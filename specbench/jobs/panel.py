@@ -14,7 +14,7 @@ from rich.text import Text
 from specbench import metrics
 from specbench.results import statistics
 from specbench.results.samples import Sample
-from specbench.spec import RunSpec
+from specbench.spec import CHOOSING, RunSpec
 from specbench.token_counts import said
 from specbench.wording import clean
 
@@ -82,6 +82,8 @@ def data_of(spec: RunSpec) -> str:
 def arm_of(spec: RunSpec) -> str:
     """The method and lookahead of a cell, by which those of a group differ."""
     rule = f"K={spec.k}" if spec.schedule == "constant" else f"K≤{spec.k} {spec.schedule}"
+    if spec.method == CHOOSING:
+        rule = "of " + clean(str(spec.choices), LABEL)
     rates = "" if spec.acceptance is None else f" at {','.join(map(str, spec.acceptance))}"
     return f"{clean(spec.method, LABEL)} {rule}{clean(rates, LABEL)}"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from specbench.results import noise, steadiness
 from specbench.results.statistics import Interval, widened
+from specbench.spec import CHOOSING
 from specbench.wording import Row, number_in, text_in
 
 
@@ -25,7 +26,7 @@ class Candidate:
 
     @property
     def constant(self) -> bool:
-        return text_in(self.row, "schedule") in ("", "constant")
+        return text_in(self.row, "schedule") in ("", "constant") and text_in(self.row, "method") != CHOOSING
 
     @property
     def prompts(self) -> int:
@@ -51,6 +52,9 @@ class Candidate:
     def name(self) -> str:
         """The choice in the words of the command line."""
         method = text_in(self.row, "method")
+        if method == CHOOSING:
+            favourite = text_in(self.row, "chosen").partition(" ")[0]
+            return f"{CHOOSING}, mostly {favourite}" if favourite else CHOOSING
         schedule = text_in(self.row, "schedule")
         rule = f"{schedule} --confidence {text_in(self.row, 'confidence')}" if schedule == "confidence" else schedule
         choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"

@@ -10,6 +10,7 @@ import torch
 
 from specbench.backends.base import Decode
 from specbench.data.prompts import Prompt
+from specbench.measure.choosing import Choosing
 from specbench.measure.sensors import Sensors
 from specbench.metrics import Trace
 from specbench.models.execution.peak_memory import watched
@@ -20,14 +21,15 @@ from specbench.spec import BASELINE, RunSpec
 @dataclass
 class Arms:
     """How each arm of a group decodes, the seconds that it took to build, compile or capture it, which arms carry
-    something from prompt to prompt, and the memory that there was at most while each decoded. sensors: of the machine
-    that they decode on."""
+    something from prompt to prompt, which choose their method, and the memory that there was at most while each
+    decoded. sensors: of the machine that they decode on."""
 
     device: torch.device
     sensors: Sensors
     decodes: dict[str, Decode] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
     carrying: set[str] = field(default_factory=set)
+    choosing: dict[str, Choosing] = field(default_factory=dict)
     memory: dict[str, Peak] = field(default_factory=dict)
 
     def decode(self, arm: str, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Trace]:

@@ -14,6 +14,7 @@ from specbench.backends.forms import carries
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.turns import next_turn
 from specbench.measure.arms import Arms
+from specbench.measure.choosing import Choosing
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.group import Group, Samples
 from specbench.measure.lossless import losslessness_of
@@ -22,7 +23,9 @@ from specbench.metrics import Trace
 from specbench.results.environment import load_average
 from specbench.results.readings import Reading
 from specbench.results.samples import Sample
-from specbench.spec import BASELINE, RunSpec
+from specbench.spec import BASELINE, CHOOSING, RunSpec
+
+Ids = Sequence[int]  # of the tokens of a prompt
 
 
 def prepare(group: Group, backend: Backend, arms: Arms) -> None:
@@ -46,17 +49,37 @@ def prepare(group: Group, backend: Backend, arms: Arms) -> None:
 
 def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
     """Build one arm, note how long that took, and decode its warm-up."""
+    if spec.method == CHOOSING:
+        warm_up_choices(arm, spec, prompts, backend, arms)
+        return
     began = time.perf_counter()
     decode = backend.prepare(spec, prompts.longest)
     arms.ready[arm] = time.perf_counter() - began
-    every = cycle(prompts.prompts)
-    for number in range(spec.warmup):
-        some = [next(every) for _ in range(spec.batch)]
-        decode([p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some])
+    for some, seeds in warm_ups(arm, spec, prompts, spec.warmup):
+        decode(some, seeds)
     if carries(spec):
         arms.carrying.add(arm)
         decode = backend.prepare(spec, prompts.longest)  # what was learned in the warm-up is forgotten
     arms.decodes[arm] = decode
+
+
+def warm_up_choices(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
+    """The same for an arm that chooses: its choices are looked at in its warm-up, which is one longer, as their first
+    decodes say nothing."""
+    began = time.perf_counter()
+    choosing = Choosing.over(spec, backend, prompts.longest)
+    arms.ready[arm] = time.perf_counter() - began
+    for number, (some, seeds) in enumerate(warm_ups(arm, spec, prompts, spec.warmup + (spec.warmup > 0))):
+        choosing.look(some, seeds, first=number == 0)
+    arms.choosing[arm], arms.decodes[arm] = choosing, choosing.decode
+
+
+def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterator[tuple[list[Ids], list[int]]]:
+    """The prompts and seeds of every warm-up."""
+    every = cycle(prompts.prompts)
+    for number in range(count):
+        some = [next(every) for _ in range(spec.batch)]
+        yield [p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some]
 
 
 def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Samples]:
@@ -77,7 +100,10 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
 
 def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
     """Bring the arms that carry something to where they were after a turn of a run that is continued. What they decode
-    is what they decoded then; it is neither timed nor saved."""
+    is what they decoded then; it is neither timed nor saved. One that chooses learns from what was saved."""
+    for spec, samples in group.live.items():
+        if spec.key in arms.choosing:
+            arms.choosing[spec.key].learn([one.method for one in samples if one.turn == turn.number])
     for arm in sorted(arms.carrying & set(group.arms)):
         decoded(group, arms, turn, arm)
 

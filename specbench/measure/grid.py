@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from specbench.choices import USUAL, parsed, written
+from specbench.decoding.method_files import needs, read_method
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
 from specbench.redact import redact
 from specbench.settings import declared, part
-from specbench.spec import BASELINE, RunSpec
+from specbench.spec import BASELINE, CHOOSING, RunSpec
 from specbench.wording import grouped, near
 
 T = TypeVar("T")
@@ -83,11 +85,40 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     chosen["draft"] = first.draft or pairs.default_draft(first.target)
     if first.method == BASELINE:
         return first.baseline.with_(draft=chosen["draft"])
+    if first.method == CHOOSING:
+        return choosing(chosen, first)
+    if first.choices is not None:
+        raise UsageError(f"--choices is for --method {CHOOSING}: leave it out")
     if "k" not in chosen and first.schedule != "constant":
         chosen["k"] = AUTO_CEILING
     elif "k" not in chosen and chosen["draft"] and (known := pairs.default_k(first.target, chosen["draft"])):
         chosen["k"] = known
     return RunSpec(**chosen)
+
+
+def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:
+    """A cell that chooses its method from prompt to prompt; its K is the largest of its choices."""
+    if wrong := [name for name in ("k", "schedule") if name in chosen]:
+        raise UsageError(
+            f"--method {CHOOSING} chooses K as well: leave out --{wrong[0]}, and name lookaheads with "
+            "--choices chain:2,chain:4 (`specbench run` takes no K by itself, `sweep-k` does)"
+        )
+    if first.backend == "openai":
+        raise UsageError(f"--method {CHOOSING}: a server decides by itself how it drafts: use another --backend")
+    given = first.choices.split(",") if first.choices else [one for one in USUAL if chosen["draft"] or draftless(one)]
+    try:
+        text = written(given)
+    except ValueError as error:
+        raise UsageError(f"--choices: {error}") from None
+    for method, _ in map(parsed, text.split(",")):
+        if not read_method(method)["lossless"]:
+            raise UsageError(f"--choices {method}: it is lossy, and times would decide what is said: leave it out")
+    return RunSpec(**{**chosen, "choices": text, "k": max(k for _, k in map(parsed, text.split(",")))})
+
+
+def draftless(choice: str) -> bool:
+    """Whether a choice needs no draft model."""
+    return not needs(parsed(choice)[0]) - {"target"}
 
 
 def is_switch(name: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from specbench.backends.base import Scores
+from specbench.choices import methods_of
 from specbench.decoding.method_files import read_method
 from specbench.results.losslessness import Agreement, Losslessness
 from specbench.results.samples import Sample
@@ -69,7 +70,7 @@ def losslessness_of(
     prompts: their tokens, by the prompt's id and the number of the turn.
     """
     if spec.temperature > 0 or spec.acceptance is not None:
-        lossy = spec.acceptance is None and not read_method(spec.method)["lossless"]
+        lossy = spec.acceptance is None and not all(read_method(m)["lossless"] for m in methods_of(spec))
         return Losslessness("lossy" if lossy else "not compared")
     first = [s for s in samples if s.repeat == 0]
     outputs = [(prompts[s.prompt, s.conversation[0]], s.baseline.tokens, s.method.tokens) for s in first]

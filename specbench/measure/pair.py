@@ -14,10 +14,12 @@ import torch
 
 from specbench.backends.base import Backend, Held, Loading, networks_of, unseen
 from specbench.backends.forms import carries, refuse_carrying
+from specbench.choices import expanded, methods_of
 from specbench.data.prompts import PromptSet
 from specbench.data.sampling import digest
 from specbench.decoding.method_files import drafts_with, nests
 from specbench.measure.calibrate import quick_costs
+from specbench.measure.choosing import refuse_choices
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.fit import complete_backend
 from specbench.measure.grid import AUTO
@@ -29,7 +31,7 @@ from specbench.measure.runner import Bench, measure_beside
 from specbench.measure.sensors import sensors_for
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
-from specbench.spec import BASELINE, RunSpec
+from specbench.spec import BASELINE, CHOOSING, RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.experts import COLUMNS
 from specbench.theory.memory import Fit
@@ -117,10 +119,11 @@ class Prepared:
     def experts(self, spec: RunSpec) -> dict[str, Any]:
         """The experts that passes of the target touch, as columns, counted over a few tokens before anything is timed.
 
-        They are empty of a target without experts, and of a method that fails here: its cell will say why.
+        They are empty of a target without experts, of a method that fails here, whose cell will say why,
+        and of one that is chosen anew for every prompt.
         """
         networks, first = self.backend.networks, self.prompts[spec].prompts[: spec.batch]
-        if networks is None:
+        if networks is None or spec.method == CHOOSING:
             return dict.fromkeys(COLUMNS)
         seeds = [seed_of(spec.baseline, prompt.id, 0, "experts") for prompt in first]
         found = attempt(lambda: networks.experts(spec, [prompt.ids for prompt in first], seeds))
@@ -147,9 +150,10 @@ class Prepared:
     def resolved(self, spec: RunSpec, costs: Costs | None) -> dict[str, Any]:
         """What the names of a spec stood for, as columns of its row."""
         own = json.dumps(asdict(costs)) if costs and spec.schedule == AUTO else None
-        drafted_by = ", ".join(sorted(drafts_with(spec.method)))
+        drafted_by = ", ".join(sorted({name for method in methods_of(spec) for name in drafts_with(method)}))
         pair = resolved_pair(self.backend)
-        drafting = {"drafted_by": drafted_by, "draft_cost_per": cost_per(spec, pair), "carries": carries(spec)}
+        carried = "" if spec.method == CHOOSING else carries(spec)
+        drafting = {"drafted_by": drafted_by, "draft_cost_per": cost_per(spec, pair), "carries": carried}
         memory = self.fitting.row(spec) | {"engine_notes": "; ".join(self.backend.notes(spec))}
         return {**self.prompts[spec].row(), **drafting, **pair, **memory, COSTS: own}
 
@@ -182,15 +186,19 @@ def prepared(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Pai
 
 def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prepared:
     """`prepared`, with an exception where the pair is unusable."""
-    backend = complete_backend(specs)
+    decoded = expanded(specs)
+    backend = complete_backend(decoded)
     if any(spec.schedule == AUTO for spec in specs):
         networks_of(backend, "--k auto")
     for spec in specs:
+        refuse_choices(spec)
+    for spec in decoded:
         refuse_carrying(spec)
     prompts: dict[RunSpec, PromptSet] = {}
     for group in grouped(specs, lambda spec: spec.baseline):
         prompts |= dict.fromkeys(group, prompts_of(group, backend, limits))
-    held = [Held(one, prompts[one[0]].longest) for one in grouped(specs, lambda spec: spec.baseline)]
+    groups = grouped(specs, lambda spec: spec.baseline)
+    held = [Held(expanded(one), prompts[one[0]].longest) for one in groups]
     backend, fitting = roomiest(backend, held)
     return Prepared(specs, backend, prompts, fitting)
 
@@ -220,7 +228,7 @@ def prompts_of(group: Sequence[RunSpec], backend: Backend, limits: Sequence[int 
 def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
     """What the cost of drafting goes with: the round where one pass of a head, or a search, drafts all tokens of it,
     else the token, as in a nest, whose drafts take as many rounds as they need. Nothing of the baseline."""
-    if spec.method == BASELINE:
+    if spec.method in (BASELINE, CHOOSING):
         return ""
     if nests(spec.method):
         return "token"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from specbench.backends.base import Backend
+from specbench.choices import expanded
 from specbench.measure.arms import Arms
 from specbench.measure.course import compare_with_baseline, measured_turns, prepare
 from specbench.measure.failures import Failure, again, give_back
@@ -67,7 +68,7 @@ def measure_beside(
             for lane in lanes:
                 stop = measure_again(lane, stop)
                 later = [job.spec for others in heats[number + 1 :] for bench, job in others if owns(bench, lane)]
-                lane.backend.keep([*later, *(spec.baseline for spec in later)])
+                lane.backend.keep([*expanded(later), *(spec.baseline for spec in later)])
         for lane in lanes:
             lane.group.fail(list(lane.group.live), INTERRUPTED)
             cells += lane.group.cells.values()

@@ -17,7 +17,7 @@ from specbench.results.outputs import output_columns
 from specbench.results.peaks import Peaks
 from specbench.results.samples import Sample
 from specbench.results.stretches import stretches
-from specbench.spec import SCHEMA_VERSION, RunSpec, acceptance_of
+from specbench.spec import CHOOSING, SCHEMA_VERSION, RunSpec, acceptance_of
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
 MEASURED = ("ok", "partial")  # the statuses that come with numbers
@@ -45,8 +45,8 @@ class Cell:
 
     @property
     def lookahead(self) -> int | None:
-        """The K of a constant schedule, None for any other."""
-        return self.spec.k if self.spec.schedule == "constant" else None
+        """The K of a constant schedule, None for any other, and where methods are chosen."""
+        return self.spec.k if self.spec.schedule == "constant" and self.spec.method != CHOOSING else None
 
     def row(self) -> dict[str, Any]:
         """The columns of results.csv, in their order; the numbers of a cell that ended without them are blank."""

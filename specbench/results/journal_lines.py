@@ -89,6 +89,7 @@ def _written(trace: Trace) -> dict[str, Any]:
         "prefill_seconds": trace.prefill_seconds,
         "spans": trace.spans,
         **({} if trace.draftable is None else {"draftable": trace.draftable}),
+        **({"choice": trace.choice} if trace.choice else {}),
     }
 
 
@@ -109,7 +110,8 @@ def _read(written: Mapping[str, Any]) -> Trace:
     rounds = tuple(_round(one) for one in written["rounds"])
     spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
     seconds, prefill = float(written["seconds"]), float(written["prefill_seconds"])
-    return possible(Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans, written.get("draftable")))
+    what = (written.get("draftable"), written.get("choice", ""))
+    return possible(Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans, *what))
 
 
 def begin_line(spec: RunSpec, resolved: Mapping[str, Any]) -> dict[str, Any]:

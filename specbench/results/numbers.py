@@ -11,6 +11,8 @@ from typing import Any
 from specbench import metrics
 from specbench.results import noise, statistics
 from specbench.results.batches import pooled
+from specbench.results.chosen import COLUMNS as CHOSEN
+from specbench.results.chosen import chosen_columns
 from specbench.results.costs import break_even, cost_columns, rows_idle, timing
 from specbench.results.latency import COLUMNS as LATENCY
 from specbench.results.latency import latency
@@ -43,7 +45,7 @@ NUMBERS = (
     "term_first_draft", "term_levels", "term_position", "term_verify", "term_sampling", "term_host", "term_update",
     "term_truncated",
     "baseline_prefill_ms", "prefill_ms", *LATENCY, "baseline_ready_seconds", "ready_seconds", *PEAKS,
-    "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
+    *CHOSEN, "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
     "draft_hit_rate", "law_distance", "tokens",
     "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average", *STEADINESS,
     *OUTPUTS, "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
@@ -69,6 +71,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **speedup_columns(samples),
         "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
         "rows_idle": rows_idle(samples, rows),
+        **chosen_columns(samples),
         **tallies(counts, drafting),
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,

@@ -19,6 +19,8 @@ def possible(trace: Trace) -> Trace:
     """The trace itself; ValueError, saying what is impossible about it."""
     check_seconds(trace)
     check_draftable(trace)
+    if type(trace.choice) is not str:
+        raise ValueError(f"a choice of {str(trace.choice)[:40]}")
     if any(type(token) is not int or token < 0 for token in trace.tokens):
         raise ValueError("tokens that are no whole numbers from 0 on")
     for one in trace.rounds:

@@ -88,6 +88,7 @@ class Sample:
             "verify_seconds": self.method.spans.get("verify", 0.0),
             "update_seconds": self.method.spans.get("update"),
             "alpha": counts.alpha,
+            "choice": self.method.choice or None,
             **text_columns(self.method.tokens),
             **{f"baseline_{name}": value for name, value in text_columns(self.baseline.tokens).items()},
             **{f"baseline_{name}": value for name, value in asdict(self.readings[0]).items()},

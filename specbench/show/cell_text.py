@@ -9,6 +9,7 @@ from typing import Any
 
 from specbench.data.shifts import BETWEEN, NAME, is_shift, sets_of
 from specbench.judge.drafts import drafting
+from specbench.spec import CHOOSING
 from specbench.wording import Row, clean, text_in
 
 NOTHING = "–"
@@ -55,6 +56,8 @@ def one_line(text: object) -> str:
 
 def lookahead(row: Row) -> str:
     """A cell's lookahead: its K, or how K is chosen and its ceiling."""
+    if row.get("method") == CHOOSING:
+        return "chosen"
     schedule = row.get("schedule") or "constant"
     if schedule == "confidence":
         schedule += f" {row.get('confidence')}"

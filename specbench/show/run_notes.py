@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from specbench.judge.advice import costly_verification, experts_touched, losing
 from specbench.judge.candidates import distance_of
 from specbench.judge.misleading import circles, rejected_drafts
+from specbench.judge.regret import best_fixed
 from specbench.results.noise import LOAD, Diagnostics, warned
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.results.steadiness import Fault, faults
@@ -49,6 +50,7 @@ def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
     found = [*circles(rows), *unsteady(rows, said), *machine(rows, said)]
     for part in (form, stopping, shared_time, learning, lossy, near_ties):
         found += named(rows, part)
+    found += [line for row in rows for line in choosing(row, rows)]
     return [*found, *(line for row in rows for line in rejected_drafts(row))]
 
 
@@ -56,6 +58,18 @@ def named(rows: Sequence[Row], part: Callable[[Row], list[str]]) -> list[str]:
     """What one kind of note says, with its cells: one line for all of them that it says the same of."""
     told = [(line, row) for row in rows for line in part(row)]
     return [f"{cell_names([row for _, row in some], rows)}: {some[0][0]}" for some in grouped(told, lambda one: one[0])]
+
+
+def choosing(row: Row, rows: Sequence[Row]) -> list[str]:
+    """What a cell chose that chooses its method, what that cost, and its regret where that was measured."""
+    if not row.get("chosen"):
+        return []
+    found = best_fixed(row, rows)
+    beside = (
+        f"; {found[1]:+.1%} of time against {found[0]}, the best of its choices measured beside it" if found else ""
+    )
+    spent = formatted(number_in(row, "choosing_cost"), "+.1%")
+    return [f"{cell_name(row, rows)}: chose {clean(row['chosen'], 200)}; the others cost {spent} of time{beside}"]
 
 
 def lossy(row: Row) -> list[str]:
