@@ -46,7 +46,7 @@ def written(folder: Path, kind: str, config: Any, **switches: Any) -> Path:
 ])  # fmt: skip
 @pytest.mark.parametrize("words", [
     ("--method", "chain"),
-    ("--method", "tree-dynamic"),
+    pytest.param(("--method", "tree-dynamic"), marks=pytest.mark.slow),
     pytest.param(("--method", "tree-iid", "--temperature", "1"), marks=pytest.mark.slow),
     pytest.param(("--batch", "2", "--temperature", "0.8"), marks=pytest.mark.slow),
 ], ids=" ".join)  # fmt: skip

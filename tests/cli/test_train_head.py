@@ -8,6 +8,7 @@ import pytest
 
 from specbench.jobs import train as job
 from specbench.training.pace import Pace
+from tests.support.cases import quick_or_slow
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import Pair, prompts
 
@@ -29,7 +30,11 @@ NAMES = {"eagle3": "EAGLE-3 head", "medusa": "Medusa head", "mtp": "MTP module"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "some"), [("eagle3", ()), ("eagle3", SOME), ("medusa", ()), ("medusa", SOME), ("mtp", ())]
+    ("kind", "some"),
+    quick_or_slow(
+        [("eagle3", ()), ("eagle3", SOME), ("medusa", ()), ("medusa", SOME), ("mtp", ())],
+        lambda kind, some: (kind, bool(some)) in {("eagle3", True), ("mtp", False)},
+    ),
 )
 def test_a_trained_head_runs_and_the_same_command_goes_on_with_it(
     command: Command, pair: Pair, data: str, tmp_path: Path, kind: str, some: tuple[str, ...]

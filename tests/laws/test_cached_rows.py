@@ -219,6 +219,7 @@ def test_a_model_that_is_fed_one_token_fewer_gives_a_wrong_row(make: Callable[[B
         assert run(make, Bench(number)).error > SEEN, number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
 def test_a_sequence_that_takes_the_place_of_another_is_fed_whole(make: Callable[[Bench], Speculate]) -> None:
     bench = Bench()

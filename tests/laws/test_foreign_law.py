@@ -23,6 +23,7 @@ from specbench.decoding.verifiers.traversal import Traversal
 from specbench.decoding.views.common import Common
 from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.models.checkpoints.vocabularies import Vocabularies
+from tests.support.cases import quick_or_slow
 from tests.support.foreign import Lasting, both, lasting, letters, restricted
 from tests.support.laws import EXACT
 from tests.support.stateful_laws import history_error
@@ -102,7 +103,9 @@ def tree_of_strings(q: Tensor, shape: str) -> Strings:
 
 
 @pytest.mark.parametrize("eos", [(), (3,)], ids=["endless", "eos"])
-@pytest.mark.parametrize("shape", ["2", "2, 2", "3, 1, 1", "planned", "dynamic"])
+@pytest.mark.parametrize(
+    "shape", quick_or_slow(["2", "2, 2", "3, 1, 1", "planned", "dynamic"], lambda shape: shape in ("2, 2", "dynamic"))
+)
 def test_a_tree_of_strings_is_exact(shape: str, eos: tuple[int, ...]) -> None:
     for seed in SEEDS:
         p, q = tables(seed)

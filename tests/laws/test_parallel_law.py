@@ -28,6 +28,7 @@ from specbench.models.heads.places import Places
 from specbench.models.heads.together import Together
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from tests.support.cases import quick_or_slow
 from tests.support.parallel_heads import Made, made
 from tests.support.tiers import as_it_is, compiled, seen, whole
 from tests.support.tiny import CPU, TOLERANCE, network, plain_rows
@@ -66,7 +67,9 @@ def method(head: Made, drafter: str, law: Law = PLAIN, verifier: Any = Rejection
 
 
 @kinds
-@pytest.mark.parametrize("law", [PLAIN, Law(0.7, top_k=2)], ids=["plain", "warped"])
+@pytest.mark.parametrize(
+    "law", [PLAIN, pytest.param(Law(0.7, top_k=2), marks=pytest.mark.slow)], ids=["plain", "warped"]
+)
 def test_a_chain_emits_the_law_of_its_target(name: str, law: Law, heads: dict[str, Made]) -> None:
     for verifier in (Rejection(), Block()):
         found = method(heads[name], "chain", law, verifier)
@@ -121,7 +124,9 @@ def decoded(steps: Speculate, rounds: Any = None) -> Any:
 
 
 @kinds
-@pytest.mark.parametrize("drafter", ["chain", "top tree", "dynamic tree"])
+@pytest.mark.parametrize(
+    "drafter", quick_or_slow(["chain", "top tree", "dynamic tree"], lambda name: name == "top tree")
+)
 def test_greedily_the_text_is_the_targets(name: str, drafter: str, larger: dict[str, Made]) -> None:
     head = larger[name]
     alone = Speculate(NoDraft(), Causal(head.net, GREEDY, head.vocab), Rejection())

@@ -44,6 +44,7 @@ def test_drafts_beside_each_other_are_judged_together(temperature: float) -> Non
     assert together.alpha > alone.alpha
 
 
+@pytest.mark.slow
 def test_a_boosted_draft_adds_more_than_one_trained_alike() -> None:
     """A narrow second draft cannot learn everything: fitted where the first misses, it learns that."""
     teacher, text = Teacher(llama(2, scale=1.0)), examples(40)

@@ -132,7 +132,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("kill", [1, 6])
+@pytest.mark.parametrize("kill", [pytest.param(1, marks=pytest.mark.slow), 6])
 @pytest.mark.parametrize("samples", ["teacher", "mixed"])
 def test_a_killed_run_goes_on_to_the_same_weights(kill: int, samples: str, tmp_path: Path) -> None:
     recipe = SHORT.model_copy(update={"samples": samples, "accumulation": 2})

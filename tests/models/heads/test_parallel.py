@@ -22,7 +22,9 @@ TIGHT = 1e-11  # the angles of positions are float32 on both sides, and the same
 TEXTS = ([2, 0, 4], [0, 1, 2, 2, 3], [1, 0, 0, 2, 1, 0, 5])
 TREE = (-1, -1, 0, 1, 1, 2, 4)  # two, three and two nodes in its three levels
 PLAIN = Law()
+OFTEN = {"medusa", "pard", "p-eagle in windows", "dflash", "dflash of speculators in windows", "dspark with a state"}
 kinds = pytest.mark.parametrize("name", SWITCHES)
+histories = pytest.mark.parametrize("name", quick_or_slow(SWITCHES, lambda name: name in OFTEN))
 refeeds = pytest.mark.parametrize("refeed", quick_or_slow([0, 1, 2], lambda refeed: refeed == 1))
 
 
@@ -105,12 +107,12 @@ def moved(model: Together, context: Context) -> None:
 
 
 @refeeds
-@kinds
+@histories
 def test_what_was_fed_before_changes_no_row(name: str, refeed: int, heads: dict[str, Made]) -> None:
     assert history(heads[name], refeed) <= TIGHT
 
 
-@kinds
+@histories
 def test_a_head_that_is_fed_one_token_fewer_gives_a_wrong_row(
     name: str, heads: dict[str, Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:

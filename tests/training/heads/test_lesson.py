@@ -23,6 +23,7 @@ from specbench.training.pace import pace
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
 from specbench.training.text.shards import Example
+from tests.support.cases import quick_or_slow
 from tests.support.learning import VOCABULARY, cache, examples, llama
 from tests.support.tiny import CPU, context_of
 
@@ -39,7 +40,9 @@ KINDS: list[tuple[HeadKind, list[int] | None]] = [
     ("mtp", None),
 ]
 NAMES = [f"{kind}, {'some' if known else 'all'} tokens" for kind, known in KINDS]
-kinds = pytest.mark.parametrize(("kind", "known"), KINDS, ids=NAMES)
+kinds = pytest.mark.parametrize(
+    ("kind", "known"), quick_or_slow(KINDS, lambda kind, known: (known is None) == (kind == "mtp")), ids=NAMES
+)
 
 
 def head(kind: HeadKind, known: list[int] | None = None, seed: int = 0) -> Any:
@@ -82,7 +85,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle3", pytest.param("medusa", marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_weights(kind: HeadKind, tmp_path: Path) -> None:
     def kept(name: str) -> Kept:
         return Kept(tmp_path / name, lambda network, done: None, every=0.0)
