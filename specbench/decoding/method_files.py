@@ -16,6 +16,9 @@ from specbench.wording import first_line, near
 HEADER = {"summary", "paper", "lossless", "method"}
 JUDGING = ("Speculate", "Cascade")  # parts that judge
 OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
+FITTING = (
+    "only methods whose every draft is one chain from a draft model of its own can draft while the target verifies"
+)
 
 
 def methods() -> dict[str, Path]:
@@ -67,6 +70,21 @@ def drafts_with(name: str) -> set[str]:
     """The names of the models that a method file drafts with; empty where it looks its drafts up."""
     (outermost,) = read_method(name)["method"].values()
     return {str(value) for _, key, value in leaves(outermost["drafter"]) if key in ("model", "models")}
+
+
+def chains_from(name: str) -> str:
+    """The model, as the file names it, that every draft of a method is one chain from; "" of any other method."""
+    (outermost,) = read_method(name)["method"].values()
+    match outermost["drafter"]:
+        case {"ModelDrafter": {"model": str(model)}}:
+            return model
+    return ""
+
+
+def check_while_verifying(name: str) -> None:
+    """UsageError for a method whose drafts cannot be made while the target verifies."""
+    if chains_from(name) != "draft":
+        raise UsageError(f"{name} cannot: {FITTING}, such as chain")
 
 
 def nests(name: str) -> bool:

@@ -20,14 +20,12 @@ def from_run(run: Path, style: Format) -> None:
 
 def from_rates(
     alphas: Sequence[float],
-    cs: Sequence[float],
-    c_rounds: Sequence[float],
+    costs: Sequence[tuple[float, bool]],
     c_hat: float | None,
     ks: list[int],
     style: Format,
 ) -> None:
-    """Predict every K for every alpha with every c, of a token and of a round; UsageError if one is out of range."""
-    costs = [*((c, False) for c in cs), *((c, True) for c in c_rounds)]
+    """Predict every K for every alpha with every c, of a token or (true) a round; UsageError if one is out of range."""
     try:
         groups = [
             predictions(alpha, c, c if c_hat is None else c_hat, ks, at_once)

@@ -7,7 +7,7 @@ import typer
 
 from specbench.judge.predictions import Measured, Prediction
 from specbench.show import markdown
-from specbench.show.records import Format, print_data, print_numbers
+from specbench.show.records import Format, Records, print_data, print_numbers
 from specbench.theory import formulas, optimum
 from specbench.wording import literal
 
@@ -32,12 +32,13 @@ class Table:
 
 def print_predictions(groups: Sequence[list[Prediction]], style: Format) -> None:
     """A table for each alpha and c."""
-    _print([row for group in groups for row in group], [_prediction_table(group) for group in groups], style)
+    rows = [asdict(row) for group in groups for row in group]
+    print_tables(rows, [_prediction_table(group) for group in groups], style, NOTE)
 
 
 def print_measured(cells: list[Measured], style: Format) -> None:
     """One table of all cells."""
-    _print(cells, [_cell_table(cells)], style)
+    print_tables([asdict(cell) for cell in cells], [_cell_table(cells)], style, NOTE)
 
 
 def _prediction_table(group: list[Prediction]) -> Table:
@@ -45,7 +46,7 @@ def _prediction_table(group: list[Prediction]) -> Table:
     rows = [
         (
             str(row.k),
-            *map(_text, (row.expected_tokens, row.speedup_predicted, row.operations, row.accepted_per_drafted)),
+            *map(text, (row.expected_tokens, row.speedup_predicted, row.operations, row.accepted_per_drafted)),
             "best" if row.k == row.best_k else "within 1 %" * (row.near_best_low <= row.k <= row.near_best_high),
         )
         for row in group
@@ -69,7 +70,7 @@ def _summary(row: Prediction) -> str:
         return (
             f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}{even}"
         )
-    even = _text(optimum.break_even_alpha(row.best_k, row.c))
+    even = text(optimum.break_even_alpha(row.best_k, row.c))
     return (
         f"best K = {row.best_k} (speedup {row.best_speedup:.3f}), within 1 %: {near}; "
         f"break-even at alpha {even} for this K, at alpha {row.c:g} (= c) for K = 1"
@@ -78,25 +79,25 @@ def _summary(row: Prediction) -> str:
 
 def _cell_table(cells: list[Measured]) -> Table:
     header = tuple(field.name.replace("_", " ") for field in fields(Measured))
-    rows = [tuple(map(_text, astuple(cell))) for cell in cells]
+    rows = [tuple(map(text, astuple(cell))) for cell in cells]
     return Table("measured and predicted speedup", header, rows, "", keys=3)
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
     return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _print(records: list[Prediction] | list[Measured], tables: list[Table], style: Format) -> None:
+def print_tables(records: Records, tables: Sequence[Table], style: Format, note: str) -> None:
     """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
     from rich.console import Console
 
     from specbench.show.fitting import sentence
 
-    if print_data([asdict(record) for record in records], style):
+    if print_data(records, style):
         return
     for table in tables:
         (_print_markdown if style == "md" else _print_rich)(table)
-    sentence(Console(stderr=True), NOTE)
+    sentence(Console(stderr=True), note)
 
 
 def _print_markdown(table: Table) -> None:
