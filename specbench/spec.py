@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from specbench import engine_options
 from specbench.named_models import named_models, written
 from specbench.settings import QUESTION, Part, Setting, declared
 from specbench.token_counts import in_thousands
@@ -146,8 +147,12 @@ class RunSpec(BaseModel):
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"
     backend: Annotated[str | None, Setting(
-        "Method", "execution", "The engine: native (ours), transformers (its generate()) or openai (servers at --url). "
-        "Or a list: native,transformers.", of=PAIR, usual="native", typed=str, column="engine", late=True)] = None
+        "Method", "execution", "The engine: native (ours), transformers (its generate()), vllm, llama.cpp or openai "
+        "(servers at --url). Or a list: native,transformers.", of=PAIR, usual="native", typed=str, column="engine",
+        late=True)] = None
+    engine_option: Annotated[tuple[tuple[str, str], ...], Setting(
+        "Method", "execution", "ENGINE.NAME=VALUE: an option that goes to an engine as it is "
+        "(vllm.tensor_parallel_size=2). Repeatable.", of=PAIR, typed=list[str], late=True)] = ()
     url: Annotated[str | None, Setting(
         "Method", "execution", "Server of completions, for --backend openai: http://localhost:8000.", of=PAIR,
         late=True)] = None
@@ -172,6 +177,11 @@ class RunSpec(BaseModel):
     def _read_models(cls, given: Any) -> tuple[tuple[str, str], ...]:
         return named_models(given)
 
+    @field_validator("engine_option", mode="before")
+    @classmethod
+    def _read_options(cls, given: Any) -> tuple[tuple[str, str], ...]:
+        return engine_options.engine_options(given)
+
     @field_validator("chat_template", "attn_implementation", "vocabulary")
     @classmethod
     def _leave_auto(cls, given: str | None) -> str | None:
@@ -190,6 +200,10 @@ class RunSpec(BaseModel):
     @field_serializer("model", when_used="json")
     def _write_models(self, model: tuple[tuple[str, str], ...]) -> str | None:
         return written(model) or None
+
+    @field_serializer("engine_option", when_used="json")
+    def _write_options(self, options: tuple[tuple[str, str], ...]) -> str | None:
+        return engine_options.written(options) or None
 
     @model_validator(mode="after")
     def _one_reading(self) -> "RunSpec":

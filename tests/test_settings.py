@@ -35,8 +35,8 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     chat = ("chat_template_resolved", "system", "thinking")
     revisions, draws = ("target_revision", "draft_revision"), ("seed", "warmup", "repeat")
     assert (
-        *pair, *how, "dataset", *LAW, *LENGTH, "dtype", *LOADED, "tier", "backend", "url", "baseline_url",
-        "batch", "column", "template",
+        *pair, *how, "dataset", *LAW, *LENGTH, "dtype", *LOADED, "tier", "backend", "engine_option", "url",
+        "baseline_url", "batch", "column", "template",
         "context", "chat_template", "system", "thinking", "limit",
     ) == matching.ASKED  # fmt: skip
     assert (
@@ -50,19 +50,19 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     ) == matching.FURTHER
     assert (
         "schema_version", *pair, "acceptance", "dataset", "context", *chat, *LAW, *LENGTH, "tier",
-        "engine", "url", "baseline_url", "batch",
+        "engine", "engine_option", "url", "baseline_url", "batch",
         "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize", "attn_implementation",
         "vocabulary_resolved", "device_map", "device_name", "fingerprint", "prompts_sha256",
     ) == verdict.QUESTION  # fmt: skip
     assert (
         *pair, *how, "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
         "attn_implementation", "vocabulary_resolved", "device_map", *LAW, *LENGTH, "context", *chat, "limit",
-        "until_ci", "seed", "tier", "engine", "url", "baseline_url", "batch", "device",
+        "until_ci", "seed", "tier", "engine", "engine_option", "url", "baseline_url", "batch", "device",
     ) == headings.SETTINGS  # fmt: skip
     assert (
         "target", "draft", *revisions, "model", "aux_layers", "dtype", "draft_dtype", "quantize", "draft_quantize",
         "attn_implementation", "vocabulary", "device_map", "device", "trust_remote_code", "tier",
-        "backend", "url", "baseline_url",
+        "backend", "engine_option", "url", "baseline_url",
     ) == grid.PAIR  # fmt: skip
 
 

@@ -187,6 +187,11 @@ class Backend(Protocol):
         another was asked for."""
         ...
 
+    def judge(self) -> "Backend | None":
+        """What scores its text again: a backend with networks of the same checkpoints in this process, loaded; None
+        where there is none."""
+        ...
+
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError.
 

@@ -6,7 +6,10 @@ from specbench import plugins
 from specbench.backends import native
 from specbench.backends.base import Backend
 from specbench.backends.generation import backend as generation
+from specbench.backends.llamacpp import engine as llamacpp
 from specbench.backends.server import backend as server
+from specbench.backends.vllm import engine as vllm
+from specbench.engine_options import engines
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
 from specbench.wording import near
@@ -15,11 +18,15 @@ BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {
     native.NAME: native.open_pair,
     generation.NAME: generation.open_pair,
     server.NAME: server.open_pair,
+    vllm.NAME: vllm.open_pair,
+    llamacpp.NAME: llamacpp.open_pair,
 }
+TAKE_OPTIONS = (vllm.NAME, llamacpp.NAME)
 
 
 def backend_for(specs: Sequence[RunSpec]) -> Backend:
     """The backend of one pair, checked without weights. Raises UsageError or UnusableModelError."""
+    refuse_options(specs)
     name = specs[0].backend or native.NAME
     if name in BACKENDS:
         return BACKENDS[name](specs)
@@ -29,3 +36,11 @@ def backend_for(specs: Sequence[RunSpec]) -> Backend:
         raise UsageError(f"unknown --backend {name[:60]!r}{near(name, known)}: choose one of {', '.join(known)}")
     found: Backend = plugins.load(plugins.BACKENDS, name)(specs)
     return found
+
+
+def refuse_options(specs: Sequence[RunSpec]) -> None:
+    """UsageError for options of an engine that takes none."""
+    for name in (name for spec in specs for name in engines(spec.engine_option)):
+        if name not in TAKE_OPTIONS:
+            known = " or ".join(TAKE_OPTIONS)
+            raise UsageError(f"--engine-option: {name[:60]!r} takes none{near(name, TAKE_OPTIONS)}: name {known}")

@@ -84,8 +84,7 @@ class Native:
     def __post_init__(self) -> None:
         self._pool = Pool(fixed=self.tier.name != "eager")
         self.device, self.context, self.width = self.pair.device, self.pair.context, self.pair.width
-        self.joins = Joins(self.pair)
-        self.warnings = self.pair.warnings
+        self.joins, self.warnings = Joins(self.pair), self.pair.warnings
 
     @property
     def networks(self) -> "Native":
@@ -120,15 +119,16 @@ class Native:
         found = frugal(self.specs, self.tier)
         return None if found is None else Native(*found, self.specs)
 
+    def judge(self) -> "Native":
+        return self
+
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         """Read the weights of every role."""
         self._longest = longest
         for name, role in self.pair.roles.items():
             width = self.joins.width(name)
             loaded, self.rollbacks[name] = read_role(role, self.modules, width, self.device, watch)
-            self.modules[name] = loaded.model
-            self.commits[name] = loaded.commit
-            self.weights[name] = loaded.weights
+            self.modules[name], self.commits[name], self.weights[name] = loaded.model, loaded.commit, loaded.weights
             self.warnings += (*loaded.warnings, *recurrent.notes(name, self.rollbacks[name]))
         for name, (base, layers) in self.pair.kept.items():
             self.modules[name] = with_layers(self.modules[base], layers)

@@ -8,6 +8,7 @@ import typer
 
 from specbench import __version__
 from specbench.cli import (
+    backend,
     cache,
     calibrate,
     check,
@@ -68,6 +69,7 @@ app.command(name="predict")(predict.predict)
 app.command(name="methods")(methods.methods)
 app.command(name="cache")(cache.cache)
 app.add_typer(models.models, name="models")
+app.add_typer(backend.backend, name="backend")
 app.add_typer(train.train, name="train")
 app.add_typer(config.config, name="config")
 

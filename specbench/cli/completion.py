@@ -32,7 +32,7 @@ def data_sets() -> Iterable[str]:
 def backends() -> Iterable[str]:
     from specbench import plugins
 
-    return ["native", "transformers", "openai", *plugins.names(plugins.BACKENDS, ())]
+    return ["native", "transformers", "vllm", "llama.cpp", "openai", *plugins.names(plugins.BACKENDS, ())]
 
 
 def presets() -> Iterable[str]:

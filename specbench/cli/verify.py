@@ -16,7 +16,7 @@ TOKENS = Option("tokens", int, "Sampling", "Tokens per method that are sampled a
 SETTINGS = ("model", "revisions", "precision", "device", METHODS, setting("k"), setting("dataset", usual="code"),
             "excerpt", "chat", setting("limit", usual=8), setting("max_new_tokens", usual=48), "ignore_eos",
             setting("temperature", "Of the sampled text; greedy text is checked, too.", 1), TOKENS,
-            setting("batch", "Rows decoded together.", "1; 8 for sampled text"), setting("tier"),
+            setting("batch", "Rows decoded together.", "1; 8 for sampled text"), setting("tier"), setting("backend"),
             setting("seed", "Seed for the prompt sample and for every random draw."))  # fmt: skip
 FOLDER = replace(OWN["output_dir"], help="Where the certificate's folder is made. Default: results.")
 Pair = Annotated[list[str] | None, typer.Argument(metavar="[TARGET [DRAFT]]", help="Alias, hub id or folder.")]

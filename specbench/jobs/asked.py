@@ -49,8 +49,10 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with context and backend as they are written, or as lists of such texts."""
+    """The settings with context and backend as they are written, or as lists of such texts; engine options as one."""
     found = dict(settings)
+    if isinstance(found.get("engine_option"), list):
+        found["engine_option"] = ",".join(map(str, found["engine_option"]))  # all of them are one value
     for name in ("context", "backend"):
         if found.get(name) is not None:
             parts = items(found[name])

@@ -25,12 +25,14 @@ from specbench.measure.engines import beside
 from specbench.measure.group import Observer
 from specbench.measure.pair import Pair
 from specbench.presets import preset, presets
+from specbench.results.agreement import agreements
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.named_runs import short_name
 from specbench.results.reading import read_run
 from specbench.results.status import raise_for_status
 from specbench.show import run_output
+from specbench.show.agreement_lines import agreement_lines
 from specbench.show.fitting import screen
 from specbench.show.published import show_published
 from specbench.spec import RunSpec
@@ -133,6 +135,8 @@ def conclude(done: Outcome, output: Output) -> None:
     run_output.print_run(rows, output.style, screen(), shown)
     if done.preset in presets():
         show_published(preset(done.preset), rows, output.style, screen())
+    if not output.quiet:
+        say(Console(stderr=True), [f"check: {line}" for line in agreement_lines(agreements(done.cells))])
     say_more(done, output)
     say_where(done, output)
     raise_for_status(done.cells)

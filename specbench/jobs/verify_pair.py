@@ -118,18 +118,20 @@ def usable(arms: Sequence[Arm], chosen: bool) -> tuple[list[Arm], list[Check]]:
 
 def checked(backend: Backend, arms: Sequence[Arm], prompts: PromptSet, tokens: int, note: Say) -> list[Check]:
     """All checks of a loaded pair."""
-    first, networks = arms[0], networks_of(backend, "scoring text again")
-    if backend.scores is None:
+    first, judging = arms[0], backend.judge() or backend
+    networks = networks_of(judging, "scoring text again")
+    if judging.scores is None:
         raise UsageError(f"the backend {backend.name} gives no logits, which are what output is judged by")
     k = max(arm.greedy.k for arm in arms)
     greedy, sampled = first.greedy.with_(k=k), first.greedy.with_(k=k, temperature=first.sampled.temperature)
-    judge = verifying.judge_of(networks, backend.scores, greedy, prompts.prompts)
+    judge = verifying.judge_of(networks, judging.scores, greedy, prompts.prompts)
     found = verifying.control_checks(judge, greedy, sampled, prompts.prompts)
     tallied: dict[str, Tallies] = {}
     for number, arm in enumerate(arms, 1):
         note(f"{number} of {len(arms)}: {arm.greedy.method} …")
         found += greedy_part(backend, judge, arm.greedy, prompts)
         found += sampled_part(backend, judge, arm.sampled, prompts, tokens, tallied)
+        backend.keep([spec for later in arms[number:] for spec in (later.greedy, later.sampled)])
     return [*found, *z_checks(tallied)]
 
 
@@ -188,7 +190,7 @@ def z_checks(tallied: Mapping[str, Tallies]) -> list[Check]:
 
 def about(backend: Backend, arms: Iterable[Arm]) -> dict[str, Any]:
     """What the pair resolved to, with the digests of the weights that were computed with."""
-    networks, found = networks_of(backend, "a certificate"), resolved_pair(backend)
+    networks, found = networks_of(backend.judge() or backend, "a certificate"), resolved_pair(backend)
     for name in [n for n in ("target", "draft", *dict(next(iter(arms)).greedy.model)) if f"{n}_source" in found]:
         digest = attempt(lambda name=name: weights_sha256(networks.network(name)))  # type: ignore[misc]
         found[f"{name}_weights_sha256"] = None if isinstance(digest, Failure) else digest

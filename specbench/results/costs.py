@@ -17,12 +17,16 @@ from specbench.theory.costs import Timing, measured_costs, phases
 
 
 def timing(traces: Sequence[Trace]) -> Timing:
-    """The totals of one arm; only outermost spans count, since inner spans are part of them."""
+    """The totals of one arm; only outermost spans count, since inner spans are part of them. NaN for the phases of an
+    engine that tells nothing of them."""
+    told = not traces or any(not t.spans or "verify" in t.spans for t in traces)
+    found = [math.fsum(t.spans.get(phase, 0.0) for t in traces) for phase in ("draft", "verify", "accept")]
+    draft, verify, accept = found if told else (math.nan,) * 3
     return Timing(
         seconds=math.fsum(t.seconds for t in traces),
-        draft=math.fsum(t.spans.get("draft", 0.0) for t in traces),
-        verify=math.fsum(t.spans.get("verify", 0.0) for t in traces),
-        accept=math.fsum(t.spans.get("accept", 0.0) for t in traces),
+        draft=draft,
+        verify=verify,
+        accept=accept,
         update=math.fsum(t.updating for t in traces),
         draft_first=math.fsum(t.spans.get("draft/first", 0.0) for t in traces),
         rounds=sum(len(t.rounds) for t in traces),
@@ -61,7 +65,7 @@ def break_even(samples: Sequence[Sample], baseline: Timing, method: Timing, node
     n = `nodes`, drafted tokens in a mean pass. Rows that stood idle at the end of a turn are not in it. NaN where the
     wider pass was not the slower one.
     """
-    if not method.drafted or not baseline.verify or not nodes:
+    if not method.drafted or not baseline.verify > 0 or not nodes:
         return math.nan
     turns = decodes(samples)
     steps = passes([[samples[i].baseline for i in turn] for turn in turns], rows)

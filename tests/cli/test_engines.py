@@ -36,7 +36,8 @@ def test_a_sweep_takes_an_engine(command: Command, pair, tmp_path) -> None:  # t
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--backend", "vllm"), "--backend 'vllm'"),
+        (("--backend", "sglang"), "--backend 'sglang'"),
+        (("--engine-option", "native.threads=2"), "--engine-option: 'native' takes none"),
         (("--backend", "transformers", "--method", "tree-top"), "use --backend native"),
         (("--backend", "transformers", "--k", "auto"), "--schedule: K must be the same"),
     ],

@@ -24,7 +24,7 @@ LESS_WORK = {  # what a command is given besides its options on the page, of whi
     "trace": ("--max-new-tokens", "8"),
 }
 CONSOLE = of("console")
-GROUPS = ("config", "models", "train")  # commands that have commands of their own
+GROUPS = ("backend", "config", "models", "train")  # commands that have commands of their own
 
 
 def run_folder(word: str, folder: Path) -> Path:

@@ -95,6 +95,9 @@ class Transformers:
     def frugal(self) -> Backend | None:
         return None
 
+    def judge(self) -> Native:
+        return self.inner
+
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         self._longest = longest
         self.inner.load(longest, watch)

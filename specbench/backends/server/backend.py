@@ -123,6 +123,9 @@ class Server:
     def frugal(self) -> Backend | None:
         return None
 
+    def judge(self) -> None:
+        return None
+
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         return
 

@@ -1,0 +1,1 @@
+"""The backend `llama.cpp`: llama-server on GGUF files, a process per arm, on this machine."""

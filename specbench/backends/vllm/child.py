@@ -1,0 +1,72 @@
+"""vLLM at the other end of a pipe: one line of JSON in, one line of JSON out, until there is no more.
+
+Run by the Python of vLLM's own environment: it imports nothing of specbench, and vLLM only where an engine is opened.
+
+    {"op": "open", "llm": {arguments of LLM}}
+        → {"device": "cpu"}
+    {"op": "decode", "prompts": [[ids]], "draws": [{arguments of SamplingParams}]}
+        → {"seconds": of all, "found": [{"tokens": [ids], "first": seconds, "drafted": [of rounds], "accepted": [...]}]}
+    whatever fails
+        → {"error": "in one line"}
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+class Engine:
+    """An engine that is opened once and decodes token ids."""
+
+    def open(self, llm: dict[str, Any]) -> dict[str, Any]:
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        self.llm = LLM(**llm)
+        return {"device": str(current_platform.device_type)}
+
+    def decode(self, prompts: list[list[int]], draws: list[dict[str, Any]]) -> dict[str, Any]:
+        from vllm import SamplingParams
+
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        params = [SamplingParams(**draw) for draw in draws]
+        began = time.perf_counter()
+        outputs = self.llm.generate(asked, params, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "found": [told(one, seconds) for one in outputs]}
+
+
+def told(output: Any, seconds: float) -> dict[str, Any]:
+    """What is told of one prompt: its new tokens, seconds to the first, and every round that drafted."""
+    completion, times = output.outputs[0], output.metrics
+    drafting = getattr(completion, "spec_decode_metrics", None)
+    steps = drafting.to_dict() if drafting is not None else {}
+    first = times.first_token_latency if times is not None else seconds
+    return {
+        "tokens": list(completion.token_ids),
+        "first": min(max(float(first), 0.0), seconds),
+        "drafted": steps.get("per_step_drafted", []),
+        "accepted": steps.get("per_step_accepted", []),
+    }
+
+
+def main() -> None:
+    """Answer line by line. What libraries print belongs to the log, not among the answers."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    engine = Engine()
+    for line in sys.stdin:
+        message = json.loads(line)
+        try:
+            answer = getattr(engine, message.pop("op"))(**message)
+        except Exception as error:  # whatever the engine raises is told in one line
+            words = " ".join(str(error).split())
+            answer = {"error": f"{type(error).__name__}: {words[-1000:]}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":  # its workers import this file as well
+    main()

@@ -1,0 +1,128 @@
+"""A Llama checkpoint as a GGUF file for llama.cpp, with the same token ids: made once, kept among the caches.
+
+Knows GGUF's names for Llama's weights; must not know what the file is for. The words of the vocabulary are in it, how
+text is split into them is not to be relied on: whoever uses the file gives and takes token ids.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from specbench.errors import UnusableModelError
+from specbench.models.checkpoints.extras import require
+from specbench.replacing import replacing, writing
+
+NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "model.layers": "blk",
+}  # fmt: skip
+INSTEAD = "convert it with llama.cpp's own converter, and name the GGUF file"
+
+
+def gguf_of(name: str, weights: list[Path], config: Any, tokenizer: Any, dtype: torch.dtype, folder: Path) -> Path:
+    """The GGUF file of a checkpoint in a dtype, made in `folder` unless it is there. UnusableModelError for one of
+    another architecture, or with what this does not write."""
+    refuse_unable(name, weights, config, dtype)
+    require("gguf", f"{name}: a GGUF file")
+    about = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in weights]
+    made = folder / f"{hashlib.sha256(repr((about, str(dtype))).encode()).hexdigest()[:16]}.gguf"
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with writing(str(made), "SPECBENCH_CACHE names another folder"), replacing(made) as file:
+            write(file, weights, config, tokenizer, dtype)
+    return made
+
+
+def refuse_unable(name: str, weights: list[Path], config: Any, dtype: torch.dtype) -> None:
+    """UnusableModelError for what is not written here."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    unable = {
+        f"its architecture is {config.model_type}": config.model_type != "llama",
+        f"its rope is {rope.get('rope_type')}": rope.get("rope_type", "default") != "default",
+        "its layers have biases": bool(config.attention_bias or config.mlp_bias),
+        "its weights are pickled": any(path.suffix != ".safetensors" for path in weights),
+        f"{dtype} has no type in GGUF": dtype not in (torch.float32, torch.bfloat16, torch.float16),
+    }
+    for why, found in unable.items():
+        if found:
+            raise UnusableModelError(f"{name}: no GGUF file is made of it here ({why}): {INSTEAD}")
+
+
+def write(file: Path, weights: list[Path], config: Any, tokenizer: Any, dtype: torch.dtype) -> None:
+    """Write the file: sizes, vocabulary, and the weights one after the other."""
+    import gguf
+
+    writer = gguf.GGUFWriter(file, "llama", use_temp_file=True)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_rope_dimension_count(head)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    add_vocabulary(writer, config, tokenizer)
+    for path in weights:
+        with safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
+                add(writer, name, tensors.get_tensor(name), config, dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_vocabulary(writer: Any, config: Any, tokenizer: Any) -> None:
+    """Every id has a word. A merge must be there for llama.cpp to read the file, and none is ever used."""
+    import gguf
+
+    words: Mapping[str, int] = tokenizer.get_vocab()
+    named = {number: word for word, number in words.items()}
+    special = set(tokenizer.all_special_ids)
+    ids = range(config.vocab_size)
+    normal, control, unused = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL, gguf.TokenType.UNUSED
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([named.get(number, f"[unused {number}]") for number in ids])
+    writer.add_token_types([unused if n not in named else control if n in special else normal for n in ids])
+    writer.add_token_merges([f"{named[0]} {named[1]}"])
+    writer.add_add_bos_token(False)
+    if tokenizer.eos_token_id is not None:
+        writer.add_eos_token_id(tokenizer.eos_token_id)
+
+
+def add(writer: Any, name: str, weight: Tensor, config: Any, dtype: torch.dtype) -> None:
+    """One tensor: a matrix in the dtype, a vector of a norm in float32, as llama.cpp has them."""
+    import gguf
+
+    if "rotary_emb" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
+        return
+    if "q_proj" in name or "k_proj" in name:
+        weight = paired(weight, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads)
+    for ours, theirs in NAMES.items():
+        name = name.replace(ours, theirs)
+    if weight.ndim < 2 or dtype == torch.float32:
+        writer.add_tensor(name, weight.float().contiguous().numpy())
+    elif dtype == torch.float16:
+        writer.add_tensor(name, weight.half().contiguous().numpy())
+    else:
+        data = weight.bfloat16().contiguous().view(torch.uint8).numpy()
+        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+
+def paired(weight: Tensor, heads: int) -> Tensor:
+    """llama.cpp has the two halves of a rotary pair side by side."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)

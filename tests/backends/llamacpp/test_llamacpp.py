@@ -1,0 +1,148 @@
+"""The backend `llama.cpp` over a stand-in for llama-server: what it is asked, what is made of it, what is refused."""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.backends import choose
+from specbench.backends.apart.backend import Apart, opened
+from specbench.backends.apart.engine import Request
+from specbench.backends.llamacpp import install
+from specbench.backends.llamacpp.engine import LlamaCpp, body_of
+from specbench.errors import UnusableModelError, UsageError
+from specbench.spec import BASELINE, RunSpec
+from tests.support import fake_llama_server
+from tests.support.tinypair import EOS, Pair
+
+NEW, K = 8, 3
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> LlamaCpp:
+    program = tmp_path_factory.mktemp("bin") / install.PROGRAM
+    script = shlex.join([sys.executable, "-I", str(Path(fake_llama_server.__file__))])
+    program.write_text(f'#!/bin/sh\nexec {script} "$@"\n')
+    program.chmod(0o755)
+    return LlamaCpp(program, (60.0, 60.0))
+
+
+def spec_of(pair: Pair, **more: object) -> RunSpec:
+    given = {"target": str(pair.target), "draft": str(pair.draft), "max_new_tokens": NEW, "k": K, "dtype": "float32"}
+    return RunSpec.model_validate({**given, "backend": "llama.cpp", **more})
+
+
+def backend_of(engine: LlamaCpp, pair: Pair, **more: object) -> tuple[Apart, RunSpec]:
+    spec = spec_of(pair, **more)
+    return opened(engine, [spec]), spec
+
+
+def options(engine: LlamaCpp, pair: Pair, **more: object) -> list[str]:
+    backend, spec = backend_of(engine, pair, **more)
+    return list(engine.start(spec, backend.inner.pair, 20)["options"])
+
+
+def value(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+# --- what is made of its answers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_both_arms_decode_in_processes_of_their_own(engine: LlamaCpp, pair: Pair, batch: int) -> None:
+    backend, spec = backend_of(engine, pair, batch=batch)
+    backend.load(4)
+    try:
+        plain, drafted = (backend.prepare(one, 4)([[1, 2, 3], [EOS - 3]], [0, 1]) for one in (spec.baseline, spec))
+        processes = [one.process for one in backend._served.values()]
+    finally:
+        backend.unload()
+    assert [trace.tokens for trace in drafted] == [tuple(range(4, 12)), (EOS - 2, EOS - 1, EOS)]
+    assert [trace.tokens for trace in plain] == [trace.tokens for trace in drafted]
+    assert [(r.drafted, r.accepted, r.emitted) for r in drafted[0].rounds] == [(0, 0, 1), *[(3, 1, 2)] * 3, (3, 0, 1)]
+    assert all(trace.seconds > 0 for trace in (*plain, *drafted))
+    assert [process.poll() is None for process in processes] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("no-start", r"llama\.cpp: it ended with code 1: error: failed to load model"),
+        ("dies", r"llama\.cpp: it ended with code 3: error: out of luck"),
+        ("hangs", r"llama\.cpp: silent \(timed out\)"),
+        ("garbage", "which is no completion"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(engine: LlamaCpp, pair: Pair, fault: str, line: str) -> None:
+    with pytest.raises(UnusableModelError, match=line):
+        answered(replace(engine, patience=(60.0, 0.1)), spec_of(pair), fault)
+
+
+def answered(engine: LlamaCpp, spec: RunSpec, model: str) -> None:
+    server = engine.serve({"options": ["-m", f"/models/{model}"]})
+    try:
+        server.decode(Request(spec, [[1]], [0], []))
+    finally:
+        server.close()
+
+
+# --- what it is asked -------------------------------------------------------------------------------------------------
+
+
+def test_it_is_started_with_the_pair_as_gguf_files(engine: LlamaCpp, pair: Pair) -> None:
+    words = options(engine, pair, batch=2)
+    assert [Path(value(words, name)).suffix for name in ("-m", "-md")] == [".gguf"] * 2
+    assert value(words, "-m") != value(words, "-md")
+    wanted = {"-c": "40", "-np": "2", "-ctk": "f32", "-fa": "off", "-ngl": "0", "--spec-type": "draft-simple"}
+    assert {name: value(words, name) for name in wanted} == wanted
+    assert value(words, "--spec-draft-n-max") == str(K)
+    assert "-md" not in options(engine, pair, method=BASELINE)
+    assert value(options(engine, pair, dtype="bfloat16"), "-ctk") == "bf16"
+    assert value(options(engine, pair, method="prompt-lookup"), "--spec-type") == "ngram-simple"
+    assert options(engine, pair, engine_option="llama.cpp.poll=0")[-2:] == ["--poll", "0"]
+
+
+def test_a_request_says_what_the_spec_says(pair: Pair) -> None:
+    found: dict[str, Any] = body_of(Request(spec_of(pair, temperature=0.5, top_k=7), [], [], []), [1, 2], 5)
+    wanted = {"prompt": [1, 2], "n_predict": NEW, "temperature": 0.5, "top_k": 7, "top_p": 1.0, "seed": 5}
+    assert {**found, **wanted, "cache_prompt": False, "ignore_eos": False} == found
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"method": "tree-top"}, "has only chains from a draft"),
+        ({"method": "block"}, "--method block is Block over ModelDrafter"),
+        ({"method": "early-exit"}, "drafts with networks of the target's vocabulary"),
+        ({"tier": "compile"}, "--tier: it has one way to execute rounds"),
+        ({"dtype": "float64"}, "--dtype float64: use float32"),
+        ({"target": "demo", "draft": "demo-draft@llama-68m"}, "write it once with `specbench models grow`"),
+    ],
+)
+def test_what_it_cannot_do_is_one_line(engine: LlamaCpp, pair: Pair, given: dict[str, object], line: str) -> None:
+    with pytest.raises((UsageError, UnusableModelError), match=line):
+        options(engine, pair, **given)
+
+
+def test_what_changes_its_numbers_stands_in_the_notes(engine: LlamaCpp, pair: Pair) -> None:
+    backend, spec = backend_of(engine, pair, temperature=1.0, ignore_eos=True)
+    notes = " ".join(backend.notes(spec))
+    for words in ("llama.cpp 7 (fake)", "forbids the end of a sequence", "it judges by token match"):
+        assert words in notes
+
+
+def test_without_the_program_a_line_says_how_to_get_it(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECBENCH_ENGINES", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(install.PATH, raising=False)
+    with pytest.raises(UnusableModelError, match=r"run `specbench backend install llama\.cpp`"):
+        choose.backend_for([spec_of(pair)])
+    monkeypatch.setenv(install.PATH, "/no/such/program")
+    with pytest.raises(UnusableModelError, match="there is no program /no/such/program"):
+        choose.backend_for([spec_of(pair)])
