@@ -6,10 +6,11 @@ this one everything that it would tell its observers, as it happens, so the one 
 
 import multiprocessing
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from threading import Lock, Timer
+from threading import Lock, Timer, current_thread, main_thread
 from typing import Any
 
 from specbench.measure.failures import Failure
@@ -134,7 +135,7 @@ def listen(pipe: Connection, told: Told) -> None:
     while True:
         try:
             event: Event = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):  # the latter where the process was killed in the middle of a message
             return
         told.pass_on(event)
 
@@ -152,7 +153,7 @@ def work(pipe: Connection, specs: Sequence[RunSpec], past: Past) -> None:
     signal.signal(signal.SIGTERM, once)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell decides so of what it starts in the background
         signal.signal(signal.SIGINT, once)
-    telling = Telling(pipe)
+    telling = Telling(pipe, once)
     try:
         found, _ = prepared(specs).measure([telling], past, telling.note)
     except KeyboardInterrupt:
@@ -165,22 +166,39 @@ class Once:
     """Interrupts the first time alone: what was measured is put down meanwhile."""
 
     def __init__(self) -> None:
-        self._heard = False
+        self._heard = self._waits = self._held = False
 
     def __call__(self, number: int, frame: Any) -> None:
         if not self._heard:
-            self._heard = True
+            self._heard, self._waits = True, self._held
+            if not self._held:
+                raise KeyboardInterrupt
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Interrupts after this and not in it; no thread but the main one is ever interrupted."""
+        if current_thread() is not main_thread():
+            yield
+            return
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._waits:
+            self._waits = False
             raise KeyboardInterrupt
 
 
 class Telling:
     """An observer at the other end of the pipe."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._lock = pipe, Lock()
+    def __init__(self, pipe: Connection, once: Once) -> None:
+        self._pipe, self._once, self._lock = pipe, once, Lock()
 
     def tell(self, name: str, *arguments: object) -> None:
-        with self._lock:  # weights are read by several threads
+        # After half a message no other could be read; and weights are read by several threads.
+        with self._once.held(), self._lock:
             self._pipe.send((name, arguments))
 
     def note(self, line: str) -> None:

@@ -1,8 +1,10 @@
 """`--executor process`: every cell in a process of its own, and what a crash costs."""
 
 import json
+import multiprocessing
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ import pytest
 
 import specbench
 from specbench import plugins
-from specbench.jobs.apart import Known, how_it_ended
+from specbench.jobs.apart import Known, Once, Told, how_it_ended, listen
 from specbench.results.cells import Cell
 from specbench.spec import RunSpec
 from tests.support.signals import MAIN
@@ -112,6 +114,31 @@ def journal(folder: Path) -> str:
 def test_how_a_process_ended_is_said_in_words() -> None:
     assert how_it_ended(-9).startswith("its process was ended by SIGKILL")
     assert how_it_ended(3).startswith("its process ended with exit code 3")
+
+
+def test_a_process_that_is_killed_in_the_middle_of_a_message_has_ended() -> None:
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    theirs.send(("note", ("before",)))
+    os.write(theirs.fileno(), struct.pack("!i", 1000) + b"a part of it")
+    theirs.close()
+    heard: list[str] = []
+    listen(ours, Told([], heard.append))
+    assert heard == ["before"]
+
+
+def test_an_interrupt_waits_for_the_end_of_a_message_and_comes_once() -> None:
+    once, written = Once(), []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 – where it comes is what is tested
+        with once.held():
+            once(signal.SIGINT, None)
+            written.append("all of it")
+        written.append("more")
+    assert written == ["all of it"]
+    once(signal.SIGTERM, None)
+    with once.held():
+        written.append("what was measured")
+    with pytest.raises(KeyboardInterrupt):
+        Once()(signal.SIGINT, None)
 
 
 def test_what_is_known_of_a_cell_grows_with_every_turn() -> None:
