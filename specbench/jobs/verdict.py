@@ -13,7 +13,7 @@ from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.named_runs import short_name
 from specbench.show.fitting import screen, sentence
-from specbench.show.verdict_lines import markdown_sentences, together, topics_of
+from specbench.show.verdict_lines import paragraphs, together
 from specbench.wording import literal, unverified
 
 Style = Literal["table", "json", "md"]
@@ -58,13 +58,11 @@ def explained(run: Path, checked: Checked, style: Style) -> None:
 
 def show(found: Sequence[Recommendation], bare: Sequence[str], style: Style) -> None:
     """The answers, each with what stands below it."""
-    topics = topics_of(found) if len(found) > 1 else [""] * len(found)
     if style == "table":
         for line in together(found) if found else []:
             sentence(screen(), line)
         return
-    for one, topic in zip(found, topics, strict=True):
-        first, *rest = markdown_sentences(one, topic=topic)
-        typer.echo("\n".join([first, "", *(f"- {line}" for line in rest), ""]))
+    for paragraph in paragraphs(found):
+        typer.echo(paragraph)
     if bare:
         typer.echo(f"- {literal(unverified(', '.join(bare)))}")

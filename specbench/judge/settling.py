@@ -91,12 +91,21 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
         command, same = repeated(command_of(carrying)), "the same run"
     else:
         limit = max(prompts, int(number_in(least.row, "limit") or 0))
-        if not machine and (run := run_of(carrying)) and all(grows(c.row) for c in carrying):
-            return words, shlex.join(["specbench", "run", "--resume", run, "--limit", str(limit)])
+        if not machine and (command := resumed(carrying, limit)):
+            return words, command
         early = bool(text_in(least.row, "until_ci"))
         command = repeated(command_of(carrying), limit, early)
         same = f"the same run with --limit {limit}" + ", without --until-ci" * early
     return (words, command) if command else (f"{words}: {same}", "")
+
+
+def resumed(carrying: Sequence[Candidate], limit: int) -> str:
+    """The command that goes on with their run up to a limit; empty where that cannot be done. One that was cut off
+    below its own limit takes no other."""
+    run, asked = run_of(carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
+    if not run or not all(grows(c.row) for c in carrying):
+        return ""
+    return shown(["specbench", "run", "--resume", run, *(["--limit", str(limit)] if limit > asked else [])])
 
 
 def better_machine(carrying: Sequence[Candidate]) -> str:

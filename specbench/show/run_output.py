@@ -36,7 +36,8 @@ from specbench.show.run_notes import brief, notes
 from specbench.show.run_table import run_markdown, run_table
 from specbench.show.stretches_table import Stretches, stretches_tables
 from specbench.show.sweep_table import acceptance_table, sweep_table
-from specbench.show.verdict_lines import details, markdown_sentences, together, topics_of
+from specbench.show.verdict_figures import details
+from specbench.show.verdict_lines import paragraphs, together
 from specbench.show.why_table import why_table
 from specbench.wording import Row, literal
 
@@ -166,19 +167,12 @@ def rendered(rows: Sequence[Row], style: str, shown: Shown = SHOWN) -> str:
 def markdown(rows: Sequence[Row], shown: Shown = SHOWN) -> str:
     """The answers as paragraphs, the tables as Markdown, and the notes as a list."""
     found = answers(rows, shown)
-    topics = topics_of(found) if len(found) > 1 else [""] * len(found)
-    parts = [paragraph(one, shown.explain, topic) for one, topic in zip(found, topics, strict=True)]
+    parts = paragraphs(found, shown.explain)
     parts += [table.markdown() for table in cells_tables(rows)]
     parts += further_markdown(rows, shown) if shown.explain else []
     told = notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
     listed = "".join(f"- {literal(one_line(note))}\n" for note in told)
     return "\n".join([*parts, listed] if listed else parts)
-
-
-def paragraph(found: Recommendation, explain: bool, topic: str) -> str:
-    """An answer: its headline, and a list of what stands below it."""
-    first, *rest = markdown_sentences(found, explain, topic)
-    return "\n".join([first, "", *(f"- {line}" for line in rest)]) + "\n"
 
 
 def further_markdown(rows: Sequence[Row], shown: Shown) -> list[str]:

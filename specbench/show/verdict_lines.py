@@ -1,18 +1,20 @@
 """How a verdict reads: the answer, its reason, what settles it, the next command, and the figures it rests on.
 
-In a terminal, as Markdown, on a page. Knows verdicts; must not know how they were reached. Names in them come from
-files of results and are hostile.
+In a terminal, as Markdown, on a page. The figures come from `verdict_figures`. Knows verdicts; must not know how they
+were reached. Names in them come from files of results and are hostile.
 """
 
+import re
+import shlex
 from collections.abc import Sequence
 
 from specbench.judge.questions import SYNTHETIC
 from specbench.judge.verdict import Recommendation
 from specbench.show.cell_text import short_dataset
+from specbench.show.verdict_figures import LONGEST, details
 from specbench.token_counts import said
-from specbench.wording import clean, counted, formatted, interval_text, literal, verbatim
+from specbench.wording import clean, counted, formatted, literal, verbatim
 
-LONGEST = 1000  # characters of a line
 FASTER = "as fast as no draft"
 MATTERS = 0.05  # share of a round that is said of the overhead
 
@@ -68,12 +70,18 @@ def steps(found: Sequence[Recommendation]) -> list[str]:
     """The next step after several answers, each once; to measure anew settles what more prompts would, too."""
     growing = [one for one in found if "--resume" in one.command]
     anew = [one for one in found if one.command and one not in growing]
-    most = [] if anew else sorted(growing, key=lambda one: int(one.command.rpartition(" ")[2]))[-1:]
+    most = [] if anew else sorted(growing, key=new_limit)[-1:]
     others = [one for one in found if not one.command and (one.settle or not (anew or growing))]
     once: dict[str, str] = {}
     for one in (*anew, *most, *others):
         once.setdefault(one.command or next_step(one), next_step(one))
     return [step for step in once.values() if step]
+
+
+def new_limit(found: Recommendation) -> int:
+    """The limit in a command that gives a run more prompts; 0 where it only goes on."""
+    *_, option, value = shlex.split(found.command)
+    return int(value) if option == "--limit" else 0
 
 
 def markdown_sentences(found: Recommendation, explain: bool = True, topic: str = "") -> list[str]:
@@ -84,6 +92,13 @@ def markdown_sentences(found: Recommendation, explain: bool = True, topic: str =
     lines = [reason(found), open_questions([found])]
     figures = details(found) if explain else []
     return [line for line in (f"**{literal(headline)}**", *map(literal, lines), step, *map(literal, figures)) if line]
+
+
+def paragraphs(found: Sequence[Recommendation], explain: bool = True) -> list[str]:
+    """The answers of one run as Markdown: each a headline, and a list of what stands below it."""
+    topics = topics_of(found) if len(found) > 1 else [""] * len(found)
+    told = [markdown_sentences(one, explain, topic) for one, topic in zip(found, topics, strict=True)]
+    return ["\n".join([first, "", *(f"- {line}" for line in rest)]) + "\n" for first, *rest in told]
 
 
 def lead(found: Recommendation) -> str:
@@ -113,9 +128,14 @@ def round_cost(found: Recommendation) -> float | None:
 def open_questions(found: Sequence[Recommendation], whose: Sequence[str] = ()) -> str:
     """Why answers are no plain ones, every kind of reason once; empty where they are plain. whose: the answers' names
     where it is not all of them."""
-    reasons = {reason.split(" ")[1] if " " in reason else reason: reason for one in found for reason in one.reasons}
+    reasons = {kind_of(reason): reason for one in found for reason in one.reasons}
     names = f" ({'; '.join(whose)})" if whose else ""
     return clean(f"not settled{names}: {'; '.join(reasons.values())}", LONGEST) if reasons else ""
+
+
+def kind_of(reason: str) -> str:
+    """What two reasons have in common that are one to a reader: the machine's differ in their size alone."""
+    return reason if reason.startswith("on ") else re.sub(r"[\d.,]+", "", reason)
 
 
 def why(found: Recommendation) -> str:
@@ -134,11 +154,6 @@ def next_step(found: Recommendation) -> str:
 def _before(found: Recommendation) -> str:
     """The words before the next command."""
     return f"next, to {found.settle}" if found.command else "next"
-
-
-def details(found: Recommendation) -> list[str]:
-    """The figures that the answer rests on, what was left out and what was not measured."""
-    return [clean(line, LONGEST) for line in (*_figures(found), *_remarks(found)) if line]
 
 
 def _lead(found: Recommendation, about: str = "") -> str:
@@ -182,51 +197,3 @@ def _outlook(found: Recommendation) -> str:
 
 def _draws(found: Recommendation) -> str:
     return counted(found.draws or 0, "prompt" if found.draws == found.prompts else "turn")
-
-
-def _figures(found: Recommendation) -> list[str]:
-    parts = [
-        found.dataset + (f", {said(found.context)} tokens" if found.context else ""),
-        found.chat,
-        f"T = {formatted(found.temperature, 'g')}",
-        f"batch {found.batch}",
-        found.dtype,
-        found.device,
-    ]
-    place = ", ".join(part for part in parts if part)
-    if not found.best:
-        return [place]
-    wider = f", wider than each one's own: the best of {found.candidates}" if found.candidates > 1 else ""
-    repeats = f" × {found.repeat}" if (found.repeat or 1) > 1 else ""
-    prompts = counted(found.prompts, "prompt") if found.prompts else "– prompts"
-    flat = f"   optimum flat: K = {found.near_best} within 1 %" if set(found.near_best) & set("-,") else ""
-    rates = (
-        f"{formatted(found.baseline_tokens_per_second, '.1f')} → {formatted(found.tokens_per_second, '.1f')} tokens/s"
-    )
-    return [
-        f"speedup {formatted(found.speedup)}× {interval_text(found.low, found.high)} 95 %{wider} "
-        f"(paired by prompt, {prompts}{repeats})   {rates}   {place}",
-        f"predicted {formatted(found.predicted)}×   calibrated (with measured costs) {formatted(found.calibrated)}×   "
-        f"alpha {formatted(found.alpha)} {interval_text(found.alpha_low, found.alpha_high)}   "
-        f"{_cost(found)}{flat}",
-    ]
-
-
-def _cost(found: Recommendation) -> str:
-    """c; where one pass drafts all tokens of a round, also that pass: c falls with K, and that does not."""
-    whole = f" ({formatted(found.c_round)} a round, with any K)" if found.at_once else ""
-    return f"c {formatted(found.c)}{whole}"
-
-
-def _remarks(found: Recommendation) -> list[str]:
-    even = ""
-    if found.break_even_alpha is not None:
-        value = formatted(found.break_even_alpha)
-        even = "break-even: by the formula alpha above " + (
-            f"{value} with K = {found.k}" if found.at_once else f"c ({value})"
-        )
-        if found.break_even_alpha_measured is not None:
-            measured = formatted(found.break_even_alpha_measured)
-            even += f"; with the costs measured for {found.best}: alpha above {measured}"
-    gaps = f"not measured: {'; '.join(found.not_measured)}"
-    return [even, *(f"left out: {reason}" for reason in found.left_out), gaps]

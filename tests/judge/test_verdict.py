@@ -369,6 +369,23 @@ def test_a_run_that_can_grow_is_given_more_prompts_and_one_that_was_disturbed_is
         assert "--resume" not in only(row(1, 1.03, **given | other)).command
 
 
+def test_a_run_that_was_cut_off_below_its_limit_only_goes_on() -> None:
+    cut = {"run": "abc", "status": "partial", "limit": 50, "prompts": 3, "repeat": 1}
+    found = only(row(1, 1.03, **cut))
+    assert (found.settle, found.command) == ("measure again", "specbench run --resume abc")
+    both = recommend([row(1, 1.03, **cut), row(1, 1.03, **cut | {"dataset": "code", "limit": 3, "status": "ok"})])
+    assert together(both)[-1] == "next, to measure again: specbench run --resume abc --limit 20"
+
+
+def test_every_kind_of_reason_is_told_and_each_once() -> None:
+    throttled = {"gpu_throttled": 0.5, "gpu_throttle_reasons": "heat", "gpu_clock_fall": 0.4, "gpu_mhz": 1000}
+    found = only(row(3, **throttled))
+    assert len(found.reasons) == 2
+    assert f"not settled: {'; '.join(found.reasons)}" in sentences(found)
+    loads = [row(3, dataset=name, **BUSY | {"load_average": load}) for name, load in (("a", 9.0), ("b", 12.0))]
+    assert sum("under load" in line for line in together(recommend(loads))) == 1
+
+
 def test_a_settled_answer_says_how_to_go_on() -> None:
     given = {"run": "abc", "command": "specbench run --target t --k 3"}
     assert only(row(3, **given)).further == "specbench sweep-k --target t"

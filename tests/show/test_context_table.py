@@ -10,7 +10,7 @@ from specbench.show import plots_context
 from specbench.show.context_table import context_table
 from specbench.show.grouping import by_context
 from specbench.show.run_output import Shown, rendered
-from specbench.show.verdict_lines import details
+from specbench.show.verdict_figures import details
 from tests.show.test_plots import heights
 from tests.show.test_report_page import page_of
 from tests.support.simulated_sweeps import sweep, write_run
