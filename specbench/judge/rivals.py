@@ -13,11 +13,12 @@ from specbench.errors import NotComparableError, UsageError
 from specbench.judge.compare_input import Record
 from specbench.judge.evidence import evidence_of
 from specbench.judge.holm_test import Criterion, Trial, chance, holm, quantile, relative
-from specbench.judge.questions import QUESTION
+from specbench.judge.questions import ASKED, QUESTION
 from specbench.spec import BASELINE
 from specbench.wording import clean, grouped, text_in
 
 SPEEDUP = Criterion("speedup", -1, 0.0)
+SAID = {"dataset": "", "temperature": "T = ", "batch": "batch "}  # of every question
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def duels(records: Sequence[Record], chosen: Sequence[str], confidence: float) -
     pairs = [pair for cells in questions for pair in paired(cells, chosen)]
     if not pairs:
         raise NotComparableError("no question of this run has two cells to compare: sweep over K, or over methods")
-    return decided([(best, other, evidence_of(SPEEDUP, [(best, other)])) for best, other in pairs], confidence)
+    apart = [name for name in ASKED if len({text_in(record.row, name) for record in measured if record.measured}) > 1]
+    return decided([(best, other, evidence_of(SPEEDUP, [(best, other)])) for best, other in pairs], confidence, apart)
 
 
 def paired(cells: Sequence[Record], chosen: Sequence[str]) -> list[tuple[Record, Record]]:
@@ -95,25 +97,26 @@ def squeezed(name: str) -> str:
     return re.sub(r"\bk\s*=?\s*(?=[\d≤])", "k", " ".join(name.lower().replace(",", " ").split()))
 
 
-def decided(found: Sequence[tuple[Record, Record, Trial | str | None]], confidence: float) -> list[Duel]:
-    """One duel per pair; `confidence` is that of all of them together."""
+def decided(
+    found: Sequence[tuple[Record, Record, Trial | str | None]], confidence: float, apart: Sequence[str]
+) -> list[Duel]:
+    """One duel per pair; `confidence` is that of all of them together. apart: see `question_of`."""
     trials = [trial for *_, trial in found if isinstance(trial, Trial)]
     corrected = iter(holm([min(1.0, 2 * chance(abs(trial.pooled.log), trial.pooled)) for trial in trials]))
+    named = [(question_of(best, apart), name_of(best), name_of(other)) for best, other, _ in found]
     return [
-        judged(best, other, trial, next(corrected), confidence)
+        judged(names, trial, next(corrected), confidence)
         if isinstance(trial, Trial)
-        else Duel(question_of(best), name_of(best), name_of(other), reason=trial or "no speedup")
-        for best, other, trial in found
+        else Duel(*names, reason=trial or "no speedup")
+        for names, (*_, trial) in zip(named, found, strict=True)
     ]
 
 
-def judged(best: Record, other: Record, trial: Trial, p: float, confidence: float) -> Duel:
+def judged(names: tuple[str, str, str], trial: Trial, p: float, confidence: float) -> Duel:
     change, reach = trial.pooled.log, quantile(0.025, trial.pooled)
     surely = p < 1 - confidence
     return Duel(
-        question_of(best),
-        name_of(best),
-        name_of(other),
+        *names,
         trial.pooled.base,
         trial.pooled.new,
         relative(change),
@@ -124,6 +127,7 @@ def judged(best: Record, other: Record, trial: Trial, p: float, confidence: floa
     )
 
 
-def question_of(record: Record) -> str:
-    """The question of a cell, in a few words."""
-    return clean(f"{record['dataset']}, T = {record['temperature']}, batch {record['batch']}", 200)
+def question_of(record: Record, apart: Sequence[str]) -> str:
+    """The question of a cell, in a few words: with all settings `apart`, in which those of a run differ."""
+    others = [f"{name.replace('_', ' ')} {value}" for name in apart if name not in SAID and (value := record[name])]
+    return clean(", ".join([*(f"{words}{record[name]}" for name, words in SAID.items()), *others]), 200)

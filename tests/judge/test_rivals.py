@@ -10,6 +10,7 @@ from specbench.errors import NotComparableError, UsageError
 from specbench.judge.compare_input import read_records
 from specbench.judge.holm_test import METRICS, estimate
 from specbench.judge.rivals import Duel, duels, means
+from specbench.show.rivals_table import rivals_tables
 from tests.support.frontdoor import Command
 from tests.support.measured import cell, sample
 from tests.support.simulated_sweeps import sweep, write_run
@@ -95,6 +96,13 @@ def test_a_single_cell_has_no_rival_and_questions_stay_apart(tmp_path: Path) -> 
     assert [duel.question for duel in found(write_run(tmp_path / "two", both))] == [
         "code, T = 0.0, batch 1", "articles, T = 0.0, batch 1",
     ]  # fmt: skip
+
+
+def test_questions_that_differ_in_another_setting_have_names_and_tables_of_their_own(tmp_path: Path) -> None:
+    both = [one for new in (16, 32) for one in sweep("code", prompts=6, ks=(1, 2), max_new_tokens=new)]
+    some = found(write_run(tmp_path, both))
+    assert [duel.question for duel in some] == [f"code, T = 0.0, batch 1, max new tokens {new}" for new in (16, 32)]
+    assert len(rivals_tables(some, 0.95)) == 2
 
 
 def test_the_command_compares_the_cells_of_one_run(run: Path, command: Command) -> None:
