@@ -45,6 +45,7 @@ def cells_table(rows: Sequence[Row]) -> NumberTable:
     keys = naming(ordered)
     lines = [[*(named(row, key) for key in keys), *line(row)] for row in ordered]
     several = any(len(some) > 1 for some in questions(ordered))
+    best = {id(row) for row in bests(ordered)}
     return NumberTable(
         title=title(ordered, keys),
         header=(*(LABELS.get(key, key.replace("_", " ")) for key in keys), *(label for label, _ in COLUMNS)),
@@ -53,7 +54,7 @@ def cells_table(rows: Sequence[Row]) -> NumberTable:
         keys=len(keys),
         above=caveats(ordered),
         legend=LEGEND * several,
-        bold_lines=frozenset(n for n, row in enumerate(ordered) if any(row is best for best in bests(ordered))),
+        bold_lines=frozenset(number for number, row in enumerate(ordered) if id(row) in best),
     )
 
 
