@@ -64,6 +64,8 @@ def _summary(row: Prediction) -> str:
     enough = optimum.enough(row.c, row.at_once)
     if not optimum.pays(row.alpha, row.c, row.at_once):
         return f"no K pays: that needs alpha above {'c / (1 + c)' if row.at_once else 'c'} = {enough:g}"
+    if not row.best_k:
+        return f"no K up to {formulas.K_MAX} pays: so few tokens are not worth the pass that drafts them"
     near = f"K = {row.near_best_low} to {row.near_best_high}"
     if row.best_k == formulas.K_MAX:
         even = f"; some K pays from alpha {enough:.3f} on, c / (1 + c)" if row.at_once else ""
