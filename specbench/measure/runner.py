@@ -66,6 +66,8 @@ def measure_beside(
         if stop is None:
             stop = measure_groups(lanes)
             for lane in lanes:
+                if lane.group.aside:
+                    let_go([other for other in lanes if other is not lane])
                 stop = measure_again(lane, stop)
                 later = [job.spec for others in heats[number + 1 :] for bench, job in others if owns(bench, lane)]
                 lane.backend.keep([*expanded(later), *(spec.baseline for spec in later)])
@@ -73,6 +75,12 @@ def measure_beside(
             lane.group.fail(list(lane.group.live), INTERRUPTED)
             cells += lane.group.cells.values()
     return cells, stop
+
+
+def let_go(lanes: Sequence[Lane]) -> None:
+    """Forget what engines hold ready: it takes memory that another one has too little of."""
+    for lane in lanes:
+        lane.backend.keep([])
 
 
 def by_bench(heat: Sequence[tuple[Bench, Job]]) -> list[list[tuple[Bench, Job]]]:

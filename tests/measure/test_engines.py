@@ -1,10 +1,11 @@
 """The same cells on several engines: turn by turn beside each other, and one that fails leaves the others alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import torch
 
 from specbench.errors import UnusableModelError
 from specbench.measure import engines
@@ -71,6 +72,17 @@ def test_an_engine_that_fails_leaves_the_other_one_alone() -> None:
     cells, stop = measure_beside(benches(Log(), "a", "b", fail_at=3, error=RuntimeError("gone")), [Witness()])
     assert stop is None
     assert [(engine(cell.spec), cell.status) for cell in cells] == [("native", "ok"), ("transformers", "error")]
+
+
+def test_before_a_cell_is_measured_again_no_engine_holds_anything_ready() -> None:
+    log = Log()
+    found = benches(log, "a", "b")
+    short = log.engine(ENGINES[0], fail_at=3, error=torch.OutOfMemoryError("CUDA out of memory."))
+    found[0] = replace(found[0], backend=short)
+    cells, _ = measure_beside(found, [Witness()])
+    assert [(engine(cell.spec), cell.status) for cell in cells] == [("native", "ok"), ("transformers", "ok")]
+    assert found[1].backend.kept[0] == set()  # type: ignore[attr-defined]
+    assert len(found[1].backend.kept) == 2  # type: ignore[attr-defined]
 
 
 def test_an_interrupt_keeps_what_all_engines_have_measured() -> None:
