@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+FIRST_PIECE = "request/first"  # of the spans of a trace, that from a request to the first piece of its answer
+
 
 @dataclass(frozen=True)
 class LevelCounts:

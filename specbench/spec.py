@@ -157,8 +157,8 @@ class RunSpec(BaseModel):
         "Method", "execution", "Server of completions, for --backend openai: http://localhost:8000.", of=PAIR,
         late=True)] = None
     baseline_url: Annotated[str | None, Setting(
-        "Method", "execution", "The same model without a draft, which the speedup is over.", of=PAIR, usual="--url",
-        late=True)] = None
+        "Method", "execution", "The same model without a draft, which the speedup is over; --method baseline needs "
+        "none.", of=PAIR, late=True)] = None
     batch: Annotated[int, Field(ge=1, le=65536), Setting(
         "Measuring", "execution", "Rows decoded together: 4, or a list (1,4,16).", typed=str)] = 1
     seed: Annotated[int, Field(ge=0), Setting(

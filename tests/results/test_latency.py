@@ -1,11 +1,11 @@
 """Waits for a first token: their mean, median and 95th percentile, and nothing where nobody waited."""
 
-from specbench.metrics import Trace
-from specbench.results.latency import COLUMNS, FIRST, latency
+from specbench.metrics import FIRST_PIECE, Trace
+from specbench.results.latency import COLUMNS, latency
 
 
 def waited(*seconds: float) -> list[Trace]:
-    return [Trace((1,), (), 1.0, 0.0, {FIRST: one}) for one in seconds]
+    return [Trace((1,), (), 1.0, 0.0, {FIRST_PIECE: one}) for one in seconds]
 
 
 def test_waits_are_told_in_milliseconds() -> None:

@@ -17,7 +17,7 @@ class Model:
     """What is served, and how it drafts: K tokens a round, of which so many are accepted, round after round.
 
     tells: what it says of that; pieces: whether a round comes as one piece, or every token by itself. fault: what goes
-    wrong with completions from the `after`-th on.
+    wrong with completions from the `after`-th on. together: nothing is answered before so many are in flight.
     """
 
     name: str = "tiny"
@@ -27,6 +27,7 @@ class Model:
     pieces: bool = True
     fault: Fault = ""
     after: int = 1
+    together: threading.Barrier | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     drafts: list[int] = field(default_factory=list)  # accepted tokens of every round so far
     most: int = 0  # requests in flight at once
@@ -82,6 +83,8 @@ class Handler(BaseHTTPRequestHandler):
             model.most = max(model.most, model.flying)
             fault = model.fault if len(model.requests) >= model.after else ""
         try:
+            if model.together is not None:
+                model.together.wait(60)
             self.complete(request, fault)
         except OSError:
             pass  # whoever asked has hung up

@@ -17,14 +17,13 @@ from specbench.backends.base import Backend, Decode, Held, Loading, unseen
 from specbench.backends.server import counts
 from specbench.backends.server.client import Answer, Client, Counters
 from specbench.errors import ServerError, UsageError
-from specbench.metrics import RoundCounts, Trace
+from specbench.metrics import FIRST_PIECE, RoundCounts, Trace
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.memory import Demand
 from specbench.wording import clean
 
 NAME = "openai"
 UNLIMITED = 1 << 30  # tokens of a context that the server does not tell
-FIRST = "request/first"  # the span from a request to the first piece of its answer, which results know by this name
 NOTES = (
     "lengths of prompts are in bytes, and the server's own tokenizer reads them; outputs are compared as texts",
     "time to the first token holds the network, the queue and the prompt; of it, what a later piece takes counts as "
@@ -194,7 +193,7 @@ def trace_of(answer: Answer, rounds: Sequence[RoundCounts], share: float) -> Tra
     step = (last - first) / (len(answer.arrived) - 1) if len(answer.arrived) > 1 else 0.0
     prefill = max(first - step, 0.0) if math.isnan(share) else 0.0
     seconds = last - prefill if math.isnan(share) else share
-    return Trace(pieces(answer.text, answer.tokens), tuple(rounds), seconds, prefill, {FIRST: first})
+    return Trace(pieces(answer.text, answer.tokens), tuple(rounds), seconds, prefill, {FIRST_PIECE: first})
 
 
 def pieces(text: str, tokens: int) -> tuple[int, ...]:

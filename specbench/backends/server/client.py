@@ -108,20 +108,25 @@ class Client:
             connection.close()
 
     def _connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self.root)
         kinds: dict[str, type[http.client.HTTPConnection]] = {
             "http": http.client.HTTPConnection,
             "https": http.client.HTTPSConnection,
         }
+        wrong = UsageError(f"--url {clean(self.url)!r} is no URL of a server: write http://localhost:8000")
+        try:
+            parts = urlsplit(self.root)
+            port = parts.port
+        except ValueError:  # brackets or a port that are none
+            raise wrong from None
         if parts.scheme not in kinds or not parts.hostname:
-            raise UsageError(f"--url {clean(self.url)!r} is no URL of a server: write http://localhost:8000")
-        return kinds[parts.scheme](parts.hostname, parts.port, timeout=STALL)
+            raise wrong
+        return kinds[parts.scheme](parts.hostname, port, timeout=STALL)
 
     def _ask(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
     ) -> http.client.HTTPResponse:
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        if key := os.environ.get("OPENAI_API_KEY"):
+        if key := os.environ.get("OPENAI_API_KEY", "").strip():  # a line end, as a file has it, is no part of a header
             headers["Authorization"] = f"Bearer {key}"
         connection.request(method, urlsplit(self.root).path + path, body, headers)
         return connection.getresponse()

@@ -4,16 +4,17 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
 
 from specbench.backends import choose
 from specbench.backends.server import client, counts
-from specbench.backends.server.backend import FIRST, pieces
+from specbench.backends.server.backend import pieces
 from specbench.backends.server.client import Answer, Client, Counters, counters_in
 from specbench.errors import ServerError, UsageError
-from specbench.metrics import Trace
+from specbench.metrics import FIRST_PIECE, Trace
 from specbench.spec import RunSpec
 from tests.support.completions import Model, serving, text_of
 from tests.support.frontdoor import Command
@@ -62,7 +63,7 @@ def test_every_request_is_timed_and_its_text_kept(stack: ExitStack) -> None:
         assert trace.tokens == pieces("".join(text_of(text, NEW)), NEW)
         assert len(trace.tokens) == NEW
         assert trace.seconds > 0
-        assert 0 <= trace.prefill_seconds <= trace.spans[FIRST]
+        assert 0 <= trace.prefill_seconds <= trace.spans[FIRST_PIECE]
 
 
 @pytest.mark.parametrize("tells", ["positions", "counters", "timings", ""])
@@ -92,11 +93,11 @@ def test_a_server_that_says_nothing_counts_every_token_as_a_round(stack: ExitSta
 
 
 def test_requests_fly_together_and_share_their_time(stack: ExitStack) -> None:
-    drafting = Model(k=3, tells="counters")
+    drafting = Model(k=3, tells="counters", together=Barrier(4))
     spec = spec_of(stack, drafting, batch=4)
     engine = choose.backend_for([spec])
     traces = engine.prepare(spec, 9)([engine.encode("once upon a time")] * 8, list(range(8)))
-    assert 2 <= drafting.most <= 4
+    assert drafting.most == 4
     assert len({trace.seconds for trace in traces}) == 1
     assert all(trace.prefill_seconds == 0 for trace in traces)
     assert sum(one.drafted for trace in traces for one in trace.rounds) == 3 * len(drafting.drafts)
@@ -143,7 +144,8 @@ LINES = {
 
 @pytest.mark.parametrize("fault", LINES)
 def test_what_a_server_does_wrong_is_one_line(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
-    monkeypatch.setattr(client, "STALL", 0.2)
+    if fault == "stall":
+        monkeypatch.setattr(client, "STALL", 0.2)  # a busy machine may take as long for an answer
     spec = spec_of(stack, Model(k=3, fault=fault))
     with pytest.raises(ServerError) as refused:
         decoded(spec)
@@ -160,8 +162,9 @@ def test_a_server_that_is_not_there_or_serves_something_else_is_refused_before_a
         choose.backend_for([spec])
     with serving(Model(name="other")) as there, pytest.raises(ServerError, match="it serves other, not tiny"):
         choose.backend_for([spec.with_(url=there)])
-    with pytest.raises(UsageError, match="is no URL of a server"):
-        choose.backend_for([spec.with_(url="localhost:80")])
+    for wrong in ("localhost:80", "http://localhost:port", "http://[::1", "http://"):
+        with pytest.raises(UsageError, match="is no URL of a server"):
+            choose.backend_for([spec.with_(url=wrong)])
 
 
 @pytest.mark.parametrize(
