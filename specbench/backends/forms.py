@@ -17,8 +17,6 @@ from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 
 NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
-
-
 READS_ALONE = ("Speculate", "Streaming")  # parts that give a model a text of their own, or have it judge
 
 

@@ -12,6 +12,7 @@ import torch
 
 from specbench.backends import choose
 from specbench.backends.base import Decode, Held, Loading, unseen
+from specbench.cli import completion
 from specbench.errors import UnusableModelError, UsageError
 from specbench.jobs import run
 from specbench.jobs.output import Output
@@ -218,3 +219,7 @@ def test_what_looks_inside_a_round_says_that_it_needs_the_native_backend(
     assert found.code == 2
     assert f"{SEARCHES.get(name, 'the search for layers')} looks into the networks of a pair" in found.line
     assert tables[0].calls == []
+
+
+def test_a_shell_completes_the_name_of_every_engine() -> None:
+    assert set(choose.BACKENDS) <= set(completion.backends())
