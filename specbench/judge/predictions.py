@@ -69,6 +69,7 @@ def predictions(alpha: float, c: float, c_hat: float, ks: list[int], at_once: bo
     """One Prediction per K; see there what c is at once. ValueError if an argument is out of range."""
     best, best_speedup = optimum.best_k(alpha, c, at_once=at_once)
     near = optimum.near_best(alpha, c, at_once=at_once)
+    near = [k for k in near if (k > 0) == (best > 0)] if at_once else near  # those in one piece with the best
     return [
         Prediction(
             alpha=alpha,

@@ -37,7 +37,8 @@ def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) ->
 
 
 def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX, at_once: bool = False) -> list[int]:
-    """All K in 0..k_max whose speedup is within `share` of the best one, ascending, without gaps.
+    """All K in 0..k_max whose speedup is within `share` of the best one, ascending, without gaps; at once there may be
+    one after K = 0, from which the speedup falls before it rises.
 
     The optimum is flat, and 1 % is below the error of a measured alpha and c: prefer this to the best K alone.
     ValueError if an argument is out of range.
@@ -45,6 +46,8 @@ def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX, a
     check_share("share", share)
     floor = (1 - share) * best_k(alpha, c, k_max, at_once)[1]
     near = [k for k in range(k_max + 1) if speedup(alpha, k, c, at_once) >= floor]
+    if at_once:
+        return near
     return list(range(near[0], near[-1] + 1))  # the speedup has one peak in K; a gap could only be rounding
 
 

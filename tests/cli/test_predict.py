@@ -151,6 +151,7 @@ def test_what_one_pass_drafts_can_be_given_in_the_place_of_c() -> None:
     assert "some K pays from alpha 0.200 on, c / (1 + c)" in text
     none = call("--alpha", "0.2", "--c-round", "0.25").stdout
     assert "no K pays: that needs alpha above c / (1 + c) = 0.2" in none
+    assert "within 1 %: K = 4 to 1000" in " ".join(call("--alpha", "0.335", "--c-round", "0.5").stdout.split())
     assert "no K up to 1000 pays" in call("--alpha", "0.99951", "--c-round", "2000").stdout
 
 

@@ -215,6 +215,8 @@ def test_where_one_pass_drafts_all_tokens_another_one_costs_nothing() -> None:
     assert (best, speedup) == (formulas.K_MAX, pytest.approx(1.6))
     assert optimum.near_best(0.5, 0.25, at_once=True) == list(range(6, formulas.K_MAX + 1))  # 2^−7 of it is missing
     assert optimum.best_k(0.5, 0.25)[0] == 1  # tokens at a quarter of a step each: 1.5 / 1.25, then 1.75 / 1.5
+    far = optimum.near_best(0.33, 0.5, at_once=True)  # no K pays, and the greatest nearly do
+    assert (far[:2], far[-1]) == ([0, 4], formulas.K_MAX)
     assert formulas.operations(0.5, 3, 0.25, at_once=True) == pytest.approx(4.25 / 1.875)
 
 
