@@ -28,6 +28,7 @@ from specbench.show.engines_table import engines_table
 from specbench.show.fitting import draw, sentence
 from specbench.show.grouping import FEW, arranged, by_batch, by_context, by_engine
 from specbench.show.headings import name_among
+from specbench.show.k_by_batch_table import k_by_batch_tables
 from specbench.show.levels_table import levels_table
 from specbench.show.methods_table import fastest, methods_table
 from specbench.show.number_table import NumberTable
@@ -79,7 +80,7 @@ def print_run(rows: Sequence[Row], style: str, console: Console, shown: Shown = 
         sentence(console, line, "bold" if line.startswith(ANSWERS) else "")
     console.print()
     draw(console, Group(*(table.drawn() for table in cells_tables(rows))))
-    draw(console, explanation(rows, shown) if shown.explain else Group(*_engines(rows)))
+    draw(console, explanation(rows, shown) if shown.explain else Group(*_sought(rows)))
     for line in remarks(rows, found, shown.explain):
         sentence(console, line)
 
@@ -108,15 +109,16 @@ def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
     yield from (table.drawn() for table in _series_tables(rows))
 
 
-def _engines(rows: Sequence[Row]) -> Iterator[Group]:
-    """Engines beside each other, which nobody measures for anything else."""
-    yield from (engines_table(group).drawn() for group in by_engine(rows))
+def _sought(rows: Sequence[Row]) -> Iterator[Group]:
+    """Engines beside each other, and the best K by batch, which nobody measures for anything else."""
+    yield from (table.drawn() for table in (*map(engines_table, by_engine(rows)), *k_by_batch_tables(by_batch(rows))))
 
 
 def _series_tables(rows: Sequence[Row]) -> Iterator[NumberTable]:
     """Over the lengths of prompts, over batches, and over engines."""
     yield from (context_table(group) for group in by_context(rows))
     yield from (batch_table(group) for group in by_batch(rows))
+    yield from k_by_batch_tables(by_batch(rows))
     yield from map(engines_table, by_engine(rows))
 
 
@@ -169,7 +171,8 @@ def markdown(rows: Sequence[Row], shown: Shown = SHOWN) -> str:
     found = answers(rows, shown)
     parts = paragraphs(found, shown.explain)
     parts += [table.markdown() for table in cells_tables(rows)]
-    parts += further_markdown(rows, shown) if shown.explain else []
+    sought = [table.markdown() for table in k_by_batch_tables(by_batch(rows))]
+    parts += further_markdown(rows, shown) if shown.explain else sought
     told = notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
     listed = "".join(f"- {literal(one_line(note))}\n" for note in told)
     return "\n".join([*parts, listed] if listed else parts)
