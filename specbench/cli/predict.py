@@ -3,41 +3,39 @@
 Must not load torch, transformers, datasets or pandas: the command answers at once.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from specbench.cli.options import PLAIN, Given, options
+from specbench.cli.predict_options import (
+    DEFAULT_KS,
+    Alphas,
+    Arrivals,
+    CHat,
+    CRounds,
+    Cs,
+    Devices,
+    Fleet,
+    Hit,
+    Ks,
+    OutputTokens,
+    Parallel,
+    Price,
+    Requests,
+    Run,
+    Seed,
+    Slots,
+    Traces,
+    Users,
+    Verify,
+)
 from specbench.errors import UsageError
+from specbench.jobs import fleet as of_load
 from specbench.jobs import predict as job
 from specbench.jobs import while_verifying
+from specbench.jobs.fleet import Servers
 from specbench.jobs.parsing import parse_k_list
 from specbench.results.named_runs import found_run
-
-DEFAULT_KS = "1-12"
-
-Alphas = Annotated[list[float] | None, typer.Option(help="Acceptance of a tested token, 0 to 1. Repeatable.")]
-Cs = Annotated[list[float] | None, typer.Option(help="Seconds per draft token ÷ target step. Repeatable.")]
-CRounds = Annotated[
-    list[float] | None,
-    typer.Option(help="In the place of --c: seconds of a round's drafts ÷ target step, where one pass makes them."),
-]
-CHat = Annotated[float | None, typer.Option(help="The ratio --c, or --c-round, in operations (default: the same).")]
-Ks = Annotated[str | None, typer.Option(help=f"Lookahead K: 4, 1,2,4, 1-12, 1-16+3 (default {DEFAULT_KS}).")]
-Run = Annotated[Path | None, typer.Option(help="Run folder or results.csv: predict its cells.")]
-Parallel = Annotated[
-    bool, typer.Option("--parallel", help="With the draft at work on a second device while the target verifies.")
-]
-Verify = Annotated[float | None, typer.Option("--v", help="With --parallel: verify pass ÷ target step (default 1).")]
-Hit = Annotated[
-    float | None,
-    typer.Option(help="With --parallel: share of rounds for whose text the draft is there already (default α^(K+1))."),
-]
-Traces = Annotated[
-    list[Path] | None,
-    typer.Option("--trace", help="With --parallel: count tokens and hits in what trace --output wrote. Repeatable."),
-]
 
 
 @options(..., PLAIN)
@@ -53,6 +51,15 @@ def predict(
     v: Verify = None,
     hit: Hit = None,
     trace: Traces = None,
+    fleet: Fleet = False,
+    arrivals: Arrivals = None,
+    users: Users = None,
+    devices: Devices = None,
+    slots: Slots = None,
+    output_tokens: OutputTokens = None,
+    requests: Requests = None,
+    price: Price = None,
+    seed: Seed = None,
 ) -> None:
     """Predict tokens per round, speedup and operations from alpha, c and K, without running a model.
 
@@ -60,6 +67,12 @@ def predict(
     """
     style = given["format"]
     check_parallel(parallel, c_hat=c_hat, v=v, hit=hit, trace=trace)
+    if fleet:
+        others = {"alpha": alpha, "c": c, "c-round": c_round, "c-hat": c_hat, "k": k, "parallel": parallel or None}
+        servers = Servers(devices or 1, slots, output_tokens, requests or 1000, price, seed or 0)
+        of_load.start(run_of_fleet(from_run, others), arrivals or [], users or [], servers, style)
+        return
+    check_alone(arrivals, users, devices, slots, output_tokens, requests, price, seed)
     if from_run is not None:
         if any(option is not None for option in (alpha, c, c_round, c_hat, k, v)):
             raise UsageError(
@@ -93,3 +106,21 @@ def check_parallel(parallel: bool, *, c_hat: object, v: object, hit: object, tra
         raise UsageError("--parallel predicts no operations: leave out --c-hat")
     if hit is not None and trace is not None:
         raise UsageError("--trace counts the share of hits: leave out --hit")
+
+
+def run_of_fleet(run: Path | None, others: Mapping[str, object]) -> Path:
+    """The run of --fleet; UsageError without one, or with options that say nothing beside it."""
+    if run is None:
+        raise UsageError("--fleet asks for measured costs: add --from-run RUN, a run with --batch 1,2,4,8")
+    if given := [f"--{name}" for name, value in others.items() if value is not None]:
+        raise UsageError(f"--fleet takes all costs from the run: leave out {', '.join(given)}")
+    return found_run(run)
+
+
+def check_alone(*of_fleet: object) -> None:
+    """UsageError for options that say nothing without --fleet."""
+    if any(option is not None for option in of_fleet):
+        raise UsageError(
+            "--arrivals, --users, --devices, --slots, --output-tokens, --requests, --price and --seed are of servers "
+            "under load: add --fleet, or leave them out"
+        )

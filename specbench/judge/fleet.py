@@ -1,0 +1,100 @@
+"""What a run says of servers under load: the engine of every method beside its baseline, from cells at several batches.
+
+Knows columns of results.csv and samples.csv; must not know how a load is served, or what is shown of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specbench.errors import UsageError
+from specbench.judge.questions import QUESTION
+from specbench.theory.fleet import Engine
+from specbench.wording import clean, grouped, number_in, text_in
+
+NEEDED = ("batch", "k", "tokens_per_round", "baseline_step_ms", "round_ms", "baseline_prefill_ms", "prefill_ms")
+SAME = tuple(name for name in QUESTION if name != "batch")
+METHOD = ("method", "k", "schedule", "confidence")
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method on a data set with its engine, None for one that does not speculate; batches: those that were measured;
+    cell: the one at the smallest of them."""
+
+    dataset: str
+    name: str
+    engine: Engine
+    batches: tuple[int, ...]
+    cell: str
+
+
+def arms(rows: Sequence[Row], slots: int | None) -> list[Arm]:
+    """The baseline of every question and then its methods. UsageError where no method was measured at two batches, or
+    where more slots are asked for than rows were measured."""
+    found: list[Arm] = []
+    for question in grouped(rows, lambda row: tuple(text_in(row, name) for name in SAME)):
+        methods = grouped(question, lambda row: tuple(text_in(row, name) for name in METHOD))
+        several = [some for some in map(by_batch, methods) if len(some) > 1]
+        found += [arm for number, some in enumerate(several) for arm in of_method(some, slots, number == 0)]
+    if not found:
+        raise UsageError(
+            "no method of this run was measured at several batches, and what more rows cost is what servers under load "
+            "are made of: make a run with --batch 1,2,4,8"
+        )
+    return found
+
+
+def by_batch(rows: Sequence[Row]) -> dict[int, Row]:
+    """The cells of a method by their batch, which ascends."""
+    return dict(sorted((int(batch), row) for row in rows if (batch := number_in(row, "batch")) is not None))
+
+
+def of_method(rows: Mapping[int, Row], slots: int | None, first: bool) -> list[Arm]:
+    """A method, and before the first one the baseline."""
+    largest, (smallest, row) = max(rows), next(iter(rows.items()))
+    if slots is not None and not smallest <= slots <= largest:
+        raise UsageError(f"--slots {slots}: measured were batches from {smallest} to {largest}")
+    common = (tuple(rows), text_in(row, "cell"))
+    dataset, most = clean(text_in(row, "dataset"), 60), slots or largest
+    plain = Engine(curve(rows, "baseline_step_ms"), (1.0,), value(row, "baseline_prefill_ms") / 1000, most)
+    drafts = Engine(curve(rows, "round_ms"), chances(row), value(row, "prefill_ms") / 1000, most)
+    arm = Arm(dataset, f"{clean(text_in(row, 'method'), 60)} K{int(value(row, 'k'))}", drafts, *common)
+    return [Arm(dataset, "baseline", plain, *common), arm] if first else [arm]
+
+
+def curve(rows: Mapping[int, Row], column: str) -> tuple[tuple[int, float], ...]:
+    return tuple((batch, value(row, column) / 1000) for batch, row in rows.items())
+
+
+def value(row: Row, column: str) -> float:
+    """A number above zero; UsageError where it is none."""
+    found = number_in(row, column)
+    if found is None or found < 0 or (found == 0 and "prefill" not in column and column != "k"):
+        raise UsageError(f"cell {clean(text_in(row, 'cell'), 20)}: {column} is {clean(row.get(column, ''), 40)!r}")
+    return found
+
+
+def chances(row: Row) -> tuple[float, ...]:
+    """The chances of 1, 2, … tokens in a round: by acceptance at each place where that gives the tokens per round, else
+    the two whole numbers around these."""
+    tokens = max(value(row, "tokens_per_round"), 1.0)
+    there, places = [1.0], 1
+    while (at := number_in(row, f"acceptance_at_{places}")) is not None:
+        there.append(there[-1] * min(max(at, 0.0), 1.0))
+        places += 1
+    if abs(sum(there) - tokens) <= 0.05 * tokens:
+        return tuple(here - after for here, after in zip(there, [*there[1:], 0.0], strict=True))
+    whole = int(tokens)
+    return (*[0.0] * (whole - 1), 1 - (tokens - whole), tokens - whole)
+
+
+def lengths(samples: Sequence[Row], arm: Arm, mean: float | None) -> list[int]:
+    """How long answers are: those of the baseline in the cell of an arm, or stretched to a mean. UsageError without."""
+    own = (number_in(row, "baseline_tokens") for row in samples if text_in(row, "cell") == arm.cell)
+    found = [number for number in own if number]
+    if not found:
+        raise UsageError(f"samples.csv has no answers of cell {clean(arm.cell, 20)}: give the folder of a whole run")
+    stretch = 1.0 if mean is None else mean * len(found) / sum(found)
+    return [max(1, round(number * stretch)) for number in found]

@@ -1,0 +1,128 @@
+"""`specbench predict --fleet`: servers under load from the costs that a run measured at several batches."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from specbench.cli import predict
+from specbench.judge.fleet import arms
+
+app = typer.Typer()
+app.command(name="predict")(predict.predict)
+
+HEADER = (
+    "cell,dataset,method,k,batch,tokens_per_round,acceptance_at_1,acceptance_at_2,"
+    "baseline_step_ms,round_ms,baseline_prefill_ms,prefill_ms"
+)
+ROWS = """
+b0,code,baseline,0,1,,,,,,,
+c1,code,chain,2,1,2.25,0.75,0.666667,10,15,50,60
+c4,code,chain,2,4,2.25,0.75,0.666667,16,32,50,60
+s1,code,sam,4,1,1.5,,,10,12,50,50
+s4,code,sam,4,4,1.5,,,16,18,50,50
+"""
+SAMPLES = "cell,baseline_tokens\nc1,10\nc1,30\nc4,99\ns1,10\ns1,30\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "results.csv").write_text(HEADER + ROWS, encoding="utf-8")
+    (tmp_path / "samples.csv").write_text(SAMPLES, encoding="utf-8")
+    return tmp_path
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["--fleet", *map(str, arguments)])
+
+
+def rows(*arguments: object) -> list[dict[str, str]]:
+    result = call(*arguments, "--format", "csv")
+    assert result.exit_code == 0, result.output
+    return list(csv.DictReader(io.StringIO(result.stdout)))
+
+
+def test_one_user_gets_what_one_row_takes(run: Path) -> None:
+    found = rows("--from-run", run, "--users", 1, "--output-tokens", 20, "--requests", 400)
+    assert [(row["method"], row["users"], row["slots"]) for row in found] == [
+        ("baseline", "1", "4"), ("chain K2", "1", "4"), ("sam K4", "1", "4"),
+    ]  # fmt: skip
+    baseline = found[0]
+    assert float(baseline["per_token_seconds_median"]) == pytest.approx(0.010)
+    assert float(baseline["first_token_seconds_p99"]) == pytest.approx(0.060)
+    assert float(baseline["rows"]) == pytest.approx(1)
+    assert float(baseline["tokens_per_second"]) == pytest.approx(20 / 0.25, rel=0.05)  # the mean length is drawn
+
+
+def test_acceptance_at_each_place_makes_the_rounds() -> None:
+    """0.25, 0.25 and 0.5 of one, two and three tokens; without places the whole numbers around the mean."""
+    baseline, chain, sam = arms(list(csv.DictReader(io.StringIO(HEADER + ROWS)))[1:], None)
+    assert baseline.engine.tokens == (1.0,)
+    assert chain.engine.tokens == pytest.approx((0.25, 0.25, 0.5), abs=1e-5)
+    assert sam.engine.tokens == (0.5, 0.5)
+    assert dict(chain.engine.seconds) == pytest.approx({1: 0.015, 4: 0.032})
+
+
+def test_speculation_that_pays_for_one_row_may_not_for_four(run: Path) -> None:
+    """A round of the chain gives 2.25 tokens for 1.5 steps of one row, and for two of four."""
+    one, four = (rows("--from-run", run, "--users", slots, "--slots", slots, "--requests", 300) for slots in (1, 4))
+    gain = [float(found[1]["tokens_per_second"]) / float(found[0]["tokens_per_second"]) for found in (one, four)]
+    assert gain[0] > 1.05 > gain[1]
+
+
+def test_the_cost_is_that_of_devices_by_the_hour(run: Path) -> None:
+    (row, *_) = rows("--from-run", run, "--users", 8, "--devices", 2, "--price", 3.6, "--requests", 100)
+    assert float(row["cost_per_million_tokens"]) == pytest.approx(2 * 1e6 / 1000 / float(row["tokens_per_second"]))
+    assert float(row["tokens_per_second_per_device"]) == pytest.approx(float(row["tokens_per_second"]) / 2)
+
+
+def test_readers_get_a_table_a_capacity_and_what_was_assumed(run: Path) -> None:
+    shown = " ".join(call("--from-run", run, "--arrivals", 500, "--arrivals", 0.1, "--requests", 50).stdout.split())
+    assert "code · 500 requests a second · 1 device of 4 slots" in shown
+    assert "code · 0.1 requests a second" in shown
+    assert "overloaded, so waits grow" in shown
+    assert shown.count("continuous batching, first come, first served") == 1
+
+
+def test_numbers_that_are_not_known_are_null(run: Path) -> None:
+    (run / "samples.csv").write_text(SAMPLES.replace("30", "10"), encoding="utf-8")
+    result = call("--from-run", run, "--users", 1, "--output-tokens", 1, "--requests", 20, "--format", "json")
+    (row, *_) = json.loads(result.stdout)
+    assert row["per_token_seconds_median"] is None  # answers of one token
+    assert row["cost_per_million_tokens"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--users", 1), "--fleet asks for measured costs: add --from-run RUN"),
+        (("--from-run", "RUN"), "no load: give --arrivals"),
+        (("--from-run", "RUN", "--users", 1, "--alpha", 0.5), "leave out --alpha"),
+        (("--from-run", "RUN", "--users", 1, "--slots", 9), "--slots 9: measured were batches from 1 to 4"),
+        (("--from-run", "RUN", "--arrivals", 0), "--arrivals must be above 0"),
+        (("--from-run", "TABLE", "--users", 1), "give the folder of a run"),
+        (("--from-run", "ONE", "--users", 1), "make a run with --batch 1,2,4,8"),
+        (("--from-run", "ODD", "--users", 1), "cell c4: round_ms is '-3'"),
+    ],
+)
+def test_what_cannot_be_played_through_is_refused(
+    run: Path, arguments: tuple[object, ...], line: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    one, odd = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("odd")
+    (one / "results.csv").write_text(HEADER + "\n" + ROWS.split("\n")[2] + "\n", encoding="utf-8")
+    (odd / "results.csv").write_text((HEADER + ROWS).replace("16,32,", "16,-3,"), encoding="utf-8")
+    for folder in (one, odd):
+        (folder / "samples.csv").write_text(SAMPLES, encoding="utf-8")
+    places = {"RUN": run, "TABLE": run / "results.csv", "ONE": one, "ODD": odd}
+    result = call(*(places.get(str(one), one) for one in arguments))
+    assert isinstance(result.exception, Exception)
+    assert line in str(result.exception)
+
+
+def test_its_options_say_nothing_without_it() -> None:
+    result = CliRunner().invoke(app, ["--alpha", "0.5", "--c", "0.1", "--users", "4"])
+    assert "add --fleet, or leave them out" in str(result.exception)
