@@ -1,5 +1,6 @@
-"""Real engines in tests: those that are installed on this machine, else a reason to skip."""
+"""Real engines in tests: those that are installed on this machine, where they are asked for; else a reason to skip."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,12 @@ from specbench.backends.llamacpp import install as llamacpp
 from specbench.backends.vllm import install as vllm
 from specbench.errors import UnusableModelError
 
+ASKED = "SPECBENCH_TEST_ENGINES"  # in the environment: 1 tests real engines, which takes minutes
+
 
 def vllm_python() -> Path:
     """The Python that has vLLM."""
+    refuse_unasked()
     try:
         return vllm.python()
     except UnusableModelError as error:
@@ -19,7 +23,13 @@ def vllm_python() -> Path:
 
 def llama_server() -> Path:
     """The program of llama.cpp."""
+    refuse_unasked()
     try:
         return llamacpp.program()
     except UnusableModelError as error:
         pytest.skip(str(error))
+
+
+def refuse_unasked() -> None:
+    if os.environ.get(ASKED) != "1":
+        pytest.skip(f"{ASKED} is not 1: engines take minutes to start")

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from typing import IO, Any, ClassVar
 
 import torch
 
+from specbench.backends.apart import guard
 from specbench.backends.apart.backend import Apart, opened
 from specbench.backends.apart.engine import Decoded, Request, Start
 from specbench.backends.apart.pipe import PATIENCE, reason
@@ -35,6 +37,7 @@ from specbench.wording import clean
 
 NAME = ways.NAME
 OPENING, DECODING = 600.0, 1800.0  # seconds after which a server that says nothing is given up
+GUARD = Path(guard.__file__)
 LAW = ("temperature", "top_k", "top_p", "min_p")  # in the order in which ours is applied
 
 
@@ -72,7 +75,11 @@ class LlamaCpp:
 
     def serve(self, start: Start) -> "Server":
         server = Server(self.program, start["options"], self.patience[1])
-        server.wait(self.patience[0])
+        try:
+            server.wait(self.patience[0])
+        except BaseException:  # an interrupt as well: it would go on loading
+            server.close()
+            raise
         return server
 
     def tier(self, spec: RunSpec) -> str:
@@ -89,14 +96,10 @@ class Server:
         self.port, self.patience = free_port(), patience
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         command = [str(program), *options, "--host", "127.0.0.1", "--port", str(self.port), "--metrics", "--no-webui"]
-        try:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                env={**os.environ, **install.libraries(program)}, start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            self._log.close()
-            raise UnusableModelError(f"{NAME}: cannot run {clean(program)}: {error.strerror}") from error
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", str(GUARD), *command], stdin=subprocess.PIPE, stdout=self._log, stderr=self._log,
+            env={**os.environ, **install.libraries(program)}, start_new_session=True,
+        )  # fmt: skip
 
     def wait(self, seconds: float) -> None:
         """Until it answers. UnusableModelError where it ends before, or takes longer."""
@@ -120,13 +123,13 @@ class Server:
         return Decoded(found, time.perf_counter() - began)
 
     def close(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
-        try:
+        assert self.process.stdin is not None
+        self.process.stdin.close()  # its guard ends it
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        self.process.wait()
         self._log.close()
 
     def _complete(self, body: Mapping[str, Any]) -> Finished:
@@ -153,11 +156,16 @@ class Server:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0)  # what has crashed may not be gone yet
         code = self.process.poll()
-        self._log.seek(0)
-        said = reason(self._log.read().decode(errors="replace"))
+        said = reason(self._logged())
         self.close()
         how = f"silent ({clean(why)})" if code is None else f"it ended with code {code}"
         return UnusableModelError(f"{NAME}: {how}: {said}")
+
+    def _logged(self) -> str:
+        if self._log.closed:  # another request has found out before
+            return ""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
 
 
 def free_port() -> int:

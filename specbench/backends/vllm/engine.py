@@ -30,6 +30,7 @@ IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # half the time to start, 
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")  # take workers of their own
 QUIET = {
     "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
+    "KMP_BLOCKTIME": "1",  # milliseconds that its threads poll after a decode, while another engine has its turn
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else it leaves out a core, and takes the same one for every process
 }  # fmt: skip
 
@@ -70,7 +71,7 @@ class Vllm:
         child = Child(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, start))
         try:
             child.ask({"op": "open", "llm": start}, self.patience[0])
-        except UnusableModelError:
+        except BaseException:  # an interrupt as well: it would go on opening
             child.close()
             raise
         return Process(child, self.patience[1])

@@ -1,10 +1,11 @@
 """A Llama checkpoint as a GGUF file for llama.cpp, with the same token ids: made once, kept among the caches.
 
-Knows GGUF's names for Llama's weights; must not know what the file is for. The words of the vocabulary are in it, how
-text is split into them is not to be relied on: whoever uses the file gives and takes token ids.
+Knows GGUF's names for Llama's weights; must not know what the file is for. The vocabulary is in it, with its merges
+where it has any; how text is split before these apply is GPT-2's way: whoever needs the very same tokens gives ids.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ NAMES = {
     "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "model.layers": "blk",
 }  # fmt: skip
+VERSION = 2  # of what is written: files of another one are not taken
 INSTEAD = "convert it with llama.cpp's own converter, and name the GGUF file"
 
 
@@ -33,7 +35,7 @@ def gguf_of(name: str, weights: list[Path], config: Any, tokenizer: Any, dtype: 
     refuse_unable(name, weights, config, dtype)
     require("gguf", f"{name}: a GGUF file")
     about = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in weights]
-    made = folder / f"{hashlib.sha256(repr((about, str(dtype))).encode()).hexdigest()[:16]}.gguf"
+    made = folder / f"{hashlib.sha256(repr((VERSION, about, str(dtype))).encode()).hexdigest()[:16]}.gguf"
     if not made.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with writing(str(made), "SPECBENCH_CACHE names another folder"), replacing(made) as file:
@@ -86,7 +88,7 @@ def write(file: Path, weights: list[Path], config: Any, tokenizer: Any, dtype: t
 
 
 def add_vocabulary(writer: Any, config: Any, tokenizer: Any) -> None:
-    """Every id has a word. A merge must be there for llama.cpp to read the file, and none is ever used."""
+    """Every id has a word. A merge must be there for llama.cpp to read the file, also where none applies."""
     import gguf
 
     words: Mapping[str, int] = tokenizer.get_vocab()
@@ -98,10 +100,16 @@ def add_vocabulary(writer: Any, config: Any, tokenizer: Any) -> None:
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([named.get(number, f"[unused {number}]") for number in ids])
     writer.add_token_types([unused if n not in named else control if n in special else normal for n in ids])
-    writer.add_token_merges([f"{named[0]} {named[1]}"])
+    writer.add_token_merges(merges_of(tokenizer) or [f"{named[0]} {named[1]}"])
     writer.add_add_bos_token(False)
     if tokenizer.eos_token_id is not None:
         writer.add_eos_token_id(tokenizer.eos_token_id)
+
+
+def merges_of(tokenizer: Any) -> list[str]:
+    """The merges of a vocabulary of byte pairs, in their order; none of any other."""
+    found = json.loads(tokenizer.backend_tokenizer.to_str())["model"].get("merges", [])
+    return [merge if isinstance(merge, str) else " ".join(merge) for merge in found]
 
 
 def add(writer: Any, name: str, weight: Tensor, config: Any, dtype: torch.dtype) -> None:

@@ -1,11 +1,13 @@
 """A process at the end of a pipe: what it answers, and the one line that everything that goes wrong costs."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from specbench.backends.apart import guard
 from specbench.backends.apart.pipe import Child, environment, reason
 from specbench.errors import UnusableModelError
 
@@ -74,3 +76,26 @@ def test_a_program_that_is_not_there_is_one_line() -> None:
 def test_of_a_log_the_last_error_is_the_reason() -> None:
     assert reason("start\nValueError: a\nRuntimeError: b\n  note\n") == "RuntimeError: b"
     assert reason("one\ntwo\n") == "two"
+
+
+@pytest.mark.parametrize(("code", "ended"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 11)", -11)])
+def test_a_guard_ends_as_its_program_does(code: str, ended: int) -> None:
+    assert guarded(code).wait(60) == ended
+
+
+def test_a_guard_ends_its_program_when_nobody_is_left_who_wants_it() -> None:
+    process = guarded("print(os.getpid(), flush=True); time.sleep(3600)")
+    assert process.stdout is not None
+    assert process.stdin is not None
+    program = int(process.stdout.readline())
+    process.stdin.close()
+    assert process.wait(60) == -9
+    process.stdout.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(program, 0)
+
+
+def guarded(code: str) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-I", "-c", f"import os, sys, time\n{code}"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-I", guard.__file__, *program], **pipes)  # type: ignore[call-overload]

