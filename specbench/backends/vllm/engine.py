@@ -20,6 +20,7 @@ from specbench.backends.vllm import install, ways
 from specbench.engine_options import of_engine
 from specbench.errors import UnusableModelError
 from specbench.spec import RunSpec
+from specbench.wording import clean
 
 NAME = install.NAME
 SCRIPT = Path(__file__).with_name("child.py")
@@ -65,12 +66,13 @@ class Vllm:
         }  # fmt: skip
         if speculative is not None:
             found |= {"speculative_config": dict(speculative), "per_request_spec_decode_metrics": "detailed"}
-        return found | of_engine(spec.engine_option, self.name)
+        return {"llm": found | of_engine(spec.engine_option, self.name), "device": pair.device.type}
 
     def serve(self, start: Start) -> "Process":
-        child = Child(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, start))
+        child = Child(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, start["llm"]))
         try:
-            child.ask({"op": "open", "llm": start}, self.patience[0])
+            said = child.ask({"op": "open", "llm": start["llm"]}, self.patience[0])
+            refuse_elsewhere(said, start)
         except BaseException:  # an interrupt as well: it would go on opening
             child.close()
             raise
@@ -98,6 +100,15 @@ class Process:
 
     def close(self) -> None:
         self.child.close()
+
+
+def refuse_elsewhere(said: Mapping[str, Any], start: Start) -> None:
+    """UnusableModelError where it computes on another device than its numbers would be said to be of."""
+    if (found := said.get("device")) != start["device"]:
+        raise UnusableModelError(
+            f"{NAME}: this build computes on {clean(found)}, and the pair is on {start['device']}: choose --device, or "
+            f"install another build (`specbench backend install {NAME} --package …`)"
+        )
 
 
 def decoded(said: Mapping[str, Any], prompts: int) -> Decoded:
@@ -131,9 +142,9 @@ def cache(spec: RunSpec, pair: CheckedPair, places: int) -> int:
     return max(LEAST, 2 * sum(net.cache(length, rows) for net in Estimate(pair).networks.values()))
 
 
-def variables(python: Path, start: Start) -> dict[str, str]:
+def variables(python: Path, llm: Mapping[str, Any]) -> dict[str, str]:
     """What its processes have in their environment: as many threads as ours, and Intel's OpenMP where it is there."""
-    alone = {} if any(start.get(size, 1) != 1 for size in PARALLEL) else IN_PROCESS
+    alone = {} if any(llm.get(size, 1) != 1 for size in PARALLEL) else IN_PROCESS
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     library = python.parent.parent / "lib" / "libiomp5.so"
     return {**alone, **QUIET, **threads, **({"LD_PRELOAD": str(library)} if library.exists() else {})}

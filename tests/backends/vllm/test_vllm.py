@@ -11,7 +11,7 @@ from specbench.backends import choose
 from specbench.backends.apart.backend import RUNTIME, Apart, opened
 from specbench.backends.base import Held
 from specbench.backends.vllm import install, ways
-from specbench.backends.vllm.engine import Vllm, variables
+from specbench.backends.vllm.engine import Vllm, refuse_elsewhere, variables
 from specbench.errors import UnusableModelError, UsageError
 from specbench.spec import BASELINE, RunSpec
 from tests.support import fake_vllm
@@ -34,7 +34,7 @@ def arms_of(pair: Pair, **more: object) -> tuple[Apart, RunSpec]:
 
 def started(pair: Pair, **more: object) -> dict[str, object]:
     backend, spec = arms_of(pair, **more)
-    return dict(backend.engine.start(spec, backend.inner.pair, 20))
+    return dict(backend.engine.start(spec, backend.inner.pair, 20)["llm"])
 
 
 def named(pair: Pair, folder: Path) -> Pair:
@@ -188,6 +188,11 @@ def test_options_of_the_engine_go_to_it_as_they_are(pair: Pair) -> None:
     assert (found["tensor_parallel_size"], found["kv_cache_dtype"]) == (2, "fp8")
     alone = "VLLM_ENABLE_V1_MULTIPROCESSING"
     assert (alone in variables(Path("p"), found), variables(Path("p"), started(pair))[alone]) == (False, "0")
+
+
+def test_a_build_for_another_device_is_refused() -> None:
+    with pytest.raises(UnusableModelError, match="this build computes on cpu, and the pair is on cuda"):
+        refuse_elsewhere({"device": "cpu"}, {"device": "cuda"})
 
 
 def test_a_known_fault_stands_in_the_notes_of_the_row(pair: Pair) -> None:
