@@ -8,7 +8,7 @@ GPU: only the one); and the method with its draft in a process of its own on the
 prompts and draws, no EOS. Ratios are over the baseline on one core, with 95 % intervals over prompts. c, v and the
 overhead are those of the arm that waits; hit is counted in the arm in parallel, predicted E / (h·max(Kc, v) +
 (1 − h)(v + Kc) + overhead) is from these. The goal: the text of both is the same, and the measured speedup is what the
-formula says.
+formula says; the draft makes one more token than Kc counts, its guess, so it must be done before v is, or a hit waits.
 """
 
 import os
@@ -28,6 +28,7 @@ from specbench.decoding.decode import decode
 from specbench.decoding.drafters.while_verifying import WhileVerifying
 from specbench.decoding.loop import Speculate
 from specbench.decoding.timing import clock_for
+from specbench.errors import SpecbenchError
 from specbench.metrics import Trace
 from specbench.results.costs import timing
 from specbench.results.samples import digest
@@ -95,7 +96,7 @@ def arms_of(native: Native, spec: RunSpec, places: tuple[Place, Place], partner:
     return found | {"in parallel": Arm(native, spec, cores[:1], partner)}
 
 
-def rows_of(k: int, results: dict[str, list[Run]]) -> list[dict[str, Any]]:
+def rows_of(k: int, results: dict[str, list[Run]], greedy: bool) -> list[dict[str, Any]]:
     """The lines of one K."""
     traces = {name: [run.trace for run in runs] for name, runs in results.items()}
     costs = measured_costs(timing(traces[BASE]), timing(traces["waits"]))
@@ -117,16 +118,21 @@ def rows_of(k: int, results: dict[str, list[Run]]) -> list[dict[str, Any]]:
             "tokens/round": counts.tokens_per_round if name in predicted else None,
             "hit": hit if name == "in parallel" else None,
             **({"c": costs.c, "v": costs.v, "overhead": costs.overhead} if name == "waits" else {}),
-            "same text": f"{sum(a.tokens == b.tokens for a, b in zip(some, reference(name, traces), strict=True))}"
-            f"/{len(some)}",
+            "same text": same(some, traces[reference(name, greedy)]) if name != reference(name, greedy) else None,
         }
         for name, some in traces.items()
     ]
 
 
-def reference(name: str, traces: dict[str, list[Trace]]) -> list[Trace]:
-    """What the text of an arm is compared with: in parallel with the one that waits, as their draws are the same."""
-    return traces["waits" if name in ("in parallel", "waits, 2 cores") else BASE]
+def reference(name: str, greedy: bool) -> str:
+    """The arm whose text an arm must have: sampled, those with the same method, as their draws are the same."""
+    if greedy or "baseline" in name:
+        return BASE
+    return "waits"
+
+
+def same(some: list[Trace], others: list[Trace]) -> str:
+    return f"{sum(a.tokens == b.tokens for a, b in zip(some, others, strict=True))}/{len(some)}"
 
 
 def ratio(base: list[Trace], some: list[Trace]) -> Any:
@@ -155,7 +161,7 @@ def measure(bench: Bench) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         finally:
             partner.close()
         harness.say(f"K = {k}: {time.perf_counter() - began:.0f} s")
-        rows += rows_of(k, results)
+        rows += rows_of(k, results, native.law(spec).certain)
         raw += [
             raw_row(k, name, prompt, run)
             for name, runs in results.items()
@@ -180,7 +186,10 @@ def main() -> None:
     options.add_argument("--temperature", type=float, default=0.0, help="(0)")
     options.add_argument("--warmup", type=int, default=1, help="prompts that do not count (1)")
     bench = harness.begin("parallel", "Drafting while verifying, in two processes", options.parse_args())
-    rows, raw = measure(bench)
+    try:
+        rows, raw = measure(bench)
+    except SpecbenchError as error:
+        raise SystemExit(f"parallel: {error}") from None
     about = f"{bench.args.pair}, {bench.args.dataset}, {bench.args.method}, temperature {bench.args.temperature:g}"
     notes = ["one core each: baseline and waits have the target's alone, in parallel also the draft's"]
     bench.publish([Sheet(f"{about}, {bench.args.prompts} prompts, {bench.args.new} new tokens", rows, notes)], raw)
