@@ -82,7 +82,9 @@ def predict(
         while_verifying.from_run(run, hit, trace or [], style) if parallel else job.from_run(run, style)
         return
     costs = [*((one, False) for one in c or []), *((one, True) for one in c_round or [])]
-    if trace and costs:
+    if trace:
+        if not costs:
+            raise UsageError("--trace counts, and measures no costs: add --c and --v, or --from-run RUN")
         if any(option is not None for option in (alpha, k)):
             raise UsageError("--trace counts tokens and hits for the K of the traces: leave out --alpha and --k")
         while_verifying.from_traces(trace, costs, 1.0 if v is None else v, style)

@@ -55,18 +55,18 @@ def from_run(run: Path, hit: float | None, traces: Sequence[Path], style: Format
     rows = read_results(run, NEEDED)
     of_cells = [while_verifying.of_cell(row, where, given) for where, row in rows if wanted(row, counted)]
     checked.tell()
+    why = f"the traces are of {counted.method} with K = {counted.k}" if counted else FITTING
     if not of_cells:
-        alike = f"{counted.method} with K = {counted.k}, as the traces are; " if counted else ""
-        raise UsageError(f"{clean_path(run)} has no cell of {alike}{FITTING}, such as chain")
+        raise UsageError(f"{clean_path(run)} has no cell to predict: {why}")
     if len(of_cells) < len(rows):
-        typer.echo(f"left out {len(rows) - len(of_cells)} of {len(rows)} rows: {FITTING}", err=True)
+        typer.echo(f"left out {len(rows) - len(of_cells)} of {len(rows)} rows: {why}", err=True)
     print_cells([row for cell in of_cells for row in cell], style)
 
 
 def wanted(row: Mapping[str, str], counted: Counted | None) -> bool:
-    """Whether a row is of a method that can do it, and of that of the traces where there are some."""
+    """Whether a row is of a method that can do it, no head drafting, and of that of the traces where there are some."""
     alike = counted is None or (row.get("method"), row.get("k")) == (counted.method, str(counted.k))
-    return alike and fits(row.get("method", ""))
+    return alike and not row.get("draft_head") and fits(row.get("method", ""))
 
 
 def fits(method: str) -> bool:

@@ -16,12 +16,13 @@ from specbench.results.trace_file import TokenView, TracedRound, to_json
 app = typer.Typer()
 app.command(name="predict")(predict.predict)
 
-COLUMNS = "dataset,method,k,alpha,c,v,overhead,speedup,acceptance_at_1,acceptance_at_2,drafted_per_round,draft_cost_per"
+COLUMNS = "dataset,method,k,alpha,c,v,overhead,speedup,acceptance_at_1,acceptance_at_2,drafted_per_round,draft_head"
 RESULTS = f"""{COLUMNS}
-code,chain,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,token
-code,early-exit,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,token
-code,prompt-lookup,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,round
-code,gone.yaml,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,token
+code,chain,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,
+code,early-exit,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,
+code,prompt-lookup,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,
+code,chain,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,eagle-3
+code,gone.yaml,2,0.5,0.5,1.25,0.25,0.7,0.5,0.5,2.0,
 """
 
 
@@ -83,8 +84,11 @@ def test_the_cells_of_a_run_with_what_it_knows_itself_and_with_traces(tmp_path: 
     assert row["speedup_parallel"] == row["speedup_ready"]
     file = trace(tmp_path / "a.json", (2, 0), (0, 9), (2, 0))
     assert [one["hit"] for one in rows("--from-run", tmp_path, "--trace", file)] == ["0.5", "0.5", "0.5", "0.5", "0.5"]
-    assert "left out 3 of 4 rows: only methods whose every draft" in call("--from-run", tmp_path).stderr
-    refused(call("--from-run", tmp_path, "--trace", trace(file, (2, 0), (0, 9), k=3)), "no cell of chain with K = 3")
+    assert "left out 4 of 5 rows: only methods whose every draft" in call("--from-run", tmp_path).stderr
+    refused(
+        call("--from-run", tmp_path, "--trace", trace(file, (2, 0), (0, 9), k=3)),
+        "no cell to predict: the traces are of chain with K = 3",
+    )
 
 
 def test_traces_that_say_nothing_of_it_are_refused(tmp_path: Path) -> None:
@@ -105,6 +109,7 @@ def test_traces_that_say_nothing_of_it_are_refused(tmp_path: Path) -> None:
         (["--alpha", "0.7", "--c", "0.1", "--trace", "x"], "leave out --alpha and --k"),
         (["--c", "0.1", "--trace", "x", "--hit", "0.5"], "leave out --hit"),
         (["--c", "0.1", "--trace", "x"], "cannot read x"),
+        (["--trace", "x"], "add --c and --v, or --from-run RUN"),
         (["--from-run", ".", "--v", "1"], "leave out --alpha"),
     ],
 )
