@@ -27,6 +27,8 @@ LOOKAHEAD: tuple[Part, ...] = ("asked", "heading")  # what a sweep varies
 NAMED: tuple[Part, ...] = ("identity", "question", "asked")  # every table names it anyway
 CELL: tuple[Part, ...] = ("identity", "asked")
 DETAIL: tuple[Part, ...] = ("identity", "further")
+UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant", "confidence": 0.4, "acceptance": None,
+                             "acceptance_source": None, "choices": None}  # fmt: skip
 LOADED: tuple[Part, ...] = (*DETAIL, "loading")
 SHARE = Field(gt=0, le=1)
 Quantisation = Literal["int8", "int4", "fp8", "w8a8", "w4a8", "w8a8+head", "w4a8+head"]
@@ -81,8 +83,11 @@ class RunSpec(BaseModel):
         "Method", "lookahead", "--schedule confidence drafts on while a token's own probability is at least this; "
         "with a DSpark head, the chance that it gives the next one.", of=LOOKAHEAD)] = 0.4
     acceptance: Annotated[Rates | None, Setting(
-        "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), or one per position "
-        "(0.8,0.7,0.6).", typed=str)] = None
+        "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), one per position "
+        "(0.8,0.7,0.6), or a profile (FILE.json, see specbench profile).", typed=str)] = None
+    acceptance_source: Annotated[str | None, Setting(
+        "Method", "acceptance", "Where the rates of --acceptance come from, for the row.", of=CELL,
+        usual="what a profile says", late=True)] = None
     dataset: Annotated[str, Setting(
         "Data", "data", "code, articles, shift (shipped), humaneval, xsum, mt_bench (hub), needle:, passkey:, "
         "longdoc:, pg19: and a LENGTH in tokens, or jsonl:, parquet:, csv:, text: and a path. Repeatable.", of=NAMED,
@@ -220,7 +225,7 @@ class RunSpec(BaseModel):
     @property
     def baseline(self) -> "RunSpec":
         """The cell that this one is compared with; cells with an equal baseline share its decodes."""
-        return self.with_(method=BASELINE, k=0, schedule="constant", confidence=0.4, acceptance=None, choices=None)
+        return self.with_(**UNDRAFTED)
 
     @property
     def on_any_engine(self) -> "RunSpec":
@@ -237,10 +242,3 @@ class RunSpec(BaseModel):
                 del fields[name]
         canonical = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
-    """As columns: the rates as they are written, and whether acceptance follows them or is the pair's own."""
-    if spec.acceptance is None:
-        return {"acceptance": None, "acceptance_mode": "real"}
-    return {"acceptance": ",".join(map(str, spec.acceptance)), "acceptance_mode": "synthetic"}

@@ -67,6 +67,7 @@ LIGHT_COMMANDS = {
     "models list": ["models", "list"],
     "models grow --help": ["models", "grow", "--help"],
     "report --help": ["report", "--help"],
+    "profile --help": ["profile", "--help"],
     "trace --help": ["trace", "--help"],
     "train draft --help": ["train", "draft", "--help"],
     "train head --help": ["train", "head", "--help"],

@@ -35,7 +35,8 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     chat = ("chat_template_resolved", "system", "thinking")
     revisions, draws = ("target_revision", "draft_revision"), ("seed", "warmup", "repeat")
     assert (
-        *pair, *how, "dataset", *LAW, *LENGTH, "dtype", *LOADED, "tier", "backend", "engine_option", "url",
+        *pair, *how, "acceptance_source", "dataset", *LAW, *LENGTH, "dtype", *LOADED, "tier", "backend",
+        "engine_option", "url",
         "baseline_url", "batch", "column", "template",
         "context", "chat_template", "system", "thinking", "limit",
     ) == matching.ASKED  # fmt: skip

@@ -19,6 +19,7 @@ from specbench.cli import (
     models,
     noise,
     predict,
+    profile,
     report,
     run,
     runs,
@@ -66,6 +67,7 @@ app.command(name="design-draft")(design_draft.design_draft)
 app.command(name="verify")(verify.verify)
 app.command(name="noise")(noise.noise)
 app.command(name="predict")(predict.predict)
+app.command(name="profile")(profile.profile_of)
 app.command(name="methods")(methods.methods)
 app.command(name="cache")(cache.cache)
 app.add_typer(models.models, name="models")

@@ -5,6 +5,7 @@ Knows the fields of RunSpec and the pairs; must not know files, models' weights 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from specbench.choices import USUAL, parsed, written
 from specbench.decoding.method_files import needs, read_method
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
+from specbench.profiles import read_profile
 from specbench.redact import redact
 from specbench.settings import declared, part
 from specbench.spec import BASELINE, CHOOSING, RunSpec
@@ -79,7 +81,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
             raise UsageError(f"--k auto is a schedule: leave out --schedule {other}, or make --k a number, its ceiling")
         chosen["schedule"] = AUTO
         del chosen["k"]
-    chosen["acceptance"] = rates(chosen.get("acceptance"))
+    chosen |= acceptance(chosen.get("acceptance"))
     first = RunSpec(**chosen)
     check_secrets(first)
     chosen["draft"] = first.draft or pairs.default_draft(first.target)
@@ -136,6 +138,14 @@ def check_secrets(spec: RunSpec) -> None:
             )
 
 
+def acceptance(given: Any) -> dict[str, Any]:
+    """Synthetic acceptance as it is written: rates, or the file of a profile, which says where it comes from."""
+    if not isinstance(given, str) or not given.strip().endswith(".json"):
+        return {"acceptance": rates(given)}
+    found = read_profile(Path(given.strip()))
+    return {"acceptance": found.conditional, "acceptance_source": found.source}
+
+
 def rates(given: Any) -> tuple[float, ...] | None:
     """Synthetic acceptance as it is written: one rate, or one per position joined by commas. None: the pair's own."""
     if given is None:
@@ -146,7 +156,8 @@ def rates(given: Any) -> tuple[float, ...] | None:
         found = ()
     if not found or not all(0 <= rate <= 1 for rate in found):
         raise UsageError(
-            f"--acceptance {str(given)[:60]!r}: write a rate from 0 to 1 (0.8), or one per position (0.8,0.7,0.6)"
+            f"--acceptance {str(given)[:60]!r}: write a rate from 0 to 1 (0.8), one per position "
+            "(0.8,0.7,0.6), or the file of a profile (.json)"
         )
     return found
 

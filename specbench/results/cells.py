@@ -17,7 +17,7 @@ from specbench.results.outputs import output_columns
 from specbench.results.peaks import Peaks
 from specbench.results.samples import Sample
 from specbench.results.stretches import stretches
-from specbench.spec import CHOOSING, SCHEMA_VERSION, RunSpec, acceptance_of
+from specbench.spec import CHOOSING, SCHEMA_VERSION, RunSpec
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
 MEASURED = ("ok", "partial")  # the statuses that come with numbers
@@ -81,3 +81,10 @@ class Cell:
         groups = zip(decodes(self.samples), noise.flags(pooled(self.samples)), strict=True)
         flags = {i: flag for together, flag in groups for i in together}
         return [{**where, **s.row(), "outlier": flags[i]} for i, s in enumerate(self.samples)]
+
+
+def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
+    """As columns: the rates as they are written, and whether acceptance follows them or is the pair's own."""
+    if spec.acceptance is None:
+        return {"acceptance": None, "acceptance_mode": "real"}
+    return {"acceptance": ",".join(map(str, spec.acceptance)), "acceptance_mode": "synthetic"}

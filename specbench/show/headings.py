@@ -97,5 +97,11 @@ def quantised(rows: Sequence[Row]) -> str | None:
 
 def synthetic(rows: Sequence[Row]) -> str | None:
     """That acceptance is synthetic, with its rates; None where all acceptance is the pair's own."""
-    rates = list(dict.fromkeys(str(row["acceptance"]) for row in rows if row.get("acceptance")))
+    rates = list(dict.fromkeys(rates_of(row) for row in rows if row.get("acceptance")))
     return clean(f"synthetic acceptance {'; '.join(rates)}: {SYNTHETIC}", 600) if rates else None
+
+
+def rates_of(row: Row) -> str:
+    """The rates of synthetic acceptance, and where they come from."""
+    source = text_in(row, "acceptance_source")
+    return text_in(row, "acceptance") + f" ({source})" * bool(source)

@@ -1,0 +1,85 @@
+"""Acceptance profiles: both meanings of acceptance, what no profile is, and the way of one through a run and back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.errors import UsageError
+from specbench.judge.acceptance_profile import profile_of_run
+from specbench.measure.grid import cells
+from specbench.profiles import profile_of, read_profile
+from specbench.show.headings import caveats
+from specbench.wording import Row
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"conditional": [0.8, 0.75, 0.5]},
+        {"joint": [0.8, 0.6, 0.3]},
+        {"drafts": 50, "accepted_per_position": [40, 30, 15]},
+        {"joint": [0.8, 0.6, 0.3], "conditional": [0.8, 0.75, 0.5]},
+    ],
+)
+def test_joint_counts_and_conditional_say_the_same(content: dict[str, Any]) -> None:
+    found = profile_of({**content, "source": {"engine": "vLLM", "k": 3}})
+    assert found.conditional == pytest.approx((0.8, 0.75, 0.5))
+    assert found.source == "engine vLLM, k 3"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([0.8], "one of the keys"),
+        ({"source": "x"}, "one of the keys"),
+        ({"conditional": [0.8]}, "says where it was measured"),
+        ({"conditional": [1.2], "source": "x"}, r"lie in \[0, 1\]"),
+        ({"joint": [0.5, 0.6], "source": "x"}, "more often than the one before"),
+        ({"conditional": [], "source": "x"}, "expected 1 to"),
+        ({"conditional": ["0.8"], "source": "x"}, "expected 1 to"),
+        ({"accepted_per_position": [3], "source": "x"}, "drafts: expected"),
+        ({"accepted_per_position": [3], "drafts": 0, "source": "x"}, "no drafts were counted"),
+        ({"conditional": [0.8], "joint": [0.7], "source": "x"}, "different profiles"),
+    ],
+)
+def test_what_is_no_profile_is_refused_in_one_line(content: Any, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=said) as error:
+        read_profile(file)
+    assert "\n" not in str(error.value)
+    assert str(file) in str(error.value)
+
+
+def test_a_position_after_one_that_was_never_accepted_is_never_accepted() -> None:
+    assert profile_of({"joint": [0.5, 0.0, 0.0], "source": "x"}).conditional == (0.5, 0.0, 0.0)
+
+
+def test_what_a_run_exports_is_what_another_imports(tmp_path: Path) -> None:
+    rows = [row("code", 3, 0.81, 0.7, 0.65), row("articles", 3, 0.5, 0.4, 0.3), row("code", 2, 0.8, 0.7)]
+    found, about = profile_of_run(rows, "articles")
+    file = tmp_path / "mine.json"
+    file.write_text(found.text(**about))
+    (spec,) = cells({"dataset": "code", "acceptance": str(file), "k": 3})
+    assert spec.acceptance == (0.5, 0.4, 0.3)
+    assert spec.acceptance_source == "specbench, articles chain K3"
+    assert json.loads(file.read_text())["source"]["target"] == "demo"
+    assert spec.baseline.acceptance_source is None
+    assert "articles chain K3" in caveats([{**spec.model_dump(mode="json"), "acceptance": "0.5,0.4,0.3"}])[0]
+
+
+def test_a_cell_is_chosen_and_trees_have_no_profile() -> None:
+    rows = [row("code", 3, 0.8, 0.7), row("code", 4, 0.8, 0.7), row("code", 0, method="baseline")]
+    assert profile_of_run(rows, "K4")[1]["k"] == "4"
+    with pytest.raises(UsageError, match="choose one with --cell"):
+        profile_of_run(rows)
+    with pytest.raises(UsageError, match="no cell drafted a chain"):
+        profile_of_run([{**rows[0], "drafted_per_round": 2.0, "nodes_per_round": 6.0}])
+
+
+def row(dataset: str, k: int, *acceptance: float, method: str = "chain") -> Row:
+    about = {"cell": f"{dataset}{k}", "target": "demo", "dataset": dataset, "method": method, "k": str(k)}
+    about |= {"drafted_per_round": k, "nodes_per_round": k}
+    return {**about, **{f"acceptance_at_{i}": chance for i, chance in enumerate(acceptance, start=1)}}
