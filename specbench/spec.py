@@ -132,6 +132,10 @@ class RunSpec(BaseModel):
     draft_quantize: Annotated[Quantisation | None, Setting(
         "Pair", "precision", "The same for the draft: none, int8, int4, fp8, w8a8, w4a8, w8a8+head or w4a8+head.",
         of=(*LOADED, "question", "heading"), usual="none", late=True)] = None
+    draft_vocabulary: Annotated[str | None, Setting(
+        "Pair", "precision", "Tokens that the draft may propose, in a smaller head: a number or a share of the most "
+        "frequent ones (8192, 25%), of a text or of counts (8192:FILE), or those of FILE.",
+        of=(*LOADED, "question", "heading"), usual="all", column="draft_vocabulary_resolved", late=True)] = None
     attn_implementation: Annotated[str | None, Setting(
         "Pair", "precision", "auto (grouped queries without copies, on sdpa), sdpa, eager or flex (auto but for long "
         "contexts where a GPU compiles).", of=PAIR,

@@ -45,6 +45,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         "aux_layers",
         "draft_dtype",
         "draft_quantize",
+        "draft_vocabulary",
         "device",
         "trust_remote_code",
         *draws,
@@ -52,17 +53,19 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     assert (
         "schema_version", *pair, "acceptance", "dataset", "context", *chat, *LAW, *LENGTH, "tier",
         "engine", "engine_option", "url", "baseline_url", "batch",
-        "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize", "attn_implementation",
+        "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
+        "draft_vocabulary_resolved", "attn_implementation",
         "vocabulary_resolved", "device_map", "device_name", "fingerprint", "prompts_sha256",
     ) == verdict.QUESTION  # fmt: skip
     assert (
         *pair, *how, "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
-        "attn_implementation", "vocabulary_resolved", "device_map", *LAW, *LENGTH, "context", *chat, "limit",
+        "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", *LAW, *LENGTH,
+        "context", *chat, "limit",
         "until_ci", "seed", "tier", "engine", "engine_option", "url", "baseline_url", "batch", "device",
     ) == headings.SETTINGS  # fmt: skip
     assert (
         "target", "draft", *revisions, "model", "aux_layers", "dtype", "draft_dtype", "quantize", "draft_quantize",
-        "attn_implementation", "vocabulary", "device_map", "device", "trust_remote_code", "tier",
+        "draft_vocabulary", "attn_implementation", "vocabulary", "device_map", "device", "trust_remote_code", "tier",
         "backend", "engine_option", "url", "baseline_url",
     ) == grid.PAIR  # fmt: skip
 

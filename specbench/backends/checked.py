@@ -15,6 +15,7 @@ from specbench.backends.roles import (
     Found,
     Role,
     checkpoint_of,
+    cuts_of,
     depth_of,
     half,
     how_of,
@@ -22,9 +23,12 @@ from specbench.backends.roles import (
     named_by,
     shipped_source,
 )
+from specbench.decoding.spans import Spans
 from specbench.errors import UsageError
 from specbench.missing import Missing, MissingError
 from specbench.models.checkpoints import check, description, loading, pairs, precision, quantise, quantised
+from specbench.models.checkpoints.chat import thinking_tokens
+from specbench.models.checkpoints.cuts import Cut
 from specbench.models.checkpoints.missing import lacking_extra, unavailable, without_extra
 from specbench.models.checkpoints.vocabularies import Vocabularies
 from specbench.models.execution import compiled
@@ -40,6 +44,7 @@ class CheckedPair:
 
     kept: of every model that is a part of another one, the role that it is a part of and the layers that are kept.
     foreign: of every role with another tokenizer than the target's, both vocabularies and the rule that joins them.
+    cuts: of every model whose head knows some tokens only once it is loaded, the cuts that make it so.
     """
 
     device: torch.device
@@ -48,11 +53,17 @@ class CheckedPair:
     context: int
     warnings: tuple[str, ...]
     foreign: Mapping[str, Vocabularies] = field(default_factory=dict)
+    cuts: Mapping[str, Sequence[Cut]] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
         """The length of a row of the target's logits."""
         return int(self.roles["target"].config.get_text_config(decoder=True).vocab_size)
+
+    @property
+    def thinking(self) -> Spans:
+        """Where the target thinks aloud."""
+        return Spans(*thinking_tokens(self.roles["target"].tokenizer))
 
     @property
     def heads(self) -> dict[str, Found]:
@@ -97,7 +108,7 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
     }
     if spec.device_map and (parts := [name for name, (base, _) in kept.items() if base == "target"]):
         raise UsageError(f"--device-map: {parts[0]} drafts from layers of the target, which needs it in one place")
-    return replace(pair, kept=kept)
+    return replace(pair, kept=kept, cuts=cuts_of(named, pair.roles, spec))
 
 
 def checkpoints_of(specs: Sequence[RunSpec]) -> dict[str, pairs.Checkpoint]:

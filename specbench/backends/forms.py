@@ -3,13 +3,14 @@
 Knows specs and method files; must not know networks.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from specbench.decoding.build import Around, build
 from specbench.decoding.drafters.schedule import Schedule, scheduled
 from specbench.decoding.loop import Speculate
-from specbench.decoding.method_files import leaves, needs, read_method
+from specbench.decoding.method_files import leaves, needs, read_method, words
+from specbench.decoding.spans import Spans
 from specbench.errors import UsageError
 from specbench.models.heads.recursive import Recursive
 from specbench.models.network.causal import Causal
@@ -69,6 +70,17 @@ def remarks_on(method: Speculate) -> tuple[str, ...]:
     found = tuple(carried.remarks)
     carried.remarks.clear()
     return found
+
+
+def unthinking(specs: Iterable[RunSpec], spans: Spans) -> tuple[str, ...]:
+    """That a method which does something else where the target thinks aloud never does it."""
+    found = dict.fromkeys(spec.method for spec in specs if "thinking" in words(spec.method, "spans"))
+    return tuple(
+        f"--method {name}: the target's tokenizer has no tokens for thinking aloud (<think>, </think>), so nothing is "
+        "judged in another way: say which tokens open and close its spans in a copy of the file"
+        for name in found
+        if not spans.opens
+    )
 
 
 def refuse_carrying(spec: RunSpec) -> None:

@@ -16,6 +16,7 @@ from specbench.backends.arms import Arm, decoded, most_places, places, whatever_
 from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair
 from specbench.backends.coverage import counted, known_in
+from specbench.backends.cuts import complete, known_parts, said
 from specbench.backends.experts import experts_of
 from specbench.backends.fallback import eager_instead
 from specbench.backends.foreign import Joins
@@ -38,7 +39,6 @@ from specbench.metrics import Trace
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import threads
 from specbench.models.network.law import Law
-from specbench.models.network.layers import with_layers
 from specbench.models.network.pool import OWN, Memory, Pool
 from specbench.models.network.probe import Rollback, rollback_of
 from specbench.settings import group
@@ -74,6 +74,7 @@ class Native:
     commits: dict[str, str | None] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     rollbacks: dict[str, Rollback] = field(default_factory=dict)
+    cut: dict[str, str] = field(default_factory=dict)  # how much of its vocabulary a model knows, where that was cut
     warnings: tuple[str, ...] = field(init=False)
     joins: Joins = field(init=False)
     name: ClassVar[str] = NAME
@@ -107,7 +108,8 @@ class Native:
 
     def describe(self) -> dict[str, Any]:
         """The tier, and what every role resolved to."""
-        return {"tier_resolved": self.tier.name, **self.pair.columns(self.commits, self.weights, self.rollbacks)}
+        found = {"tier_resolved": self.tier.name, "draft_vocabulary_resolved": said(self.cut)}
+        return found | self.pair.columns(self.commits, self.weights, self.rollbacks)
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
         return ()
@@ -126,14 +128,11 @@ class Native:
         """Read the weights of every role."""
         self._longest = longest
         for name, role in self.pair.roles.items():
-            width = self.joins.width(name)
-            loaded, self.rollbacks[name] = read_role(role, self.modules, width, self.device, watch)
+            loaded, self.rollbacks[name] = read_role(role, self.modules, self.joins.width(name), self.device, watch)
             self.modules[name], self.commits[name], self.weights[name] = loaded.model, loaded.commit, loaded.weights
             self.warnings += (*loaded.warnings, *recurrent.notes(name, self.rollbacks[name]))
-        for name, (base, layers) in self.pair.kept.items():
-            self.modules[name] = with_layers(self.modules[base], layers)
-            self.rollbacks[name] = self.rollbacks[base]
-        self.warnings += tuple(runs_on(self.tokenizer, self.ends()))
+        self.cut = complete(self.pair, self.modules, self.rollbacks, self.ends())
+        self.warnings += (*known_parts(self.cut), *runs_on(self.tokenizer, self.ends()))
 
     def unload(self) -> None:
         self._arms.clear()
@@ -172,7 +171,8 @@ class Native:
 
     def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False, memory: Memory = OWN) -> Speculate:
         models, schedule = self._models(spec, eager, memory), schedule_of(spec, self.costs)
-        return synthetic(build(spec.method, models, spec.k, clock, schedule, self.joins.around), spec.acceptance)
+        built = build(spec.method, models, spec.k, clock, schedule, self.joins.around, self.pair.thinking)
+        return synthetic(built, spec.acceptance)
 
     def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Experts | None:
         return experts_of(self, self.modules["target"], spec, prompts, seeds)

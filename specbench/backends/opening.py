@@ -4,10 +4,11 @@ Knows specs, configurations and tiers; must not know weights or methods.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from specbench.backends import foreign, recurrent
 from specbench.backends.checked import CheckedPair, check_models
-from specbench.backends.forms import form, refuse_heads
+from specbench.backends.forms import form, refuse_heads, unthinking
 from specbench.backends.heads import refuse_deep
 from specbench.backends.tier_choice import AUTO, choose, eager, not_whole
 from specbench.backends.tiers import Tier
@@ -48,4 +49,5 @@ def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
     if joined := foreign.checked(pair, specs):
         before, (name, why) = name, joined
         pair = pair if name == before else check_models(specs, device, name)
+    pair = replace(pair, warnings=(*pair.warnings, *unthinking(specs, pair.thinking)))
     return pair, Tier(name, device, not_whole(specs[0])), f"tier {name}: {why}"

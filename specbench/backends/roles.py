@@ -3,7 +3,7 @@
 Knows names, specs and configurations; must not know weights or how anything is decoded.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import torch
 from specbench.decoding.method_files import needs
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints.cuts import Cut
 from specbench.models.checkpoints.how import AS_STORED, How
 from specbench.models.heads.head import Head
-from specbench.models.network.layers import base_of, chosen
+from specbench.models.heads.vocabulary import cuttable
+from specbench.models.network.layers import base_of, chosen, cut_of, shares
 from specbench.named_models import PAIR_ROLES
 from specbench.shipped import PACKAGE
 from specbench.spec import RunSpec
@@ -110,6 +112,30 @@ def stands_for(name: str, given: Mapping[str, str]) -> str | None:
 def is_layers(text: str, known: Collection[str]) -> bool:
     """Whether a text names layers of a known model, and not a checkpoint."""
     return base_of(text) != text and base_of(text) in known
+
+
+def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec: RunSpec) -> dict[str, list[Cut]]:
+    """The cuts of every model but the target, in the order in which they are made; trails as of `named_by`.
+
+    UsageError for a cut that cannot be made.
+    """
+    asked = [] if spec.draft_vocabulary is None else [spec.draft_vocabulary]
+    found: dict[str, list[Cut]] = {}
+    for name in dict.fromkeys([*roles, *trails]):
+        own = [cut for text in trails.get(name, ()) if (cut := cut_of(text)) is not None]
+        if name == "target" or not (own or asked):
+            continue
+        if shares(name):
+            raise UsageError(f"--draft-vocabulary {asked[0]}: {name} shares its passes with the target: leave it out")
+        role = roles[trails.get(name, [name])[-1]]
+        if role.borrows and role.head is not None and not cuttable(role.head.hollow):
+            what = f"{role.head.head.name} ({role.head.head.words})"
+            raise UsageError(
+                f"--draft-vocabulary: {what} has no single output that could be cut and drafts token by token: train "
+                "one for fewer tokens (specbench train head)"
+            )
+        found[name] = [Cut.read(text) for text in (*asked, *own)]
+    return found
 
 
 def kept_layers(names: list[str], depth: int) -> list[int]:

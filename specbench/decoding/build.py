@@ -11,6 +11,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import read_method, words
 from specbench.decoding.parts import PARTS, added, check, check_honest, check_judged, part_named, shown
 from specbench.decoding.protocols import Drafter, Model
+from specbench.decoding.spans import EVERYWHERE, Spans
 from specbench.decoding.timing import Laps
 from specbench.errors import UsageError
 
@@ -51,15 +52,17 @@ def build(
     clock: Laps | None = None,
     schedule: Schedule | None = None,
     around: Around | None = None,
+    thinking: Spans = EVERYWHERE,
 ) -> Speculate:
     """The method `name` as an object over the given models.
 
     `k` and `schedule` (constant unless given) stand for these words in the file; every place has a schedule of its own.
-    `around` is put around drafters that draw from models of these names.
+    `around` is put around drafters that draw from models of these names. `thinking` stands for this word: where the
+    target thinks aloud.
     UsageError for a wrong file, and for a schedule that is not constant where the file has no place for it.
     """
     schedule = schedule or Constant()
-    values: dict[str, Any] = {**models, "k": k, "schedule": schedule}
+    values: dict[str, Any] = {**models, "k": k, "schedule": schedule, "thinking": thinking}
     method = _part(
         read_method(name)["method"], Place(f"{name}: method", clock, outermost=True, around=around or {}), values
     )

@@ -4,7 +4,7 @@ Knows the protocols of `types`; must not know Hugging Face, prompts as text, or 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -86,7 +86,7 @@ class Speculate:
         self.clock.lap("draft", draft.tree.ids if draft.tree.size else context.pos)
         p = self.model.probs(context, draft.tree, refeed)
         self.clock.lap("verify", p)
-        verdict = self.verifier.judge(p, draft, rng)
+        verdict = self.verifier.judge(p, replace(draft, text=context), rng)
         start = context.pos.clone()
         done = commit(context, draft, verdict)
         self.model.settle(start, draft.tree, verdict)

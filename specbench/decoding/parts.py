@@ -31,14 +31,18 @@ from specbench.decoding.drafters.recycling import Recycling
 from specbench.decoding.drafters.schedule import Schedule
 from specbench.decoding.drafters.select import Finder, Select
 from specbench.decoding.drafters.suffix import Suffix
+from specbench.decoding.drafters.swift import Swift
 from specbench.decoding.drafters.tree import Expand, Planned
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Apprentice, Drafter, Model, Network, Verifier
 from specbench.decoding.ranking import Ranker
+from specbench.decoding.skipping import Skippable
+from specbench.decoding.spans import Spans
 from specbench.decoding.tokens import ROOT, Parent
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.lossy import Lenient, Typical
 from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.relaxed import Relaxed
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.decoding.verifiers.traversal import Traversal
 from specbench.decoding.views.retrieval import Retrieval
@@ -49,9 +53,9 @@ from specbench.errors import UsageError
 DRAFTERS: tuple[type[Drafter], ...] = (
     *(NoDraft, ModelDrafter, PromptLookup, SuffixLookup, Suffix, Maxgram, Jacobi),
     *(Expand, Planned, Dynamic, Lookahead, Recycling),
-    *(Merge, Relay, Select, Speculate, Distilled),
+    *(Merge, Relay, Select, Speculate, Distilled, Swift),
 )
-VERIFIERS: tuple[type[Verifier], ...] = (Rejection, TokenMatch, Block, Traversal, Lenient, Typical)
+VERIFIERS: tuple[type[Verifier], ...] = (Rejection, TokenMatch, Block, Traversal, Lenient, Typical, Relaxed)
 MODELS: tuple[type[Model], ...] = (Streaming, Retrieval)
 BRANCHINGS: tuple[type[Branching], ...] = (Top, Independent, Distinct)
 LOSSES: tuple[type[Divergence], ...] = (ForwardKL, ReverseKL, JSD, TotalVariation, Overlap, Hybrid)
@@ -60,7 +64,7 @@ LOSSES: tuple[type[Divergence], ...] = (ForwardKL, ReverseKL, JSD, TotalVariatio
 PARTS: dict[str, Callable[..., Any]] = {
     part.__name__: part for part in (*DRAFTERS, *VERIFIERS, *MODELS, *BRANCHINGS, *LOSSES)
 }
-PARTS |= {"Cascade": cascade}
+PARTS |= {"Cascade": cascade, "Spans": Spans}
 
 
 def part_named(name: str) -> Callable[..., Any] | None:
@@ -81,10 +85,12 @@ KINDS: dict[Any, str] = {
     Model: "probs",
     Network: "twin",
     Ranker: "ranking",
+    Skippable: "skipping",
     Verifier: "judge",
     Schedule: "lookahead",
     Branching: "children",
     Divergence: "nats",
+    Spans: "at_nodes",
     Apprentice: "drawing_from",
 }
 # and what it must declare

@@ -78,7 +78,7 @@ class Draft:
     q [B, n, V] is the row each token was drawn from, given that its earlier siblings were drawn and rejected; None
     means that every token is a point mass. valid [B, n] masks nodes that a row does not have; None means all are there.
     drafted [B] is how many levels a row was drafted, also those that are not valid because its sequence ends before:
-    they cost as much as the others. None means all levels of the tree.
+    they cost as much as the others. None means all levels of the tree. text: what it goes on from, while it is judged.
     """
 
     tree: TokenTree
@@ -86,6 +86,7 @@ class Draft:
     valid: Tensor | None = None
     rounds: tuple[Round, ...] = ()
     drafted: Tensor | None = None
+    text: Context | None = None
 
     @staticmethod
     def empty(context: Context) -> "Draft":

@@ -24,13 +24,13 @@ from specbench.measure.fit import complete_backend
 from specbench.measure.prompting import chat_settings
 from specbench.models.checkpoints import pairs
 from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.frequent import coverage, special_tokens
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_tokens
 from specbench.shipped import PACKAGE
 from specbench.spec import BASELINE, RunSpec
 from specbench.training.batches import batch_of
 from specbench.training.recipe import Recipe
-from specbench.training.start.vocabulary import coverage, special_tokens
 from specbench.training.teacher import FOLDER, Teacher, with_states
 from specbench.training.text.answers import write_answers
 from specbench.training.text.cache_writer import CacheWriter, cached

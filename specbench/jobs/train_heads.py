@@ -10,6 +10,7 @@ from typing import Any
 from specbench.errors import UsageError
 from specbench.jobs.train_data import Teaching
 from specbench.jobs.train_start import Begun
+from specbench.models.checkpoints.frequent import most_frequent
 from specbench.models.heads.head import WORDS
 from specbench.models.network.reduced import SIZE
 from specbench.training.evaluation import chosen, sampled
@@ -17,7 +18,6 @@ from specbench.training.heads.beginning import HeadKind, beginning, save_head
 from specbench.training.heads.layouts import Asked
 from specbench.training.heads.lesson import HeadLesson
 from specbench.training.recipe import Recipe
-from specbench.training.start.vocabulary import most_frequent
 
 
 @dataclass(frozen=True)

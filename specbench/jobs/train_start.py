@@ -15,6 +15,7 @@ from specbench.jobs.train_data import Teaching
 from specbench.models.checkpoints import loading, pairs
 from specbench.models.checkpoints.check import check_pair
 from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.frequent import most_frequent
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.reduced import SIZE, reduce_head
 from specbench.training.distil import Lesson
@@ -22,7 +23,6 @@ from specbench.training.recipe import Recipe
 from specbench.training.start.pruning import Keep, pruned
 from specbench.training.start.saving import save_draft
 from specbench.training.start.starting import Shape, fresh, sized
-from specbench.training.start.vocabulary import most_frequent
 from specbench.training.text.shards import Example
 from specbench.wording import counted
 

@@ -16,6 +16,7 @@ COLUMNS = (
     ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("mean\nalpha", "alpha_mean"), ("c", "c"), ("v", "v"),
 )  # fmt: skip
 LEARNING = (("runs\nelsewhere", "speedup_elsewhere"),)  # of drafts that learn
+COVERAGE = (("draft\ncoverage", "draft_coverage"),)  # of drafts that know some tokens only: no alpha is above it
 ACROSS = (("speedup", "speedup"), ("tokens per round", "tokens_per_round"))  # of every method, in every category
 LEGEND = "from totals over the n prompts of a category; mean alpha: of their own alphas, each counted alike"
 SHORTEST = 2  # prompts of a category that is shown
@@ -43,8 +44,8 @@ def category_table(name: str, categories: Sequence[Row], legend: str) -> NumberT
     """One line per category of a cell with this name."""
     shown = several(categories)
     single = len(categories) - len(shown)
-    learns = any(not is_absent(one.get("speedup_elsewhere")) for one in shown)
-    columns = [*COLUMNS, *(LEARNING if learns else ())]
+    further = [some for some in (LEARNING, COVERAGE) if any(not is_absent(one.get(some[0][1])) for one in shown)]
+    columns = [*COLUMNS, *(one for some in further for one in some)]
     return NumberTable(
         title=f"by category · {name}" + f" · {single} with one prompt not shown" * bool(single),
         header=("category", *(label for label, _ in columns)),

@@ -127,6 +127,22 @@ def test_a_head_of_some_tokens_says_how_much_of_the_text_it_could_draft(
     assert row["draft_head"] == "EAGLE-3"
 
 
+@pytest.mark.parametrize(("kind", "switches"), [("eagle1", {}), ("eagle3", {"aux": (0, 1)})])
+def test_the_output_of_a_head_can_be_cut(
+    run: Command, config: Any, tmp_path: Path, kind: str, switches: dict[str, Any]
+) -> None:
+    found = run("--draft", written(tmp_path, kind, config, **switches), *SETTINGS, "--draft-vocabulary", "25%")
+    (row,) = found.table()
+    assert (row["status"], row["lossless"]) == ("ok", "identical"), found.err
+    assert row["draft_vocabulary_resolved"].startswith("16 of 64 tokens")
+    assert 0 <= float(row["draft_coverage"]) < 1
+
+
+def test_a_head_with_an_output_for_every_token_is_not_cut(run: Command, config: Any, tmp_path: Path) -> None:
+    found = run("--draft", written(tmp_path, "hydra", config), *SETTINGS, "--draft-vocabulary", "25%")
+    assert (found.code, "(Hydra) has no single output" in found.line) == (2, True), found.err
+
+
 def test_a_head_that_names_another_target_says_so(run: Command, config: Any, tmp_path: Path) -> None:
     head = written(tmp_path, "eagle3", config, aux=(0, 1), names="speculators")
     assert "it was trained for org/target, and the target is" not in run("--draft", head, *SETTINGS).err

@@ -132,7 +132,8 @@ def models(names: set[str], whole: Any, law: Law) -> dict[str, Model]:
         if shares(name):
             found["target"], found[name] = pair(found["target"], len(chosen(name, depth)))
         else:
-            kept = with_layers(network, chosen(name, depth)) if base_of(name) != name else network
+            layers = network.config.num_hidden_layers
+            kept = with_layers(network, chosen(name, layers)) if base_of(name) != name else network
             found[name] = Causal(kept, law, VOCAB, fixed=True)
     return found
 

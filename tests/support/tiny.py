@@ -34,9 +34,13 @@ TOLERANCE = 1e-12
 
 
 @lru_cache(maxsize=64)
-def network(name: str, vocab: int = 3, seed: int = 0, dtype: torch.dtype = torch.float64) -> Any:
+def network(
+    name: str, vocab: int = 3, seed: int = 0, dtype: torch.dtype = torch.float64, layers: int | None = None
+) -> Any:
     """A random network whose laws are far from uniform and depend on every token; shared, so nobody may change it."""
     config, shape = {**CONFIGS, **RECURRENT}[name]
+    if layers is not None:
+        shape = {**shape, "n_layer" if "n_layer" in shape else "num_hidden_layers": layers}
     config = config(vocab_size=vocab, bos_token_id=None, eos_token_id=None, pad_token_id=None, **shape)
     how = {"attn_implementation": attention(config), "experts_implementation": experts(config, dtype)}
     with torch.random.fork_rng():

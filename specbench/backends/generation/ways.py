@@ -68,7 +68,7 @@ def from_model(spec: RunSpec, name: str, k: int, pair: CheckedPair) -> Way:
     """A chain from a model: a network, the first layers of the target, or one with another tokenizer."""
     if name in pair.kept:
         base, layers = pair.kept[name]
-        if base != "target" or layers != list(range(len(layers))) or shares(name):
+        if base != "target" or layers != list(range(len(layers))) or shares(name) or name in pair.cuts:
             raise UsageError(
                 f"--backend transformers: its early exit drafts with the first layers of the target and a cache of "
                 f"their own, and {name} is something else: {INSTEAD}"

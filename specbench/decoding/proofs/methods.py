@@ -14,7 +14,7 @@ from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs, read_method
 from specbench.decoding.proofs.exact import ENUMERABLE, block_error, outcomes_of, sequence_error
-from specbench.decoding.proofs.tables import KINDS, TableModel, random_pair
+from specbench.decoding.proofs.tables import KINDS, TableModel, random_pair, table_without
 from specbench.decoding.protocols import After
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Context
@@ -37,7 +37,13 @@ def table_models(name: str, seed: int, vocab: int, length: int = LENGTH) -> dict
     """A table for every model that a method file mentions; the target is called target."""
     p, q = random_pair(seed, vocab, length)
     others = sorted(needs(name) - {"target"})
-    return {"target": TableModel(p), **{other: TableModel(q.roll(row, 0)) for row, other in enumerate(others)}}
+    tables = {other: q.roll(row, 0) for row, other in enumerate(others)}
+    return {"target": TableModel(p), **{other: TableModel(table_of(other, one)) for other, one in tables.items()}}
+
+
+def table_of(name: str, table: Tensor) -> Tensor:
+    """The table of a model; of one with a part of its vocabulary, what is left without the last token."""
+    return table if " vocabulary " not in name else table_without(table, table.shape[1] - 1)
 
 
 def affordable(name: str, vocab: int, k: int) -> bool:

@@ -3,7 +3,7 @@
 Prefixes are numbered like the nodes of a V-ary heap: the empty one is 0, prefix i followed by token x is V·i + 1 + x.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import ClassVar
@@ -99,6 +99,9 @@ class TableModel:
     def retrieved(self, budget: int, chunk: int, tail: int) -> "TableModel":
         return replace(self, table=self.table.flip(0))  # any other distribution: the text is the target's all the same
 
+    def skipping(self) -> "TableSkipping":
+        return TableSkipping(self)
+
     def successors(self) -> Tensor:
         return self.table[(torch.arange(self.vocab) + 1) % len(self.table)].argmax(1)
 
@@ -140,6 +143,49 @@ class TableRanking:
             yield here.pos.unsqueeze(1), likeliest(rows.log(), self.most)
 
 
+@dataclass(eq=False)
+class TableSkipping:
+    """A table that becomes another one by what is left out: its rows move on by as many as the numbers sum up to."""
+
+    whole: TableModel
+    static: ClassVar[bool] = False
+    units: ClassVar[int] = 4
+    model: TableModel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model = self.whole
+
+    def skip(self, units: Collection[int]) -> None:
+        self.model = replace(self.whole, table=self.whole.table.roll(sum(one + 1 for one in units), 0))
+
+    def guesses(self, context: Context, places: Tensor) -> Tensor:
+        rows = [self.model.table[self.model.number(replace(context, pos=pos))] for pos in places.unbind(1)]
+        return torch.stack(rows, 1).argmax(-1)
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self.model.sample(context, k, rng, refeed, after)
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        return self.model.probs(context, tree, refeed)
+
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        return self.model.expand(context, tree, new, refeed, raw)
+
+    def start(self, context: Context) -> None:
+        return
+
+    def admit(self, context: Context, row: int) -> None:
+        return
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        return
+
+    def select(self, rows: Tensor) -> None:
+        return
+
+
 @dataclass(frozen=True, eq=False)
 class TableLearner:
     """Teaches a table of its own: a row goes half of the way to what it is told, whatever the loss and the rate."""
@@ -172,6 +218,14 @@ def table(kind: str, rng: torch.Generator, rows: int, vocab: int) -> Tensor:
     elif kind == "flat":
         dense = dense[:1].expand(rows, -1)
     return dense / dense.sum(1, keepdim=True)
+
+
+def table_without(table: Tensor, token: int) -> Tensor:
+    """A table that never gives this token; a row that gave nothing else gives all to the first one."""
+    rest = table.clone()
+    rest[:, token] = 0
+    rest[:, 0] += rest.sum(1) == 0
+    return rest / rest.sum(1, keepdim=True)
 
 
 def random_pair(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ They know rows and draws; they must not know models. A tree of drawn tokens is r
 its tokens are off depends on what its other children might have been, which no verdict sees.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -48,28 +49,13 @@ class Lenient:
         if not draft.tree.size:
             return exact_token(p, rng)
 
-        def accepts(x: Siblings) -> Tensor:
-            return rng.bernoulli(acceptance(x.p, x.q, x.ids) / self.lenience * x.valid, Stream.ACCEPT)
+        def chance(x: Siblings) -> Tensor:
+            return acceptance(x.p, x.q, x.ids) / self.lenience
 
-        walked = walk(p, draft, accepts)
-        token = rng.categorical(left_over(walked), Stream.EMIT)
-        emitted, missed = self.emitted(walked)
-        distance = (emitted - p).abs().sum(-1) / 2
-        return Verdict(
-            walked.path, walked.accepted, token, walked.levels(1 - missed), distance_along(distance, walked.path)
-        )
+        def taken(x: Siblings) -> Tensor:
+            return torch.minimum(x.p / self.lenience, x.q)
 
-    def emitted(self, walked: Walk) -> tuple[Tensor, Tensor]:
-        """[B, n + 1, V] the distribution of the token emitted after every node, over the draws of its children, and
-        [B, n + 1] the chance that none of them is accepted."""
-        first, last = walked.tested[0], walked.tested[-1]
-        missed = first.left.new_ones(first.left.shape[:2])
-        emitted = torch.zeros_like(first.left)
-        for x in walked.tested:
-            taken = torch.minimum(x.p / self.lenience, x.q) * x.valid.unsqueeze(-1)
-            emitted[:, x.parents] += missed[:, x.parents].unsqueeze(-1) * taken
-            missed[:, x.parents] *= 1 - taken.sum(-1)
-        return emitted + missed.unsqueeze(-1) * residual(last), missed
+        return accepted_more(p, draft, rng, chance, taken)
 
 
 @dataclass(frozen=True)
@@ -112,6 +98,34 @@ class Typical:
         """[..., V] bool: which tokens pass under the rows p [..., V]."""
         entropy: Tensor = torch.special.entr(p).sum(-1, keepdim=True)
         return p > (self.delta * (-entropy).exp()).clamp_max(self.epsilon)
+
+
+Rule = Callable[[Siblings], Tensor]
+
+
+def accepted_more(p: Tensor, draft: Draft, rng: Source, chance: Rule, taken: Rule) -> Verdict:
+    """The verdict of a rule that accepts siblings with a `chance` [B, m] of its own, and goes on with the residual of
+    `Rejection`. taken [B, m, V]: what is accepted of the q that they were drawn from."""
+    walked = walk(p, draft, lambda x: rng.bernoulli(chance(x) * x.valid, Stream.ACCEPT))
+    token = rng.categorical(left_over(walked), Stream.EMIT)
+    emitted, missed = emitted_by(walked, taken)
+    distance = (emitted - p).abs().sum(-1) / 2
+    return Verdict(
+        walked.path, walked.accepted, token, walked.levels(1 - missed), distance_along(distance, walked.path)
+    )
+
+
+def emitted_by(walked: Walk, taken: Rule) -> tuple[Tensor, Tensor]:
+    """[B, n + 1, V] the distribution of the token emitted after every node, over the draws of its children, and
+    [B, n + 1] the chance that none of them is accepted."""
+    first, last = walked.tested[0], walked.tested[-1]
+    missed = first.left.new_ones(first.left.shape[:2])
+    emitted = torch.zeros_like(first.left)
+    for x in walked.tested:
+        kept = taken(x) * x.valid.unsqueeze(-1)
+        emitted[:, x.parents] += missed[:, x.parents].unsqueeze(-1) * kept
+        missed[:, x.parents] *= 1 - kept.sum(-1)
+    return emitted + missed.unsqueeze(-1) * residual(last), missed
 
 
 def exact_token(p: Tensor, rng: Source) -> Verdict:

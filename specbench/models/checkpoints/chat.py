@@ -15,6 +15,7 @@ from specbench.wording import first_line
 # Templates that ask for today's date would make other prompts every day. Llama 3 has this one for its default.
 DATE = "26 Jul 2024"
 DATED = "{% macro strftime_now(format) %}" + DATE + "{% endmacro +%}"
+THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))  # of published models
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,10 @@ def runs_on(tokenizer: Any, eos: Collection[int]) -> list[str]:
         f"the tokenizer ends a turn with {tokenizer.eos_token!r} ({end}), which the generation config does not name "
         f"among {sorted(eos)}: answers may run on after their end"
     ]
+
+
+def thinking_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens between which a text thinks aloud, those that open and those that close; none if there are none."""
+    known = tokenizer.get_vocab()
+    there = [pair for pair in THINKING if known.keys() >= {*pair}]
+    return tuple(known[opens] for opens, _ in there), tuple(known[closes] for _, closes in there)

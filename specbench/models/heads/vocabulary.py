@@ -3,8 +3,9 @@
 A head may know some tokens only (`d2t`, `t2d`; see `checkpoints.reduced_heads`). Its embedding is of all of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from specbench.models.checkpoints.reduced_heads import MASK, OFFSETS, WEIGHT, to
 from specbench.models.heads.borrowed import Borrowed
 from specbench.models.heads.head import Head
 from specbench.models.heads.layers import number_in, shape_of
-from specbench.models.network.reduced import SIZE, ReducedHead
+from specbench.models.network.reduced import SIZE, ReducedHead, cut
 
 EMBEDDING = "embed_tokens.weight"
 
@@ -84,6 +85,21 @@ def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
     setattr(config, SIZE, rows)
     with torch.device("meta"):
         return ReducedHead(torch.empty(rows, width), torch.empty(rows, dtype=torch.long), target.vocabulary)
+
+
+def cuttable(head: Any) -> bool:
+    """Whether a head, loaded or not, has one output for all that it drafts, one token after the other."""
+    return not head.at_once and hasattr(head, "lm_head")
+
+
+def reduce_output(head: Any, target: Any, ids: Sequence[int]) -> Any:
+    """A head that is `cuttable`, in place, with the rows of its output for these tokens alone: of its own, or of what
+    it borrows; of the embedding, where the two are one."""
+    shared = (head.embed_tokens or target.get_input_embeddings()) if getattr(head, "tied", False) else None
+    head.lm_head = cut(shared or head.lm_head or target.get_output_embeddings(), ids, type(head).__name__)
+    head.tied = False
+    setattr(head.config, SIZE, len(head.lm_head.ids))
+    return head
 
 
 def stored(head: Head, target: Borrowed) -> dict[str, Tensor]:

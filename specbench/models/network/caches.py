@@ -4,6 +4,7 @@ Knows slots; must not know which tokens lie in them. Rolling back is writing aga
 copied or cropped, because a slot is read only by queries at or after it, and those come when it has been written anew.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +70,16 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         assert self.keys is not None, "states are written before they are read"
         return self.keys[rows, 0][numbers(slots), slots]
 
+    def copy(self, rows: Tensor, slots: Tensor) -> list[Tensor]:
+        """Keys and values [B, m, heads, D] at slots [B, m]; rows: `numbers` of these."""
+        return [store[rows, :, slots] for store in (self.keys, self.values) if store is not None]
+
+    def put_back(self, rows: Tensor, slots: Tensor, states: Sequence[Tensor]) -> None:
+        """Write what `copy` gave where it came from."""
+        for store, kept in zip((self.keys, self.values), states, strict=True):
+            assert store is not None, "what was copied was there"
+            store[rows, :, slots] = kept
+
     def get_seq_length(self) -> int:
         return 0  # nobody may derive positions or masks from the cache: both are given to every pass
 
@@ -110,6 +121,15 @@ class RowStaticCache(Cache):
         rows = numbers(source)
         for layer in self.rows:
             layer.move(rows, source, target)
+
+    def copy(self, slots: Tensor) -> list[list[Tensor]]:
+        """Layer by layer what lies at slots [B, m], of which a row may name one several times."""
+        return [layer.copy(numbers(slots), slots) for layer in self.rows]
+
+    def put_back(self, slots: Tensor, states: Sequence[Sequence[Tensor]]) -> None:
+        """Write what `copy` gave where it came from."""
+        for layer, kept in zip(self.rows, states, strict=True):
+            layer.put_back(numbers(slots), slots, kept)
 
     def select(self, rows: Tensor) -> None:
         for layer in self.rows:

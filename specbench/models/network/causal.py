@@ -24,6 +24,7 @@ from specbench.models.network.pool import OWN, Memory
 from specbench.models.network.ranks import Ranks
 from specbench.models.network.reduced import known_tokens, rows_of
 from specbench.models.network.retrieved import Retrieved, unreadable
+from specbench.models.network.skipping import Skipped
 
 TEXTS = 512  # one-token sequences in a pass, which has as many rows of logits
 
@@ -76,6 +77,9 @@ class Causal:
     def ranking(self, most: int) -> Ranks:
         self.heard.append(Ranks(self, most))
         return self.heard[-1]
+
+    def skipping(self) -> Skipped:
+        return Skipped(self)
 
     @property
     def layout(self) -> Layout | None:

@@ -1,8 +1,8 @@
 """Networks that are some of the layers of another one and share its weights: early exit and layer skipping.
 
 A name like `target[:25%]` or `target[0:4,12:]` says which layers of which network, and `target[:25%] shared` that they
-and the whole network share a cache. Knows where a Hugging Face decoder keeps its layers; must not know what the smaller
-network is for.
+and the whole network share a cache. `draft vocabulary 25%` is all of a network but for a part of its head. Knows where
+a Hugging Face decoder keeps its layers; must not know what the smaller network is for.
 """
 
 import copy
@@ -16,12 +16,13 @@ from torch import nn
 from specbench.errors import UsageError
 
 NAME = re.compile(r"(?P<base>[^\[\]]+)\[(?P<layers>[^\[\]]+)\](?P<shared> shared)?")
+CUT = re.compile(r"(?P<base>.+) vocabulary (?P<cut>\S+)")
 PART = re.compile(r"(?P<first>\d+%?)?(?P<range>:)?(?P<last>\d+%?)?")
 
 
 def base_of(name: str) -> str:
-    """The network whose layers a name speaks of; the name itself where it speaks of no layers."""
-    found = NAME.fullmatch(name)
+    """The network whose layers or head a name speaks of; the name itself where it speaks of neither."""
+    found = CUT.fullmatch(name) or NAME.fullmatch(name)
     return found["base"] if found else name
 
 
@@ -31,11 +32,19 @@ def shares(name: str) -> bool:
     return found is not None and found["shared"] is not None
 
 
+def cut_of(name: str) -> str | None:
+    """Which tokens of its network's vocabulary a name keeps, as it is written; None where it keeps all."""
+    found = CUT.fullmatch(name)
+    return found["cut"] if found else None
+
+
 def chosen(name: str, layers: int) -> list[int]:
     """Which of so many layers a name keeps: ranges and numbers in rising order, or shares of the depth, rounded up.
 
     UsageError where the name has another form, keeps nothing, or names a layer that does not exist.
     """
+    if cut_of(name) is not None:
+        return list(range(layers))
     found = NAME.fullmatch(name)
     parts = [PART.fullmatch(part.strip()) for part in (found["layers"] if found else "").split(",")]
     kept: list[int] = []

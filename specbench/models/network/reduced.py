@@ -47,14 +47,25 @@ def reduce_head(model: Any, ids: Sequence[int]) -> Any:
 
     UsageError for ids that are no part of its vocabulary, and for a head that is more than a matrix.
     """
-    head = model.get_output_embeddings()
+    return put(model, cut(model.get_output_embeddings(), ids, type(model).__name__))
+
+
+def cut(head: Any, ids: Sequence[int], name: str) -> ReducedHead:
+    """A copy of some rows of a head, so that one which is the embedding too stays whole; of one that knows some tokens
+    only, those of them that it knows."""
     if getattr(head, "bias", None) is not None:
-        raise UsageError(f"{type(model).__name__} has a head with a bias, whose vocabulary cannot be reduced")
-    rows, known = len(head.weight), sorted({int(number) for number in ids})
-    if not known or known[0] < 0 or known[-1] >= rows:
-        raise UsageError(f"a reduced vocabulary is some ids of 0 to {rows - 1}, each of which the draft has")
+        raise UsageError(f"{name} has a head with a bias, whose vocabulary cannot be reduced")
+    if type(head.weight) not in (Tensor, nn.Parameter):
+        raise UsageError(f"{name} has a quantised head, whose vocabulary cannot be reduced")
+    known = sorted({int(number) for number in ids})
+    there, width = (head.ids, head.width) if isinstance(head, ReducedHead) else (None, len(head.weight))
+    if not known or known[0] < 0 or known[-1] >= width:
+        raise UsageError(f"a reduced vocabulary is some ids of 0 to {width - 1}, each of which the draft has")
     chosen = torch.tensor(known, device=head.weight.device)
-    return put(model, ReducedHead(head.weight.detach()[chosen].clone(), chosen, rows))
+    rows = chosen if there is None else torch.isin(there, chosen).nonzero()[:, 0]
+    if not len(rows):
+        raise UsageError(f"{name} knows {len(head.weight)} tokens, and none of those that are wanted")
+    return ReducedHead(head.weight.detach()[rows].clone(), chosen if there is None else there[rows], width)
 
 
 def put(model: Any, head: ReducedHead) -> Any:

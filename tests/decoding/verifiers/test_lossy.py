@@ -24,6 +24,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.lossy import Lenient, Typical
 from specbench.decoding.verifiers.rejection import Rejection
+from specbench.decoding.verifiers.relaxed import Relaxed
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
@@ -34,7 +35,7 @@ from tests.support.rounding import same_texts
 from tests.support.tiny import CPU
 from tests.support.toys import KINDS, PROMPT, Stopping, Toy, Tree, chain, nodes, numbers, random_pair
 
-LOSSY = [Lenient(0.5), Lenient(0.1), Typical(), Typical(0.5, 1.0)]
+LOSSY = [Lenient(0.5), Lenient(0.1), Typical(), Typical(0.5, 1.0), Relaxed(3, 0.9)]
 lossy = pytest.mark.parametrize("verifier", LOSSY, ids=str)
 SHAPES = [("chain", (1,)), ("chain", (1, 1)), ("chain", (1, 1, 1)), ("ragged", (1, 1, 1)), ("points", (1, 1)),
           ("tree", (2,)), ("tree", (3, 2)), ("tree", (2, 2, 1)), ("ragged tree", (2, 2))]  # fmt: skip
@@ -236,13 +237,16 @@ CHAIN = {"drafter": {"ModelDrafter": {"model": "draft", "k": "k"}}, "model": "ta
         ("Lenient", "missing field lenience"),
         ({"Typical": {"epsilon": -0.1}}, "Typical: epsilon: must lie in [0, 1], found -0.1"),
         ({"Typical": {"delta": 2}}, "Typical: delta: must lie in [0, 1], found 2"),
+        ({"Relaxed": {"delta": 2}}, "Relaxed: delta: must lie in [0, 1], found 2"),
+        ({"Relaxed": {"top": 0}}, "Relaxed: top: must be 1 or more, found 0"),
+        ({"Relaxed": {"spans": 3}}, "Relaxed.spans: expected a spans, found 3"),
     ],
 )
 def test_numbers_out_of_range_are_refused(tmp_path: Path, verifier: object, said: str) -> None:
     assert said in refused(tmp_path, {"Speculate": {**CHAIN, "verifier": verifier}})
 
 
-@pytest.mark.parametrize("verifier", [{"Lenient": {"lenience": 0.5}}, "Typical"], ids=str)
+@pytest.mark.parametrize("verifier", [{"Lenient": {"lenience": 0.5}}, "Typical", "Relaxed"], ids=str)
 def test_trees_of_drawn_tokens_are_refused(tmp_path: Path, verifier: object) -> None:
     tree = {"model": "draft", "k": "k", "widths": [2]}
     drawn = {"Speculate": {**CHAIN, "drafter": {"Expand": tree}, "verifier": verifier}}
@@ -268,7 +272,7 @@ def test_no_draft_comes_from_a_lossy_speculation(tmp_path: Path, monkeypatch: py
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["typical", "lenience"])
+@pytest.mark.parametrize("name", ["typical", "lenience", "relaxed-everywhere"])
 def test_a_run_ends_well_and_is_not_called_lossless(run: Command, name: str) -> None:
     found = run("--method", name, "--temperature", 1)
     assert found.code == 0, found.err
@@ -277,7 +281,7 @@ def test_a_run_ends_well_and_is_not_called_lossless(run: Command, name: str) -> 
     assert row["lossless"] not in ("identical", "numeric", "MISMATCH")
 
 
-@pytest.mark.parametrize("name", ["typical", "lenience"])
+@pytest.mark.parametrize("name", ["typical", "lenience", "relaxed-everywhere"])
 def test_a_greedy_run_is_identical(run: Command, name: str) -> None:
     (row,) = run("--method", name).table()
     assert row["lossless"] == "identical"

@@ -1,4 +1,4 @@
-"""Which tokens a draft with a small vocabulary knows: those that its target writes most often.
+"""Which tokens a draft with a small vocabulary knows: those that are written most often.
 
 As in FR-Spec (Zhao et al. 2025, arXiv 2502.14856, §3), which counts any text. Knows counts and rows; must not know
 networks or where the counts come from.
