@@ -6,11 +6,11 @@ Knows the columns of results.csv, as numbers or as text; must not know how a cho
 from collections.abc import Sequence
 
 from specbench.judge.candidates import flaw
-from specbench.settings import part
-from specbench.spec import BASELINE, CHOOSING, RunSpec
+from specbench.judge.questions import QUESTION
+from specbench.spec import BASELINE, CHOOSING
 from specbench.wording import Row, number_in, text_in
 
-SAME = (*(one.column for one in part("question", RunSpec)), "prompts", "device_name", "prompts_sha256")
+SAME = (*QUESTION, "prompts")
 
 
 def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
