@@ -10,7 +10,8 @@ from rich.console import Console
 
 from specbench.errors import UsageError
 from specbench.show import run_output
-from specbench.wording import clean
+from specbench.show.fitting import sentence
+from specbench.wording import clean, near
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Output:
 
     def __post_init__(self) -> None:
         if self.style not in run_output.FORMATS:
-            raise UsageError(f"unknown --format {self.style!r}: choose one of {', '.join(run_output.FORMATS)}")
+            hint = near(str(self.style), run_output.FORMATS)
+            raise UsageError(f"unknown --format {self.style!r}{hint}: choose one of {', '.join(run_output.FORMATS)}")
 
 
 def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
@@ -39,6 +41,6 @@ def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
 
 
 def say(console: Console, lines: Iterable[str]) -> None:
-    """Plain lines, neither wrapped nor coloured, without control characters."""
+    """Plain lines without colours and control characters, on a terminal wrapped at their words."""
     for line in lines:
-        console.print(clean(line, 2000), markup=False, highlight=False, emoji=False, soft_wrap=True)
+        sentence(console, clean(line, 2000))

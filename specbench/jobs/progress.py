@@ -16,6 +16,7 @@ from specbench.jobs import panel
 from specbench.jobs.loading import Bytes
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
+from specbench.show.fitting import sentence
 from specbench.spec import RunSpec
 
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
@@ -125,7 +126,7 @@ class Display:
     def _say(self, line: str) -> None:
         self._said = self._now()
         if not self._quiet:
-            self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+            sentence(self._console, line)
 
     def _line(self) -> str:
         """Where a long run stands, in one line."""

@@ -32,6 +32,7 @@ def described(run: Path) -> dict[str, Any]:
     measured = [row for row in rows if row.get("status") in ("ok", "partial")]
     return {
         "name": clean(Path(short_name(run)).name, 200),
+        "answer": several(one.answer for one in recommend(measured)) or "none yet",
         "began": began(str(description.get("started", ""))),
         "pair": several(f"{spec.get('target')} ← {spec.get('draft') or 'no draft'}" for spec in specs),
         "data": several(str(spec.get("dataset", "")).rsplit("/", 1)[-1] for spec in specs),
@@ -39,7 +40,6 @@ def described(run: Path) -> dict[str, Any]:
         "K": several(f"{spec.get('k')}" for spec in specs),
         "cells": f"{len(measured)} of {len(specs)}",
         "prompts": several(row.get("prompts", "") for row in measured),
-        "answer": several(one.answer for one in recommend(measured)) or "none yet",
         "folder": clean_path(run),
     }
 

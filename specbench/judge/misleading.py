@@ -21,6 +21,14 @@ def circles(rows: Sequence[Row]) -> list[str]:
     return [line for group in groups if (line := circle(max(group, key=gained)))]
 
 
+def worst_circle(rows: Sequence[Row]) -> list[str]:
+    """The same in one line: of several questions, the one whose acceptance that changes most."""
+    if len(lines := circles(rows)) < 2:
+        return lines
+    worst = max((row for row in rows if circles([row])), key=gained)
+    return [circle(worst).replace(f"{named(worst)}:", f"{named(worst)}, the worst of {len(lines)}:", 1)]
+
+
 def gained(row: Row) -> tuple[float, float]:
     """How much α gains by loops; then, how much of the text lies in them."""
     alpha, outside = (number_in(row, name) for name in ("alpha", "alpha_outside_loops"))

@@ -169,6 +169,10 @@ def one_line(error: ValidationError, besides: Collection[str]) -> str:
     if first["type"] == "extra_forbidden":
         known, given = sorted([*RunSpec.model_fields, "pair", *besides]), str(first["loc"][0])
         return f"unknown setting {given}{near(given, known)}; known are {', '.join(known)}"
+    if first["type"] == "literal_error":
+        words = str(first["ctx"]["expected"])
+        hint = near(str(first["input"]), words.split("'")[1::2])
+        return f"{name} {first['input']!r}{hint}: choose {words}"
     said = first["msg"].removeprefix("Value error, ")
     return f"{name} {first.get('input')!r}: {said}" if first["loc"] else said
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from specbench.errors import UsageError
-from specbench.wording import clean
+from specbench.wording import clean, near
 
 DESCRIPTION = "run.json"  # its readers take a moment to load, which a name need not
 USUAL = Path("results")  # where commands leave runs that are told nothing else
@@ -45,8 +45,21 @@ def found_run(given: Path) -> Path:
         elif (run := run_called(name, USUAL if number == 0 and not given.anchor else place)) is not None:
             place = run
         else:
+            check_spelling(given)
             return given
     return place
+
+
+def check_spelling(given: Path) -> None:
+    """UsageError where a lone name is nearly that of a run."""
+    hint = near(str(given), names_of_runs()) if len(given.parts) == 1 else ""
+    if hint:
+        raise UsageError(f"no run is called {clean(given, 100)}{hint}: specbench list shows them all")
+
+
+def names_of_runs() -> list[str]:
+    """Names by which commands find the runs in `results`."""
+    return [LATEST, *(name for run in runs_in(USUAL) for name in (key_of(run), run.name) if name)]
 
 
 def run_called(name: str, parent: Path) -> Path | None:

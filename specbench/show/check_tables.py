@@ -35,7 +35,7 @@ def needed_rows(things: Iterable[Thing]) -> list[dict[str, Any]]:
 
 def needed_table(things: Iterable[Thing]) -> list[dict[str, Any]]:
     return [
-        {"what": one.what, "name": one.name, "state": one.state,
+        {"name": one.name, "what": one.what, "state": one.state,
          "files": "" if one.size is None else gigabytes(one.size), "from": one.source if one.source != one.name else ""}
         for one in things
     ]  # fmt: skip

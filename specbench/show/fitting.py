@@ -5,11 +5,13 @@ one. A column with `overflow="fold"` holds text, which may be folded at its word
 not, and only its heading is broken. Where stdout is not a terminal, a table is never taken apart.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -21,7 +23,7 @@ FOLDED = 16  # characters of a line of text beside numbers; shorter lines would 
 READ = 24  # the same for text that is the content of the table
 NAME = 8  # the key of a row is folded no further, unless the numbers beside it need the room
 ENDLESS = 100_000
-COMMAND = ": specbench "  # marks a line with a command: one that the terminal folds is still copied as one line
+COMMAND = re.compile(": (specbench|hf|pip) ")  # in a line that ends with a command to be copied
 
 
 def screen(piped: int = PIPED) -> Console:
@@ -35,8 +37,13 @@ def draw(console: Console, what: RenderableType) -> None:
 
 
 def sentence(console: Console, text: str, style: str = "") -> None:
-    """Print a sentence: on a terminal wrapped at its words, elsewhere, and with a command to be copied, as one line."""
-    console.print(Text(text, style), soft_wrap=not console.is_terminal or COMMAND in text)
+    """Print a sentence: on a terminal wrapped at its words, elsewhere as one line.
+
+    A command, and a lone name that no line can hold, are left to the terminal: what it folds is still copied whole.
+    """
+    label, _, name = text.partition(": ")
+    alone = " " not in label + name and cell_len(name) > console.width
+    console.print(Text(text, style), soft_wrap=alone or bool(COMMAND.search(text)) or not console.is_terminal)
 
 
 @dataclass(frozen=True)
@@ -80,11 +87,18 @@ class Fitted:
     records: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        frame, whole = frame_of(self.table, console, options), replace(self, table=unhyphenated(self.table))
+        natural = frame.around(len(self.table.columns)) + sum(s.natural for s in whole.spans(console, options))
+        yield from (whole if natural <= options.max_width else self).fitted(frame, console, options)
+
+    def spans(self, console: Console, options: ConsoleOptions) -> list[ColumnWidths]:
+        """The widths of all columns."""
         easy = READ if self.records else FOLDED
-        spans = [
-            widths_of(column, n < self.keys, easy, console, options) for n, column in enumerate(self.table.columns)
-        ]
-        frame = frame_of(self.table, console, options)
+        return [widths_of(column, n < self.keys, easy, console, options) for n, column in enumerate(self.table.columns)]
+
+    def fitted(self, frame: Frame, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table, its parts, or its rows as blocks."""
+        spans = self.spans(console, options)
         needed = frame.around(len(spans)) + sum(span.least for span in spans)
         wide = options.max_width if console.is_terminal else max(options.max_width, needed)
         if self.records and needed > wide and any(span.natural > wide // 2 for span in spans[self.keys :]):
@@ -122,6 +136,13 @@ class Fitted:
             else:
                 found.append([*keys, *group])
         return found or [keys]
+
+
+def unhyphenated(table: Table) -> Table:
+    """The same table, without the line breaks inside words of its headings."""
+    made = copy(table)
+    made.columns = [replace(column, header=str(column.header).replace("-\n", "")) for column in table.columns]
+    return made
 
 
 def frame_of(table: Table, console: Console, options: ConsoleOptions) -> Frame:

@@ -53,28 +53,31 @@ def _prediction_table(group: list[Prediction]) -> Table:
     ]
     header = ("K", "expected tokens", "speedup", "operations", "accepted/drafted", "")
     costs = f"{_cost(first)} {first.c:g}, c-hat{' of a round' * first.at_once} {first.c_hat:g}"
-    return Table(f"alpha {first.alpha:g}, {costs}", header, rows, _summary(first))
+    return Table(f"alpha {first.alpha:g}, {costs}", header, rows, _summary(first, [row.k for row in group]))
 
 
 def _cost(row: Prediction) -> str:
     return "c of a round" if row.at_once else "c"
 
 
-def _summary(row: Prediction) -> str:
+def _summary(row: Prediction, asked: Sequence[int]) -> str:
+    """What the best K of all is, and from which alpha on any pays."""
     enough = optimum.enough(row.c, row.at_once)
     if not optimum.pays(row.alpha, row.c, row.at_once):
         return f"no K pays: that needs alpha above {'c / (1 + c)' if row.at_once else 'c'} = {enough:g}"
     if not row.best_k:
         return f"no K up to {formulas.K_MAX} pays: so few tokens are not worth the pass that drafts them"
-    near = f"K = {row.near_best_low} to {row.near_best_high}"
+    low, high = row.near_best_low, row.near_best_high
+    near = f"K = {low} to {high}" if high > low else f"K = {low} alone"
     if row.best_k == formulas.K_MAX:
         even = f"; some K pays from alpha {enough:.3f} on, c / (1 + c)" if row.at_once else ""
         return (
             f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}{even}"
         )
     even = text(optimum.break_even_alpha(row.best_k, row.c))
+    beyond = "" if row.best_k in asked else ", not among those of --k"
     return (
-        f"best K = {row.best_k} (speedup {row.best_speedup:.3f}), within 1 %: {near}; "
+        f"best K = {row.best_k} (speedup {row.best_speedup:.3f}{beyond}), within 1 %: {near}; "
         f"break-even at alpha {even} for this K, at alpha {row.c:g} (= c) for K = 1"
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from specbench.judge.advice import costly_verification, experts_touched, losing
 from specbench.judge.candidates import distance_of
-from specbench.judge.misleading import circles, rejected_drafts
+from specbench.judge.misleading import circles, rejected_drafts, worst_circle
 from specbench.judge.regret import best_fixed
 from specbench.results.noise import LOAD, Diagnostics, warned
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
@@ -22,7 +22,7 @@ FEW = 4  # notes on a screen; the others, and what explains the numbers, are tol
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
-    found = [*remarkable(rows), *costly_verification(rows), *named(rows, few_prompts)]
+    found = [*circles(rows), *remarkable(rows), *costly_verification(rows), *named(rows, few_prompts)]
     found += [line for row in rows for line in (*losing(row), *experts_touched(row))]
     return [*endings(rows), *dict.fromkeys(found)]
 
@@ -33,7 +33,8 @@ def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
     said: the doubts that the answers have told already.
     """
     loaded = any(doubt.startswith("under load") for doubt in said)
-    shown = list(dict.fromkeys(remarkable(rows, *([LOAD] if loaded else []), *said)))
+    further = remarkable(rows, *([LOAD] if loaded else []), *said)
+    shown = list(dict.fromkeys([*worst_circle(rows), *further]))
     more = [f"{counted(len(shown) - FEW, 'more note')}: --explain"] if len(shown) > FEW else []
     return [*endings(rows), *shown[:FEW], *more]
 
@@ -46,8 +47,8 @@ def endings(rows: Sequence[Row]) -> list[str]:
 
 
 def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
-    """What a reader must know of cells that were measured; not the faults of the machine that were said."""
-    found = [*circles(rows), *unsteady(rows, said), *machine(rows, said)]
+    """What a reader must know of cells that were measured; but for circles, and faults that were said."""
+    found = [*unsteady(rows, said), *machine(rows, said)]
     for part in (form, stopping, shared_time, learning, lossy, near_ties):
         found += named(rows, part)
     found += [line for row in rows for line in choosing(row, rows)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specbench.judge.misleading import circles, rejected_drafts
+from specbench.judge.misleading import circles, rejected_drafts, worst_circle
 from specbench.show.run_notes import notes
 from tests.support.frontdoor import Command
 from tests.support.measured import baseline_trace, cell, method_trace, one_round, sample
@@ -43,6 +43,14 @@ def test_one_line_is_said_of_a_question_about_the_cell_that_gains_most() -> None
 @pytest.mark.parametrize(("share", "repeated", "said"), [(0.09, 0.4, 0), (0.1, 0.0, 1), (0.0, 0.5, 1), (None, None, 0)])
 def test_it_is_said_from_a_tenth_of_the_tokens_or_half_of_the_4_grams(share: Any, repeated: Any, said: int) -> None:
     assert len(circles([{**LOOP, "looping_share": share, "repeated_4grams": repeated}])) == said
+
+
+def test_of_several_questions_the_worst_is_told_in_brief() -> None:
+    mild = {**LOOP, "dataset": "xsum", "alpha_outside_loops": 0.5}
+    (line,) = worst_circle([mild, LOOP])
+    assert line.startswith("humaneval, prompt-lookup, K 4, the worst of 2: 2 of 3 outputs end in a loop")
+    assert worst_circle([LOOP]) == circles([LOOP])
+    assert worst_circle([{**LOOP, "looping_share": 0.0, "repeated_4grams": 0.0}]) == []
 
 
 def test_repetition_without_a_loop_at_the_end_is_no_loop() -> None:

@@ -13,15 +13,21 @@ from rich.table import Table
 
 from specbench.cli.predict import predict
 from specbench.jobs import panel
+from specbench.jobs.output import Output, say
+from specbench.jobs.run import Outcome, Terminal, say_more, say_where
 from specbench.judge.compare import Comparison
 from specbench.judge.compare import Finding as Compared
 from specbench.judge.rivals import Duel
+from specbench.measure.needed import Needed
+from specbench.models.execution.compiled import COMPILING
 from specbench.results.losslessness import Losslessness
 from specbench.show import compare_table, run_output
+from specbench.show.check_tables import memory_table, needed_table
 from specbench.show.fitting import Fitted, draw, screen
 from specbench.show.records import print_numbers, print_table
 from specbench.show.rivals_table import rivals_tables
 from specbench.show.run_output import Shown
+from specbench.theory.memory import Demand, Fit, Part
 from tests.support.cases import quick_or_slow
 from tests.support.measured import cell, sample
 from tests.support.nested_samples import nested_sample, tree_sample
@@ -128,11 +134,27 @@ def live() -> None:
     Console().print(panel.table({one.spec: panel.Rolling.of(one.samples) for one in cells}))
 
 
+def checked() -> None:
+    """What a pair needs, some of it of long names, and the memory that it takes."""
+    models = [Needed(role, name, f"snapshots/{name}", "here", 16_000_000_000) for role, name in LLAMAS.items()]
+    print_table(
+        "what it needs", needed_table([*models, Needed("data set", "xsum", "hub", "to fetch", 5, "hf download")])
+    )
+    parts = [Part(role, "packed weights", 16_000_000_000) for role in LLAMAS]
+    print_table("memory of cuda", memory_table(Fit("cuda", Demand(parts, 0, {}), 80_000_000_000, 10**9)))
+    say(Console(), ["memory is just enough, by a reckoning that may be wrong by a tenth: about 32 of 80 GB on cuda"])
+
+
 def listed() -> None:
     """Runs with long names, of several data sets and methods."""
     row: Row = {"name": "20260101T000000Z_Llama-3.1-8B-Instruct_Llama-3.2-1B-Instruct_aaaa1111", "cells": "12 of 48"}
-    row |= {"began": "2026-01-01 00:00", "pair": " ← ".join(LLAMAS.values()), "data": "code, articles, xsum and 3 more"}
-    row |= {"methods": "chain, block, prompt-lookup and 21 more", "K": "4", "answer": "YES, PROVISIONAL, UNCLEAR"}
+    row |= {
+        "answer": "YES, PROVISIONAL, UNCLEAR",
+        "began": "2026-01-01 00:00",
+        "pair": " ← ".join(LLAMAS.values()),
+        "data": "code, articles, xsum and 3 more",
+    }
+    row |= {"methods": "chain, block, prompt-lookup and 21 more", "K": "4"}
     print_table("runs in results, the latest last", [row, row | {"name": "bbbb2222"}])
 
 
@@ -142,10 +164,11 @@ ROWS: dict[str, Callable[[], list[Row]]] = {
 OTHERS: dict[str, Callable[[], None]] = {
     "by category": by_category, "compare": compared, "calibrate": calibrated, "skip-layers": searched,
     "predict from a run": of_a_run, "run, explained": explained, "compare one run": rivals, "live panel": live,
-    "list": listed,
+    "list": listed, "check": checked,
 }  # fmt: skip
 COMMANDS = {
     "methods": ("methods",),
+    "config show": ("config", "show", "--method", "chain", "--k", "1-8"),
     "models list": ("models", "list"),
     "predict": ("predict", "--alpha", 0.7, "--c", 0.05, "--k", "1-12"),
 }
@@ -175,18 +198,34 @@ def picture(name: str, width: int) -> str:
 @pytest.mark.parametrize("width", quick_or_slow((60, 80, 100, 120), lambda width: width in (60, 80)))
 @pytest.mark.parametrize("name", [*ROWS, *OTHERS, *COMMANDS])
 def test_nothing_is_cut(name: str, width: int) -> None:
-    understood = {"lost: name"} if name in ("methods", "models list", "list") else set()
+    understood = {"lost: name"} if name in ("methods", "models list", "list", "check") else set()
     assert set(faults(picture(name, width), width, whole(name))) <= understood
+
+
+CIRCLES: Row = {"looping_share": 0.72, "prompts_looping": 18, "longest_cycle": 35, "alpha_outside_loops": 0.2}
+
+
+def whole_screen() -> None:
+    """All that `specbench run` leaves on a terminal: the shipped pair on two data sets, under load, text in circles."""
+    done = [cell(*PAIR, dataset=name, k=2) for name in ("code", "articles")]
+    terminal = Terminal(Output())
+    terminal.note(f"tier compile: {COMPILING}")
+    shown = Shown("specbench run", "67981ce0")
+    run_output.print_run([one.row() | CIRCLES | {"load_average": 9.0} for one in done], "table", screen(), shown)
+    name = "20261123T103032Z_demo_demo-draft_67981ce0"
+    outcome = Outcome(Path("results") / name, "specbench run", done, None)
+    say_more(outcome, terminal.output)
+    say_where(outcome, terminal.output)
 
 
 @pytest.mark.parametrize("width", quick_or_slow((60, 80, 100, 120), lambda width: width == 80))
 def test_the_screen_of_a_run_is_no_longer_than_a_glance(width: int) -> None:
-    """One pair on two data sets, as `specbench run` measures it by itself: 25 lines with the last two, on stderr."""
-    rows = [cell(*PAIR, dataset=name, k=2).row() for name in ("code", "articles")]
-    text = on_terminal(width, lambda: run_output.print_run(rows, "table", screen()))
-    assert text.startswith("UNCLEAR — code: K = 2 may be faster or slower: 1.54×")
-    assert len(text.splitlines()) <= (23 if width >= 80 else 30)
-    assert text.count("\n  A round: 3.00 tokens in the time of 1.95 plain ones") == 2 or width < 80
+    text = on_terminal(width, whole_screen)
+    assert faults(text, width, on_terminal(WIDE, whole_screen)) == []
+    assert "\nUNCLEAR — code: K = 2 may be faster or slower: 1.54×" in text
+    assert text.count("A round: 3.00 tokens in the time of 1.95 plain ones") == 2 or width < 80
+    assert all(part in text for part in ("not settled: ", "next: ", " the worst of 2: ", "why: ", "results: "))
+    assert len(text.splitlines()) <= (25 if width >= 80 else 35)
 
 
 # --- the controls -----------------------------------------------------------------------------------------------------

@@ -79,5 +79,7 @@ def words(text: str) -> Counter[str]:
 
 
 def folded(word: str, text: str) -> bool:
-    """An address in a sentence may take two lines, if it is that long."""
-    return len(word) > 40 and word in "".join(text.split())
+    """A word of a heading may be broken where it has a hyphen for it; an address may take two lines, if it is long."""
+    found = words(text)
+    halves = (word[:place] + "-" in found and word[place:] in found for place in range(1, len(word)))
+    return any(halves) or (len(word) > 40 and word in "".join(text.split()))

@@ -17,6 +17,7 @@ from specbench.models.scale.shapes import Shape
 from specbench.shipped import ASSETS
 
 GGUF = ".gguf"
+PATHS = (".", "/", "~")  # how what is meant as a path begins
 GROWN = "@"  # stands between a checkpoint and the shape that it is grown to
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 HUB_FILE = re.compile(rf"(?P<repo>{HUB_ID.pattern})/(?P<file>[\w.-]+\.gguf)", re.ASCII)
@@ -79,6 +80,8 @@ def resolve(name: str, revision: str | None = None) -> Checkpoint:
         return _grown(name, revision)
     if HUB_ID.fullmatch(name):
         return Checkpoint(name, name, revision)
+    if name.startswith(PATHS):
+        raise UnusableModelError(f"unknown model {name!r}: there is no such folder and no such GGUF file")
     near = ", ".join(get_close_matches(name.lower(), aliases(), n=3, cutoff=0.0))
     raise UnusableModelError(
         f"unknown model {name!r}: did you mean {near}? A hub id (owner/name), an existing folder or a GGUF file "

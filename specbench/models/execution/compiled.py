@@ -36,9 +36,7 @@ ON_CUDA: dict[str, Any] = {"max_autotune": True, "coordinate_descent_tuning": Tr
 FINE, STEP, GROWTH = 2048, 256, 1.25  # captured rounds: up to where, how evenly, and how much further each beyond
 
 EAGER = "Python and its calls are part of every number; --tier auto leaves them out"
-COMPILING = (
-    "rounds are machine code; what was never compiled takes half a minute per method, and is kept for later runs"
-)
+COMPILING = "machine code; a new method takes half a minute to compile"
 GRAPHS = "rounds are replayed as CUDA graphs; capturing takes seconds"
 WHY: dict[Name, str] = {"eager": EAGER, "compile": COMPILING, "graph": GRAPHS}
 

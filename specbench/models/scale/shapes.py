@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.shipped import CONFIGS
+from specbench.wording import near
 
 FILE = CONFIGS / "shapes.yaml"
 
@@ -75,5 +76,5 @@ def shapes() -> dict[str, Shape]:
 def find(name: str) -> Shape:
     """The shape called `name`; UnusableModelError lists all of them."""
     if name not in shapes():
-        raise UnusableModelError(f"unknown shape {name!r}: choose one of {', '.join(shapes())}")
+        raise UnusableModelError(f"unknown shape {name!r}{near(name, shapes())}: choose one of {', '.join(shapes())}")
     return shapes()[name]

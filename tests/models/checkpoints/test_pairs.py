@@ -51,9 +51,15 @@ def test_a_hub_id_passes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["llama-7", "", "./nope", "/nope/nope", "a/b/c", "../up", "C:\\model", "a b/c", "a/b\n", "ü/b", "\0"]
-)
+@pytest.mark.parametrize("name", ["./nope", "/nope/nope", "../up", "~/nope"])
+def test_what_is_meant_as_a_path_is_refused_as_one(name: str) -> None:
+    with pytest.raises(UnusableModelError, match="there is no such folder and no such GGUF file") as refusal:
+        pairs.resolve(name)
+    assert repr(name) in str(refusal.value)
+    assert "did you mean" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["llama-7", "", "a/b/c", "C:\\model", "a b/c", "a/b\n", "ü/b", "\0"])
 def test_anything_else_is_refused_with_three_close_aliases(name: str) -> None:
     with pytest.raises(UnusableModelError) as refusal:
         pairs.resolve(name)

@@ -97,7 +97,10 @@ def test_a_folder_with_an_at_sign_stays_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("demo@llama-8b", "unknown shape 'llama-8b': choose one of llama-68m, llama-160m, llama-300m, tinyllama-1.1b"),
+        (
+            "demo@llama-8b",
+            "unknown shape 'llama-8b' (did you mean llama3-8b or llama-7b?): choose one of llama-68m, llama-160m",
+        ),
         ("demo@", "unknown shape ''"),
         ("@llama-7b", "unknown model ''"),
         ("nope@llama-7b", "unknown model 'nope'"),
