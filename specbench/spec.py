@@ -108,7 +108,8 @@ class RunSpec(BaseModel):
         "Data", "chat", "Switch the thinking of a chat template on or off, where it has such a switch.",
         usual="the template's", flags=("--thinking/--no-thinking",), late=True)] = None
     limit: Annotated[int | None, Field(ge=1), Setting(
-        "Data", "limit", "Prompts per data set: a seeded sample over its categories.", of=ANSWER)] = None
+        "Data", "limit", "Prompts per data set: a seeded sample over its categories.", of=ANSWER,
+        usual="all; 20 where no data set is named")] = None
     max_new_tokens: Annotated[int, Field(ge=1, le=10**7), Setting(
         "Sampling", "length", "Tokens to decode per prompt.")] = 128
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting("Sampling", "law", "0 is greedy.")] = 0.0

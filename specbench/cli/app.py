@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -32,6 +33,7 @@ from specbench.cli import (
     verify,
 )
 from specbench.cli.address_space import refuse_too_small
+from specbench.cli.help_page import Command, Commands
 from specbench.cli.signals import INTERRUPTED, Heard, heeded
 from specbench.cli.streams import fit_columns, streams
 from specbench.errors import (
@@ -46,34 +48,43 @@ from specbench.redact import redact
 from specbench.wording import first_line
 
 app = typer.Typer(
-    help="Does speculative decoding pay for this pair, this method and this K, on this hardware?",
+    cls=Commands,
+    help="""Does speculative decoding pay for this pair, this method and this K, on this hardware?
+
+    specbench run
+
+    specbench sweep-k --k 1-8
+
+    specbench verdict latest
+
+    specbench report latest
+    """,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )
-app.command(name="run")(run.run)
-app.command(name="sweep-k")(sweep.sweep_k)
-app.command(name="sweep")(sweep.sweep)
-app.command(name="compare")(compare.compare)
-app.command(name="report")(report.report)
-app.command(name="list")(runs.runs)
-app.command(name="trace")(trace.trace)
-app.command(name="verdict")(verdict.verdict)
-app.command(name="check")(check.check)
-app.command(name="calibrate")(calibrate.calibrate)
-app.command(name="skip-layers")(skip_layers.skip_layers)
-app.command(name="tree")(tree.tree)
-app.command(name="design-draft")(design_draft.design_draft)
-app.command(name="verify")(verify.verify)
-app.command(name="noise")(noise.noise)
-app.command(name="predict")(predict.predict)
-app.command(name="profile")(profile.profile_of)
-app.command(name="methods")(methods.methods)
-app.command(name="cache")(cache.cache)
-app.add_typer(models.models, name="models")
-app.add_typer(backend.backend, name="backend")
-app.add_typer(train.train, name="train")
-app.add_typer(config.config, name="config")
+PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "Measure": {"run": run.run, "sweep-k": sweep.sweep_k, "sweep": sweep.sweep},
+    "Read what was measured": {
+        "verdict": verdict.verdict, "report": report.report, "compare": compare.compare, "list": runs.runs,
+        "profile": profile.profile_of,
+    },
+    "Before a run": {"check": check.check, "methods": methods.methods, "predict": predict.predict},
+    "Look closer": {
+        "trace": trace.trace, "calibrate": calibrate.calibrate, "noise": noise.noise, "verify": verify.verify,
+        "cache": cache.cache,
+    },
+    "Find and train drafts": {
+        "tree": tree.tree, "skip-layers": skip_layers.skip_layers, "design-draft": design_draft.design_draft,
+    },
+}  # fmt: skip
+for panel, commands in PANELS.items():
+    for name, command in commands.items():
+        app.command(name=name, cls=Command, rich_help_panel=panel)(command)
+app.add_typer(models.models, name="models", cls=Commands, rich_help_panel="Before a run")
+app.add_typer(config.config, name="config", cls=Commands, rich_help_panel="Before a run")
+app.add_typer(backend.backend, name="backend", cls=Commands, rich_help_panel="Before a run")
+app.add_typer(train.train, name="train", cls=Commands, rich_help_panel="Find and train drafts")
 
 
 def _print_version(value: bool) -> None:
@@ -116,7 +127,9 @@ def outcome(heard: Heard) -> tuple[str, int]:
     except SpecbenchError as error:
         return str(error), error.exit_code
     except typer.TyperException as error:
-        message = error.format_message().rstrip(".")  # empty where typer has shown the help instead
+        message = (
+            error.format_message().rstrip(".").replace("Value error, ", "")
+        )  # empty where typer has shown the help instead
         return message and f"{message} (see --help)", error.exit_code
     except typer.Abort:
         return "aborted", SpecbenchError.exit_code

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from specbench.cli.help_page import Command
 from specbench.cli.options import OWN, Given, options
 
 backend = typer.Typer(help="Install engines for --backend in environments of their own.", no_args_is_help=True)
@@ -16,12 +17,18 @@ PACKAGE = Annotated[str | None, typer.Option(help="What pip is to install, with 
 OVERWRITE = replace(OWN["overwrite"], panel=None, help="Replace an environment that is there already.")
 
 
-@backend.command(name="install")
+@backend.command(name="install", cls=Command)
 @options(..., OVERWRITE)
 def install(given: Given, engine: ENGINE, package: PACKAGE = None) -> None:
     """Install an engine in an environment of its own, from the package index; it takes minutes and gigabytes.
 
     SPECBENCH_ENGINES in the environment names another folder for engines.
+
+    Examples:
+
+    specbench backend install vllm
+
+    specbench backend install llama.cpp --overwrite
     """
     from specbench.jobs import engines
 

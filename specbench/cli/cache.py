@@ -17,6 +17,12 @@ def cache(given: Given, clear_it: Clear = False) -> None:
     """Show where compiled code is kept, and how much; it is bounded, and may be deleted at any time.
 
     SPECBENCH_CACHE in the environment names another folder, in which it has one of its own.
+
+    Examples:
+
+    specbench cache
+
+    specbench cache --clear
     """
     folder = place()
     if clear_it:

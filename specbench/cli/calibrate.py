@@ -20,7 +20,14 @@ Repeat = Annotated[int, typer.Option(min=1, help="How often everything is timed.
 
 @options(*PAIR, ..., "seed", "output_dir", "format", "quiet")
 def calibrate(given: Given, widths: Widths = "1-17", contexts: Contexts = "128,512,1024", repeat: Repeat = 15) -> None:
-    """Measure target cost against tokens verified, and draft cost; say which K the theory would choose for which α."""
+    """Measure target cost against tokens verified, and draft cost; say which K the theory would choose for which α.
+
+    Examples:
+
+    specbench calibrate
+
+    specbench calibrate --target llama-7b --draft llama-68m --contexts 512,2000
+    """
     settings = settings_of(given)
     chosen, lengths = parse_k_list(widths), parse_counts(contexts, "--contexts", "128,512,1024")
     if chosen[0] < 1:

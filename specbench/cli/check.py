@@ -9,8 +9,8 @@ from specbench.cli.options import DATA, METHOD, PAIR, SAMPLING, STYLE, Given, op
 from specbench.errors import UsageError
 from specbench.jobs.asked import USUAL, with_lists
 
-Target = Annotated[str | None, typer.Argument(help="The same as --target.", show_default=False)]
-Draft = Annotated[str | None, typer.Argument(help="The same as --draft.", show_default=False)]
+Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same as --target.", show_default=False)]
+Draft = Annotated[str | None, typer.Argument(metavar="[DRAFT]", help="The same as --draft.", show_default=False)]
 
 
 @options(..., *PAIR, *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, "config", STYLE, "quiet")
@@ -19,6 +19,12 @@ def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> N
 
     Takes the options of run, and lists of K and batches. Reads configurations and tokenizers, no weights. Exit code 4
     where a run could not begin.
+
+    Examples:
+
+    specbench check
+
+    specbench check qwen3-8b qwen3-0.6b --dataset humaneval --k 1-8 --batch 1,8
     """
     named = {"target": for_target, "draft": for_draft}
     if twice := [name for name, value in named.items() if value is not None and name in given]:

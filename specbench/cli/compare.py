@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from specbench.cli import completion
 from specbench.cli.options import OWN, PLAIN, Given, options
 from specbench.errors import UsageError
 from specbench.results.named_runs import found_run
@@ -14,11 +15,13 @@ MOST = 50.0  # percent; a larger margin would call nothing a regression
 STYLE = replace(PLAIN, kind=Literal["table", "md", "json", "junit", "gha"])
 QUIET = replace(OWN["quiet"], panel=None, help="Print nothing but an error.")
 
-Base = Annotated[Path, typer.Argument(help="Run folder or results.csv to compare with.")]
+RUNS = completion.beginning(completion.runs)
+Base = Annotated[Path, typer.Argument(help="Run folder or results.csv to compare with.", autocompletion=RUNS)]
 New = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="The run in question, and reruns of it: all must show a regression. Without it, --cell is needed."
+        help="The run in question, and reruns of it: all must show a regression. Without it, --cell is needed.",
+        autocompletion=RUNS,
     ),
 ]
 Cells = Annotated[
@@ -68,6 +71,14 @@ def compare(
 
     Counts and outputs must be equal where seeds and versions are; ratios and times must be worse by more than the
     margin and by more than chance. Under GitHub Actions the table is added to the summary of the job.
+
+    Examples:
+
+    specbench compare results/baseline latest
+
+    specbench compare results/baseline latest --fail-on "speedup<-5%" --junit compare.xml
+
+    specbench compare latest --cell all
     """
     from specbench.jobs import compare, rivals
 

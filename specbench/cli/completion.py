@@ -47,6 +47,12 @@ def grids() -> Iterable[str]:
     return sorted(path.stem for path in (CONFIGS / "grids").glob("*.yaml"))
 
 
+def runs() -> Iterable[str]:
+    from specbench.results.named_runs import names_of_runs
+
+    return names_of_runs()
+
+
 def formats() -> Iterable[str]:
     from specbench.show.records import Format
 
@@ -55,7 +61,7 @@ def formats() -> Iterable[str]:
 
 KNOWN: dict[str, Names] = {
     "method": methods, "target": models, "draft": models, "dataset": data_sets, "preset": presets, "format": formats,
-    "backend": backends,
+    "backend": backends, "resume": runs,
 }  # fmt: skip
 
 

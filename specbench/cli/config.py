@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+from specbench.cli.help_page import Command
 from specbench.cli.launch import EXECUTION, IN_FILES, preset_of, read_config, settings_of
 from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, PLAIN, SAMPLING, Given, options, settings_in
 from specbench.jobs.asked import USUAL, with_lists
@@ -12,10 +13,17 @@ from specbench.jobs.asked import USUAL, with_lists
 config = typer.Typer(help="Look at settings.", no_args_is_help=True)
 
 
-@config.command(name="show")
+@config.command(name="show", cls=Command)
 @options(*PAIR, "preset", *METHOD, *EXECUTION, *DATA, *SAMPLING, *MEASURING, "config", PLAIN)
 def show(given: Given) -> None:
-    """Print every setting of `specbench run` with these options: its value, and where that comes from."""
+    """Print every setting of `specbench run` with these options: its value, and where that comes from.
+
+    Examples:
+
+    specbench config show
+
+    specbench config show --preset chen2023-xsum --k 2
+    """
     from specbench.measure import grid
     from specbench.show.records import print_records
 

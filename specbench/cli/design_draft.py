@@ -95,6 +95,10 @@ def design_draft(
     """Find the shape of draft to train: time shapes of equal parameters, train the promising ones, measure the best.
 
     Every budget is met by a shape of every depth. Latencies and drafts are kept in the folder as they come.
+
+    Examples:
+
+    specbench design-draft --budget 1M,2M --depths 1,2,4
     """
     budgets = sorted({parse_size(text, "--budget") for text in budget.split(",")})
     layers = parse_counts(depths, "--depths", "1,2,4,8")

@@ -74,7 +74,8 @@ def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) 
     allowed = {*(axes or ()), *preset_of(given)}
     if axes is not None and (wrong := [name for name in lists if name not in allowed]):
         wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
-        raise UsageError(f"--{wrong[0].replace('_', '-')} takes one value here, not a list: use {wanted}")
+        where = wrong[0] if wrong[0] not in given and "config" in given else f"--{wrong[0].replace('_', '-')}"
+        raise UsageError(f"{where} takes one value here, not a list: use {wanted}")
     from specbench.jobs import run
     from specbench.jobs.output import output_of
     from specbench.measure import grid

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from specbench.cli.help_page import Command
 from specbench.cli.options import OWN, PLAIN, Given, options
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs
@@ -17,10 +18,17 @@ BYTES = 2  # of a weight in bfloat16
 models = typer.Typer(help="List the models that have a name, and make scale models.", no_args_is_help=True)
 
 
-@models.command(name="list")
+@models.command(name="list", cls=Command)
 @options(PLAIN)
 def list_models(given: Given) -> None:
-    """List the aliases for --target and --draft, and the shapes that any of them can be grown to (demo@llama-7b)."""
+    """List the aliases for --target and --draft, and the shapes that any of them can be grown to (demo@llama-7b).
+
+    Examples:
+
+    specbench models list
+
+    specbench run --target demo@llama-68m
+    """
     named = [{"name": name, **pairs.described(name)} for name in pairs.aliases()]
     grown = [described(shape) for shape in shapes().values()]
     rows = [{"kind": "alias", **row} for row in named] + [{"kind": "shape", **row} for row in grown]
@@ -47,7 +55,7 @@ OUTPUT = replace(OWN["output"], panel=None, absent=..., help="The folder to writ
 OVERWRITE = replace(OWN["overwrite"], panel=None, help="Replace a scale model that is there already.")
 
 
-@models.command(name="grow")
+@models.command(name="grow", cls=Command)
 @options(..., OUTPUT, OVERWRITE)
 def grow(
     given: Given,
@@ -56,7 +64,12 @@ def grow(
     dtype: Annotated[str, typer.Option(help="bfloat16, float16, float32 or float64.")] = "bfloat16",
     max_shard_size: Annotated[str, typer.Option(help="Of one file of weights.")] = "5GB",
 ) -> None:
-    """Write a scale model: the function of a small checkpoint at the cost of a larger shape, for any engine to load."""
+    """Write a scale model: the function of a small checkpoint at the cost of a larger shape, for any engine to load.
+
+    Examples:
+
+    specbench models grow --like llama-68m --output scale-68m
+    """
     shape = find(like)
     from specbench.models.checkpoints.precision import DTYPES
     from specbench.models.checkpoints.write_scale_model import write_scale_model

@@ -9,7 +9,14 @@ MEASURED = ("target", "draft", "revisions", "precision", "device", "dataset", se
 
 @options(*MEASURED, *RESULTS)
 def noise(given: Given) -> None:
-    """Measure the baseline against itself: how much the machine varies, and the smallest speedup that it can show."""
+    """Measure the baseline against itself: how much the machine varies, and the smallest speedup that it can show.
+
+    Examples:
+
+    specbench noise
+
+    specbench noise --limit 10 --repeat 3
+    """
     settings = settings_of(given)
     from specbench.jobs import noise
     from specbench.jobs.output import output_of

@@ -64,6 +64,15 @@ def predict(
     """Predict tokens per round, speedup and operations from alpha, c and K, without running a model.
 
     Tables are rounded to 3 decimals (not truncated, as in some tutorials); csv, json and jsonl carry full precision.
+    The best K is that of all K, whether it was asked for or not; K = 0 is decoding without a draft.
+
+    Examples:
+
+    specbench predict --alpha 0.7 --c 0.05
+
+    specbench predict --alpha 0.6 --alpha 0.8 --c 0.1 --k 1-16
+
+    specbench predict --from-run latest
     """
     style = given["format"]
     check_parallel(parallel, c_hat=c_hat, v=v, hit=hit, trace=trace)

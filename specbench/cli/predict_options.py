@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from specbench.cli import completion
+
 DEFAULT_KS = "1-12"
 
 Alphas = Annotated[list[float] | None, typer.Option(help="Acceptance of a tested token, 0 to 1. Repeatable.")]
@@ -15,7 +17,12 @@ CRounds = Annotated[
 ]
 CHat = Annotated[float | None, typer.Option(help="The ratio --c, or --c-round, in operations (default: the same).")]
 Ks = Annotated[str | None, typer.Option(help=f"Lookahead K: 4, 1,2,4, 1-12, 1-16+3 (default {DEFAULT_KS}).")]
-Run = Annotated[Path | None, typer.Option(help="Run folder or results.csv: predict its cells.")]
+Run = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run folder or results.csv: predict its cells.", autocompletion=completion.beginning(completion.runs)
+    ),
+]
 Parallel = Annotated[
     bool, typer.Option("--parallel", help="With the draft at work on a second device while the target verifies.")
 ]

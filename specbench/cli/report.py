@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specbench.cli import completion
 from specbench.cli.options import OWN, Given, options
 from specbench.errors import UsageError
 from specbench.results.named_runs import found_run
@@ -17,7 +18,12 @@ FILE = replace(OWN["output"], panel=None, help="The file. Default: report.html i
 def report(
     given: Given,
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of calibrate or design-draft.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run folders, or folders of calibrate or design-draft.",
+            autocompletion=completion.beginning(completion.runs),
+        ),
     ],
     png: Annotated[
         bool, typer.Option("--png/--no-png", help="Write the figures as plots/*.png beside it, too.")
@@ -26,7 +32,16 @@ def report(
     pdf: Annotated[bool, typer.Option("--pdf", help="Write them as PDF, too.")] = False,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write one HTML file on finished runs: the answer, every number, the figures. No network, no script."""
+    """Write one HTML file on finished runs: the answer, every number, the figures. No network, no script.
+
+    Examples:
+
+    specbench report latest
+
+    specbench report latest --svg --pdf --output answer.html
+
+    specbench report results/baseline latest
+    """
     output = given.get("output")
     if output is not None and output.is_dir():
         raise UsageError(f"--output {output} is a folder: name a file in it, such as {output / 'report.html'}")

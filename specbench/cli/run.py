@@ -12,5 +12,15 @@ def run(given: Given) -> None:
     """Measure baseline and speculative decoding of a pair over prompts.
 
     Without any option: the shipped pair on the shipped prompts, offline, on whatever device there is.
+
+    Examples:
+
+    specbench run
+
+    specbench run --k 4 --dataset code --limit 50
+
+    specbench run --target llama-7b --draft llama-68m --dataset humaneval
+
+    specbench run --resume latest --limit 60
     """
     launch(given, axes=("dataset", "context", "backend", "batch"), **USUAL)

@@ -13,7 +13,14 @@ Parent = Annotated[Path, typer.Argument(help="The folder that holds the runs.")]
 
 @options(..., PLAIN)
 def runs(given: Given, parent: Parent = USUAL) -> None:
-    """List the runs of a folder: the name that other commands take, what was measured, and the answer."""
+    """List the runs of a folder: the name that other commands take, what was measured, and the answer.
+
+    Examples:
+
+    specbench list
+
+    specbench list results --format json
+    """
     from specbench.jobs import runs
 
     runs.start(parent, given["format"])

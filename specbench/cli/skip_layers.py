@@ -22,6 +22,12 @@ def skip_layers(given: Given, evaluations: Evaluations = 600, cost: Cost = "meas
     """Search the layers of the target that draft best for it (self-speculation without a draft model).
 
     Half of the prompts are searched on, the other half check what was found. Default: 16 prompts per data set.
+
+    Examples:
+
+    specbench skip-layers --output layers.yaml
+
+    specbench run --method layers.yaml
     """
     check_free(given.get("output"), given["overwrite"])
     from specbench.jobs import skip_layers

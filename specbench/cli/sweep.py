@@ -28,13 +28,31 @@ Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=completio
     *PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "executor", "resume", "config", "explain", *RESULTS
 )
 def sweep_k(given: Given) -> None:
-    """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline."""
+    """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline.
+
+    Examples:
+
+    specbench sweep-k --k 1-8 --limit 20
+
+    specbench sweep-k --method block --k 2,4,8 --temperature 1
+
+    specbench sweep-k --target llama-7b --draft llama-68m --dataset humaneval --dataset xsum
+    """
     launch(given, axes=("dataset", "context", "k", "backend", "batch"), k=DEFAULT_KS, **USUAL)
 
 
 @options(..., "limit", "max_new_tokens", "device", *MEASURING, "executor", "resume", "explain", *RESULTS)
 def sweep(given: Given, grid: Grid = None) -> None:
-    """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K."""
+    """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K.
+
+    Examples:
+
+    specbench sweep demo
+
+    specbench sweep mine.yaml --limit 20
+
+    specbench sweep --resume latest
+    """
     if (grid is None) == ("resume" not in given):
         raise UsageError("name the YAML file of a grid, or a shipped one such as demo, or --resume RUN")
     file = grid_file(grid)

@@ -28,6 +28,12 @@ def trace(given: Given, prompt: Prompt = None, prompt_file: PromptFile = None) -
     """Show one decode token by token.
 
     Accepted drafts are green, rejected ones struck through in red, corrections blue, bonus tokens magenta.
+
+    Examples:
+
+    specbench trace --prompt "def area(r):"
+
+    specbench trace --method prompt-lookup --k 8 --output trace.html
     """
     settings = with_models(with_ks(settings_in(given)))
     from specbench.jobs import trace

@@ -30,6 +30,12 @@ def tree(
 
     Children are the most probable tokens when greedy, draws without replacement when sampling. Decodes 10 prompts per
     data set and 64 tokens each, unless asked for more.
+
+    Examples:
+
+    specbench tree --output tree.yaml
+
+    specbench run --method tree.yaml
     """
     check_free(given.get("output"), given["overwrite"])
     from specbench.jobs import tree

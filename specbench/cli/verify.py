@@ -27,6 +27,12 @@ def verify(given: Given, pair: Pair = None) -> None:
     """Prove the methods exact, and check a pair: greedy output, controls, and z-tests of sampled text.
 
     Without a TARGET only the proofs, on this installation. Exit code 5 where anything is not lossless.
+
+    Examples:
+
+    specbench verify
+
+    specbench verify demo --method chain --method prompt-lookup
     """
     settings: dict[str, Any] = {**settings_of(given)}
     names, tokens = settings.pop("method", None), given["tokens"]

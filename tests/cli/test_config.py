@@ -9,6 +9,7 @@ from specbench.cli import completion
 from specbench.cli.options import OWN, setting
 from specbench.decoding.method_files import methods
 from specbench.models.checkpoints.pairs import aliases
+from specbench.spec import CHOOSING
 from tests.support.frontdoor import Command
 
 
@@ -38,7 +39,7 @@ def test_a_shell_completes_what_specbench_knows() -> None:
         return list(completion.of(name, words)["autocompletion"](typed))
 
     assert completed("method", "cha") == ["chain"]
-    assert completed("method", "") == list(methods())
+    assert completed("method", "") == [*methods(), CHOOSING]
     assert completed("target", "demo") == [name for name in aliases() if name.startswith("demo")]
     assert completed("dataset", "js") == ["jsonl:"]
     assert completed("preset", "chen2023-h") == ["chen2023-humaneval"]
@@ -52,6 +53,9 @@ def test_a_shell_completes_what_specbench_knows() -> None:
 @pytest.mark.parametrize(("arguments", "meant"), [
     (("run", "--method", "chian"), "unknown method 'chian' (did you mean chain?)"),
     (("run", "--dataset", "humanevl"), "(did you mean humaneval?)"),
+    (("run", "--tier", "compil"), "--tier 'compil' (did you mean compile?): choose 'auto', 'eager', 'graph' or"),
+    (("run", "--format", "tabel"), "unknown --format 'tabel' (did you mean table?): choose one of table, csv"),
+    (("verdict", "latst"), "no run is called latst (did you mean latest?): specbench list shows them all"),
     (("sweep", "metods"), "unknown grid 'metods' (did you mean methods?): name a file, or ci, demo, long, methods"),
 ])  # fmt: skip
 def test_a_mistyped_name_is_answered_with_the_nearest(command: Command, arguments: tuple[str, ...], meant: str) -> None:
@@ -65,3 +69,29 @@ def test_a_mistyped_key_of_a_configuration_is_named_as_it_was_written(command: C
     done = command("run", "--config", "mine.yaml")
     assert done.code == 2
     assert "unknown setting max_tokens (did you mean max_new_tokens" in done.err
+    (tmp_path / "mine.yaml").write_text("k: [1, 2]\n")
+    assert command("run", "--config", "mine.yaml").line.startswith("specbench: k takes one value here, not a list")
+
+
+def test_a_path_is_not_answered_with_names_of_models(command: Command) -> None:
+    done = command("run", "--target", "./nowhere")
+    assert (done.code, done.line) == (
+        4, "specbench: unknown model './nowhere': there is no such folder and no such GGUF file",
+    )  # fmt: skip
+
+
+def test_choices_of_a_command_are_refused_in_its_own_words(command: Command) -> None:
+    assert (
+        "Invalid value for '--format': 'csv' is not one of 'table', 'json', 'md'"
+        in command("verdict", "x", "--format", "csv").line
+    )
+
+
+def test_runs_are_completed_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "results" / "20260101T000000Z_a_b_aaaa1111").mkdir(parents=True)
+    (tmp_path / "results" / "20260101T000000Z_a_b_aaaa1111" / "run.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    complete = completion.beginning(completion.runs)
+    assert (complete("a"), complete("l")) == (["aaaa1111"], ["latest"])
+    assert complete("2026") == ["20260101T000000Z_a_b_aaaa1111"]
+    assert completion.of("resume")["autocompletion"]("aaaa") == ["aaaa1111"]

@@ -39,6 +39,19 @@ def test_a_lossy_method_says_so(command: Command, monkeypatch: pytest.MonkeyPatc
     assert json.loads(command("methods", "--format", "json").out)[0]["lossless"] == "NO"
 
 
+def test_the_list_is_short_and_a_method_that_is_named_is_told_whole(command: Command) -> None:
+    shown = command("methods").out
+    assert "lenience (lossy)" in shown
+    assert "arXiv" not in shown
+    chosen = command("methods", "lenience", "chain")
+    assert "2211.17192" in chosen.out
+    assert "lenience 0.5" in chosen.out
+    assert "sequoia" not in chosen.out
+    wrong = command("methods", "chian")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "did you mean chain?" in wrong.err
+
+
 def test_numbers_in_a_file_are_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = {"Speculate": {"drafter": {"Tree": {"model": "draft", "widths": [3, 2], "n": 2}}, "model": "target",
                           "verifier": "Rejection"}}  # fmt: skip

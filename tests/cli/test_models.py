@@ -180,7 +180,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(grow: Grow, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        (("--like", "llama-8b"), 4, "unknown shape 'llama-8b': choose one of llama-68m"),
+        (("--like", "llama-8b"), 4, "unknown shape 'llama-8b' (did you mean llama3-8b or llama-7b?): choose one of"),
         (("--from", "demo"), 4, "demo@mini: its num_hidden_layers is 16, more than the 3 of mini"),
         (("--from", "nope"), 4, "unknown model 'nope'"),
         (("--dtype", "int8"), 2, "unknown --dtype 'int8': use float32, bfloat16"),

@@ -84,6 +84,13 @@ def test_the_table_says_when_no_k_pays_and_when_there_is_no_best_k() -> None:
     assert "the speedup grows with every K" in call("--alpha", "0.4", "--c", "0").stdout
 
 
+def test_a_best_k_that_was_not_asked_for_is_said_to_be_none_of_these() -> None:
+    for ks in ("0", "4"):
+        text = call("--alpha", "0.7", "--c", "0.05", "--k", ks).stdout
+        assert "best K = 6 (speedup 2.353, not among those of --k), within 1 %: K = 5 to 6; " in " ".join(text.split())
+    assert "within 1 %: K = 2 alone; " in " ".join(call("--alpha", "0.5", "--c", "0.1", "--k", "0-4").stdout.split())
+
+
 def test_json_and_jsonl_carry_the_same_records_and_nothing_else() -> None:
     arguments = ("--alpha", "0.7", "--c", "0.1", "--k", "0-2", "--format")
     result = call(*arguments, "json")
