@@ -59,7 +59,8 @@ def check_spelling(given: Path) -> None:
 
 def names_of_runs() -> list[str]:
     """Names by which commands find the runs in `results`."""
-    return [LATEST, *(name for run in runs_in(USUAL) for name in (key_of(run), run.name) if name)]
+    runs = runs_in(USUAL)
+    return [*[LATEST] * any(map(key_of, runs)), *(name for run in runs for name in (key_of(run), run.name) if name)]
 
 
 def run_called(name: str, parent: Path) -> Path | None:
