@@ -8,7 +8,9 @@ import pytest
 from specbench.cli import completion
 from specbench.cli.options import OWN, setting
 from specbench.decoding.method_files import methods
+from specbench.errors import UsageError
 from specbench.models.checkpoints.pairs import aliases
+from specbench.results.named_runs import found_run
 from specbench.spec import CHOOSING
 from tests.support.frontdoor import Command
 
@@ -55,7 +57,6 @@ def test_a_shell_completes_what_specbench_knows() -> None:
     (("run", "--dataset", "humanevl"), "(did you mean humaneval?)"),
     (("run", "--tier", "compil"), "--tier 'compil' (did you mean compile?): choose 'auto', 'eager', 'graph' or"),
     (("run", "--format", "tabel"), "unknown --format 'tabel' (did you mean table?): choose one of table, csv"),
-    (("verdict", "latst"), "no run is called latst (did you mean latest?): specbench list shows them all"),
     (("sweep", "metods"), "unknown grid 'metods' (did you mean methods?): name a file, or ci, demo, long, methods"),
 ])  # fmt: skip
 def test_a_mistyped_name_is_answered_with_the_nearest(command: Command, arguments: tuple[str, ...], meant: str) -> None:
@@ -95,3 +96,6 @@ def test_runs_are_completed_by_their_names(tmp_path: Path, monkeypatch: pytest.M
     assert (complete("a"), complete("l")) == (["aaaa1111"], ["latest"])
     assert complete("2026") == ["20260101T000000Z_a_b_aaaa1111"]
     assert completion.of("resume")["autocompletion"]("aaaa") == ["aaaa1111"]
+    with pytest.raises(UsageError, match=r"no run is called latst \(did you mean latest\?\): specbench list"):
+        found_run(Path("latst"))
+    assert found_run(Path("nothing-like-it")) == Path("nothing-like-it")
