@@ -9,7 +9,7 @@ from typing import Any
 from specbench.backends.checked import CheckedPair
 from specbench.models.checkpoints.frequent import special_tokens
 from specbench.models.heads.vocabulary import reduce_output
-from specbench.models.network.layers import with_layers
+from specbench.models.network.layers import cut_of, with_layers
 from specbench.models.network.reduced import known_tokens, reduce_head
 
 
@@ -43,8 +43,9 @@ def cut_head(pair: CheckedPair, name: str, modules: Mapping[str, Any], ends: Col
 
 
 def said(cut: Mapping[str, str]) -> str:
-    """What was cut, as a column; models are named where it is not the draft alone."""
-    return "; ".join(what if name == "draft" else f"{name}: {what}" for name, what in cut.items())
+    """What --draft-vocabulary cut, as a column: the same whichever drafts a run has beside each other. A method that
+    names a cut draft says so itself."""
+    return "; ".join(dict.fromkeys(what for name, what in cut.items() if cut_of(name) is None))
 
 
 def known_parts(cut: Mapping[str, str]) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from specbench.backends.native import Native, open_pair
 from specbench.decoding.method_files import needs
 from specbench.metrics import Trace
+from specbench.models.network.layers import base_of
 from specbench.spec import RunSpec
 from tests.support.tinypair import Pair
 
@@ -18,7 +19,8 @@ ENDS_APART = 12
 
 def spec_of(pair: Pair, device: torch.device, method: str, tier: str, **more: Any) -> RunSpec:
     """Greedy in float32 unless more is said; every model that a method names beside the pair is the draft again."""
-    others = tuple((name, str(pair.draft)) for name in sorted(needs(method) - {"target", "draft"}) if "[" not in name)
+    own = [name for name in sorted(needs(method) - {"target", "draft"}) if base_of(name) == name]
+    others = tuple((name, str(pair.draft)) for name in own)
     common = {"max_new_tokens": ENDS_APART, "dtype": "float32", "temperature": 0.0, "k": 3, "model": others}
     where = {"target": str(pair.target), "draft": str(pair.draft), "device": str(device), "tier": tier}
     return RunSpec(**{**common, **where, "method": method, **more})
