@@ -141,7 +141,7 @@ class Apart:
     def _ready(self, spec: RunSpec) -> Served:
         key = self._key(spec)
         if key not in self._served:
-            self._served[key] = self.engine.serve(json.loads(key))
+            self._served[key] = self.engine.serve(json.loads(key), self.inner.pair)
         return self._served[key]
 
     def _close(self, keys: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from specbench.backends.apart.rounds import Finished
 from specbench.backends.checked import CheckedPair
 from specbench.spec import RunSpec
 
-Start = Mapping[str, Any]  # with what a process is started; specs with an equal one share it
+Start = Mapping[str, Any]  # with what a process is started, models by their names; specs with an equal one share it
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Engine(Protocol):
         for a spec that it cannot decode; reads no weights."""
         ...
 
-    def serve(self, start: Start) -> Served:
-        """A process that is ready. UnusableModelError, in one line, where there is none."""
+    def serve(self, start: Start, pair: CheckedPair) -> Served:
+        """A process that is ready, on the files of the pair. UnusableModelError, in one line, where there is none."""
         ...
 
     def tier(self, spec: RunSpec) -> str:

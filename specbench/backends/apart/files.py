@@ -10,8 +10,8 @@ from specbench.errors import UsageError
 from specbench.models.checkpoints import reduced_heads, weights
 
 
-def files_for_others(engine: str, role: Role) -> tuple[Path, list[Path]]:
-    """The folder and the weight files of a role. UsageError for what only we can read."""
+def refuse_ours(engine: str, role: Role) -> None:
+    """UsageError for a checkpoint that only we can read."""
     checkpoint = role.checkpoint
     if checkpoint.shape is not None:
         raise UsageError(
@@ -23,4 +23,9 @@ def files_for_others(engine: str, role: Role) -> tuple[Path, list[Path]]:
             f"--backend {engine}: the head of {checkpoint.name} knows {known}, which that engine cannot read: train a "
             "draft with a whole head, or use --backend native"
         )
-    return weights.find(checkpoint)
+
+
+def files_of(role: Role) -> tuple[Path, list[Path]]:
+    """The folder and the weight files of a role, fetched where they are not there yet."""
+    folder, found = weights.find(role.checkpoint)
+    return folder.resolve(), [path.resolve() for path in found]

@@ -60,10 +60,11 @@ class LlamaCpp:
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
         ways.refuse_settings(spec)
+        ways.refuse_files("target", pair)
         more = of_engine(spec.engine_option, self.name)
         threads, cache = str(torch.get_num_threads()), ways.cache_of(pair)
         options = {
-            "-m": str(ways.file_of("target", pair)), "-c": str(places * spec.batch), "-np": str(spec.batch),
+            "-m": "target", "-c": str(places * spec.batch), "-np": str(spec.batch),
             "-t": threads, "-tb": threads, "-ctk": cache, "-ctv": cache, "-fa": "off",
             "-ngl": "0" if pair.device.type == "cpu" else "999", "--cache-ram": "0",
         }  # fmt: skip
@@ -73,8 +74,8 @@ class LlamaCpp:
         own = [word for name, value in more.items() for word in (f"--{name}", str(value))]
         return {"options": [*(word for pair in options.items() for word in pair), *drafting, *own]}
 
-    def serve(self, start: Start) -> "Server":
-        server = Server(self.program, start["options"], self.patience[1])
+    def serve(self, start: Start, pair: CheckedPair) -> "Server":
+        server = Server(self.program, ways.located(start["options"], pair), self.patience[1])
         try:
             server.wait(self.patience[0])
         except BaseException:  # an interrupt as well: it would go on loading

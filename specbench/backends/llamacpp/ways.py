@@ -6,12 +6,12 @@ Knows specs, method files and checked pairs; must not know processes.
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.backends.apart.files import files_for_others
+from specbench.backends.apart.files import files_of, refuse_ours
 from specbench.backends.checked import CheckedPair
 from specbench.backends.generation.ways import parts_of
 from specbench.errors import UsageError
-from specbench.models.checkpoints.write_gguf import gguf_of
-from specbench.models.execution.regions.folder import place
+from specbench.models.checkpoints.write_gguf import gguf_of, refuse_unable
+from specbench.models.execution.regions.folder import place as caches
 from specbench.spec import RunSpec
 
 NAME = "llama.cpp"
@@ -46,7 +46,7 @@ def drafting(spec: RunSpec, pair: CheckedPair) -> list[str]:
         return ["--spec-type", "ngram-simple", *(w for n, v in sizes.items() for w in (f"--spec-ngram-simple-{n}", v))]
     if drafter == "ModelDrafter" and rule in ("Rejection", "TokenMatch"):
         bounds = {"n-max": k, "n-min": "0", "p-min": "0"}
-        draft = ["--spec-type", "draft-simple", "-md", str(file_of(str(fields["model"]), pair))]
+        draft = ["--spec-type", "draft-simple", "-md", drafter_of(str(fields["model"]), pair)]
         return [*draft, *(word for name, value in bounds.items() for word in (f"--spec-draft-{name}", value))]
     raise UsageError(
         f"--backend {NAME}: --method {spec.method} is {rule} over {drafter}, and it has only chains from a draft "
@@ -54,17 +54,38 @@ def drafting(spec: RunSpec, pair: CheckedPair) -> list[str]:
     )
 
 
-def file_of(name: str, pair: CheckedPair) -> Path:
-    """The GGUF file of a role: the one that was named, or one that is made of its folder. UsageError for a model that
-    it cannot draft with."""
-    if name in pair.kept or name in pair.foreign or (name in pair.roles and pair.roles[name].head is not None):
+def drafter_of(name: str, pair: CheckedPair) -> str:
+    """A model that drafts, by its name. UsageError for one that it cannot draft with."""
+    if name in pair.kept or name in pair.foreign or pair.roles[name].head is not None:
         raise UsageError(f"--backend {NAME}: it drafts with networks of the target's vocabulary, and {name} is no such "
                          f"network: {INSTEAD}")  # fmt: skip
+    refuse_files(name, pair)
+    return name
+
+
+def refuse_files(name: str, pair: CheckedPair) -> None:
+    """UsageError or UnusableModelError for a checkpoint of which there is no GGUF file, and none can be made."""
     role = pair.roles[name]
-    folder, found = files_for_others(NAME, role)
+    refuse_ours(NAME, role)
+    if not role.checkpoint.file:
+        refuse_unable(role.checkpoint.name, role.config, role.dtype)
+
+
+def located(options: Sequence[str], pair: CheckedPair) -> list[str]:
+    """The options of a server with files in the place of the names of models."""
+    found = list(options)
+    for place in [number for number, word in enumerate(options) if word in ("-m", "-md")]:
+        found[place + 1] = str(file_of(options[place + 1], pair))
+    return found
+
+
+def file_of(name: str, pair: CheckedPair) -> Path:
+    """The GGUF file of a role: the one that was named, or one that is made of its folder."""
+    role = pair.roles[name]
+    folder, found = files_of(role)
     if role.checkpoint.file:
-        return (folder / role.checkpoint.file).resolve()
-    return gguf_of(role.checkpoint.name, found, role.config, role.tokenizer, role.dtype, place() / "gguf").resolve()
+        return folder / role.checkpoint.file
+    return gguf_of(role.checkpoint.name, found, role.config, role.tokenizer, role.dtype, caches() / "gguf")
 
 
 def cache_of(pair: CheckedPair) -> str:

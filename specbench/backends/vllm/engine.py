@@ -56,9 +56,10 @@ class Vllm:
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
         ways.refuse_settings(spec)
+        ways.refuse_files("target", pair)
         speculative = ways.speculation(spec, pair)
         found = {
-            "model": ways.folder_of("target", pair),
+            "model": "target",
             "dtype": str(pair.roles["target"].dtype).removeprefix("torch."),
             "max_model_len": places, "max_num_seqs": spec.batch, "kv_cache_memory_bytes": cache(spec, pair, places),
             "enforce_eager": self.tier(spec) == "eager", "enable_prefix_caching": False, "skip_tokenizer_init": True,
@@ -68,10 +69,11 @@ class Vllm:
             found |= {"speculative_config": dict(speculative), "per_request_spec_decode_metrics": "detailed"}
         return {"llm": found | of_engine(spec.engine_option, self.name), "device": pair.device.type}
 
-    def serve(self, start: Start) -> "Process":
-        child = Child(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, start["llm"]))
+    def serve(self, start: Start, pair: CheckedPair) -> "Process":
+        llm = ways.located(start["llm"], pair)
+        child = Child(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, llm))
         try:
-            said = child.ask({"op": "open", "llm": start["llm"]}, self.patience[0])
+            said = child.ask({"op": "open", "llm": llm}, self.patience[0])
             refuse_elsewhere(said, start)
         except BaseException:  # an interrupt as well: it would go on opening
             child.close()

@@ -6,7 +6,7 @@ Knows specs, method files and checked pairs; must not know processes.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.backends.apart.files import files_for_others
+from specbench.backends.apart.files import files_of, refuse_ours
 from specbench.backends.checked import CheckedPair
 from specbench.backends.generation.ways import parts_of
 from specbench.errors import UsageError
@@ -85,25 +85,41 @@ def model(name: str, pair: CheckedPair) -> dict[str, Any]:
     if name in pair.kept or name in pair.foreign:
         why = "is layers of another model" if name in pair.kept else "has another tokenizer"
         raise UsageError(f"--backend vllm: the {name} {why}, and it drafts with networks of one vocabulary: {INSTEAD}")
+    refuse_files(name, pair)
     role = pair.roles[name]
     if role.head is None:
-        return {"method": "draft_model", "model": folder_of(name, pair)}
+        return {"method": "draft_model", "model": name}
     head = role.head.head
     if head.kind != "eagle3" or head.format != "speculators":
         raise UsageError(
             f"--backend vllm: the {name} is {head.words}, and of trained heads it is given EAGLE-3 in the speculators "
             f"format: {INSTEAD}"
         )
-    return {"method": "eagle3", "model": str(head.folder)}
+    return {"method": "eagle3", "model": name}
+
+
+def refuse_files(name: str, pair: CheckedPair) -> None:
+    """UsageError for a checkpoint that it cannot read."""
+    role = pair.roles[name]
+    if role.checkpoint.file:
+        raise UsageError(
+            f"--backend vllm: {role.checkpoint.name} is a GGUF file: name the folder or hub id of the model"
+        )
+    refuse_ours("vllm", role)
+
+
+def located(llm: Mapping[str, Any], pair: CheckedPair) -> dict[str, Any]:
+    """The arguments of an engine with folders in the place of the names of models."""
+    found = {**llm, "model": folder_of(str(llm["model"]), pair)}
+    if (drafting := llm.get("speculative_config")) and "model" in drafting:
+        found["speculative_config"] = {**drafting, "model": folder_of(str(drafting["model"]), pair)}
+    return found
 
 
 def folder_of(name: str, pair: CheckedPair) -> str:
-    """The folder of a role's checkpoint, with its weights. UsageError for what no other engine can read from there."""
-    checkpoint = pair.roles[name].checkpoint
-    if checkpoint.file:
-        raise UsageError(f"--backend vllm: {checkpoint.name} is a GGUF file: name the folder or hub id of the model")
-    folder, _ = files_for_others("vllm", pair.roles[name])
-    return str(folder.resolve())
+    """The folder of a role's checkpoint, with its weights."""
+    role = pair.roles[name]
+    return str(files_of(role)[0] if role.head is None else role.head.head.folder)
 
 
 def notes_on(spec: RunSpec, pair: CheckedPair, asked: Mapping[str, Any] | None) -> Sequence[str]:

@@ -32,7 +32,9 @@ INSTEAD = "convert it with llama.cpp's own converter, and name the GGUF file"
 def gguf_of(name: str, weights: list[Path], config: Any, tokenizer: Any, dtype: torch.dtype, folder: Path) -> Path:
     """The GGUF file of a checkpoint in a dtype, made in `folder` unless it is there. UnusableModelError for one of
     another architecture, or with what this does not write."""
-    refuse_unable(name, weights, config, dtype)
+    refuse_unable(name, config, dtype)
+    if any(path.suffix != ".safetensors" for path in weights):
+        raise UnusableModelError(f"{name}: no GGUF file is made of it here (its weights are pickled): {INSTEAD}")
     require("gguf", f"{name}: a GGUF file")
     about = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in weights]
     made = folder / f"{hashlib.sha256(repr((VERSION, about, str(dtype))).encode()).hexdigest()[:16]}.gguf"
@@ -43,14 +45,13 @@ def gguf_of(name: str, weights: list[Path], config: Any, tokenizer: Any, dtype: 
     return made
 
 
-def refuse_unable(name: str, weights: list[Path], config: Any, dtype: torch.dtype) -> None:
-    """UnusableModelError for what is not written here."""
+def refuse_unable(name: str, config: Any, dtype: torch.dtype) -> None:
+    """UnusableModelError, before a weight is read, for what is not written here."""
     rope = getattr(config, "rope_parameters", None) or {}
     unable = {
         f"its architecture is {config.model_type}": config.model_type != "llama",
         f"its rope is {rope.get('rope_type')}": rope.get("rope_type", "default") != "default",
         "its layers have biases": bool(config.attention_bias or config.mlp_bias),
-        "its weights are pickled": any(path.suffix != ".safetensors" for path in weights),
         f"{dtype} has no type in GGUF": dtype not in (torch.float32, torch.bfloat16, torch.float16),
     }
     for why, found in unable.items():

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 from specbench.backends import choose
 from specbench.backends.apart.backend import Apart, opened
 from specbench.backends.apart.engine import Request
-from specbench.backends.llamacpp import install
-from specbench.backends.llamacpp.engine import LlamaCpp, body_of
+from specbench.backends.llamacpp import install, ways
+from specbench.backends.llamacpp.engine import LlamaCpp, Server, body_of
 from specbench.errors import UnusableModelError, UsageError
 from specbench.spec import BASELINE, RunSpec
 from tests.support import fake_llama_server
@@ -79,12 +78,13 @@ def test_both_arms_decode_in_processes_of_their_own(engine: LlamaCpp, pair: Pair
 )
 def test_what_goes_wrong_is_one_line(engine: LlamaCpp, pair: Pair, fault: str, line: str) -> None:
     with pytest.raises(UnusableModelError, match=line):
-        answered(replace(engine, patience=(60.0, 0.1)), spec_of(pair), fault)
+        answered(engine, spec_of(pair), fault)
 
 
 def answered(engine: LlamaCpp, spec: RunSpec, model: str) -> None:
-    server = engine.serve({"options": ["-m", f"/models/{model}"]})
+    server = Server(engine.program, ["-m", f"/models/{model}"], 0.1)
     try:
+        server.wait(60.0)
         server.decode(Request(spec, [[1]], [0], []))
     finally:
         server.close()
@@ -94,7 +94,7 @@ def answered(engine: LlamaCpp, spec: RunSpec, model: str) -> None:
 
 
 def test_it_is_started_with_the_pair_as_gguf_files(engine: LlamaCpp, pair: Pair) -> None:
-    words = options(engine, pair, batch=2)
+    words = ways.located(options(engine, pair, batch=2), backend_of(engine, pair)[0].inner.pair)
     assert [Path(value(words, name)).suffix for name in ("-m", "-md")] == [".gguf"] * 2
     assert value(words, "-m") != value(words, "-md")
     wanted = {"-c": "40", "-np": "2", "-ctk": "f32", "-fa": "off", "-ngl": "0", "--spec-type": "draft-simple"}

@@ -13,6 +13,7 @@ import pytest
 from specbench.backends import native
 from specbench.backends.apart.pipe import environment
 from specbench.backends.llamacpp import install as llamacpp
+from specbench.backends.llamacpp import ways
 from specbench.backends.llamacpp.engine import LlamaCpp, free_port
 from specbench.backends.vllm.engine import variables
 from specbench.spec import RunSpec
@@ -83,7 +84,7 @@ def test_llama_server_is_measured_with_and_without_a_draft(command: Command, tmp
     with ExitStack() as stack:
         urls = []
         for spec in (PAIR, PAIR.baseline):
-            options = engine.start(spec.with_(batch=16), pair, PLACES)["options"]
+            options = ways.located(engine.start(spec.with_(batch=16), pair, PLACES)["options"], pair)
             words = [program, *options, "--metrics", "--no-webui", "-a", "demo"]
             log = tmp_path / f"{len(urls)}.log"
             urls.append(stack.enter_context(serving(words, llamacpp.libraries(program), log)))

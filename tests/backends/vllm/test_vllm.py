@@ -140,15 +140,12 @@ def test_what_goes_wrong_is_one_line(pair: Pair, tmp_path: Path, fault: str, lin
 def test_it_is_started_with_the_pair_and_a_small_cache(pair: Pair) -> None:
     found = started(pair, batch=4)
     sizes = {"max_num_seqs": 4, "max_model_len": 20, "kv_cache_memory_bytes": 256 << 20}
-    assert {**found, "model": str(pair.target), "dtype": "float32", **sizes} == found
-    assert found["kv_cache_memory_bytes"] == 256 << 20
-    assert found["speculative_config"] == {
-        "num_speculative_tokens": K,
-        "method": "draft_model",
-        "model": str(pair.draft),
-    }
+    assert {**found, "model": "target", "dtype": "float32", **sizes} == found
+    assert found["speculative_config"] == {"num_speculative_tokens": K, "method": "draft_model", "model": "draft"}
     assert (found["enforce_eager"], started(pair, tier="compile")["enforce_eager"]) == (True, False)
     assert "speculative_config" not in started(pair, method=BASELINE)
+    files = ways.located(found, arms_of(pair)[0].inner.pair)
+    assert (files["model"], files["speculative_config"]["model"]) == (str(pair.target), str(pair.draft))
 
 
 @pytest.mark.parametrize(
