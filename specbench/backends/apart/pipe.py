@@ -84,9 +84,7 @@ class Child:
         return found
 
     def _death(self) -> str:
-        code = self.process.wait()
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
-        return f"{how} ({reason(self._logged())})"
+        return f"{ending(self.process.wait())} ({reason(self._logged())})"
 
     def _logged(self) -> str:
         if self._log.closed:
@@ -94,6 +92,11 @@ class Child:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(size - TAIL, 0))
         return self._log.read().decode(errors="replace")
+
+
+def ending(code: int) -> str:
+    """How a process ended, by its exit code."""
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:

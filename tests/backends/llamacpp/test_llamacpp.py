@@ -70,8 +70,8 @@ def test_both_arms_decode_in_processes_of_their_own(engine: LlamaCpp, pair: Pair
 @pytest.mark.parametrize(
     ("fault", "line"),
     [
-        ("no-start", r"llama\.cpp: it ended with code 1: error: failed to load model"),
-        ("dies", r"llama\.cpp: it ended with code 3: error: out of luck"),
+        ("no-start", r"llama\.cpp: it ended with exit code 1 \(error: failed to load model\)"),
+        ("dies", r"llama\.cpp: it ended with exit code 3 \(error: out of luck\)"),
         ("hangs", r"llama\.cpp: silent \(timed out\)"),
         ("garbage", "which is no completion"),
     ],
