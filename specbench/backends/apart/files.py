@@ -28,4 +28,4 @@ def refuse_ours(engine: str, role: Role) -> None:
 def files_of(role: Role) -> tuple[Path, list[Path]]:
     """The folder and the weight files of a role, fetched where they are not there yet."""
     folder, found = weights.find(role.checkpoint)
-    return folder.resolve(), [path.resolve() for path in found]
+    return folder.resolve(), found  # the files of a hub are links to others with no endings
