@@ -60,9 +60,9 @@ class LlamaCpp:
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
         ways.refuse_settings(spec)
+        threads, cache = str(torch.get_num_threads()), ways.cache_of(pair)
         ways.refuse_files("target", pair)
         more = of_engine(spec.engine_option, self.name)
-        threads, cache = str(torch.get_num_threads()), ways.cache_of(pair)
         options = {
             "-m": "target", "-c": str(places * spec.batch), "-np": str(spec.batch),
             "-t": threads, "-tb": threads, "-ctk": cache, "-ctv": cache, "-fa": "off",
