@@ -149,6 +149,12 @@ class RunSpec(BaseModel):
         "Pair", "precision", "Divide a target that is larger than the device, which is slow: auto, or what device and "
         "host may hold (cuda:0=20GB,cpu=40GB); the rest is read from disk at every pass.", of=PAIR, usual="none",
         late=True)] = None
+    tensor_parallel: Annotated[int | None, Field(ge=2, le=1024), Setting(
+        "Pair", "precision", "Split every layer of the target over so many processes, which torchrun starts.", of=PAIR,
+        usual="as many as there are", late=True)] = None
+    draft_device: Annotated[str | None, Setting(
+        "Pair", "precision", "Put the draft on a device of its own: cpu, cuda:1.", of=(*LOADED, "question", "heading"),
+        usual="the target's", late=True)] = None
     device: Annotated[str, Setting("Pair", "device", "auto, cpu or cuda.", of=(*LOADED, "heading"))] = "auto"
     trust_remote_code: Annotated[bool | None, Setting(
         "Pair", "device", "Run code that comes with a checkpoint, at a pinned commit or from a folder.", of=LOADED,

@@ -16,7 +16,7 @@ from specbench.show.settings_page import markdown
 from specbench.spec import RunSpec
 
 LAW = ("temperature", "top_k", "top_p", "min_p", "eta")
-LOADED = ("quantize", "attn_implementation", "vocabulary", "device_map")
+LOADED = ("quantize", "attn_implementation", "vocabulary", "device_map", "tensor_parallel")
 LENGTH = ("max_new_tokens", "ignore_eos")
 
 
@@ -46,6 +46,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         "draft_dtype",
         "draft_quantize",
         "draft_vocabulary",
+        "draft_device",
         "device",
         "trust_remote_code",
         *draws,
@@ -54,19 +55,22 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         "schema_version", *pair, "acceptance", "dataset", "context", *chat, *LAW, *LENGTH, "tier",
         "engine", "engine_option", "url", "baseline_url", "batch",
         "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
-        "draft_vocabulary_resolved", "attn_implementation",
-        "vocabulary_resolved", "device_map", "device_name", "fingerprint", "prompts_sha256",
+        "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
+        "draft_device", "device_name", "fingerprint",
+        "prompts_sha256",
     ) == verdict.QUESTION  # fmt: skip
     assert (
         *pair, *how, "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
-        "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", *LAW, *LENGTH,
-        "context", *chat, "limit",
-        "until_ci", "seed", "tier", "engine", "engine_option", "url", "baseline_url", "batch", "device",
+        "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
+        "draft_device", *LAW, *LENGTH, "context", *chat, "limit", "until_ci",
+        "seed", "tier", "engine", "engine_option", "url", "baseline_url",
+        "batch", "device",
     ) == headings.SETTINGS  # fmt: skip
     assert (
         "target", "draft", *revisions, "model", "aux_layers", "dtype", "draft_dtype", "quantize", "draft_quantize",
-        "draft_vocabulary", "attn_implementation", "vocabulary", "device_map", "device", "trust_remote_code", "tier",
-        "backend", "engine_option", "url", "baseline_url",
+        "draft_vocabulary", "attn_implementation", "vocabulary", "device_map", "tensor_parallel", "draft_device",
+        "device",
+        "trust_remote_code", "tier", "backend", "engine_option", "url", "baseline_url",
     ) == grid.PAIR  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from specbench.backends.forms import form
+from specbench.backends.parallel import agreeing
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.decode import buffer_length, decode
 from specbench.decoding.loop import Speculate
@@ -45,8 +46,8 @@ def decoded(
     """The traces of prompts that an arm decodes as its spec says, with a seed each. certain: see `FromUniforms`."""
     to: Any = {"new": spec.max_new_tokens, "eos": arm.eos, "device": device, "clock": arm.clock, "rounds": arm.rounds}
     if spec.batch > 1:
-        return decode_batches(arm.method, prompts, seeds, rows=spec.batch, certain=certain, **to)
-    return decode(arm.method, prompts, rng=seeded(seeds, device, certain), **to)
+        return decode_batches(arm.method, prompts, seeds, rows=spec.batch, certain=certain, agree=agreeing(spec), **to)
+    return decode(arm.method, prompts, rng=seeded(seeds, device, certain, agreeing(spec)), **to)
 
 
 def whatever_prompts(spec: RunSpec) -> RunSpec:

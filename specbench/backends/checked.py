@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from specbench.backends import heads, vocabulary
+from specbench.backends import heads, parallel, placed, vocabulary
 from specbench.backends.roles import (
     Found,
     Role,
@@ -101,6 +101,9 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
     alone = CheckedPair(device, {"target": target}, {}, check.context_length(target.config), ())
     drafters = [name for name in checkpoints if name != "target"]
     pair = reduce(lambda found, name: with_drafter(found, name, spec, tier), drafters, alone)
+    for name, role in pair.roles.items():
+        if role.device is not None:
+            placed.refuse_apart(name, role.config, role.borrows, specs)
     kept = {
         name: (trail[-1], kept_layers(trail, depth_of(pair.roles[trail[-1]])))
         for name, trail in named.items()
@@ -108,6 +111,7 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
     }
     if spec.device_map and (parts := [name for name, (base, _) in kept.items() if base == "target"]):
         raise UsageError(f"--device-map: {parts[0]} drafts from layers of the target, which needs it in one place")
+    parallel.refuse_out_of_step(specs, kept, pair.heads)
     return replace(pair, kept=kept, cuts=cuts_of(named, pair.roles, spec))
 
 
@@ -137,14 +141,15 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
     """The pair with a model that drafts, by the name of its role; refused where it does not fit the target."""
     target = pair.roles["target"]
     head = heads.head_at(checkpoint_of(name, spec), target, spec)
+    device = placed.drafting_device(spec, pair.device)
     if head is not None and head.hollow is not None:
-        own = heads.role_of(head, checkpoint_of(name, spec), target)
+        own = replace(heads.role_of(head, checkpoint_of(name, spec), target), device=device)
         return replace(pair, roles={**pair.roles, name: own}, warnings=(*pair.warnings, *heads.said(head)))
-    role = role_of(name, spec, spec.draft_dtype or spec.dtype, pair.device, tier)
-    role = replace(role, head=head)
+    role = role_of(name, spec, spec.draft_dtype or spec.dtype, device or pair.device, tier)
+    role = replace(role, head=head, device=device)
     if spec.draft_dtype is None:
         role = replace(role, dtype=target.dtype)  # two dtypes in one pair would inflate c
-    loading.refuse_unable(role.checkpoint, role.config, role.dtype, pair.device, role.how)
+    loading.refuse_unable(role.checkpoint, role.config, role.dtype, device or pair.device, role.how)
     if not check.alike(target.tokenizer, role.tokenizer):
         return with_foreign(pair, name, role, spec)
     report = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -69,7 +70,8 @@ class Estimate:
         if self.packs:
             found.append(("--tier eager", replace(self, keeps=False, packs=False), held))
         target = self.pair.roles["target"]
-        if not target.how.device_map and not divided.obstacle(target.checkpoint, target.how.quantize):
+        whole = not (target.how.device_map or target.how.parallel)
+        if whole and not divided.obstacle(target.checkpoint, target.how.quantize):
             found.append((f"{divided.OPTION} auto (slow)", self.loaded(device_map=divided.AUTO), held))
         return found
 
@@ -78,7 +80,7 @@ class Estimate:
         roles = {name: replace(role, dtype=dtype) for name, role in self.pair.roles.items()}
         return replace(self, pair=replace(self.pair, roles=roles))
 
-    def loaded(self, **changes: str) -> "Estimate":
+    def loaded(self, **changes: Any) -> "Estimate":
         """The same with the target loaded in another way."""
         target = self.pair.roles["target"]
         roles = {**self.pair.roles, "target": replace(target, how=replace(target.how, **changes))}
@@ -92,10 +94,11 @@ class Estimate:
         plain = {
             name: heads.sizes_of(role, role.head, self.pair.roles["target"])
             if role.head and role.borrows
-            else network_sizes(role.config, role.dtype, self.pair.device, role.how)
+            else network_sizes(role.config, role.dtype, role.device or self.pair.device, role.how)
             for name, role in self.pair.roles.items()
         }
-        return {name: replace(net, packed=self.packed(name, net)) for name, net in plain.items()}
+        here = {name: net if self.pair.roles[name].device is None else elsewhere(net) for name, net in plain.items()}
+        return {name: replace(net, packed=self.packed(name, net)) for name, net in here.items()}
 
     def packed(self, name: str, network: Network) -> int:
         """The bytes of the matrices that are laid out anew: not those of the embedding, and of quantised weights, which
@@ -129,6 +132,11 @@ class Estimate:
         base, layers = self.pair.kept.get(name, (name, None))
         found = self.networks[base] if layers is None else self.networks[base].of_layers(len(layers))
         return replace(found, kept=STRETCH * found.kept) if base in self.pair.foreign else found
+
+
+def elsewhere(network: Network) -> Network:
+    """A network that lies on another device than the one whose memory is asked for, and leaves rows here alone."""
+    return replace(network, weights=0, read=0, kept=0)
 
 
 def kept_arms(held: Sequence[Held]) -> list[list[RunSpec]]:

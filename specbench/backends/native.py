@@ -24,6 +24,7 @@ from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
 from specbench.backends.memory import Estimate, demand_of
 from specbench.backends.modelled import Wanted, modelled
 from specbench.backends.opening import frugal, opened
+from specbench.backends.parallel import agreeing
 from specbench.backends.roles import depth_of, end_ids
 from specbench.backends.scores import scores_along
 from specbench.backends.tiers import Tier
@@ -128,7 +129,8 @@ class Native:
         """Read the weights of every role."""
         self._longest = longest
         for name, role in self.pair.roles.items():
-            loaded, self.rollbacks[name] = read_role(role, self.modules, self.joins.width(name), self.device, watch)
+            width = self.joins.width(name)
+            loaded, self.rollbacks[name] = read_role(role, self.modules, width, role.device or self.device, watch)
             self.modules[name], self.commits[name], self.weights[name] = loaded.model, loaded.commit, loaded.weights
             self.warnings += (*loaded.warnings, *recurrent.notes(name, self.rollbacks[name]))
         self.cut = complete(self.pair, self.modules, self.rollbacks, self.ends())
@@ -178,7 +180,7 @@ class Native:
         return experts_of(self, self.modules["target"], spec, prompts, seeds)
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
-        return seeded(seeds, self.device, self.law(spec).certain)
+        return seeded(seeds, self.device, self.law(spec).certain, agreeing(spec))
 
     def gradless(self) -> AbstractContextManager[None]:
         """Without gradients, in the way that is fast in this tier."""

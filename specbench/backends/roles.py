@@ -43,7 +43,7 @@ class Found:
 @dataclass(frozen=True)
 class Role:
     """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype, and how else it
-    is to be loaded. head: where it is one."""
+    is to be loaded. head: where it is one. device: its own, where that is not the target's."""
 
     checkpoint: pairs.Checkpoint
     config: Any
@@ -51,6 +51,7 @@ class Role:
     dtype: torch.dtype
     how: How = AS_STORED
     head: Found | None = None
+    device: torch.device | None = None
 
     @property
     def borrows(self) -> bool:
@@ -163,7 +164,7 @@ def _named_checkpoint(role: str, spec: RunSpec) -> pairs.Checkpoint:
 def how_of(role: str, spec: RunSpec) -> How:
     """How the network of a role is wanted. What drafts is quantised only where that is said of the draft, and whole."""
     if role == "target":
-        return How(spec.quantize, spec.attn_implementation, spec.device_map)
+        return How(spec.quantize, spec.attn_implementation, spec.device_map, spec.tensor_parallel)
     return How(spec.draft_quantize, spec.attn_implementation)
 
 

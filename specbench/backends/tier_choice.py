@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from specbench.backends.forms import form
+from specbench.backends.placed import drafting_device
 from specbench.errors import UsageError
 from specbench.models.checkpoints.quantise import UNPACKED_BY_COMPILER
 from specbench.models.execution import compiled
@@ -22,7 +23,11 @@ def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Nam
     where compiling would take minutes."""
     spec = specs[0]
     if spec.device_map is not None:
-        return _divided(spec, device)
+        return _eager_alone(spec, f"--device-map brings weights to {device} layer by layer", device)
+    if drafting_device(spec, device) is not None:
+        return _eager_alone(spec, "--draft-device has tokens travel between devices in every round", device)
+    if spec.tensor_parallel is not None:
+        return _eager_alone(spec, "--tensor-parallel waits for other processes in every layer", device)
     name, why = compiled.choose(spec.tier, device)
     if name != "compile" or device.type != "cpu":
         return name, why
@@ -52,9 +57,7 @@ def _slow(specs: Sequence[RunSpec]) -> str:
     return f"rounds of {name} differ in shape, and to compile all shapes takes minutes the first time (--tier compile)"
 
 
-def _divided(spec: RunSpec, device: torch.device) -> tuple[compiled.Name, str]:
+def _eager_alone(spec: RunSpec, why: str, device: torch.device) -> tuple[compiled.Name, str]:
     if spec.tier not in ("auto", "eager"):
-        raise UsageError(
-            f"--tier {spec.tier}: --device-map brings weights to {device} layer by layer: use --tier eager"
-        )
+        raise UsageError(f"--tier {spec.tier}: {why}: use --tier eager")
     return compiled.choose("eager", device)

@@ -1,5 +1,6 @@
 """From the options of a measuring command to its cells. torch is imported inside, after the options have been read."""
 
+import os
 import traceback
 from collections.abc import Collection
 from pathlib import Path
@@ -69,7 +70,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
 
 def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:
     """Measure into a new folder."""
-    chosen = with_lists(settings)
+    chosen = with_lists({**shared_out(), **settings})
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
     allowed = {*(axes or ()), *preset_of(given)}
     if axes is not None and (wrong := [name for name in lists if name not in allowed]):
@@ -82,6 +83,15 @@ def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) 
 
     output = output_of(chosen, given)
     run.start(grid.cells(chosen, IN_FILES), output, given.get("preset", ""), given.get("executor", "local"))
+
+
+def shared_out() -> dict[str, int]:
+    """The setting that torchrun implies."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return {}
+    from specbench.models.execution.processes import started
+
+    return {"tensor_parallel": started()} if started() > 1 else {}
 
 
 def go_on(settings: dict[str, Any], given: Given) -> None:

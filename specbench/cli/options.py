@@ -60,8 +60,9 @@ OWN = {
         Option("config", Path, OUTPUT, "YAML with the same keys; the command line wins.", ("--config", "-c")),
         Option("preset", str, "Method", "Settings of a published experiment, such as chen2023-xsum; all other options "
                "and --config win. The published numbers are shown beside the measured ones."),
-        Option("executor", Literal["local", "process"], MEASURE, "local, or process: every cell in a process of its "
-               "own, so that a crash costs one cell. Default: local."),
+        Option("executor", Literal["local", "process", "ray"], MEASURE, "local, process (every cell in a process of "
+               "its own, so that a crash costs one cell) or ray (cells over the devices of a Ray cluster). "
+               "Default: local."),
         Option("shift", bool, "Data", "Make one workload of the data sets: one after the other, then the first again, "
                "with other prompts.", absent=False),
         Option("output_dir", Path, OUTPUT, "Where the run's folder is made. Default: results.", ("--output-dir", "-o"),

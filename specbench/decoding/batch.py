@@ -187,12 +187,13 @@ def decode_batches(
     eos: abc.Sequence[int],
     device: torch.device,
     certain: bool = False,
+    agree: abc.Callable[[torch.Tensor], torch.Tensor] | None = None,
     clock: Clock | None = None,
     rounds: Rounds | None = None,
 ) -> list[Trace]:
     """`decode_stream` with a seed per prompt: with a static method its tokens are those that it has alone.
 
-    certain: see `FromUniforms`.
+    certain, agree: see `FromUniforms`.
     """
     uniforms = SeededUniforms([seeds[min(row, len(seeds) - 1)] for row in range(rows)], device)
     return decode_stream(
@@ -201,7 +202,7 @@ def decode_batches(
         rows=rows,
         new=new,
         eos=eos,
-        rng=FromUniforms(uniforms, certain),
+        rng=FromUniforms(uniforms, certain, agree),
         device=device,
         clock=clock,
         rounds=rounds,

@@ -43,16 +43,22 @@ class FromUniforms:
     """A source that turns uniforms into decisions: u < probs, and inversion (CPU) or an exponential race (CUDA).
 
     certain: every row gives all to one index, as all do at temperature 0; then it is looked for instead of drawn, which
-    takes a quarter of the time.
+    takes a quarter of the time. agree: makes the decisions of several processes one, where they compute together.
     """
 
     uniforms: Uniforms
     certain: bool = False
+    agree: Callable[[Tensor], Tensor] | None = None
 
     def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
-        return self.uniforms(tuple(probs.shape), stream) < probs
+        accepted = self.uniforms(tuple(probs.shape), stream) < probs
+        return accepted if self.agree is None else self.agree(accepted)
 
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
+        index = self._index(probs, stream)
+        return index if self.agree is None else self.agree(index)
+
+    def _index(self, probs: Tensor, stream: Stream) -> Tensor:
         if self.certain:
             return probs.max(-1).indices  # on a CPU twice as fast as argmax
         if probs.device.type != "cpu":
@@ -212,6 +218,11 @@ class Drawn:
         return left[:, :size].reshape(shape)
 
 
-def seeded(seeds: Sequence[int], device: torch.device, certain: bool = False) -> FromUniforms:
+def seeded(
+    seeds: Sequence[int],
+    device: torch.device,
+    certain: bool = False,
+    agree: Callable[[Tensor], Tensor] | None = None,
+) -> FromUniforms:
     """The source of production: one seed per row, seeded here and never again."""
-    return FromUniforms(SeededUniforms(seeds, device), certain)
+    return FromUniforms(SeededUniforms(seeds, device), certain, agree)

@@ -6,7 +6,7 @@ this one everything that it would tell its observers, as it happens, so the one 
 
 import multiprocessing
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -67,7 +67,8 @@ class Known:
         return
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        self.resolved(cells)
+        (cell,) = cells
+        self.cell = replace(self.cell, resolved=cell.resolved, samples=cell.samples)
 
     def resolved(self, cells: Sequence[Cell]) -> None:
         (cell,) = cells
@@ -153,7 +154,7 @@ def work(pipe: Connection, specs: Sequence[RunSpec], past: Past) -> None:
     signal.signal(signal.SIGTERM, once)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell decides so of what it starts in the background
         signal.signal(signal.SIGINT, once)
-    telling = Telling(pipe, once)
+    telling = Telling(lambda event: whole(event, pipe, once))
     try:
         found, _ = prepared(specs).measure([telling], past, telling.note)
     except KeyboardInterrupt:
@@ -190,16 +191,21 @@ class Once:
             raise KeyboardInterrupt
 
 
-class Telling:
-    """An observer at the other end of the pipe."""
+def whole(event: Event, pipe: Connection, once: Once) -> None:
+    """Send an event; an interrupt waits for its end, as after half a message no other could be read."""
+    with once.held():
+        pipe.send(event)
 
-    def __init__(self, pipe: Connection, once: Once) -> None:
-        self._pipe, self._once, self._lock = pipe, once, Lock()
+
+class Telling:
+    """An observer where a cell is measured; `send` takes what it says to where it is written down."""
+
+    def __init__(self, send: Callable[[Event], None]) -> None:
+        self._send, self._lock = send, Lock()
 
     def tell(self, name: str, *arguments: object) -> None:
-        # After half a message no other could be read; and weights are read by several threads.
-        with self._once.held(), self._lock:
-            self._pipe.send((name, arguments))
+        with self._lock:  # weights are read by several threads
+            self._send((name, arguments))
 
     def note(self, line: str) -> None:
         self.tell("note", line)

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from specbench.backends.checked import checkpoints_of
 from specbench.errors import UsageError
 from specbench.jobs.apart import Apart
+from specbench.jobs.spread.schedule import Spread
 from specbench.measure import grid
 from specbench.measure.engines import Beside
 from specbench.measure.failures import Failure
@@ -20,6 +22,7 @@ from specbench.results.environment import environment
 from specbench.results.reading import DESCRIPTION, Run
 from specbench.spec import RunSpec
 
+Unit = Pair | Beside | Apart | Spread  # what is measured at once
 ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
 VERSIONS = ("specbench", "torch", "transformers")
 
@@ -33,13 +36,20 @@ def pairs_of(specs: Sequence[RunSpec]) -> list[Pair]:
 
 def pairs_left(run: Run, past: Past) -> list[Pair]:
     """The pairs of a continued run. Raises the error of the only one, and UsageError where numbers would mix."""
-    if not isinstance(run.description.get("environment"), dict):
-        raise UsageError(f"{run.path / DESCRIPTION} is damaged (it has no environment): start a new run")
+    described_machine(run)
     pairs = [continued(group, past, run.limits) for group in grid.by_pair(run.specs)]
     refuse_unusable(pairs)
     for pair in usable(pairs):
         same_ground(run.description, pair, past)
     return pairs
+
+
+def described_machine(run: Run) -> Mapping[str, Any]:
+    """What a run says of the machine that it was begun on. UsageError where it says nothing."""
+    found = run.description.get("environment")
+    if not isinstance(found, dict):
+        raise UsageError(f"{run.path / DESCRIPTION} is damaged (it has no environment): start a new run")
+    return found
 
 
 def continued(specs: Sequence[RunSpec], past: Past, limits: Sequence[int | None] = ()) -> Pair:
@@ -48,7 +58,14 @@ def continued(specs: Sequence[RunSpec], past: Past, limits: Sequence[int | None]
     return prepared(specs, limits) if left else Unusable(specs, ENDED)
 
 
-def usable(pairs: Sequence[Pair]) -> list[Prepared]:
+def refuse_unknown(specs: Sequence[RunSpec]) -> None:
+    """Raise the error of the only pair where its models are unknown by name, or a method file is wrong."""
+    pairs = grid.by_pair(specs)
+    if len(pairs) == 1 and specs[0].backend in (None, "transformers"):
+        checkpoints_of(pairs[0])
+
+
+def usable(pairs: Sequence[object]) -> list[Prepared]:
     """The pairs that can be loaded, as far as that is known yet."""
     return [pair for pair in pairs if isinstance(pair, Prepared)]
 
@@ -66,18 +83,18 @@ def refuse(failure: Failure, pairs: Sequence[object]) -> None:
         raise failure.cause
 
 
-def device_of(pairs: Sequence[Pair]) -> torch.device:
+def device_of(pairs: Sequence[object]) -> torch.device:
     """Where the first usable pair is measured."""
     return next((pair.backend.device for pair in usable(pairs)), torch.device("cpu"))
 
 
-def prompts_left(pairs: Sequence[Pair], past: Past) -> int:
+def prompts_left(pairs: Sequence[object], past: Past) -> int:
     """How many prompts are decoded at most, repetitions counted."""
     return sum(pair.left(past) for pair in usable(pairs))
 
 
 def measure_pairs(
-    pairs: Sequence[Pair | Beside | Apart], observers: Sequence[Observer], past: Past, note: Note
+    pairs: Sequence[Unit], observers: Sequence[Observer], past: Past, note: Note
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
     """The cells of all pairs; after an interrupt, those of the pairs that are left are given up.
 
@@ -96,7 +113,7 @@ def measure_pairs(
     return cells, stop
 
 
-def measured(pair: Pair | Beside | Apart, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
+def measured(pair: Unit, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
     """What a pair gave, or an interrupt that came while it was loaded."""
     try:
         return pair.measure(observers, past, note)
@@ -109,14 +126,36 @@ def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) 
     before, today = description["environment"], environment(prepared.backend.device)
     # A grid may have a second device; run.json holds the fingerprint of the first.
     names = VERSIONS if before.get("device") != today["device"] else (*VERSIONS, "fingerprint")
+    refuse_other(before, today, names)
+    for spec in prepared.specs:
+        refuse_elsewhere(past.get(spec), today)
+        if spec in past and past[spec].resolved["prompts_sha256"] != prepared.prompts[spec].sha256:
+            raise UsageError(f"the prompts of {spec.dataset} have changed since this run was begun: start a new run")
+
+
+def refuse_other(before: Mapping[str, Any], today: Mapping[str, Any], names: Sequence[str]) -> None:
+    """UsageError where some of what two environments say of themselves differs."""
     if any(before.get(name) != today[name] for name in names):
         raise UsageError(
             f"this run was begun on another machine or with other versions ({in_words(before)}; here "
             f"{in_words(today)}): its numbers would mix; start a new run"
         )
-    for spec in prepared.specs:
-        if spec in past and past[spec].resolved["prompts_sha256"] != prepared.prompts[spec].sha256:
-            raise UsageError(f"the prompts of {spec.dataset} have changed since this run was begun: start a new run")
+
+
+def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
+    """UsageError for a cell with samples that a node of a cluster has measured and this machine would go on with."""
+    if cell is None or not cell.samples or cell.status not in UNFINISHED or "node" not in cell.resolved:
+        return
+    if cell.resolved.get("fingerprint") != today["fingerprint"]:
+        raise UsageError(
+            f"cell {cell.spec.key} was begun on {cell.resolved['node']}, another machine than this one: its numbers "
+            "would mix; go on with --executor ray"
+        )
+
+
+def same_versions(run: Run) -> None:
+    """UsageError where a run that goes on on a cluster was begun with other versions."""
+    refuse_other(described_machine(run), environment(torch.device("cpu")), VERSIONS)
 
 
 def in_words(machine: Mapping[str, Any]) -> str:

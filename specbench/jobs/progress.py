@@ -64,11 +64,21 @@ class Display:
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         beside = self._live_cells  # of another engine, which goes on at the same time
         begun = {cell.spec: panel.Rolling.of(cell.samples) for cell in cells}
+        if beside & set(begun):
+            self._again(begun)
+            return
         self._group = {**self._group, **begun} if beside else begun
         self._live_cells = beside | set(begun)
         self._left = prompts + (self._left if beside else 0)
         self._total += 0 if self._known else prompts
         self._skip(min((r.samples for r in begun.values()), default=0))
+        self._draw()
+
+    def _again(self, begun: Mapping[RunSpec, panel.Rolling]) -> None:
+        """Cells have lost what measured them: what they lost as well is decoded once more."""
+        lost = max(self._group[spec].samples - rolling.samples for spec, rolling in begun.items())
+        self._total, self._left = self._total + lost, self._left + lost
+        self._group |= begun
         self._draw()
 
     def resolved(self, cells: Sequence[Cell]) -> None:

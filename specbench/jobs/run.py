@@ -19,17 +19,29 @@ from specbench.jobs.apart import apart
 from specbench.jobs.description import described, folder_name
 from specbench.jobs.growing import grow
 from specbench.jobs.output import Output, say
-from specbench.jobs.pairs import device_of, measure_pairs, pairs_left, pairs_of, prompts_left
+from specbench.jobs.pairs import (
+    Unit,
+    device_of,
+    measure_pairs,
+    pairs_left,
+    pairs_of,
+    prompts_left,
+    refuse_unknown,
+    same_versions,
+)
 from specbench.jobs.progress import Display
+from specbench.jobs.spread.ray_cluster import RayCluster
+from specbench.jobs.spread.schedule import Spread
 from specbench.measure.engines import beside
-from specbench.measure.group import Observer
-from specbench.measure.pair import Pair
+from specbench.measure.group import Observer, Past
+from specbench.measure.pair import Note, Pair
+from specbench.models.execution import processes
 from specbench.presets import preset, presets
 from specbench.results.agreement import agreements
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.named_runs import short_name
-from specbench.results.reading import read_run
+from specbench.results.reading import Run, read_run
 from specbench.results.status import raise_for_status
 from specbench.show import run_output
 from specbench.show.agreement_lines import agreement_lines
@@ -38,7 +50,9 @@ from specbench.show.published import show_published
 from specbench.spec import RunSpec
 from specbench.wording import resume_command, text_in
 
-Executor = Literal["local", "process"]  # where cells are measured: in this process, or each in one of its own
+ELSEWHERE: Any = None  # what the first process knows
+# Where cells are measured: in this process, each in one of its own, or on the devices of a cluster.
+Executor = Literal["local", "process", "ray"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +70,8 @@ class Outcome:
 class Watch(Protocol):
     """Who looks on while cells are measured."""
 
-    def begin(self, description: dict[str, Any], prompts: int) -> AbstractContextManager[Observer]:
-        """A run begins: its run.json, and how many prompts it decodes at most."""
+    def begin(self, description: dict[str, Any], prompts: int | None) -> AbstractContextManager[Observer]:
+        """A run begins: its run.json, and how many prompts it decodes at most, where that is known beforehand."""
         ...
 
     def note(self, line: str) -> None:
@@ -73,7 +87,7 @@ class Terminal:
     console: Console = field(default_factory=lambda: Console(stderr=True))
     said: set[str] = field(default_factory=set)  # what is true of all pairs is said of the first
 
-    def begin(self, description: dict[str, Any], prompts: int) -> Display:
+    def begin(self, description: dict[str, Any], prompts: int | None) -> Display:
         if self.output.verbose and not self.output.quiet:
             say(self.console, json.dumps(description, indent=2).splitlines())
         return Display(self.console, self.output.quiet, prompts)
@@ -86,20 +100,29 @@ class Terminal:
 
 def start(specs: Sequence[RunSpec], output: Output, preset: str = "", executor: Executor = "local") -> None:
     """Measure cells into a new folder and print them; raises what the exit code says."""
-    conclude(record(specs, output.parent, Terminal(output), preset, executor), output)
+    with processes.together():
+        done = record(specs, output.parent, Terminal(output), preset, executor)
+        if processes.first():
+            conclude(done, output)
 
 
 def resume(path: Path, output: Output, executor: Executor = "local", limit: int | None = None) -> None:
     """Go on with a run that was killed or interrupted, as it would have gone on by itself; with a larger limit, give it
     more prompts."""
-    conclude(record_rest(path, Terminal(output), executor, limit), output)
+    with processes.together():
+        done = record_rest(path, Terminal(output), executor, limit)
+        if processes.first():
+            conclude(done, output)
 
 
 def record(
     specs: Sequence[RunSpec], parent: Path, watch: Watch, preset: str = "", executor: Executor = "local"
 ) -> Outcome:
     """Measure cells into a new folder of `parent`. There is none where the only pair is unusable."""
-    pairs = pairs_of(specs)
+    refuse_several(executor)
+    if not processes.first():
+        return follow(pairs_of(specs), {})
+    pairs: Sequence[Pair | Spread] = [spread(specs)] if executor == "ray" else pairs_of(specs)
     description = described(specs, device_of(pairs), **({"preset": preset} if preset else {}))
     name = folder_name(specs[0], key=specs[0].key[:8])
     with closing(RunFolder.create(parent, name, description)) as folder:
@@ -108,24 +131,72 @@ def record(
 
 def record_rest(path: Path, watch: Watch, executor: Executor = "local", limit: int | None = None) -> Outcome:
     """Measure what a folder lacks into it, up to a larger limit where one is given."""
+    refuse_several(executor)
+    if not processes.first():
+        run, past = processes.agreed(ELSEWHERE)
+        return follow(pairs_left(run, past), past)
     with closing(RunFolder.resume(path)) as folder:
-        if executor == "process" and (limit is not None or read_run(path).limits):
-            raise UsageError("a run that is given more prompts goes on in one process: leave out --executor process")
+        if executor != "local" and (limit is not None or read_run(path).limits):
+            raise UsageError(
+                f"a run that is given more prompts goes on in one process: leave out --executor {executor}"
+            )
         if limit is not None:
             grow(folder, read_run(path), limit)
         run = read_run(path)
-        pairs = pairs_left(run, folder.past)
+        processes.agreed((run, folder.past))
+        pairs: Sequence[Pair | Spread] = [spread_rest(run)] if executor == "ray" else pairs_left(run, folder.past)
         return measure_into(folder, pairs, run.description, watch, executor)
 
 
+def refuse_several(executor: Executor) -> None:
+    """UsageError for cells that go elsewhere while several processes are to measure them together."""
+    if processes.joined() > 1 and executor != "local":
+        raise UsageError(f"torchrun's processes measure every cell together: leave out --executor {executor}")
+
+
+def follow(pairs: Sequence[Pair], past: Past) -> Outcome:
+    """Take part in what the first process measures, writes and prints."""
+    cells, stop = measure_pairs(beside(pairs, silent), [], past, silent)
+    return Outcome(Path(), "", cells, stop)
+
+
+def silent(line: str) -> None:
+    return
+
+
+def spread(specs: Sequence[RunSpec]) -> Spread:
+    """Cells for a cluster, whose workers check what they measure."""
+    refuse_unknown(specs)
+    return Spread(specs, RayCluster())
+
+
+def spread_rest(run: Run) -> Spread:
+    """The same of a run that goes on."""
+    same_versions(run)
+    return Spread(run.specs, RayCluster())
+
+
 def measure_into(
-    folder: RunFolder, pairs: Sequence[Pair], description: dict[str, Any], watch: Watch, executor: Executor
+    folder: RunFolder,
+    pairs: Sequence[Pair | Spread],
+    description: dict[str, Any],
+    watch: Watch,
+    executor: Executor,
 ) -> Outcome:
     """Measure all pairs one after the other; everything is in the folder before it is displayed."""
-    with watch.begin(description, prompts_left(pairs, folder.past)) as display:
-        units = apart(pairs) if executor == "process" else beside(pairs, watch.note)
+    prompts = None if executor == "ray" else prompts_left(pairs, folder.past)
+    with watch.begin(description, prompts) as display:
+        units = units_of(pairs, executor, watch.note)
         cells, stop = measure_pairs(units, [folder, display], folder.past, watch.note)
     return Outcome(folder.path, text_in(description, "command"), cells, stop, text_in(description, "preset"))
+
+
+def units_of(pairs: Sequence[Pair | Spread], executor: Executor, note: Note) -> Sequence[Unit]:
+    """What is measured one after the other."""
+    here = [pair for pair in pairs if not isinstance(pair, Spread)]
+    if executor == "local":
+        return beside(here, note)
+    return apart(here) if executor == "process" else pairs
 
 
 def conclude(done: Outcome, output: Output) -> None:

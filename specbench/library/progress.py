@@ -44,10 +44,14 @@ class Hearing:
         self._hear: Hear = hear or (lambda _: None)
         self._done = self._total = 0
 
-    def begin(self, description: dict[str, Any], prompts: int) -> "Observed":
-        """The prompts of the whole run are known."""
-        self._total = prompts
-        return Observed(self)
+    def begin(self, description: dict[str, Any], prompts: int | None) -> "Observed":
+        """A run begins; where nobody knows yet how many prompts it decodes, each group says its own."""
+        self._total = prompts or 0
+        return Observed(self, counting=prompts is None)
+
+    def more(self, prompts: int) -> None:
+        """The run has so many prompts more."""
+        self._total += prompts
 
     def note(self, line: str) -> None:
         LOG.info("%s", line)
@@ -65,8 +69,8 @@ class Hearing:
 class Observed:
     """The observer of a run."""
 
-    def __init__(self, hearing: Hearing) -> None:
-        self._hearing = hearing
+    def __init__(self, hearing: Hearing, counting: bool = False) -> None:
+        self._hearing, self._counting = hearing, counting
 
     def __enter__(self) -> "Observed":
         return self
@@ -80,7 +84,8 @@ class Observed:
         self._hearing.bytes(what, done, total)
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        return None
+        if self._counting:
+            self._hearing.more(prompts - min((len(cell.samples) for cell in cells), default=0))
 
     def resolved(self, cells: Sequence[Cell]) -> None:
         return None

@@ -31,7 +31,7 @@ def run(
     target, draft: aliases, hub ids or folders; without both, the shipped pair. settings: those of the command, with
     underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …; a list is an axis, and every
     combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where all other settings come from.
-    executor: "process" measures every cell in a process of its own. on_progress:
+    executor: "process" measures every cell in a process of its own, "ray" on a device of a Ray cluster. on_progress:
     called with a `Progress` between the turns.
 
     Returns the run, whatever became of its cells: see `Result.raise_for_status`. UsageError for a setting that is
@@ -44,12 +44,18 @@ def run(
     return concluded(job.record(grid.cells(asked), Path(output_dir), Hearing(on_progress), preset, executor))
 
 
-def resume(path: str | Path, *, limit: int | None = None, on_progress: Hear | None = None) -> Result:
+def resume(
+    path: str | Path,
+    *,
+    limit: int | None = None,
+    executor: job.Executor = "local",
+    on_progress: Hear | None = None,
+) -> Result:
     """Measure what a run that was killed or interrupted lacks; with a larger `limit`, give it more prompts.
 
     path: its folder or name. UsageError where that would mix machines or versions, or cannot be.
     """
-    return concluded(job.record_rest(found_run(Path(path)), Hearing(on_progress), limit=limit))
+    return concluded(job.record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit))
 
 
 def concluded(done: job.Outcome) -> Result:

@@ -12,6 +12,7 @@ from specbench.backends.forms import carries
 from specbench.choices import choices, parsed
 from specbench.errors import UsageError
 from specbench.metrics import Trace
+from specbench.models.execution import processes
 from specbench.spec import RunSpec
 from specbench.theory.choosing import Arm, Bandit, Decoded
 
@@ -33,7 +34,7 @@ class Choosing:
 
     def decode(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
         """The prompts of a turn, by the choice that is made for them."""
-        arm = self.bandit.choose()
+        arm = processes.agreed(self.bandit.choose())
         name = next(name for name in self.decodes if arm_of(name) == arm)
         found = [replace(trace, choice=name) for trace in self.decodes[name](prompts, seeds)]
         self.learn(found)

@@ -13,6 +13,7 @@ import torch
 
 from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import SMALLER, SpecbenchError, TooLargeError, out_of_memory
+from specbench.models.execution import processes
 from specbench.redact import redact
 from specbench.results.cells import Status
 from specbench.wording import first_line
@@ -39,6 +40,8 @@ def attempt(action: Callable[[], T]) -> T | Failure:
         return action()
     except Exception as error:  # whatever it is, it ends this cell; the others go on
         failure = failure_of(error)
+        if processes.joined() > 1 and (failure.status == "oom" or failure.detail):
+            raise  # it may be that of one process alone, for which the others would wait for ever
     release(failure.cause)
     if failure.status == "oom":
         give_back()  # the next cell has other shapes

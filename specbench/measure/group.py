@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from specbench.data.prompts import PromptSet
 from specbench.measure.failures import Failure, again
 from specbench.measure.order import Turn, blocks_of, checkpoints
+from specbench.models.execution import processes
 from specbench.results import statistics
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.losslessness import Losslessness
@@ -130,7 +131,7 @@ class Group:
         if goal is None or prompts not in checkpoints(len(self.prompts.prompts)):
             return False
         intervals = [speedup_of([s for s in samples if s.turn < turns]) for samples in self.live.values()]
-        return all(statistics.half_width(interval) <= goal for interval in intervals)
+        return processes.agreed(all(statistics.half_width(interval) <= goal for interval in intervals))
 
     def begin(self) -> None:
         """Announce the cells that are to be measured."""

@@ -29,6 +29,7 @@ from specbench.measure.order import seed_of
 from specbench.measure.prompting import read_prompts
 from specbench.measure.runner import Bench, measure_beside
 from specbench.measure.sensors import sensors_for
+from specbench.models.execution import processes
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
 from specbench.spec import BASELINE, CHOOSING, RunSpec
@@ -137,7 +138,8 @@ class Prepared:
         networks = networks_of(self.backend, "--k auto")
         known = [cell.resolved[COSTS] for cell in past.values() if cell.spec in adaptive]
         deepest = max(spec.k for spec in adaptive)
-        networks.costs = read_costs(known[0]) if known else quick_costs(networks, deepest, adaptive[0])
+        found = read_costs(known[0]) if known else quick_costs(networks, deepest, adaptive[0])
+        networks.costs = processes.agreed(found)
         return networks.costs
 
     def unload(self) -> None:
@@ -200,6 +202,7 @@ def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prep
     groups = grouped(specs, lambda spec: spec.baseline)
     held = [Held(expanded(one), prompts[one[0]].longest) for one in groups]
     backend, fitting = roomiest(backend, held)
+    fitting = processes.agreed(fitting)  # free memory is not the same everywhere
     return Prepared(specs, backend, prompts, fitting)
 
 

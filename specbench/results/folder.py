@@ -51,6 +51,7 @@ class RunFolder:
                 raise UsageError(f"{self.path} is being written by another process: wait for it, or end it") from None
             self._journal = journal.Journal(self.path / journal.FILE)
         self._begun: set[RunSpec] = set()
+        self._turned: set[RunSpec] = set()
         self._rows: dict[RunSpec, dict[str, Any]] = {}
         self._samples: dict[RunSpec, list[dict[str, Any]]] = {}
         self._categories: dict[RunSpec, list[dict[str, Any]]] = {}
@@ -82,6 +83,7 @@ class RunFolder:
             if cell.resolved or cell.status != "skipped":  # else its pair was not even loaded: it begins anew
                 self.past[cell.spec] = cell
                 self._begun.add(cell.spec)
+                self._turned |= {cell.spec} if cell.samples else set()
 
     def grow(self, before: int, limit: int, prompts: Mapping[str, Mapping[str, Any]]) -> None:
         """Give the cells more prompts: `prompts` has the columns about them, by the key of a cell until now.
@@ -90,16 +92,26 @@ class RunFolder:
         """
         self._write({"grow": {"before": before, "limit": limit, "prompts": prompts}})
         self.past, self._rows, self._samples, self._categories, self._rounds = {}, {}, {}, {}, {}
-        self._begun = set()
+        self._begun, self._turned = set(), set()
         self._take_up()
         self.render()
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        """Record which cells begin and what their names stand for; those of a resumed run are recorded already."""
+        """Record which cells begin and what their names stand for; those of a resumed run are recorded already.
+
+        One without the samples that it had begins anew: those were measured on a machine that is gone.
+        """
         for cell in cells:
-            if cell.spec not in self._begun:
-                self._write({"begin": begin_line(cell.spec, cell.resolved)})
-                self._begun.add(cell.spec)
+            if cell.spec in self._turned and not cell.samples:
+                self._write({"anew": cell.spec.key})
+                self._turned.discard(cell.spec)
+                self._begun.discard(cell.spec)
+            self._recorded(cell)
+
+    def _recorded(self, cell: Cell) -> None:
+        if cell.spec not in self._begun:
+            self._write({"begin": begin_line(cell.spec, cell.resolved)})
+            self._begun.add(cell.spec)
 
     def resolved(self, cells: Sequence[Cell]) -> None:
         """Record anew what the names of cells stand for: of two lines that begin a cell, the later one holds."""
@@ -115,10 +127,11 @@ class RunFolder:
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         """Append one finished turn to the journal and wait until it is on disk."""
         self._write({"turn": turn_line(samples)})
+        self._turned |= set(samples)
 
     def end(self, cell: Cell) -> None:
         """Append how a cell ended, and render the tables with it: a later cell may run for hours, or crash."""
-        self.begin([cell], 0)
+        self._recorded(cell)
         self._write({"end": end_line(cell)})
         self._keep(cell)
         self.render()

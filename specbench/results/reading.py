@@ -115,6 +115,8 @@ class JournalState:
         elif "turn" in line:
             for key, samples in samples_of(line["turn"]).items():
                 self.of(key).append(samples)
+        elif "anew" in line:
+            self.of(line["anew"]).clear()
         elif "grow" in line:
             self.grow(line["grow"])
         else:

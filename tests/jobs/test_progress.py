@@ -4,6 +4,7 @@ import io
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,18 @@ def watched(quiet: bool = False, terminal: bool = False, width: int = 150, **cha
         stage.turns(done)
         display.end(done)
     return stage
+
+
+def test_what_a_lost_worker_had_decoded_is_decoded_once_more() -> None:
+    stage = Stage(terminal=True)
+    done = cell(sample("p1"), sample("p2"), sample("p3"))
+    with stage.display as display:
+        display.begin([begun(done)], 3)
+        stage.turns(replace(done, samples=done.samples[:2]))
+        display.begin([begun(done)], 3)
+        stage.turns(done)
+        display.end(done)
+    assert "5/5" in stage.text
 
 
 LINE = "code chain K=4: ok, 2 samples, α 0.50  100 → 154 tokens/s  1.54× 1.54–1.54\n"

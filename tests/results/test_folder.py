@@ -288,3 +288,26 @@ def test_no_text_breaks_a_file_or_reaches_a_terminal_as_a_command(folder: RunFol
     (again,) = read_run(folder.path).cells
     assert again.samples == [*done.samples], "the journal keeps what was there"
     assert (again.error, again.resolved) == (text, done.resolved)
+
+
+def test_a_cell_that_begins_anew_loses_what_was_measured_before(folder: RunFolder) -> None:
+    done = cell(sample("p1"), sample("p2"), k=2)
+    folder.begin([replace(done, samples=())], 2)
+    folder.turn({done.spec: [sample("of a machine that is gone")]})
+    folder.begin([replace(done, samples=(), resolved={**done.resolved, "device_name": "another"})], 2)
+    for one in done.samples:
+        folder.turn({done.spec: [one]})
+    folder.end(replace(done, resolved={**done.resolved, "device_name": "another"}))
+    (found,) = read_run(folder.path).cells
+    assert [one.prompt for one in found.samples] == ["p1", "p2"]
+    assert found.resolved["device_name"] == "another"
+
+
+def test_a_cell_that_goes_on_keeps_what_was_measured_before(folder: RunFolder) -> None:
+    done = cell(sample("p1"), sample("p2"), k=2)
+    folder.begin([replace(done, samples=())], 2)
+    folder.turn({done.spec: [done.samples[0]]})
+    folder.begin([replace(done, samples=done.samples[:1])], 2)
+    folder.turn({done.spec: [done.samples[1]]})
+    folder.end(done)
+    assert [one.prompt for one in read_run(folder.path).cells[0].samples] == ["p1", "p2"]

@@ -110,6 +110,8 @@ def refuse_settings(spec: RunSpec) -> None:
         "--acceptance": spec.acceptance is not None and "its verdicts cannot be made up",
         "--tier": spec.tier == "graph" and "it captures no graphs of whole rounds",
         "--device-map": spec.device_map is not None and "the weights are shared with the native backend",
+        "--draft-device": spec.draft_device is not None and "its assistant lies beside its model",
+        "--tensor-parallel": spec.tensor_parallel is not None and "its processes would not decide together",
     }
     for option, why in unable.items():
         if why:

@@ -27,6 +27,8 @@ def refuse_settings(spec: RunSpec) -> None:
         "--eta": spec.eta is not None and "it has no eta sampling",
         "--quantize": bool(spec.quantize or spec.draft_quantize) and "name a GGUF file that is quantised",
         "--device-map": spec.device_map is not None and "it divides models by options of its own",
+        "--tensor-parallel": spec.tensor_parallel is not None and "it splits models by options of its own",
+        "--draft-device": spec.draft_device is not None and "it places models by options of its own",
         "--attn-implementation": spec.attn_implementation is not None and "it has kernels of its own",
         "--tier": spec.tier not in ("auto", "eager") and "it has one way to execute rounds",
     }

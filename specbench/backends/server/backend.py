@@ -54,6 +54,7 @@ def refuse_settings(spec: RunSpec) -> None:
     unable = {
         "--schedule": spec.schedule != "constant", "--acceptance": spec.acceptance is not None,
         "--eta": spec.eta is not None, "--quantize": spec.quantize is not None,
+        "--tensor-parallel": spec.tensor_parallel is not None, "--draft-device": spec.draft_device is not None,
         "--chat-template": spec.chat_template not in (None, "none"),
     }  # fmt: skip
     if wrong := [option for option, given in unable.items() if given]:

@@ -30,6 +30,8 @@ def refuse_settings(spec: RunSpec) -> None:
         "--quantize": bool(spec.quantize or spec.draft_quantize) and "it reads the checkpoints as they are",
         "--draft-dtype": spec.draft_dtype is not None and "its draft has the dtype of the target",
         "--device-map": spec.device_map is not None and "it divides models by engine options of its own",
+        "--tensor-parallel": spec.tensor_parallel is not None and "it splits models by engine options of its own",
+        "--draft-device": spec.draft_device is not None and "it places models by engine options of its own",
         "--attn-implementation": spec.attn_implementation is not None and "it has kernels of its own",
         "--tier": spec.tier == "graph" and "take eager, or compile, which captures graphs on a GPU",
     }

@@ -1,6 +1,7 @@
-"""A network that is larger than its device: divided over the device, the memory of the host and the disk.
+"""A network that is larger than its device: divided by layers over GPUs, the memory of the host and the disk.
 
-accelerate decides what lies where and, at every pass, brings what lies elsewhere to the device: that is slow. Knows
+accelerate decides what lies where. Layers on GPUs compute there, one GPU after the other; what lies on the host or on
+the disk is brought to the device at every pass: that is slow. Knows
 devices and sizes; must not know what a network is used for.
 """
 
@@ -30,10 +31,16 @@ def place(device: torch.device) -> str:
     return HOST if device.type == HOST else f"{device.type}:{device.index or 0}"
 
 
+def places(device: torch.device) -> list[str]:
+    """The devices that layers may lie on, in the order in which they are filled: the device, and then other GPUs."""
+    others = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+    return list(dict.fromkeys([place(device), *(f"cuda:{number}" for number in others)]))
+
+
 def limits(text: str, device: torch.device) -> dict[str, int]:
-    """How many bytes of weights a device and the host may hold, by name. UsageError for any other text."""
+    """How many bytes of weights the GPUs and the host may hold, by name. UsageError for any other text."""
     if text == AUTO:
-        free = {place(one): free_memory(one) for one in (device, torch.device(HOST))}
+        free = {name: free_memory(torch.device(name)) for name in (*places(device), HOST)}
         return {name: UNLIMITED if size is None else int(SHARE * size) for name, size in free.items()}
     parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
     try:
@@ -41,9 +48,10 @@ def limits(text: str, device: torch.device) -> dict[str, int]:
     except (ValueError, RuntimeError) as error:  # of a size, of a device
         sizes = ",".join(f"{name}=20GB" for name in dict.fromkeys((place(device), HOST)))
         raise UsageError(f"{OPTION} {text}: use {AUTO}, or how much to put where, such as {sizes}") from error
-    if unknown := set(found) - {place(device), HOST}:
-        raise UsageError(f"{OPTION} {text}: {min(unknown)} is neither the device ({place(device)}) nor {HOST}")
-    return found
+    known = dict.fromkeys((*places(device), HOST))
+    if unknown := set(found) - set(known):
+        raise UsageError(f"{OPTION} {text}: {min(unknown)} is none of {', '.join(known)}, which are here")
+    return {name: found[name] for name in known if name in found}
 
 
 def obstacle(checkpoint: Checkpoint, quantize: str | None) -> str:
@@ -99,4 +107,6 @@ def notes(name: str, model: Any) -> list[str]:
     """What a user should know before believing a time."""
     if not (found := label(model)):
         return []
-    return [f"{name} is divided ({found}): times are those of bringing its weights to the device at every pass"]
+    if set(shares(model)) & {HOST, "disk"}:
+        return [f"{name} is divided ({found}): times are those of bringing its weights to the device at every pass"]
+    return [f"{name} is divided ({found}): its GPUs compute one after the other, each for its layers"]

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from specbench.errors import SpecbenchError, UnusableModelError, out_of_memory
-from specbench.models.checkpoints import divided, gguf_files, quantised, reduced_heads
+from specbench.models.checkpoints import divided, gguf_files, parallel, quantised, reduced_heads
 from specbench.models.checkpoints.architectures import experts, network_class
 from specbench.models.checkpoints.bounds import explained
 from specbench.models.checkpoints.description import common
@@ -58,8 +58,12 @@ def network(files: Files, dtype: torch.dtype, device: torch.device, how: How, wa
         "output_loading_info": True,
     }
     failed = f"{files.checkpoint.name}: cannot load {files.weights[0]}"
-    if reduced_heads.size_of(files.config) is not None and not (files.plain and how.device_map is None):
+    if reduced_heads.size_of(files.config) is not None and not (
+        files.plain and how.device_map is None and how.parallel is None
+    ):
         raise UnusableModelError(f"{files.checkpoint.name}: {reduced_heads.UNREADABLE}")
+    if how.parallel:
+        return attempt(failed, lambda: _from_pretrained(files, {**settings, **parallel.settings(how.parallel or 1)}))
     if text := how.device_map:
         return attempt(
             failed, lambda: divided.load(text, device, lambda more: _from_pretrained(files, {**settings, **more}))

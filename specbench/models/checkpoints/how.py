@@ -17,12 +17,13 @@ DIVIDED = "flex"
 
 @dataclass(frozen=True)
 class How:
-    """The settings `quantize` (or `draft_quantize`), `attn_implementation` and `device_map` of one network; None is
-    the usual."""
+    """The settings `quantize` (or `draft_quantize`), `attn_implementation`, `device_map` and `tensor_parallel` of one
+    network; None is the usual."""
 
     quantize: str | None = None
     attention: str | None = None
     device_map: str | None = None
+    parallel: int | None = None
 
     def attention_of(self, config: Any) -> str:
         """The attention that transformers is to use for a configuration. UsageError where it is not to be had."""

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import adapters, complete, divided, hub, quantise, quantised, weights
+from specbench.models.checkpoints import adapters, complete, divided, hub, parallel, quantise, quantised, weights
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.files import Files, attempt, network
 from specbench.models.checkpoints.how import AS_STORED, How
@@ -47,6 +47,8 @@ def refuse_unable(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, devic
     quantised.refuse_unmet(checkpoint, config, device)
     if how.device_map is not None:
         divided.refuse_unable(checkpoint, how.quantize, how.device_map, device)
+    if how.parallel is not None:
+        parallel.refuse_unable(checkpoint, config, how, device)
     if how.quantize is None:
         return
     if method := quantised.method_of(config):
@@ -109,7 +111,8 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
         *divided.notes(checkpoint.name, model),
     )
     ready = model.eval().requires_grad_(False)
-    label = ", ".join(filter(None, (files.label(wanted.device), divided.label(model))))
+    parts = (files.label(wanted.device), divided.label(model), parallel.label(wanted.how))
+    label = ", ".join(filter(None, parts))
     return Loaded(ready, wanted.dtype, hub.commit(folder), warnings, label)
 
 

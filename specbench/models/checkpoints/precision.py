@@ -18,8 +18,14 @@ DTYPES = {
 
 def resolve_device(name: str) -> torch.device:
     """The device called `name`, which must be there; auto is CUDA where there is one. A GPU is claimed."""
+    device = device_named(name)
+    return claimed(device) if device.type == "cuda" else device
+
+
+def device_named(name: str) -> torch.device:
+    """The same, of which nothing is claimed."""
     if name == "auto":
-        return claimed(torch.device("cuda")) if torch.cuda.is_available() else torch.device("cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -30,7 +36,7 @@ def resolve_device(name: str) -> torch.device:
         raise UsageError(f"no device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use cpu or auto")
     if device.type == "cpu" and device.index:
         raise UsageError(f"no device {name}: there is one CPU; its name is cpu")
-    return claimed(device) if device.type == "cuda" else device
+    return device
 
 
 def claimed(device: torch.device) -> torch.device:

@@ -46,7 +46,7 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
         weights=weight_bytes(net, config, device, how),
         read=host_bytes(net, device, how),
         layers=text.num_hidden_layers,
-        kept=kept_by(net),
+        kept=kept_by(net) // (how.parallel or 1),
         hidden=text.hidden_size,
         inner=max(max(shape[-2:]) for shape in shapes if len(shape) > 1),
         heads=heads,
@@ -87,6 +87,10 @@ def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: 
         return quantise.bytes_of(net, how.quantize)
     if how.device_map is not None:
         return min(quantise.bytes_of(net), divided.limits(how.device_map, device).get(divided.place(device), 0))
+    if how.parallel is not None:  # embedding and head are counted whole: not every plan splits them
+        ends = {id(end): end for end in (net.get_input_embeddings().weight, net.get_output_embeddings().weight)}
+        table = sum(end.numel() * end.element_size() for end in ends.values())
+        return int(table + (quantise.bytes_of(net) - table) // how.parallel)
     whole, bits = quantise.bytes_of(net), quantised.settings(config).get("bits")
     if not bits or quantised.label(config, device).endswith("dequantised"):
         return whole

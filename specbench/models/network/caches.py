@@ -22,12 +22,23 @@ class Slots:
     index: Tensor = field(default_factory=lambda: torch.empty((0, 0), dtype=torch.long))
     reach: int = 0
     rows: Tensor = field(default_factory=lambda: torch.empty((0, 1), dtype=torch.long))
+    _copies: dict[torch.device, tuple[Tensor, "Slots"]] = field(default_factory=dict, init=False, repr=False)
 
     def place(self, index: Tensor, reach: int) -> None:
         """The next pass writes at index [B, q], or at index [1, q] in every row, and reads the first `reach` slots."""
         self.index, self.reach = index, reach
         if len(index) > 1:  # else nobody asks for their numbers
             self.rows = numbers(index)
+
+    def on(self, device: torch.device) -> "Slots":
+        """The same on the device of a layer, copied once per pass: layers of a divided network lie on several."""
+        if self.index.device == device:
+            return self
+        of, copy = self._copies.get(device, (None, self))
+        if of is not self.index:
+            copy = Slots(self.index.to(device), self.reach, self.rows.to(device))
+            self._copies[device] = self.index, copy
+        return copy
 
 
 class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
@@ -59,11 +70,12 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         return self.keys[:, :, : self.slots.reach], self.values[:, :, : self.slots.reach]
 
     def _write(self, store: Tensor, states: Tensor) -> None:
-        index = self.slots.index
+        slots = self.slots.on(store.device)
+        index = slots.index
         if index.shape[0] == 1:  # the same, and ten times as fast on a CPU in 16 bits
             store.index_copy_(2, index[0], states)
         else:
-            store[self.slots.rows, :, index] = states.transpose(1, 2)  # scatter_ walks the whole store on a CPU
+            store[slots.rows, :, index] = states.transpose(1, 2)  # scatter_ walks the whole store on a CPU
 
     def at(self, slots: Tensor, rows: slice = slice(None)) -> Tensor:
         """[B, q, D] what lies at slots [B, q] of these rows, in a layer that keeps states [B, 1, slots, D] for keys."""
@@ -87,11 +99,13 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         """Copy slots source [B, m] to slots target [B, m], all reads before all writes; rows: `numbers` of both."""
         for store in (self.keys, self.values):
             assert store is not None, "nothing was ever written to this cache"
-            store[rows, :, target] = store[rows, :, source]
+            row, to, of = (part.to(store.device) for part in (rows, target, source))
+            store[row, :, to] = store[row, :, of]
 
     def select(self, rows: Tensor) -> None:
         """Make the given rows [B'] the rows of the layer; rows may repeat."""
         if self.keys is not None and self.values is not None:  # else nothing was fed yet: prompts of one token
+            rows = rows.to(self.keys.device)
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     def put(self, row: int, other: "RowStaticLayer") -> None:

@@ -50,7 +50,9 @@ class Causal:
         self.network, self.law, self.width, self.fixed, self.passes = network, law, width, fixed, passes
         self.memory = memory
         self.config = network.config.get_text_config(decoder=True)
-        self.dtype: torch.dtype = network.dtype  # to ask a network or its configuration takes longer than a small pass
+        # To ask a network or its configuration takes longer than a small pass.
+        self.dtype: torch.dtype = network.dtype
+        self.place: torch.device = network.device
         self.composer = Composer(self.config, self.windows(), self.dtype)
         self.known = known_tokens(network, width)
         self.cache: RowStaticCache | None = None
@@ -208,7 +210,8 @@ class Causal:
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         """Logits [B, ..., V'] as distributions [B, ..., V]; clears `finite` for rows with NaN or infinite logits."""
-        rows, proper = rows_of(self.law, logits, self.width, self.known)
+        known = None if self.known is None else self.known.to(logits.device)
+        rows, proper = rows_of(self.law, logits, self.width, known)
         context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
         return rows
 
@@ -232,6 +235,8 @@ class Causal:
             return logits
 
         inputs = (one.ids, one.positions, one.slots, *(one.mask.values() if names else (one.mask,)))
+        if one.ids.device != self.place:  # it drafts on a device of its own, which only tokens and rows leave
+            return run(*(part.to(self.place) for part in inputs)).to(one.ids.device)
         return run(*inputs) if keep or self.passes is None else self.passes(run, *inputs)
 
 

@@ -46,7 +46,7 @@ class First:
 
     def __init__(self, network: Any, depth: int) -> None:
         self.network, self.depth = with_layers(network, range(depth)), depth
-        self.config, self.dtype = self.network.config, network.dtype
+        self.config, self.dtype, self.device = self.network.config, network.dtype, network.device
         self.held = put_around(self.network, -1, Held)
 
     def __call__(self, *, past_key_values: RowStaticCache, **inputs: Any) -> Any:
@@ -74,7 +74,8 @@ class Split:
     """
 
     def __init__(self, network: Any, depth: int) -> None:
-        self.config, self.dtype, self.ahead = copy.deepcopy(network.config), network.dtype, False
+        self.config, self.ahead = copy.deepcopy(network.config), False
+        self.dtype, self.device = network.dtype, network.device
         text = self.config.get_text_config(decoder=True)
         self.first = First(network, depth)
         self.rest = with_layers(network, range(depth, text.num_hidden_layers), cached_from=depth + 1)

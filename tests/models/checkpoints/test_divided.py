@@ -92,7 +92,7 @@ def test_a_run_emits_the_same_and_says_that_it_is_divided(run: Command, tmp_path
         (("--tier", "compile"), "use --tier eager"),
         (("--method", "early-exit"), "needs it in one place"),
         (("--device-map", "cpu=1KB"), "must hold at least the embeddings"),
-        (("--device-map", "cuda:0=1GB"), "is neither the device (cpu) nor cpu"),
+        (("--device-map", "cuda:0=1GB"), "--device-map cuda:0=1GB: cuda:0 is none of cpu, which are here"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_in_a_line(run: Command, more: tuple[str, ...], expected: str) -> None:

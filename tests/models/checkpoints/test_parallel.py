@@ -1,0 +1,188 @@
+"""A target that several processes hold together: what is refused, and that rows and tokens are those of one."""
+
+import csv
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+
+import specbench
+from specbench.backends.parallel import refuse_out_of_step
+from specbench.decoding.randomness import FromUniforms, Stream
+from specbench.errors import UnusableModelError, UsageError
+from specbench.models.checkpoints import parallel
+from specbench.models.checkpoints.how import How
+from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.execution import processes
+from specbench.results.reading import read_run
+from specbench.results.samples import Sample
+from specbench.spec import RunSpec
+from tests.support import split_rows
+from tests.support.checkpoints import llama
+from tests.support.tinypair import EOS, Pair, prompts, save_tokenizer
+
+CPU = torch.device("cpu")
+EVEN = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 64}
+
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusal:
+    """The line that refuses a target of some shape while so many processes are there."""
+
+    def refused(how: How, count: int, **shape: Any) -> str:
+        monkeypatch.setattr(processes, "joined", lambda: count)
+        with pytest.raises((UsageError, UnusableModelError)) as error:
+            parallel.refuse_unable(Checkpoint("big", str(tmp_path)), llama(**{**EVEN, **shape}), how, CPU)
+        return str(error.value)
+
+    return refused
+
+
+def test_processes_that_are_not_there_are_named_with_how_to_start_them(refusal: Refusal) -> None:
+    said = refusal(How(parallel=2), 1)
+    assert said == (
+        "--tensor-parallel 2: 1 of 2 processes are there: start with torchrun --nproc-per-node 2 -m specbench run …"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "said"),
+    [
+        (4, {}, "big has num_key_value_heads = 2, which does not divide by 4: use 2"),
+        (3, {"num_key_value_heads": 4}, "big has num_attention_heads = 4, which does not divide by 3: use 2, 4"),
+        (2, {"num_key_value_heads": 1}, "num_key_value_heads = 1, which does not divide by 2: it can only be held"),
+        (2, {"intermediate_size": 63}, "intermediate_size = 63, which does not divide by 2: it can only be held whole"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_named_with_what_does(
+    count: int, shape: dict[str, int], said: str, refusal: Refusal
+) -> None:
+    assert said in refusal(How(parallel=count), count, **shape)
+
+
+def test_a_target_is_divided_in_one_way_only(refusal: Refusal) -> None:
+    assert "leave one out" in refusal(How(device_map="auto", parallel=2), 2)
+
+
+def test_weights_that_are_changed_after_reading_cannot_be_split(refusal: Refusal) -> None:
+    assert "cannot be split: --quantize int8 needs all" in refusal(How(quantize="int8", parallel=2), 2)
+
+
+def test_an_architecture_without_a_plan_is_refused() -> None:
+    with pytest.raises(UnusableModelError, match="transformers has no plan for opt, which big is"):
+        parallel.refuse_unplanned("big", hf.OPTConfig())
+
+
+def test_every_plan_that_is_taken_is_of_ways_that_are_known() -> None:
+    for config in (hf.LlamaConfig(), hf.Qwen3Config(), hf.MistralConfig()):
+        parallel.refuse_unplanned("big", config)
+
+
+@pytest.mark.parametrize("method", ["triforce", "online"])
+def test_methods_that_look_into_the_target_are_refused(method: str) -> None:
+    with pytest.raises(UsageError, match=f"--tensor-parallel: {method} uses"):
+        refuse_out_of_step([RunSpec(tensor_parallel=2, method=method)], (), ())
+
+
+def test_parts_of_the_target_do_not_draft() -> None:
+    with pytest.raises(UsageError, match="drafts from parts of the target"):
+        refuse_out_of_step([RunSpec(tensor_parallel=2)], ["target[:1]"], ())
+
+
+def test_every_decision_is_agreed_on() -> None:
+    seen = list[torch.Tensor]()
+
+    def agree(decision: torch.Tensor) -> torch.Tensor:
+        seen.append(decision)
+        return torch.ones_like(decision)
+
+    def uniforms(shape: tuple[int, ...], stream: Stream) -> torch.Tensor:
+        return torch.full(shape, 0.5, dtype=torch.float64)
+
+    row = torch.tensor([[0.9, 0.1, 0.0]])
+    for certain in (False, True):
+        source = FromUniforms(uniforms, certain, agree)
+        assert source.categorical(row, Stream.DRAFT).tolist() == [1]
+        assert source.bernoulli(row[:, 1], Stream.ACCEPT).tolist() == [True]
+    assert [one.tolist() for one in seen] == [[0], [False]] * 2
+
+
+@pytest.fixture(scope="module")
+def even(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A pair of random checkpoints; every size of the target divides by two."""
+    folder = tmp_path_factory.mktemp("even")
+    torch.manual_seed(0)
+    for name, layers in (("target", 2), ("draft", 1)):
+        ends = {"bos_token_id": None, "eos_token_id": EOS, "pad_token_id": None}
+        network = hf.LlamaForCausalLM(llama(**EVEN, **ends, num_hidden_layers=layers, max_position_embeddings=48))
+        for weight in (w for w in network.parameters() if w.ndim > 1):
+            weight.data *= 8
+        network.save_pretrained(folder / name)
+        save_tokenizer(folder / name)
+    return Pair(folder / "target", folder / "draft")
+
+
+def torchrun(*arguments: object) -> str:
+    """What two processes that torchrun starts print; none of them outlives this."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    running = subprocess.Popen(
+        [*command, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=settings,
+        start_new_session=True,
+    )
+    try:
+        said, errors = running.communicate(timeout=200)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+    assert running.returncode == 0, errors
+    return said
+
+
+@pytest.mark.slow
+def test_two_processes_compute_the_rows_of_one(even: Pair, tmp_path: Path) -> None:
+    torchrun("tests.support.split_rows", even.target, 2, tmp_path / "rows.pt")
+    split = torch.load(tmp_path / "rows.pt")
+    whole = split_rows.rows(str(even.target), None)
+    assert split[0].equal(whole[0])
+    for ours, theirs in zip(split[1:], whole[1:], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    assert float(whole[1].max()) < 0.999  # there was something to draw
+
+
+@pytest.mark.slow
+def test_two_processes_decode_the_tokens_of_one(even: Pair, tmp_path: Path) -> None:
+    asked = {"dataset": prompts(tmp_path / "words.jsonl", 4, 6, 5), "dtype": "float64", "k": 3, "temperature": 1.0}
+    asked |= {"max_new_tokens": 10, "warmup": 1, "target": str(even.target), "draft": str(even.draft), "tier": "eager"}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
+    folder = tmp_path / "split"
+    said = torchrun("specbench", "run", *options, "--format", "csv", "--output-dir", folder)
+    (row,) = csv.DictReader(io.StringIO(said))  # the first process alone prints and writes
+    assert (row["status"], row["tensor_parallel"]) == ("ok", "2")
+    assert row["target_weights"] == "safetensors, split over 2 processes"
+    (run,) = folder.iterdir()
+    (split,) = read_run(run).cells
+    (whole,) = specbench.run(**asked, output_dir=tmp_path / "whole").cells
+    assert decoded(split.samples) == decoded(whole.samples)
+
+
+def decoded(samples: Sequence[Sample]) -> list[Any]:
+    """The tokens of both arms, and the counts of the rounds."""
+    counts = [[(one.drafted, one.tested, one.accepted) for one in sample.method.rounds] for sample in samples]
+    return [[s.baseline.tokens for s in samples], [s.method.tokens for s in samples], counts]
