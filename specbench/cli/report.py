@@ -32,7 +32,9 @@ def report(
     pdf: Annotated[bool, typer.Option("--pdf", help="Write them as PDF, too.")] = False,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write one HTML file on finished runs: the answer, every number, the figures. No network, no script.
+    """Write one HTML file on finished runs: the answer, every number, the figures. No network.
+
+    Two runs stand beside each other with what was different, every number of both, and the tests of compare.
 
     Examples:
 

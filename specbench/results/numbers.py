@@ -67,7 +67,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **turn_columns(samples),
         **acceptance_columns(samples, counts),
         **cost_columns(samples, baseline, method),
-        **latency([s.baseline for s in samples], traces),
+        **latency([s.baseline for s in samples], traces, rows),
         **speedup_columns(samples),
         "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
         "rows_idle": rows_idle(samples, rows),

@@ -7,7 +7,7 @@ a hatch, so that a figure can be read without colours.
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,19 +56,32 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A finished figure. `name` is part of a file name; `caption` says how to read it; `tips` are shown on hover."""
+    """A finished figure. `name` is part of a file name; `caption` says how to read it; `tips` are shown on hover.
+
+    owners: the cell, by its key, that a part of the figure is of, by the part's id: readers may hide cells.
+    """
 
     name: str
     title: str
     caption: str
     figure: Figure
     tips: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
 
-    def tip(self, artist: Artist, text: str) -> None:
-        """Show `text` where the pointer rests on the artist."""
+    def tip(self, artist: Artist, text: str, cell: str = "") -> None:
+        """Show `text` where the pointer rests on the artist; `cell` owns it."""
         gid = f"tip{len(self.tips)}"
         artist.set_gid(gid)
         self.tips[gid] = clean(text, 200)
+        if cell:
+            self.owners[gid] = cell
+
+    def own(self, cell: str, artists: Iterable[Artist]) -> None:
+        """These parts are of one cell."""
+        for artist in artists if cell else ():
+            gid = f"own{len(self.owners)}"
+            artist.set_gid(gid)
+            self.owners[gid] = cell
 
 
 @contextmanager
@@ -102,10 +115,29 @@ class Sheet:
             axes.set_ylabel(self.y)
             yield Picture(self.name, self.title, self.caption, figure), axes
 
+    @contextmanager
+    def panels(self, names: Sequence[str]) -> Iterator[tuple[Picture, list[Axes]]]:
+        """The picture and a panel for every name, small and on the same scale, two beside each other."""
+        down = -(-len(names) // 2)
+        with style():
+            figure = Figure(figsize=(self.width, 1.0 + 1.5 * down), layout="constrained")
+            grid = figure.subplots(down, 2, sharex=True, sharey=True, squeeze=False)
+            figure.suptitle(self.title, x=0.01, horizontalalignment="left")
+            figure.supylabel(self.y, fontsize=10)
+            for axes in grid[-1]:
+                axes.set_xlabel(self.x.partition(" (")[0], fontsize=9)  # as much as a panel has room for
+            found = list(grid.flat)
+            for axes, name in zip(found, names, strict=False):
+                axes.set_title(clean(name, 34), fontsize=9, loc="left")
+            for axes in found[len(names) :]:
+                axes.set_visible(False)
+            yield Picture(self.name, self.title, self.caption, figure), found[: len(names)]
+
 
 def look(place: int) -> dict[str, Any]:
-    """Colour and marker of the line at a place."""
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+    """Colour and marker of the line at a place: no two of the first thirty-six are alike."""
+    turn = place // len(COLOURS)
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + turn) % len(MARKERS)]}
 
 
 def whole_numbers(axes: Axes, values: Sequence[float]) -> None:
@@ -122,21 +154,34 @@ def legend(axes: Axes, columns: int = 2) -> None:
 
 
 def points(
-    picture: Picture, axes: Axes, x: Sequence[float], y: Sequence[float], tips: Sequence[str], **look: Any
+    picture: Picture,
+    axes: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    tips: Sequence[str],
+    *,
+    cells: Sequence[str] = (),
+    **look: Any,
 ) -> None:
-    """Markers, each with a text of its own; points without a number are left out."""
-    for a, b, text in zip(x, y, tips, strict=True):
+    """Markers, each with a text of its own, and owned by its cell; points without a number are left out."""
+    for a, b, text, cell in zip(x, y, tips, cells or [""] * len(tips), strict=True):
         if math.isfinite(a) and math.isfinite(b):
-            picture.tip(axes.add_line(Line2D([a], [b], linestyle="none", **look)), text)
+            picture.tip(axes.add_line(Line2D([a], [b], linestyle="none", **look)), text, cell)
 
 
 def marked_line(
-    drawing: tuple[Picture, Axes], x: Sequence[float], y: Sequence[float], tips: Sequence[str], label: str, **look: Any
+    drawing: tuple[Picture, Axes],
+    x: Sequence[float],
+    y: Sequence[float],
+    tips: Sequence[str],
+    label: str,
+    owner: str = "",
+    **look: Any,
 ) -> None:
     """A line of markers, each with a text of its own."""
     picture, axes = drawing
-    axes.plot(x, y, label=label, **look)
-    points(picture, axes, x, y, tips, **look)
+    picture.own(owner, axes.plot(x, y, label=label, **look))
+    points(picture, axes, x, y, tips, cells=[owner] * len(tips), **look)
 
 
 def line_with_intervals(
@@ -148,6 +193,7 @@ def line_with_intervals(
     label: str,
     look: Mapping[str, Any],
     bounds: tuple[str, str] | None = None,
+    owner: str = "",
     **bars: Any,
 ) -> None:
     """A column of rows over another as a line of markers with its interval, `bounds` or `<y>_low` and `<y>_high`."""
@@ -155,8 +201,8 @@ def line_with_intervals(
     low, high = bounds or (f"{y}_low", f"{y}_high")
     across, up = floats_in(rows, x), floats_in(rows, y)
     spans = errors(up, floats_in(rows, low), floats_in(rows, high))
-    axes.errorbar(across, up, yerr=spans, label=label, **look, **bars)
-    points(picture, axes, across, up, tips, **look)
+    picture.own(owner, axes.errorbar(across, up, yerr=spans, label=label, **look, **bars).get_children())
+    points(picture, axes, across, up, tips, cells=[owner] * len(tips), **look)
 
 
 def float_in(row: Row, column: str) -> float:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from specbench.results.statistics import Interval
+from specbench.results.statistics import FEWEST, Interval
+from specbench.show.methods_table import is_lossy
 from specbench.show.plots import (  # fmt: skip
     BLUE,
     INK,
@@ -43,8 +44,8 @@ OVER_TIME = Sheet(
 INTERVALS = Sheet(
     "intervals",
     "All cells side by side",
-    "Measured speedup of every cell with its 95 % interval over prompts. Two intervals that overlap may still "
-    "differ: specbench compare RUN --cell all tests the difference.",
+    "Measured speedup of every cell with its 95 % interval over prompts; hollow: lossy. Two intervals "
+    "that overlap may still differ: specbench compare RUN --cell all tests the difference.",
     "speedup over the baseline",
     "",
     width=WIDTH * 1.25,
@@ -111,8 +112,8 @@ def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
             one_run(picture, axes, own, run, place)
         axes.set_yticks(range(len(shown)), [short(label) for _, label, _ in shown])
         axes.axvline(1, color=INK, linewidth=1)
-        axes.set_xlim(spread([bound for *_, row in shown for bound in bounds(row)], 1.0))
-        axes.invert_yaxis()
+        axes.set_xlim(spread([bound for *_, row in shown for bound in in_view(row)], 1.0))
+        axes.set_ylim(len(shown) - 0.5, -0.5)
         if len(runs) > 1:
             legend(axes, 1)
     return picture
@@ -121,6 +122,11 @@ def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
 def bounds(row: Row) -> list[float]:
     """A speedup with its interval: low, value, high."""
     return [float_in(row, f"speedup{end}") for end in ("_low", "", "_high")]
+
+
+def in_view(row: Row) -> list[float]:
+    """What an axis must hold of a speedup: its interval, but that of a few prompts, which may span decades."""
+    return bounds(row) if float_in(row, "draws") >= FEWEST else [float_in(row, "speedup")]
 
 
 def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]], run: str, place: int) -> None:
@@ -132,4 +138,6 @@ def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]],
     axes.errorbar(x, y, xerr=bars, color=own["color"], linestyle="none", elinewidth=1.4, capsize=3, label=name)
     found = [Interval(value, low, high) for low, value, high in map(bounds, rows)]
     tips = [f"{label}: {interval_tip(one)}" for (_, label, _), one in zip(cells, found, strict=True)]
-    points(picture, axes, x, y, tips, **own)
+    for at, (place_of, _, row) in enumerate(cells):
+        fill = "none" if is_lossy(row) else "full"
+        points(picture, axes, [x[at]], [place_of], [tips[at]], fillstyle=fill, **own)

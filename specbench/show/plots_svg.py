@@ -41,6 +41,8 @@ def svg(picture: Picture, prefix: str) -> str:
             title = ET.Element("title")
             title.text = text
             element.insert(0, title)
+        if cell := picture.owners.get(element.get("id", "")):
+            element.set("data-of", clean(cell, 100))
     _rename(root, prefix)
     root.attrib = {"viewBox": root.get("viewBox", ""), "role": "img"}
     root.set("aria-label", clean(f"{picture.title}. {picture.caption}", 1000))

@@ -36,7 +36,17 @@ DISTANCE: Line = (
     "  distance", "law_distance", "not lossless: its output differs from the target's by so much per token (0 to 1)"
 )  # fmt: skip
 
-
+WAITS: tuple[Line, ...] = (  # of a report, after all others, each where it is known
+    ("ms per token", "per_token_median_ms", "decode time of a prompt ÷ its new tokens, median over prompts"),
+    ("  95th percentile", "per_token_p95_ms", "over prompts"),
+    ("  baseline", "baseline_per_token_median_ms", "median of the baseline"),
+    ("first token, ms", "ttft_median_ms", "from a request to the first piece of its answer, median"),
+    ("  95th percentile", "ttft_p95_ms", "over requests"),
+    ("prompt read, ms", "prefill_median_ms", "median over prompts; the first token comes one round after it"),
+    ("  95th percentile", "prefill_p95_ms", "over prompts"),
+    ("GB of device", "peak_memory_device", "tensors at most while the method decoded, all models included"),
+    ("GB of process", "peak_memory_host", "resident at most while the method decoded"),
+)
 LEARNING: tuple[Line, ...] = (  # after the end to end speedup
     ("  runs elsewhere", "speedup_elsewhere", "if what the draft learns were computed elsewhere"),
     ("  95 % interval", "speedup_elsewhere_interval", "as that of the speedup"),
@@ -56,3 +66,8 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
     learning = any(number_in(row, "update_share") is not None for row in rows)
     after = [column for _, column, _ in found].index("speedup_end_to_end") + 1
     return [*found[:after], *(LEARNING if learning else ()), *found[after:]]
+
+
+def report_lines(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Those lines, and what readers waited for and what it took, where that is known."""
+    return [*lines_of(rows), *(line for line in WAITS if any(number_in(row, line[1]) is not None for row in rows))]

@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, fits, logs nothing and asks for nothing but itself."""
+"""The report in a real browser: it draws, fits, sorts and hides, logs nothing and asks for nothing but itself."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from specbench.show.report.page import write_report
 from tests.support.browser import OVERFLOWING, Browser, browser
+from tests.support.many_methods import methods
 from tests.support.measured import cell
 from tests.support.simulated_sweeps import sweep, write_calibration, write_run
 
@@ -118,6 +119,61 @@ def test_the_numbers_of_a_figure_are_reached_by_keyboard(chromium: Browser, repo
     chromium.driver.switch_to.active_element.send_keys(" ")
     shown = chromium.ask("return document.querySelector('figure details ul').innerText")
     assert shown.count("×") > 5
+
+
+@pytest.fixture(scope="module")
+def many(folder: Path) -> Path:
+    return write_report([write_run(folder, methods(24, prompts=3), "many")], folder / "many.html", png=False)
+
+
+NAMES = "return [...document.querySelectorAll('table.ranked tbody tr:not(.off) th')].map(e => e.textContent)"
+LEFT = "return document.querySelectorAll(`figure svg [data-of]:not(.off)`).length"
+
+
+def test_lines_are_sorted_by_keyboard_and_back(chromium: Browser, many: Path) -> None:
+    chromium.open(many)
+    begun = chromium.ask(NAMES)
+    assert len(begun) == 24
+    chromium.ask("document.querySelector('table.ranked thead button').focus()")
+    for expected, state in ((sorted(begun), "ascending"), (sorted(begun, reverse=True), "descending")):
+        chromium.driver.switch_to.active_element.send_keys(" ")
+        assert chromium.ask(NAMES) == expected
+        assert chromium.ask("return document.querySelector('[aria-sort]').ariaSort") == state
+    chromium.ask("document.querySelectorAll('table.ranked thead button')[1].click()")
+    assert chromium.ask(NAMES) == begun  # by speedup, as it began
+    assert chromium.console() == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_methods_are_hidden_in_tables_and_figures_and_shown_again(chromium: Browser, many: Path, width: int) -> None:
+    chromium.open(many, width)
+    parts = chromium.ask(LEFT)
+    chromium.ask("document.querySelector('.choose summary').focus()")
+    chromium.driver.switch_to.active_element.send_keys(" ")
+    chromium.ask("document.querySelector('.choose input').focus()")
+    first = chromium.ask(NAMES)[0]
+    chromium.driver.switch_to.active_element.send_keys(" ")
+    assert first not in chromium.ask(NAMES)
+    assert 23 * parts // 24 - 5 <= chromium.ask(LEFT) < parts
+    press = "[...document.querySelectorAll('.choose button')].find(b => b.textContent == arguments[0]).click()"
+    chromium.driver.execute_script(press, "lossless only")
+    assert not [name for name in chromium.ask(NAMES) if "lossy" in name]
+    chromium.driver.execute_script(press, "first 8 of the table")
+    assert len(chromium.ask(NAMES)) == 8
+    chromium.driver.execute_script(press, "all")
+    assert chromium.ask(LEFT) == parts
+    assert chromium.ask(OVERFLOWING) == []
+    assert chromium.violations(".choose", "table.ranked") == []  # the others are looked at above, on a smaller page
+
+
+def test_without_scripts_everything_is_shown(chromium: Browser, many: Path) -> None:
+    chromium.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        chromium.open(many)
+    finally:
+        chromium.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert chromium.ask("return document.querySelectorAll('.choose, table.ranked button').length") == 0
+    assert len(chromium.ask(NAMES)) == 24
 
 
 def test_a_script_or_a_request_would_be_seen(chromium: Browser, folder: Path) -> None:

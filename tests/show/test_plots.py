@@ -10,7 +10,16 @@ import matplotlib
 import pytest
 from matplotlib.patches import Rectangle
 
-from specbench.show import plots, plots_category, plots_prompts, plots_round, plots_svg, plots_sweep, plots_why
+from specbench.show import (
+    plots,
+    plots_category,
+    plots_positions,
+    plots_prompts,
+    plots_round,
+    plots_svg,
+    plots_sweep,
+    plots_why,
+)
 from specbench.show.plots import Picture
 from tests.support.simulated_sweeps import sweep
 
@@ -90,7 +99,7 @@ def test_several_methods_are_several_lines() -> None:
 
 
 def test_acceptance_by_position_has_a_line_per_cell_and_counts() -> None:
-    picture = drawn(plots_round.acceptance_by_position(LINES, [1000, 500]))
+    picture = drawn(plots_positions.acceptance_by_position(LINES, [1000, 500]))
     assert heights(picture, "K = 4") == [ROWS[2][f"acceptance_at_{i}"] for i in range(1, 5)]
     ticks = [label.get_text() for label in picture.figure.axes[0].get_xticklabels()]
     assert ticks == ["1\nn 1,000", "2\nn 500", "3", "4"]
@@ -175,7 +184,7 @@ def test_rows_without_numbers_give_no_figures(missing: dict[str, Any]) -> None:
     rows = [{"method": "chain", "k": k, **missing} for k in (1, 2)]
     lines = plots_sweep.by_method(rows)
     found = [plots_sweep.time_against_k(lines), plots_round.phases(lines), plots_why.waterfall(rows[0])]
-    found += [plots_round.acceptance_by_position(lines, []), plots_prompts.over_time(rows)]
+    found += [plots_positions.acceptance_by_position(lines, []), plots_prompts.over_time(rows)]
     assert [*found, plots_prompts.intervals([("run", "label", row) for row in rows])] == [None] * 6
 
 

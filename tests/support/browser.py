@@ -24,9 +24,9 @@ return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientR
 """
 
 AXE = """
-const done = arguments[0]
+const done = arguments[1], some = arguments[0]
 const named = one => one.id + ': ' + one.nodes[0].html.slice(0, 100)
-axe.run(document, {runOnly: ['wcag2a', 'wcag2aa']})
+axe.run(some.length ? {include: some} : document, {runOnly: ['wcag2a', 'wcag2aa']})
   .then(found => done(found.violations.map(named)), error => done([String(error)]))
 """
 
@@ -87,8 +87,9 @@ class Browser:
         found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
         file.write_bytes(base64.b64decode(found["data"]))
 
-    def violations(self) -> list[str]:
-        """What axe-core finds against WCAG 2 A and AA on the page that is shown, as "rule: first element"."""
+    def violations(self, *some: str) -> list[str]:
+        """What axe-core finds against WCAG 2 A and AA on the page that is shown, or in some of it by selectors, as
+        "rule: first element"."""
         package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed (extra dev)")
         self.driver.execute_script((Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
-        return list(self.driver.execute_async_script(AXE))
+        return list(self.driver.execute_async_script(AXE, list(some)))

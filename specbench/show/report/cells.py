@@ -13,12 +13,16 @@ from markupsafe import Markup
 
 from specbench.results import writing
 from specbench.results.cells import MEASURED
+from specbench.results.peaks import COLUMNS as PEAKS
 from specbench.show import batch_table, levels_table
-from specbench.show.cell_text import NOTHING, cell_text
+from specbench.show.cell_text import NOTHING, cell_text, is_number
+from specbench.show.methods_table import is_lossy
 from specbench.show.plots import float_in
+from specbench.show.plots_methods import GB
 from specbench.show.report.calibration import COLUMNS
 from specbench.wording import Row, clean, text_in
 
+BYTES = tuple(name for name in PEAKS if not name.startswith("baseline"))
 LONGEST = 2000  # characters of one text on the page
 CATEGORIES = (
     ("prompts", "prompts"), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
@@ -42,6 +46,17 @@ def printable(value: object) -> object:
 def measured(row: Row, column: str) -> Markup:
     """A column of a row as the tables show it."""
     return data_element(row.get(column), cell_text(row, column), column, text_in(row, "cell"))
+
+
+def ranked(row: Row, column: str) -> str | Markup:
+    """A number in a table with a line per cell, bytes as gigabytes; how the cell ended where it has none."""
+    if text_in(row, "status") not in MEASURED:
+        return text_in(row, "status") if column == "speedup" else ""
+    if column == "law_distance" and not is_lossy(row):
+        return ""
+    if column in BYTES and is_number(row.get(column)):
+        return data_element(row[column], f"{float_in(row, column) / GB:.2f}", column, text_in(row, "cell"))
+    return interval(row, "speedup") if column == "speedup_interval" else measured(row, column)
 
 
 def interval(row: Row, name: str) -> Markup:

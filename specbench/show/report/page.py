@@ -1,9 +1,13 @@
-"""`report.html`: the parts of a report as one file that needs no network, runs no script and loads nothing.
+"""`report.html`: the parts of a report as one file that needs no network and loads nothing.
+
+One script of the package sorts and hides lines of tables; the policy of the page allows it by its hash, and no other.
 
 Knows jinja2 and files; must not know how a number came to be. Every value that a template prints is stripped of control
 characters and escaped, whoever wrote the template.
 """
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -32,8 +36,8 @@ from specbench.show.plots_why import steps_of
 from specbench.show.report import cells, questions
 from specbench.show.report.calibration import COLUMNS, CalibrationPart, calibration_part, is_calibration
 from specbench.show.report.design import DesignPart, design_part, is_design
-from specbench.show.report.parts import RunPart, run_part, side_by_side
-from specbench.show.table_lines import lines_of
+from specbench.show.report.parts import RunPart, compared, run_part, side_by_side
+from specbench.show.table_lines import report_lines
 from specbench.wording import clean, first_line
 
 FOLDER = "plots"
@@ -75,7 +79,7 @@ def part_of(path: Path) -> Part:
 
 
 CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
-    "lines_of": lines_of,
+    "lines_of": report_lines,
     "steps_of": steps_of,
     "level_labels": list(map(unbroken, levels_table.HEADER)),
     "level_lines": lambda rows: cells.level_cells(rows, [questions.label(row, rows) for row in rows]),
@@ -83,6 +87,7 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "category_line": cells.category_cells,
     "measured": cells.measured,
     "interval": cells.interval,
+    "ranked": cells.ranked,
     "exact": cells.exact,
     "point": cells.point,
     "point_columns": COLUMNS,
@@ -120,6 +125,7 @@ def rendered(parts: Sequence[Part], album: Album) -> str:
             title=title(runs),
             parts=parts,
             side_by_side=side_by_side(runs),
+            difference=compared(runs),
             several=len(parts) > 1,
             draw=album.add,
             version=__version__,
@@ -139,6 +145,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.globals |= {**CONTENTS, "css": Markup(source(found, "report.css") + token_view.STYLE)}
+    script = source(found, "report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    found.globals |= {"script": Markup(script), "script_hash": f"sha256-{digest}"}
     found.globals["glossary"] = yaml.safe_load(source(found, "glossary.yaml"))
     return found
 

@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
+from specbench.presets import preset, presets
 from specbench.results import trace_file
+from specbench.results.cells import Cell
 from specbench.results.reading import read_run
 from specbench.results.trace_file import TokenView
 from specbench.show import context_table, plots_batch, plots_context, plots_prompts, run_notes
+from specbench.show.cells_table import by_speedup
 from specbench.show.engines_table import engines_table
 from specbench.show.grouping import by_batch, by_context, by_engine
 from specbench.show.headings import caveats, heading
+from specbench.show.methods_table import is_lossy
 from specbench.show.number_table import NumberTable, unbroken
 from specbench.show.plots import Picture
+from specbench.show.published import published_table
 from specbench.show.report.certificates import CertificatePart, certificates
+from specbench.show.report.differences import Difference, Side, difference
 from specbench.show.report.questions import Question, label, questions
 from specbench.wording import Row, resume_command, text_in
 
@@ -52,10 +58,12 @@ class Contexts:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One run: where it comes from, its questions, its lengths of prompts, its batches, and notes on them."""
+    """One run: where it comes from, its questions, its lengths of prompts, its batches, and notes on them; published:
+    of a preset, the numbers of its paper."""
 
     name: str
     facts: Mapping[str, str]
+    cells: Sequence[Cell]
     rows: Sequence[Row]
     questions: Sequence[Question]
     contexts: Sequence[Contexts]
@@ -64,6 +72,7 @@ class RunPart:
     notes: Sequence[str]
     traces: Sequence[tuple[str, TokenView]]
     certificates: Sequence[CertificatePart]
+    published: NumberTable | None
 
 
 def run_part(path: Path) -> RunPart:
@@ -77,6 +86,7 @@ def run_part(path: Path) -> RunPart:
     return RunPart(
         name=run.path.resolve().name,
         facts=facts(run.description),
+        cells=run.cells,
         rows=rows,
         questions=questions(run.cells, rows, text_in(run.description, "command")),
         contexts=list(map(contexts_of, by_context(rows))),
@@ -85,7 +95,13 @@ def run_part(path: Path) -> RunPart:
         notes=[*run_notes.notes(rows), *unread, *foreign],
         traces=views,
         certificates=papers,
+        published=published(text_in(run.description, "preset"), rows),
     )
+
+
+def published(name: str, rows: Sequence[Row]) -> NumberTable | None:
+    """What the paper of the preset that made a run reports, beside what was measured."""
+    return published_table(preset(name), rows) if name in presets() else None
 
 
 def labelled(table: NumberTable) -> NumberTable:
@@ -134,9 +150,20 @@ def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
     return views, notes
 
 
+def compared(parts: Sequence[RunPart]) -> Difference | None:
+    """Two runs side by side; None of one, and of more, of which each pair would be a page."""
+    sides = [Side(part.name, part.facts, part.cells, part.rows) for part in parts]
+    return difference(*sides) if len(sides) == 2 else None
+
+
 def side_by_side(parts: Sequence[RunPart]) -> Picture | None:
     """All cells of all runs with their intervals; None where one question's own figures show them already."""
     if sum(len(part.questions) for part in parts) < 2:
         return None
     rows = [row for part in parts for row in part.rows]
-    return plots_prompts.intervals([(part.name, label(row, rows), row) for part in parts for row in part.rows])
+    cells = [
+        (part.name, f"{label(row, rows)}{' (lossy)' * is_lossy(row)}", row)
+        for part in parts
+        for row in by_speedup(part.rows)
+    ]
+    return plots_prompts.intervals(cells)

@@ -12,12 +12,22 @@ from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.stretches import smoothed
-from specbench.show import plots_category, plots_prompts, plots_requests, plots_round, plots_sweep, plots_why
+from specbench.show import (
+    plots_category,
+    plots_methods,
+    plots_positions,
+    plots_prompts,
+    plots_requests,
+    plots_round,
+    plots_sweep,
+    plots_why,
+)
 from specbench.show.category_table import several
 from specbench.show.cell_text import lookahead, short_dataset
 from specbench.show.grouping import LOOKAHEAD
 from specbench.show.headings import SETTINGS, caveats, shared_settings
 from specbench.show.plots import Picture, float_in
+from specbench.show.report.ranked import Ranked, ranked
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import Row, grouped, text_in
 
@@ -26,14 +36,15 @@ from specbench.wording import Row, grouped, text_in
 class Question:
     """The cells that answer one question, what they say, and their figures.
 
-    The waterfall and the figures of prompts are of `best`, the cell that the verdict names. `categories` are the lines
-    by category of every cell that has several, by the cell's name.
+    The waterfall and the figures of prompts are of `best`, the cell that the verdict names; `ranked` are many cells as
+    lines. `categories` are the lines by category of every cell that has several, by the cell's name.
     """
 
     heading: str
     settings: str
     verdict: Recommendation | None
     rows: Sequence[Row]
+    ranked: Ranked | None
     best: Row | None
     pictures: Sequence[Picture]
     categories: Sequence[tuple[str, Sequence[Row]]]
@@ -63,6 +74,7 @@ def question(
         settings=" · ".join([shared_settings(rows, varying), *caveats(rows)]),
         verdict=found,
         rows=rows,
+        ranked=ranked(rows),
         best=best[1] if best else None,
         pictures=list(pictures(cells, rows, best)),
         categories=by_category(cells, rows),
@@ -85,12 +97,14 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
     """The figures of a question, those that its cells have the numbers for."""
     lines = plots_sweep.by_method(rows)
     found = [
+        plots_methods.ranking(rows),
         plots_sweep.speedup_against_k(lines),
         plots_sweep.time_against_k(lines),
         plots_sweep.acceptance_against_k(lines),
         plots_round.round_against_k(lines),
         plots_round.phases(lines),
-        plots_round.acceptance_by_position(lines, tested(cells)),
+        plots_positions.acceptance_by_position(lines, tested(cells)),
+        *plots_methods.quantities(rows),
     ]
     if best is not None:
         cell, row = best

@@ -1,0 +1,182 @@
+"""Two runs side by side, as data for a report: what was different about them, every number of both, and the tests.
+
+The tests are those of `specbench compare`, on what the journals hold. Knows rows, samples and comparisons; must not
+know HTML.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.errors import UsageError
+from specbench.judge.compare import Comparison, Finding, Policy, compare_runs
+from specbench.judge.compare_input import Record
+from specbench.judge.matching import ASKED, FURTHER, Match, matched
+from specbench.results.cells import MEASURED, Cell
+from specbench.results.peaks import COLUMNS as PEAKS
+from specbench.results.writing import csv_cell
+from specbench.show.cell_text import cell_text, lookahead, one_line, short_dataset
+from specbench.show.cells_table import by_speedup
+from specbench.show.compare_table import HEADER, cells_of, percent
+from specbench.show.plots import Picture, float_in
+from specbench.show.plots_methods import GB
+from specbench.show.plots_pair import RowPair, two_runs
+from specbench.spec import BASELINE
+from specbench.wording import Row, clean, text_in
+
+ALIKE = ("temperature", "batch", "context")  # named beside data set, method and lookahead
+NUMBERS = (
+    ("speedup", "speedup"), ("alpha", "alpha"), ("c", "c"), ("v", "v"), ("tokens/s", "tokens_per_second"),
+    ("tokens/s baseline", "baseline_tokens_per_second"), ("ms / token", "per_token_median_ms"),
+    ("first token ms", "ttft_median_ms"), ("GB of device", "peak_memory_device"),
+    ("GB of process", "peak_memory_host"),
+)  # fmt: skip
+UNTESTED = (
+    "The two runs did not ask the same question, so their difference is not tested: the numbers of cells with the same "
+    "data set, method and lookahead stand beside each other, and what else was different stands above."
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the runs: its name, its facts, and its cells with their rows."""
+
+    name: str
+    facts: Mapping[str, str]
+    cells: Sequence[Cell]
+    rows: Sequence[Row]
+
+    def records(self) -> list[Record]:
+        """The cells as `specbench compare` reads them, out of the journal."""
+        return [record(self.name, cell, row) for cell, row in zip(self.cells, self.rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two runs. apart: what was different, of both. lines: cell by cell and number by number under `header`; findings:
+    every test. untested: why there are none."""
+
+    names: Sequence[str]
+    apart: Sequence[tuple[str, str, str]]
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    findings: Sequence[Sequence[str]]
+    missing: Sequence[str]
+    untested: str
+    picture: Picture | None
+    tests: Sequence[str] = HEADER
+
+
+def difference(one: Side, other: Side) -> Difference:
+    """`other` beside `one`."""
+    names = [one.name, other.name] if one.name != other.name else [f"{one.name} (first)", f"{other.name} (second)"]
+    before, after = one.records(), other.records()
+    pairs, missing = paired(before, after)
+    both = [(match.cell, rows_of(match.pairs[0], one, other)) for match in pairs]
+    tested = compare_runs([before], [after], Policy()) if pairs else Comparison((), ())
+    untested = "" if pairs else UNTESTED
+    if not pairs:
+        both, missing = alike(one.rows, other.rows)
+    changes = {(found.cell, found.metric): found for found in tested.findings}
+    lines = [line for name, pair in both for line in lines_of(name, pair, changes)]
+    return Difference(
+        names=names,
+        apart=apart(one, other),
+        header=("cell", "number", *names, "change", "tested"),
+        lines=lines,
+        findings=list(map(cells_of, tested.findings)),
+        missing=[clean(text, 400) for text in missing],
+        untested=untested,
+        picture=two_runs(names, both),
+    )
+
+
+def paired(before: Sequence[Record], after: Sequence[Record]) -> tuple[list[Match], list[str]]:
+    """The cells that are the same question; none where a run has a question twice, which nothing but a name tells."""
+    try:
+        return matched([before], [after])
+    except UsageError:
+        return [], []
+
+
+def record(name: str, cell: Cell, row: Row) -> Record:
+    """A cell with its samples, all as the text of CSV files."""
+    return Record(Path(name), as_text(row), pd.DataFrame(list(map(as_text, cell.sample_rows()))))
+
+
+def as_text(row: Row) -> dict[str, str]:
+    """A row as a CSV file has it."""
+    return {column: str(csv_cell(value)) for column, value in row.items()}
+
+
+def rows_of(pair: tuple[Record, Record], one: Side, other: Side) -> RowPair:
+    """The rows that two records were made of."""
+    before, after = (
+        next(row for row in side.rows if text_in(row, "cell") == found["cell"])
+        for side, found in zip((one, other), pair, strict=True)
+    )
+    return before, after
+
+
+def alike(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[tuple[str, RowPair]], list[str]]:
+    """The cells that agree in what readers call a cell by, where that names one in each run; and what is left over."""
+    keyed = [by_name(rows) for rows in (before, after)]
+    both = [(name, (row, keyed[1][name])) for name, row in keyed[0].items() if name in keyed[1]]
+    left = [
+        f"{name}: only in {where}"
+        for here, there, where in ((*keyed, "BASE"), (*keyed[::-1], "NEW"))
+        for name in here
+        if name not in there
+    ]
+    return both, left
+
+
+def by_name(rows: Sequence[Row]) -> dict[str, Row]:
+    """The cells by name, the fastest first; those whose name several have are left out."""
+    found: dict[str, list[Row]] = {}
+    for row in by_speedup(rows):
+        parts = [short_dataset(text_in(row, "dataset")), text_in(row, "method"), f"K {lookahead(row)}"]
+        parts += [f"{name} {text_in(row, name)}" for name in ALIKE if text_in(row, name)]
+        found.setdefault(one_line(" · ".join(parts)), []).append(row)
+    return {name: some[0] for name, some in found.items() if len(some) == 1}
+
+
+def apart(one: Side, other: Side) -> list[tuple[str, str, str]]:
+    """What was different: where and when the runs were made, and the settings that all cells of each share."""
+    facts = [(name, one.facts.get(name, "–"), other.facts.get(name, "–")) for name in {**one.facts, **other.facts}]
+    shared = [(name, *(shared_value(side.rows, name) for side in (one, other))) for name in (*ASKED, *FURTHER)]
+    return [(name.replace("_", " "), a or "–", b or "–") for name, a, b in (*facts, *shared) if a != b]
+
+
+def shared_value(rows: Sequence[Row], name: str) -> str:
+    """A setting of a run: all of its values."""
+    values = dict.fromkeys(text_in(row, name) for row in rows if text_in(row, "method") != BASELINE)
+    return clean(", ".join(values), 200)
+
+
+def lines_of(name: str, pair: RowPair, changes: Mapping[tuple[str, str], Finding]) -> list[list[str]]:
+    """Every number of one cell in both runs, and by how much it changed; how it ended where it has none."""
+    if any(text_in(row, "status") not in MEASURED for row in pair):
+        return [[name, "status", *(text_in(row, "status") for row in pair), "", ""]]
+    found = []
+    for label, column in NUMBERS:
+        texts = [gigabytes(row, column) if column in PEAKS else cell_text(row, column) for row in pair]
+        before, after = (float_in(row, column) for row in pair)
+        if before == before and after == after:
+            change = percent(after / before - 1) if before else "–"
+            found.append([name, label, *texts, change, told(changes.get((name, column)))])
+    return found
+
+
+def gigabytes(row: Row, column: str) -> str:
+    return f"{float_in(row, column) / GB:.2f}"
+
+
+def told(finding: Finding | None) -> str:
+    """What the test says of a change."""
+    if finding is None:
+        return ""
+    bounds = "" if finding.low is None else f" ({percent(finding.low)} … {percent(finding.high)})"
+    return clean(f"{finding.outcome}{bounds}", 200)
