@@ -64,4 +64,4 @@ OutputTokens = Annotated[
 ]
 Requests = Annotated[int | None, of_fleet("--requests", "How many requests are played through. Default: 1000.", 10)]
 Price = Annotated[float | None, of_fleet("--price", "What a device costs an hour, for the cost of tokens.", 0)]
-Seed = Annotated[int | None, of_fleet("--seed", "Of arrivals, lengths and tokens. Default: 0.", 0)]
+Seed = Annotated[int | None, of_fleet("--seed", "Seed for arrivals, lengths and tokens. Default: 0.", 0)]

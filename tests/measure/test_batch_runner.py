@@ -237,7 +237,7 @@ def test_throughput_by_batch_is_a_table() -> None:
     Console(file=screen, width=110).print(run_output.explanation(rows))
     text = screen.getvalue()
     assert text.count("throughput by batch") == 1
-    table = text[text.index("throughput by batch") :].splitlines()
+    table = text[text.index("throughput by batch") : text.index("best K by batch")].splitlines()
     found = [line.split()[:2] for line in table if line.split()[:1] and line.split()[0].isdigit()]
     assert found == [["1", "2"], ["16", "2"], ["1", "4"], ["16", "4"], ["64", "4"]]
     assert "oom" in text
