@@ -34,6 +34,14 @@ MEANING: dict[Part, str] = {
     "loading": "cells that differ in it need the models loaded anew",
 }
 QUESTION: tuple[Part, ...] = ("identity", "question", "asked", "heading")
+# What the value of a setting is part of, where it is not simply part of the question (see Setting).
+PAIR: tuple[Part, ...] = (*QUESTION, "loading")
+ANSWER: tuple[Part, ...] = ("identity", "asked", "heading")  # the question may be answered with any of its values
+LOOKAHEAD: tuple[Part, ...] = ("asked", "heading")  # what a sweep varies
+NAMED: tuple[Part, ...] = ("identity", "question", "asked")  # every table names it anyway
+CELL: tuple[Part, ...] = ("identity", "asked")
+DETAIL: tuple[Part, ...] = ("identity", "further")
+LOADED: tuple[Part, ...] = (*DETAIL, "loading")
 
 
 @dataclass(frozen=True)

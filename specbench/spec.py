@@ -13,23 +13,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serial
 
 from specbench import engine_options
 from specbench.named_models import named_models, written
-from specbench.settings import QUESTION, Part, Setting, declared
+from specbench.settings import ANSWER, CELL, DETAIL, LOADED, LOOKAHEAD, NAMED, PAIR, Setting, declared
 from specbench.token_counts import in_thousands
 
 BASELINE = "baseline"
 CHOOSING = "auto"  # the method that chooses one of several, prompt by prompt
 SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of the lines of the journal
-
-# What the value of a setting is part of, where it is not simply part of the question (see Setting).
-PAIR: tuple[Part, ...] = (*QUESTION, "loading")
-ANSWER: tuple[Part, ...] = ("identity", "asked", "heading")  # the question may be answered with any of its values
-LOOKAHEAD: tuple[Part, ...] = ("asked", "heading")  # what a sweep varies
-NAMED: tuple[Part, ...] = ("identity", "question", "asked")  # every table names it anyway
-CELL: tuple[Part, ...] = ("identity", "asked")
-DETAIL: tuple[Part, ...] = ("identity", "further")
 UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant", "confidence": 0.4, "acceptance": None,
                              "acceptance_source": None, "choices": None}  # fmt: skip
-LOADED: tuple[Part, ...] = (*DETAIL, "loading")
 SHARE = Field(gt=0, le=1)
 Quantisation = Literal["int8", "int4", "fp8", "w8a8", "w4a8", "w8a8+head", "w4a8+head"]
 Tokens = Annotated[int, BeforeValidator(in_thousands), Field(ge=1, le=1 << 24)]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from specbench.results.cells import Cell
-from specbench.show import plots_batch
 from specbench.show.batch_table import COLUMNS
-from specbench.show.plots import Picture
+from specbench.show.report import plots_batch
 from specbench.show.report.page import write_report
+from specbench.show.report.plots import Picture
 from tests.show.test_plots import heights
 from tests.show.test_report_page import page_of
 from tests.support.simulated_sweeps import sweep, write_run

@@ -6,9 +6,9 @@ from typing import Any
 
 from specbench.judge.verdict import recommend
 from specbench.results.cells import Cell
-from specbench.show import plots_context
 from specbench.show.context_table import context_table
 from specbench.show.grouping import by_context
+from specbench.show.report import plots_context
 from specbench.show.run_output import Shown, rendered
 from specbench.show.verdict_figures import details
 from tests.show.test_plots import heights

@@ -9,10 +9,10 @@ import pytest
 
 from specbench.errors import UsageError
 from specbench.results.writing import write_csv
-from specbench.show import plots_design
 from specbench.show.design_table import line, print_design
-from specbench.show.plots import Picture
+from specbench.show.report import plots_design
 from specbench.show.report.page import write_report
+from specbench.show.report.plots import Picture
 from tests.show.test_report_page import HOSTILE, Page, check_harmless
 from tests.support.designs import decoded, found
 from tests.support.simulated_sweeps import description

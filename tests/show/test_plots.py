@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 from matplotlib.patches import Rectangle
 
-from specbench.show import (
+from specbench.show.report import (
     plots,
     plots_category,
     plots_positions,
@@ -20,7 +20,7 @@ from specbench.show import (
     plots_sweep,
     plots_why,
 )
-from specbench.show.plots import Picture
+from specbench.show.report.plots import Picture
 from tests.support.simulated_sweeps import sweep
 
 CELLS = sweep("code", prompts=8, ks=(1, 2, 4))

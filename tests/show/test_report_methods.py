@@ -10,9 +10,9 @@ from matplotlib.patches import Rectangle
 
 from specbench.presets import preset
 from specbench.results.cells import Cell
-from specbench.show import plots_methods, plots_positions, plots_sweep
-from specbench.show.plots import COLOURS, MARKERS, Picture, look
+from specbench.show.report import plots_methods, plots_positions, plots_sweep
 from specbench.show.report.differences import Difference, Side, difference
+from specbench.show.report.plots import COLOURS, MARKERS, Picture, look
 from specbench.show.report.ranked import ranked
 from tests.show.test_report_page import Page, check_harmless, page_of
 from tests.support.many_methods import GB, LOSSY, METHODS, methods

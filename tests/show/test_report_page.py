@@ -17,9 +17,9 @@ from specbench.metrics import RoundCounts
 from specbench.results import trace_file
 from specbench.results.numbers import NUMBERS
 from specbench.results.trace_file import TokenView, TracedRound, TracedToken
-from specbench.show.plots_why import STEPS
 from specbench.show.report import page as report_assets
 from specbench.show.report.page import write_report
+from specbench.show.report.plots_why import STEPS
 from specbench.show.table_lines import ROWS
 from specbench.show.why_table import OF_SOME
 from tests.support.measured import cell, sample

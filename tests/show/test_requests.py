@@ -1,7 +1,7 @@
 """What a method that learns shows from request to request: a table and a figure beside the methods that do not."""
 
 from specbench.results.stretches import smoothed
-from specbench.show.plots_requests import over_requests
+from specbench.show.report.plots_requests import over_requests
 from specbench.show.stretches_table import stretches_tables
 from specbench.wording import Row
 from tests.results.test_stretches import PHASES, in_phases

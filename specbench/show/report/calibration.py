@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from specbench.results.reading import DESCRIPTION
-from specbench.show import plots_why
 from specbench.show.edited_files import mappings, read_json, read_table
-from specbench.show.plots import Picture
+from specbench.show.report import plots_why
 from specbench.show.report.parts import facts
+from specbench.show.report.plots import Picture
 
 POINTS, DOCUMENT = "calibration.csv", "calibration.json"
 COLUMNS = ("model", "context", "width", "milliseconds", "low", "high", "v")

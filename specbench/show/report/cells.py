@@ -17,9 +17,9 @@ from specbench.results.peaks import COLUMNS as PEAKS
 from specbench.show import batch_table, levels_table
 from specbench.show.cell_text import NOTHING, cell_text, is_number
 from specbench.show.methods_table import is_lossy
-from specbench.show.plots import float_in
-from specbench.show.plots_methods import GB
 from specbench.show.report.calibration import COLUMNS
+from specbench.show.report.plots import float_in
+from specbench.show.report.plots_methods import GB
 from specbench.wording import Row, clean, text_in
 
 BYTES = tuple(name for name in PEAKS if not name.startswith("baseline"))

@@ -20,9 +20,9 @@ from specbench.results.writing import csv_cell
 from specbench.show.cell_text import cell_text, lookahead, one_line, short_dataset
 from specbench.show.cells_table import by_speedup
 from specbench.show.compare_table import HEADER, cells_of, percent
-from specbench.show.plots import Picture, float_in
-from specbench.show.plots_methods import GB
-from specbench.show.plots_pair import RowPair, two_runs
+from specbench.show.report.plots import Picture, float_in
+from specbench.show.report.plots_methods import GB
+from specbench.show.report.plots_pair import RowPair, two_runs
 from specbench.spec import BASELINE
 from specbench.wording import Row, clean, text_in
 

@@ -21,22 +21,15 @@ from specbench import __version__
 from specbench.errors import UsageError
 from specbench.replacing import replace_text
 from specbench.results import folder, writing
-from specbench.show import (
-    batch_table,
-    levels_table,
-    plots,
-    plots_svg,
-    token_view,
-    verdict_lines,
-)
+from specbench.show import batch_table, levels_table, token_view, verdict_lines
 from specbench.show.cell_text import pair_name
 from specbench.show.number_table import unbroken
-from specbench.show.plots import Picture
-from specbench.show.plots_why import steps_of
-from specbench.show.report import cells, questions
+from specbench.show.report import cells, plots, plots_svg, questions
 from specbench.show.report.calibration import COLUMNS, CalibrationPart, calibration_part, is_calibration
 from specbench.show.report.design import DesignPart, design_part, is_design
 from specbench.show.report.parts import RunPart, compared, run_part, side_by_side
+from specbench.show.report.plots import Picture
+from specbench.show.report.plots_why import steps_of
 from specbench.show.table_lines import report_lines
 from specbench.wording import clean, first_line
 

@@ -15,17 +15,18 @@ from specbench.results import trace_file
 from specbench.results.cells import Cell
 from specbench.results.reading import read_run
 from specbench.results.trace_file import TokenView
-from specbench.show import context_table, plots_batch, plots_context, plots_prompts, run_notes
+from specbench.show import context_table, run_notes
 from specbench.show.cells_table import by_speedup
 from specbench.show.engines_table import engines_table
 from specbench.show.grouping import by_batch, by_context, by_engine
 from specbench.show.headings import caveats, heading
 from specbench.show.methods_table import is_lossy
 from specbench.show.number_table import NumberTable, unbroken
-from specbench.show.plots import Picture
 from specbench.show.published import published_table
+from specbench.show.report import plots_batch, plots_context, plots_prompts
 from specbench.show.report.certificates import CertificatePart, certificates
 from specbench.show.report.differences import Difference, Side, difference
+from specbench.show.report.plots import Picture
 from specbench.show.report.questions import Question, label, questions
 from specbench.wording import Row, resume_command, text_in
 

@@ -12,7 +12,11 @@ from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.stretches import smoothed
-from specbench.show import (
+from specbench.show.category_table import several
+from specbench.show.cell_text import lookahead, short_dataset
+from specbench.show.grouping import LOOKAHEAD
+from specbench.show.headings import SETTINGS, caveats, shared_settings
+from specbench.show.report import (
     plots_category,
     plots_methods,
     plots_positions,
@@ -22,11 +26,7 @@ from specbench.show import (
     plots_sweep,
     plots_why,
 )
-from specbench.show.category_table import several
-from specbench.show.cell_text import lookahead, short_dataset
-from specbench.show.grouping import LOOKAHEAD
-from specbench.show.headings import SETTINGS, caveats, shared_settings
-from specbench.show.plots import Picture, float_in
+from specbench.show.report.plots import Picture, float_in
 from specbench.show.report.ranked import Ranked, ranked
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import Row, grouped, text_in

@@ -11,8 +11,8 @@ from specbench.show.cell_text import lookahead, method_name
 from specbench.show.cells_table import LABELS, by_speedup, named, naming
 from specbench.show.grouping import FEW
 from specbench.show.methods_table import is_lossy
-from specbench.show.plots import float_in, spread
-from specbench.show.plots_prompts import bounds, in_view
+from specbench.show.report.plots import float_in, spread
+from specbench.show.report.plots_prompts import bounds, in_view
 from specbench.wording import Row, text_in
 
 COLUMNS = (

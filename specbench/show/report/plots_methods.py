@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from specbench.show.cell_text import lookahead, method_name
 from specbench.show.cells_table import by_speedup
 from specbench.show.methods_table import is_lossy
-from specbench.show.plots import (  # fmt: skip
+from specbench.show.report.plots import (  # fmt: skip
     BLUE,
     DASHED,
     INK,
@@ -28,7 +28,7 @@ from specbench.show.plots import (  # fmt: skip
     points,
     spread,
 )
-from specbench.show.plots_prompts import bounds, in_view
+from specbench.show.report.plots_prompts import bounds, in_view
 from specbench.wording import Row, clean, text_in
 
 MOST = 60  # lines of one figure

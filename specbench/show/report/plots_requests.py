@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specbench.results.stretches import WINDOW
-from specbench.show.plots import INK, MUTED, WIDTH, Picture, floats_in, legend, look, style
-from specbench.show.plots_prompts import short
+from specbench.show.report.plots import INK, MUTED, WIDTH, Picture, floats_in, legend, look, style
+from specbench.show.report.plots_prompts import short
 from specbench.wording import Row, grouped
 
 TITLE = "Request by request"

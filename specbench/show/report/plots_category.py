@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from specbench.results.statistics import FEWEST, Interval
 from specbench.show.category_table import several
 from specbench.show.cell_text import NOTHING, cell_text
-from specbench.show.plots import INK, MARKERS, Picture, Sheet, errors, float_in, legend, look, points, spread
-from specbench.show.plots_prompts import short
+from specbench.show.report.plots import INK, MARKERS, Picture, Sheet, errors, float_in, legend, look, points, spread
+from specbench.show.report.plots_prompts import short
 from specbench.wording import Row
 
 MOST = 60  # categories of one figure

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from specbench.results.calibration import FREE
 from specbench.show.number_table import unbroken
-from specbench.show.plots import (  # fmt: skip
+from specbench.show.report.plots import (  # fmt: skip
     BLUE,
     COLOURS,
     INK,
@@ -27,7 +27,7 @@ from specbench.show.plots import (  # fmt: skip
     spread,
     whole_numbers,
 )
-from specbench.show.plots_sweep import method
+from specbench.show.report.plots_sweep import method
 from specbench.show.why_table import OF_SOME, STAGES
 from specbench.wording import Row, number_in
 

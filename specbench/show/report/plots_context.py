@@ -12,8 +12,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from specbench.show.cell_text import lookahead
 from specbench.show.context_table import lookaheads
-from specbench.show.plots import FIXED, INK, Picture, Sheet, float_in, legend, line_with_intervals
-from specbench.show.plots_sweep import looks
+from specbench.show.report.plots import FIXED, INK, Picture, Sheet, float_in, legend, line_with_intervals
+from specbench.show.report.plots_sweep import looks
 from specbench.token_counts import said
 from specbench.wording import Row, grouped
 

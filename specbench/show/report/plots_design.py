@@ -6,7 +6,7 @@ Knows rows of design.csv; a function returns None where the rows do not hold wha
 import math
 from collections.abc import Sequence
 
-from specbench.show.plots import (  # fmt: skip
+from specbench.show.report.plots import (  # fmt: skip
     DASHED,
     INK,
     MUTED,

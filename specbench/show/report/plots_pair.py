@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specbench.results.statistics import Interval
-from specbench.show.plots import INK, Picture, Sheet, errors, float_in, legend, look, points, spread
-from specbench.show.plots_prompts import bounds, in_view, interval_tip, short
+from specbench.show.report.plots import INK, Picture, Sheet, errors, float_in, legend, look, points, spread
+from specbench.show.report.plots_prompts import bounds, in_view, interval_tip, short
 from specbench.wording import Row
 
 MOST = 40  # cells of one figure

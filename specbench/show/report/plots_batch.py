@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from specbench.show.cell_text import lookahead
-from specbench.show.plots import (  # fmt: skip
+from specbench.show.report.plots import (  # fmt: skip
     DASHED,
     INK,
     Picture,
@@ -22,7 +22,7 @@ from specbench.show.plots import (  # fmt: skip
     line_with_intervals,
     marked_line,
 )
-from specbench.show.plots_sweep import Lines, looks
+from specbench.show.report.plots_sweep import Lines, looks
 from specbench.wording import Row, grouped
 
 BATCH = "batch (rows decoded together)"

@@ -12,9 +12,9 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from specbench.show.plots import FIXED, MARKERS, Picture, Sheet, float_in, legend, marked_line
-from specbench.show.plots_methods import name_rows
-from specbench.show.plots_sweep import Lines, method
+from specbench.show.report.plots import FIXED, MARKERS, Picture, Sheet, float_in, legend, marked_line
+from specbench.show.report.plots_methods import name_rows
+from specbench.show.report.plots_sweep import Lines, method
 from specbench.wording import Row, text_in
 
 BY_POSITION = Sheet(

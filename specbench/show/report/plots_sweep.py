@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from specbench.show.plots import (  # fmt: skip
+from specbench.show.report.plots import (  # fmt: skip
     DASHED,
     INK,
     ORANGE,

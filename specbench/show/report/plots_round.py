@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from matplotlib.axes import Axes
 
-from specbench.show.plots import (  # fmt: skip
+from specbench.show.report.plots import (  # fmt: skip
     BLUE,
     DASHED,
     PURPLE,
@@ -22,8 +22,8 @@ from specbench.show.plots import (  # fmt: skip
     legend,
     marked_line,
 )
-from specbench.show.plots_methods import name_rows
-from specbench.show.plots_sweep import K, Lines, across, is_sweep, mean_of_all, method, over_k
+from specbench.show.report.plots_methods import name_rows
+from specbench.show.report.plots_sweep import K, Lines, across, is_sweep, mean_of_all, method, over_k
 from specbench.wording import Row, text_in
 
 PHASES = (

@@ -7,8 +7,8 @@ import io
 import re
 import xml.etree.ElementTree as ET
 
-from specbench.show import plots
-from specbench.show.plots import Picture, style
+from specbench.show.report import plots
+from specbench.show.report.plots import Picture, style
 from specbench.wording import clean
 
 _SVG = "{http://www.w3.org/2000/svg}"

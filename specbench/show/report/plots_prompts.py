@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.results.statistics import FEWEST, Interval
 from specbench.show.methods_table import is_lossy
-from specbench.show.plots import (  # fmt: skip
+from specbench.show.report.plots import (  # fmt: skip
     BLUE,
     INK,
     MUTED,
