@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BEGIN, DATA, TRAINING, OUTPUT = "Start", "Data", "Training", "Output"
 TARGET = ("target", "target_revision", "dtype", "attn_implementation", "device", "trust_remote_code")
 USUAL = {"max_new_tokens": 128, "batch": 16}
+OWN_NAMES = {"warmup", "draft_vocabulary"}  # of options that are no settings of the target
 
 START = (
     Option("begin", str, BEGIN, "fresh, pruned (layers and width of the target), or a checkpoint. Default: fresh.",
@@ -104,8 +105,9 @@ def recipe_of(given: Given) -> Recipe:
 
 
 def target_settings(given: Given) -> dict[str, Any]:
-    """What was given of the settings of the target. A recipe has a warm-up of its own, by the name of theirs."""
-    return {name: value for name, value in settings_in(given).items() if name != "warmup"}
+    """What was given of the settings of the target. A training has a warm-up and a draft vocabulary of its own, by the
+    names of theirs."""
+    return {name: value for name, value in settings_in(given).items() if name not in OWN_NAMES}
 
 
 def start_of(given: Given) -> "Start":

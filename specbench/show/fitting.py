@@ -141,8 +141,15 @@ class Fitted:
 def unhyphenated(table: Table) -> Table:
     """The same table, without the line breaks inside words of its headings."""
     made = copy(table)
-    made.columns = [replace(column, header=str(column.header).replace("-\n", "")) for column in table.columns]
+    made.columns = [replace(column, header=joined(column.header)) for column in table.columns]
     return made
+
+
+def joined(header: RenderableType) -> RenderableType:
+    """A heading without line breaks inside words; what is text stays text, whose brackets are no markup."""
+    if isinstance(header, Text):
+        return Text(header.plain.replace("-\n", ""), header.style)
+    return header.replace("-\n", "") if isinstance(header, str) else header
 
 
 def frame_of(table: Table, console: Console, options: ConsoleOptions) -> Frame:

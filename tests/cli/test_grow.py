@@ -49,6 +49,7 @@ def test_the_new_prompts_are_decoded_and_the_others_kept(run: Command, command: 
     )
 
 
+@pytest.mark.slow
 def test_it_can_be_killed_at_every_line_and_grown_again(run: Command, command: Command, data: str) -> None:
     small = run("--limit", 1, data=data)
     tables = (small.folder / "results.csv").read_bytes()

@@ -248,8 +248,9 @@ def shipped_baseline(dtype: torch.dtype) -> list[tuple[int, ...]]:
     return tokens_of(run(target, None, 0, Rejection(), shipped_prompts(), LONG, [target.config.eos_token_id]))
 
 
+@pytest.mark.slow
 @pytest.mark.processor
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_the_baseline_of_the_shipped_pair_is_generate(dtype: torch.dtype) -> None:
     plain = hf.AutoModelForCausalLM.from_pretrained(PAIR / "target", dtype=dtype, attn_implementation="sdpa").eval()
     end = plain.config.eos_token_id

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from specbench.judge.verdict import recommend
 from specbench.results.cells import Cell
 from specbench.show.context_table import context_table
@@ -73,6 +75,7 @@ def test_the_figures_show_the_speedup_of_every_cell() -> None:
     assert plots_context.figures([row for row in ROWS if row["context"] == 1000]) == []
 
 
+@pytest.mark.slow
 def test_the_page_has_the_series_once(tmp_path: Path) -> None:
     failed = replace(cells(8192)[0], samples=(), status="oom", error="too much")
     page = page_of(write_run(tmp_path, [*cells(*LENGTHS), failed]))

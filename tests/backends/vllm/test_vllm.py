@@ -104,6 +104,7 @@ def test_every_process_has_weights_of_its_own(pair: Pair) -> None:
     assert sum(part.size for part in found.parts) > 2 * RUNTIME
 
 
+@pytest.mark.slow
 def test_verification_scores_what_another_engine_emits(
     pair: Pair, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ LARGE: dict[str, Make] = SMALL | {
 }
 
 
-@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
+@pytest.mark.parametrize("eos", [pytest.param((), marks=pytest.mark.slow), (1,)], ids=["endless", "eos"])
 @pytest.mark.parametrize("make", SMALL.values(), ids=SMALL)
 def test_the_law_is_the_targets(make: Make, eos: tuple[int, ...]) -> None:
     for seed in range(len(KINDS)):

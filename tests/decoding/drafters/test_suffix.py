@@ -281,6 +281,7 @@ def answers_first(self: Suffix, text: Ids, most: int) -> Found:
     return before if before[0] else self._after(TOGETHER((text,)), text, most)
 
 
+@pytest.mark.slow
 @pytest.mark.mutant(test=test_the_drafts_are_those_of_suffix_trees_with_counts)
 @pytest.mark.parametrize(("rule", "break_it"), MUTANTS.values(), ids=MUTANTS)
 def test_a_wrong_count_is_found_out(

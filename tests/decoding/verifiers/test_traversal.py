@@ -263,6 +263,7 @@ def test_the_rule_as_it_is_passes_what_catches_the_mutants() -> None:
     assert worst() <= EXACT
 
 
+@pytest.mark.slow
 @pytest.mark.mutant(test=exact.test_a_tree_emits_the_law_of_its_target)
 @pytest.mark.parametrize(("name", "wrong"), MUTANTS.values(), ids=MUTANTS)
 def test_a_wrong_rule_is_found_out(name: str, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def rows_apart(net: Any, head: Any, context: Context, tree: TokenTree, found: Te
     return error
 
 
-@pytest.mark.parametrize("outer", [0, 2])
+@pytest.mark.parametrize("outer", [pytest.param(0, marks=pytest.mark.slow), 2])
 @kinds
 def test_rows_along_chains_do_not_depend_on_what_was_drafted_before(
     kind: str, switches: dict[str, Any], outer: int, tmp_path: Path
