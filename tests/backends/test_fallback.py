@@ -126,6 +126,7 @@ def test_a_capture_that_fails_says_so() -> None:
         eager_instead("graph", RunSpec(method="chain", tier="graph"), error)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("called")
 def test_auto_is_eager_where_compiled_rounds_take_more_memory_than_there_is(
     command: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -86,10 +86,15 @@ def test_it_grows_in_one_process_alone(run: Command, command: Command, data: str
     ("options", "limit", "said"),
     [
         ((), 2, "--limit 2: results/{} has 2 already"),
-        ((), 1, "--limit 1: results/{} has 2 already"),
+        pytest.param((), 1, "--limit 1: results/{} has 2 already", marks=pytest.mark.slow),
         (("--repeat", 2), 3, "no prompts can be added to results/{}: it repeats them"),
         (("--batch", 2), 3, "no prompts can be added to results/{}: it decodes prompts in batches"),
-        (("--until-ci", 0.5), 3, "no prompts can be added to results/{}: --until-ci decides how many it takes"),
+        pytest.param(
+            ("--until-ci", 0.5),
+            3,
+            "no prompts can be added to results/{}: --until-ci decides how many it takes",
+            marks=pytest.mark.slow,
+        ),
         (("--limit", 6), 9, "--limit 9: the data sets of results/{} have no more prompts that fit"),
     ],
 )

@@ -17,7 +17,7 @@ from tests.support.signals import as_a_shell_leaves_them
 
 ENDS = [
     (signal.SIGTERM, 143, "ended by SIGTERM"),
-    (signal.SIGHUP, 129, "ended by SIGHUP"),
+    pytest.param(signal.SIGHUP, 129, "ended by SIGHUP", marks=pytest.mark.slow),
     (signal.SIGINT, 130, "interrupted"),
 ]
 
@@ -47,7 +47,7 @@ def decoded(folder: Path) -> list[tuple[object, ...]]:
     return [(s.prompt, s.turn, s.order, s.baseline.tokens, s.method.tokens, s.method.rounds) for s in samples]
 
 
-@pytest.mark.parametrize(("number", "code", "said"), ENDS, ids=[said for *_, said in ENDS])
+@pytest.mark.parametrize(("number", "code", "said"), ENDS)
 def test_a_signal_leaves_tables_and_the_run_can_be_gone_on_with(
     run: Command, command: Command, number: int, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,7 +94,11 @@ def test_auto_is_eager_where_nothing_can_be_compiled_and_says_why(run: Command, 
 
 @pytest.mark.usefixtures("as_users_call_it")
 @pytest.mark.parametrize(
-    ("options", "named"), [(("--method", "triforce"), "triforce"), (("--schedule", "auto"), "--schedule auto")]
+    ("options", "named"),
+    [
+        (("--method", "triforce"), "triforce"),
+        pytest.param(("--schedule", "auto"), "--schedule auto", marks=pytest.mark.slow),
+    ],
 )
 def test_auto_is_eager_where_compiling_takes_minutes_and_says_why(
     run: Command, options: tuple[str, ...], named: str

@@ -77,7 +77,7 @@ def test_a_trained_mtp_module_learns_on(command: Command, pair: Pair, data: str,
     assert "it has no MTP module for" in last(own.err)
 
 
-@pytest.mark.parametrize("some", [(), SOME], ids=["all tokens", "some tokens"])
+@pytest.mark.parametrize("some", [pytest.param((), marks=pytest.mark.slow), SOME], ids=["all tokens", "some tokens"])
 def test_a_draft_that_learned_to_go_on_through_masks_runs(
     command: Command, pair: Pair, data: str, tmp_path: Path, some: tuple[str, ...]
 ) -> None:

@@ -23,7 +23,7 @@ from specbench.models.execution.compiled import COMPILING
 from specbench.results.losslessness import Losslessness
 from specbench.show import compare_table, run_output
 from specbench.show.check_tables import memory_table, needed_table
-from specbench.show.fitting import Fitted, draw, screen
+from specbench.show.fitting import COMMAND, Fitted, draw, screen
 from specbench.show.records import print_numbers, print_table
 from specbench.show.rivals_table import rivals_tables
 from specbench.show.run_output import Shown
@@ -221,11 +221,12 @@ def whole_screen() -> None:
 @pytest.mark.parametrize("width", quick_or_slow((60, 80, 100, 120), lambda width: width == 80))
 def test_the_screen_of_a_run_is_no_longer_than_a_glance(width: int) -> None:
     text = on_terminal(width, whole_screen)
-    assert faults(text, width, on_terminal(WIDE, whole_screen)) == []
+    found = faults(text, width, on_terminal(WIDE, whole_screen))
+    assert [fault for fault in found if not COMMAND.search(fault)] == []  # those the terminal folds, to be copied whole
     assert "\nUNCLEAR — code: K = 2 may be faster or slower: 1.54×" in text
     assert text.count("A round: 3.00 tokens in the time of 1.95 plain ones") == 2 or width < 80
     assert all(part in text for part in ("not settled: ", "next: ", " the worst of 2: ", "why: ", "results: "))
-    assert len(text.splitlines()) <= (25 if width >= 80 else 35)
+    assert len(text.splitlines()) <= (25 if width >= 80 else 36)
 
 
 # --- the controls -----------------------------------------------------------------------------------------------------

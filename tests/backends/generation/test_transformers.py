@@ -37,7 +37,7 @@ def counts(trace: Trace) -> list[tuple[int, int, int]]:
 # --- beside our own ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ignore_eos", [True, False])
+@pytest.mark.parametrize("ignore_eos", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("method", ["baseline", "chain", "prompt-lookup", "early-exit"])
 def test_greedy_rounds_are_those_of_our_own_loop(pair: Pair, method: str, ignore_eos: bool) -> None:
     ours, theirs = (

@@ -277,6 +277,7 @@ def greedy(net: Any, ids: list[int], new: int = 20) -> list[int]:
 
 
 @pytest.mark.processor
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"hidden_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4,
                                           "head_dim": 128, "tie_word_embeddings": True}], ids=str)  # fmt: skip
 def test_greedy_text_in_bfloat16_stays_the_same_but_for_near_ties(changes: dict[str, Any]) -> None:
