@@ -24,7 +24,7 @@ from tests.support.tinypair import Pair
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 ROOT = str(Path(__file__).parents[2])
-SMALL = ("--limit", "1", "--max-new-tokens", "4", "--warmup", "0", "--quiet")
+SMALL = ("--limit", "1", "--max-new-tokens", "4", "--warmup", "0", "--tier", "eager", "--quiet")
 PAIR = ("run", "--target", "llama-7b", "--draft", "llama-68m", *SMALL)
 
 

@@ -23,6 +23,7 @@ LESS_WORK = {  # what a command is given besides its options on the page, of whi
     "calibrate": ("--widths", "1,2", "--contexts", "16", "--repeat", "1"),
     "trace": ("--max-new-tokens", "8"),
 }
+MEASURES = ("run", "sweep-k", "sweep")
 CONSOLE = of("console")
 GROUPS = ("backend", "config", "models", "train")  # commands that have commands of their own
 
@@ -39,7 +40,8 @@ def arguments(words: list[str], folder: Path) -> list[str]:
     """A command of a page as it is called: placeholders replaced, with less work where that is not said."""
     name, *given = (str(run_folder(word, folder)) if word.endswith(">") else word for word in words[1:])
     phases = ("--limit", "3") if {"shift", "--shift"} & {*given} else ()  # a prompt each
-    return [name, *given, *(() if "--resume" in given else LESS_WORK.get(name, ())), *phases]
+    tier = ("--tier", "eager") if name in MEASURES and "--tier" not in given else ()  # compiling takes half a minute
+    return [name, *given, *(() if "--resume" in given else (*LESS_WORK.get(name, ()), *tier)), *phases]
 
 
 def parse(words: list[str]) -> Any:
