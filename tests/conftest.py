@@ -12,11 +12,27 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: network
 
 from specbench.cli import app
 from specbench.jobs import asked
+from specbench.wording import grouped
 from tests.support.frontdoor import SHORT, Command, Outcome
 
 # The same examples in every run, and no failure because a machine is slow or busy.
 settings.register_profile("specbench", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("specbench")
+
+
+MANY = 16  # cases of one test that every run takes
+ALWAYS = ("slow", "whole", "processor", "cuda")  # tests that say themselves which cases are for whom
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with many cases every run takes some, evenly spread; continuous integration takes the others, too."""
+    quick = [item for item in items if not any(item.get_closest_marker(name) for name in ALWAYS)]
+    for cases in grouped(quick, lambda item: item.nodeid.partition("[")[0]):
+        taken = {round(place * (len(cases) - 1) / (MANY - 1)) for place in range(MANY)}
+        for number, case in enumerate(cases):
+            if len(cases) > MANY and number not in taken:
+                case.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

@@ -5,6 +5,7 @@ Knows columns of results.csv and samples.csv; must not know how a load is served
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from specbench.errors import UsageError
 from specbench.judge.questions import QUESTION
@@ -14,6 +15,8 @@ from specbench.wording import clean, grouped, number_in, text_in
 NEEDED = ("batch", "k", "tokens_per_round", "baseline_step_ms", "round_ms", "baseline_prefill_ms", "prefill_ms")
 SAME = tuple(name for name in QUESTION if name != "batch")
 METHOD = ("method", "k", "schedule", "confidence")
+STEPS = {"": "round_ms", "baseline_": "baseline_step_ms"}
+ROUNDS = {"": "rounds", "baseline_": "baseline_tokens"}  # a step of the baseline gives a token
 
 Row = Mapping[str, str]
 
@@ -32,9 +35,11 @@ class Arm:
 
 def arms(rows: Sequence[Row], slots: int | None) -> list[Arm]:
     """The baseline of every question and then its methods. UsageError where no method was measured at two batches, or
-    where more slots are asked for than rows were measured."""
+    where more slots are asked for than rows were measured. Of requests that came at times of their own nobody knows how
+    many rows a step had."""
     found: list[Arm] = []
-    for question in grouped(rows, lambda row: tuple(text_in(row, name) for name in SAME)):
+    closed = [row for row in rows if number_in(row, "arrivals") is None]
+    for question in grouped(closed, lambda row: tuple(text_in(row, name) for name in SAME)):
         methods = grouped(question, lambda row: tuple(text_in(row, name) for name in METHOD))
         several = [some for some in map(by_batch, methods) if len(some) > 1]
         found += [arm for number, some in enumerate(several) for arm in of_method(some, slots, number == 0)]
@@ -58,14 +63,36 @@ def of_method(rows: Mapping[int, Row], slots: int | None, first: bool) -> list[A
         raise UsageError(f"--slots {slots}: measured were batches from {smallest} to {largest}")
     common = (tuple(rows), text_in(row, "cell"))
     dataset, most = clean(text_in(row, "dataset"), 60), slots or largest
-    plain = Engine(curve(rows, "baseline_step_ms"), (1.0,), value(row, "baseline_prefill_ms") / 1000, most)
-    drafts = Engine(curve(rows, "round_ms"), chances(row), value(row, "prefill_ms") / 1000, most)
+    plain = Engine(curve(rows, "baseline_"), (1.0,), value(row, "baseline_prefill_ms") / 1000, most)
+    drafts = Engine(curve(rows, ""), chances(row), value(row, "prefill_ms") / 1000, most)
     arm = Arm(dataset, f"{clean(text_in(row, 'method'), 60)} K{int(value(row, 'k'))}", drafts, *common)
     return [Arm(dataset, "baseline", plain, *common), arm] if first else [arm]
 
 
-def curve(rows: Mapping[int, Row], column: str) -> tuple[tuple[int, float], ...]:
-    return tuple((batch, value(row, column) / 1000) for batch, row in rows.items())
+def curve(rows: Mapping[int, Row], arm: Literal["", "baseline_"]) -> tuple[tuple[int, float], ...]:
+    """Seconds of a step or round of an arm by the rows that it decodes."""
+    first = next(iter(rows.values()))
+    return tuple((batch, seconds_of(row, batch, arm, first)) for batch, row in rows.items())
+
+
+def seconds_of(row: Row, batch: int, arm: Literal["", "baseline_"], first: Row) -> float:
+    """Seconds of a step of all rows. Rows decoded together share its time in equal parts, those that stood idle aside;
+    and of engines that tell no more, the seconds of a batch hold its prompts, which `first`, one row, has apart."""
+    step, prefill = value(row, STEPS[arm]), value(row, f"{arm}prefill_ms")
+    if prefill == 0 and (apart := value(first, f"{arm}prefill_ms")):
+        step -= apart / steps_of_a_prompt(row, arm)
+    if step <= 0:
+        raise UsageError(
+            f"cell {clean(text_in(row, 'cell'), 20)}: its prompts one by one would take longer than all of it did: "
+            "make a run with more --max-new-tokens"
+        )
+    return step * batch * (1 - (number_in(row, f"{arm}rows_idle") or 0.0)) / 1000
+
+
+def steps_of_a_prompt(row: Row, arm: Literal["", "baseline_"]) -> float:
+    """How many steps an answer took, in the mean."""
+    steps = value(row, ROUNDS[arm])
+    return steps / (value(row, "prompts") * (number_in(row, "repeat") or 1))
 
 
 def value(row: Row, column: str) -> float:

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from specbench.cli import predict
+from specbench.errors import UsageError
 from specbench.judge.fleet import arms
 
 app = typer.Typer()
@@ -19,12 +20,13 @@ HEADER = (
     "cell,dataset,method,k,batch,tokens_per_round,acceptance_at_1,acceptance_at_2,"
     "baseline_step_ms,round_ms,baseline_prefill_ms,prefill_ms"
 )
+# Four rows share the 16, 32 and 18 ms of a step or round.
 ROWS = """
 b0,code,baseline,0,1,,,,,,,
 c1,code,chain,2,1,2.25,0.75,0.666667,10,15,50,60
-c4,code,chain,2,4,2.25,0.75,0.666667,16,32,50,60
+c4,code,chain,2,4,2.25,0.75,0.666667,4,8,50,60
 s1,code,sam,4,1,1.5,,,10,12,50,50
-s4,code,sam,4,4,1.5,,,16,18,50,50
+s4,code,sam,4,4,1.5,,,4,4.5,50,50
 """
 SAMPLES = "cell,baseline_tokens\nc1,10\nc1,30\nc4,99\ns1,10\ns1,30\n"
 
@@ -65,6 +67,43 @@ def test_acceptance_at_each_place_makes_the_rounds() -> None:
     assert chain.engine.tokens == pytest.approx((0.25, 0.25, 0.5), abs=1e-5)
     assert sam.engine.tokens == (0.5, 0.5)
     assert dict(chain.engine.seconds) == pytest.approx({1: 0.015, 4: 0.032})
+    assert dict(baseline.engine.seconds) == pytest.approx({1: 0.010, 4: 0.016})
+
+
+def row(batch: int, **more: object) -> dict[str, str]:
+    """A cell of 10 prompts, each of 20 tokens in 8 rounds."""
+    told = {"cell": f"c{batch}", "dataset": "code", "method": "chain", "k": 2, "batch": batch, "tokens_per_round": 2.5,
+            "prompts": 10, "rounds": 80, "baseline_tokens": 200}  # fmt: skip
+    return {name: str(value) for name, value in {**told, **more}.items()}
+
+
+def times(step: float, round_: float, prefill: float) -> dict[str, float]:
+    return {"baseline_step_ms": step, "round_ms": round_, "baseline_prefill_ms": prefill, "prefill_ms": prefill}
+
+
+def test_rows_that_stood_idle_took_no_part_of_the_time() -> None:
+    """40 rounds of 30 ms for 80 rounds of rows, which have 15 ms each: two of four stood idle; the baseline's never."""
+    idle = {"rows_idle": 0.5, "baseline_rows_idle": 0.0}
+    baseline, chain = arms([row(1, **times(10, 15, 0)), row(4, **times(4, 15, 0), **idle)], None)
+    assert dict(baseline.engine.seconds) == pytest.approx({1: 0.010, 4: 0.016})
+    assert dict(chain.engine.seconds) == pytest.approx({1: 0.015, 4: 0.030})
+
+
+def test_prompts_within_the_seconds_of_a_batch_are_taken_out_of_its_steps() -> None:
+    """Of every prompt 40 ms: 2 of each of its 20 steps, 5 of each of its 8 rounds."""
+    baseline, chain = arms([row(1, **times(10, 15, 40)), row(4, **times(6, 13, 0))], None)
+    assert dict(baseline.engine.seconds) == pytest.approx({1: 0.010, 4: 0.016})
+    assert dict(chain.engine.seconds) == pytest.approx({1: 0.015, 4: 0.032})
+    assert chain.engine.prefill == pytest.approx(0.040)
+    with pytest.raises(UsageError, match="cell c4: its prompts one by one would take longer"):
+        arms([row(1, **times(10, 15, 40)), row(4, **times(2, 13, 0))], None)
+
+
+def test_steps_are_not_taken_from_requests_that_came_at_times_of_their_own() -> None:
+    closed, open_ = ([row(n, **times(10, 15, 0), **more) for n in (1, 4)] for more in ({}, {"arrivals": 2.0}))
+    assert len(arms([*closed, *open_], None)) == 2
+    with pytest.raises(UsageError, match="make a run with --batch 1,2,4,8"):
+        arms(open_, None)
 
 
 def test_speculation_that_pays_for_one_row_may_not_for_four(run: Path) -> None:
@@ -114,7 +153,7 @@ def test_what_cannot_be_played_through_is_refused(
 ) -> None:
     one, odd = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("odd")
     (one / "results.csv").write_text(HEADER + "\n" + ROWS.split("\n")[2] + "\n", encoding="utf-8")
-    (odd / "results.csv").write_text((HEADER + ROWS).replace("16,32,", "16,-3,"), encoding="utf-8")
+    (odd / "results.csv").write_text((HEADER + ROWS).replace("4,8,50", "4,-3,50"), encoding="utf-8")
     for folder in (one, odd):
         (folder / "samples.csv").write_text(SAMPLES, encoding="utf-8")
     places = {"RUN": run, "TABLE": run / "results.csv", "ONE": one, "ODD": odd}

@@ -28,6 +28,7 @@ TARGET, DRAFT = (Toy(table) for table in random_pair(0, 3, 4))
 SHIPPED = [(name, *size) for name in methods() for size in SIZES if affordable(name, *size)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
 @pytest.mark.parametrize(("name", "vocab", "k"), quick_or_slow(SHIPPED, lambda name, vocab, k: (vocab, k) == (2, 2)))
 def test_a_shipped_method_is_lossless_if_it_says_so(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> None:

@@ -17,6 +17,7 @@ from specbench.jobs.output import Output, say
 from specbench.jobs.run import Outcome, Terminal, say_more, say_where
 from specbench.judge.compare import Comparison
 from specbench.judge.compare import Finding as Compared
+from specbench.judge.fleet import Arm
 from specbench.judge.rivals import Duel
 from specbench.measure.needed import Needed
 from specbench.models.execution.compiled import COMPILING
@@ -24,9 +25,11 @@ from specbench.results.losslessness import Losslessness
 from specbench.show import compare_table, run_output
 from specbench.show.check_tables import memory_table, needed_table
 from specbench.show.fitting import COMMAND, Fitted, draw, screen
+from specbench.show.fleet_table import Line, print_fleet
 from specbench.show.records import print_numbers, print_table
 from specbench.show.rivals_table import rivals_tables
 from specbench.show.run_output import Shown
+from specbench.theory.fleet import Engine, Load, simulate
 from specbench.theory.memory import Demand, Fit, Part
 from tests.support.cases import quick_or_slow
 from tests.support.measured import cell, sample
@@ -158,19 +161,28 @@ def listed() -> None:
     print_table("runs in results, the latest last", [row, row | {"name": "bbbb2222"}])
 
 
+def fleet() -> None:
+    """Three methods under a light and a heavy load, with a price."""
+    slow = Engine(((1, 12.3456), (8, 45.6789)), (0.25, 0.75), 1.2345, 8)
+    arms = [Arm("articles", name, slow, (1, 8), "c1") for name in ("baseline", "chain K12", "tree-specinfer K12")]
+    loads = [Load(20, [128], rate=0.0123), Load(20, [128], rate=12.5)]
+    print_fleet([Line(arm, load, 2, 0.05, simulate(slow, load, 2)) for load in loads for arm in arms], 12.5, "table")
+
+
 ROWS: dict[str, Callable[[], list[Row]]] = {
     "run": of_run, "run, one cell": of_one_cell, "sweep-k": of_sweep_k, "sweep": of_methods, "batches": of_batches,
 }  # fmt: skip
 OTHERS: dict[str, Callable[[], None]] = {
     "by category": by_category, "compare": compared, "calibrate": calibrated, "skip-layers": searched,
     "predict from a run": of_a_run, "run, explained": explained, "compare one run": rivals, "live panel": live,
-    "list": listed, "check": checked,
+    "list": listed, "check": checked, "predict --fleet": fleet,
 }  # fmt: skip
 COMMANDS = {
     "methods": ("methods",),
     "config show": ("config", "show", "--method", "chain", "--k", "1-8"),
     "models list": ("models", "list"),
     "predict": ("predict", "--alpha", 0.7, "--c", 0.05, "--k", "1-12"),
+    "predict --parallel": ("predict", "--parallel", "--alpha", 0.7, "--c", 0.05, "--v", 1.2, "--k", "1-12"),
 }
 
 
