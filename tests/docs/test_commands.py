@@ -23,7 +23,7 @@ LESS_WORK = {  # what a command is given besides its options on the page, of whi
     "calibrate": ("--widths", "1,2", "--contexts", "16", "--repeat", "1"),
     "trace": ("--max-new-tokens", "8"),
 }
-MEASURES = ("run", "sweep-k", "sweep")
+MEASURES = ("run", "sweep-k")
 CONSOLE = of("console")
 GROUPS = ("backend", "config", "models", "train")  # commands that have commands of their own
 
