@@ -34,7 +34,8 @@ class RoundCounts:
     which no verdict could use. overlap[i]: the chance that the verifier accepts level i + 1 given that it is tested,
     Σ min(p, q) for `Rejection`, Σ p·q for `TokenMatch`. nodes: drafted tokens in the target's pass, in a tree more than
     levels; 0 where they were not counted. distance: total variation distance from the target's distribution, summed
-    over the emitted tokens. inner[i]: the rounds of level i + 2 of a nest.
+    over the emitted tokens. inner[i]: the rounds of level i + 2 of a nest. belief[i]: how likely what drafted level
+    i + 1 held it to be accepted, None where it held nothing of it; empty where it held nothing of any tested level.
     """
 
     drafted: int
@@ -46,6 +47,7 @@ class RoundCounts:
     distance: float = 0.0
     inner: tuple[LevelCounts, ...] = ()
     surplus: int = 0
+    belief: tuple[float | None, ...] = ()
 
     @property
     def usable(self) -> int:

@@ -174,7 +174,8 @@ def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
     tested = torch.minimum(verdict.accepted + tried_further(tree, valid, verdict), emitted)
     within = torch.arange(verdict.path.shape[1], device=emitted.device) < tested.unsqueeze(1)
     accepted, overlap = torch.minimum(verdict.accepted, emitted), verdict.overlap * within
-    return Round(drafted, drafted - usable, tested, accepted, emitted, overlap, apart, tree.size, draft.rounds)
+    counts = (drafted, drafted - usable, tested, accepted, emitted)
+    return Round(*counts, overlap, apart, tree.size, draft.rounds, draft.belief)
 
 
 def distance(verdict: Verdict, emitted: Tensor) -> Tensor:

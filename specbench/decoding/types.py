@@ -57,7 +57,7 @@ class Round:
     ends before; tested counts those that were judged up to the end of the emitted tokens. distance [B] is how far the
     rows of the emitted tokens lie from the target's, summed (`Verdict.distance`). nodes: drafted tokens that the pass
     of the model was over, also those that some row does not have. inner: rounds of the nested speculation that produced
-    this draft.
+    this draft. belief: that of the draft; a level is one of its nodes.
     """
 
     drafted: Tensor
@@ -69,6 +69,7 @@ class Round:
     distance: Tensor
     nodes: int = 0
     inner: tuple["Round", ...] = ()
+    belief: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class Draft:
     means that every token is a point mass. valid [B, n] masks nodes that a row does not have; None means all are there.
     drafted [B] is how many levels a row was drafted, also those that are not valid because its sequence ends before:
     they cost as much as the others. None means all levels of the tree. text: what it goes on from, while it is judged.
+    belief [B, n], of chains alone: how likely what drafted a token held it to be accepted, if those before it are; NaN
+    where it held nothing of one. Nothing is decided by it any more: it is what calibration is measured by.
     """
 
     tree: TokenTree
@@ -87,6 +90,7 @@ class Draft:
     rounds: tuple[Round, ...] = ()
     drafted: Tensor | None = None
     text: Context | None = None
+    belief: Tensor | None = None
 
     @staticmethod
     def empty(context: Context) -> "Draft":

@@ -15,6 +15,7 @@ from specbench.results.losslessness import Losslessness
 from specbench.results.numbers import NUMBERS, numbers
 from specbench.results.outputs import output_columns
 from specbench.results.peaks import Peaks
+from specbench.results.reliability import belief_rows
 from specbench.results.samples import Sample
 from specbench.results.stretches import stretches
 from specbench.spec import CHOOSING, SCHEMA_VERSION, RunSpec
@@ -74,6 +75,10 @@ class Cell:
     def stretch_rows(self) -> list[dict[str, Any]]:
         """How the numbers change from request to request, see `stretches`; none where the cell has no numbers."""
         return list(stretches(self.samples)) if self.samples and self.status in MEASURED else []
+
+    def belief_rows(self) -> list[dict[str, float]]:
+        """The reliability curve of its schedule; none where that believes nothing, or the cell has no numbers."""
+        return belief_rows([r for s in self.samples for r in s.method.rounds]) if self.status in MEASURED else []
 
     def sample_rows(self) -> list[dict[str, Any]]:
         """The lines of samples.csv. Outliers are marked, never dropped."""

@@ -96,14 +96,16 @@ def _written(trace: Trace) -> dict[str, Any]:
 def _counts(one: RoundCounts) -> list[Any]:
     inner = [list(astuple(level)) for level in one.inner]
     whole = [one.drafted, one.surplus, one.tested, one.accepted, one.emitted]
-    return [*whole, list(one.overlap), one.nodes, one.distance, inner]
+    return [*whole, list(one.overlap), one.nodes, one.distance, inner, *([list(one.belief)] if one.belief else [])]
 
 
 def _round(line: Sequence[Any]) -> RoundCounts:
     """The counts of a round from their line."""
-    drafted, surplus, tested, accepted, emitted, overlap, nodes, distance, inner = line
+    drafted, surplus, tested, accepted, emitted, overlap, nodes, distance, inner, *held = line
     levels = tuple(LevelCounts(*level) for level in inner)
-    return RoundCounts(drafted, tested, accepted, emitted, tuple(overlap), nodes, distance, levels, surplus)
+    (belief,) = held or [()]
+    chances = tuple(overlap)
+    return RoundCounts(drafted, tested, accepted, emitted, chances, nodes, distance, levels, surplus, tuple(belief))
 
 
 def _read(written: Mapping[str, Any]) -> Trace:

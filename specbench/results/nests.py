@@ -63,6 +63,8 @@ def level_columns(found: Sequence[InnerLevel]) -> dict[str, float]:
 def round_row(counts: RoundCounts) -> dict[str, Any]:
     """The counts of a round as columns, those of its inner levels as rounds_2, drafted_2 …"""
     row = asdict(counts)
+    if not row["belief"]:
+        del row["belief"]
     inner = {f"{name}_{level}": n for level, one in enumerate(row.pop("inner"), start=2) for name, n in one.items()}
     return {**row, **inner}
 

@@ -19,6 +19,8 @@ from specbench.results.latency import latency
 from specbench.results.nests import draft_costs, inner_levels, level_columns, relayed, steady
 from specbench.results.outputs import OUTPUTS
 from specbench.results.peaks import COLUMNS as PEAKS
+from specbench.results.reliability import COLUMNS as BELIEF
+from specbench.results.reliability import belief_columns
 from specbench.results.samples import (  # fmt: skip
     Sample,
     alpha_of,
@@ -46,7 +48,7 @@ NUMBERS = (
     "term_truncated",
     "baseline_prefill_ms", "prefill_ms", *LATENCY, "baseline_ready_seconds", "ready_seconds", *PEAKS,
     *CHOSEN, "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
-    "draft_hit_rate", "law_distance", "tokens",
+    "draft_hit_rate", "law_distance", *BELIEF, "tokens",
     "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average", *STEADINESS,
     *OUTPUTS, "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
 )  # fmt: skip
@@ -73,6 +75,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "rows_idle": rows_idle(samples, rows),
         **chosen_columns(samples),
         **tallies(counts, drafting),
+        **belief_columns(rounds),
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
         **asdict(noise.diagnose(pooled(samples))),

@@ -82,8 +82,15 @@ def check_round(one: RoundCounts) -> None:
         raise ValueError(f"a round with {one.drafted} drafted tokens, where {DEEPEST} are the most")
     if len(one.overlap) != one.tested:
         raise ValueError(f"a round with {one.tested} tested tokens and {len(one.overlap)} chances of acceptance")
+    if one.belief and not (len(one.belief) == one.tested and all(map(is_belief, one.belief))):
+        raise ValueError(f"a round with {one.tested} tested tokens that believed {str(one.belief)[:80]} of them")
     if one.nodes < 0 or not 0 <= one.distance < math.inf:
         raise ValueError(f"a round with {one.nodes} nodes, a distance of {one.distance} from the target's distribution")
+
+
+def is_belief(held: Any) -> bool:
+    """Whether it is what can be believed of a token: a chance, or nothing."""
+    return held is None or (is_number(held) and 0 <= held <= 1 + ROUNDING)
 
 
 def agreeing(found: Losslessness) -> Losslessness:

@@ -306,7 +306,8 @@ IMPOSSIBLE = (
     *({"rounds": (one_round(4), replace(ROUND, **change))} for change in (
         {"accepted": -1}, {"tested": 2, "accepted": 3}, {"drafted": 1}, {"emitted": 0}, {"emitted": 4}, {"overlap": ()},
         {"overlap": (0.5, 0.5, 1.5)}, {"overlap": (0.5, 0.5, float("nan"))}, {"nodes": -1}, {"distance": -1.0},
-        {"surplus": -1}, {"surplus": 2},
+        {"surplus": -1}, {"surplus": 2}, {"belief": (0.5,)}, {"belief": (0.5, None, 1.5)}, {"belief": (0.5, 0.5, "1")},
+        {"belief": (float("nan"), 0.5, 0.5)}, {"belief": (0.5, -0.5, 0.5)},
         {"drafted": 4.5}, {"drafted": 10**30}, {"accepted": True},
         {"inner": (replace(LEVEL, accepted=4),)}, {"inner": (replace(LEVEL, overlap=7.0),)},
     )),

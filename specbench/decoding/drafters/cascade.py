@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.lookup import Lookup
-from specbench.decoding.drafters.merge import merged_laws, merged_valid
+from specbench.decoding.drafters.merge import merged_beliefs, merged_laws, merged_valid
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.randomness import Source
@@ -127,12 +127,14 @@ def append(context: Context, draft: Draft) -> None:
 def packed(drafts: Sequence[Draft]) -> Draft:
     """Chains one after the other as one chain, without holes where a row has not all tokens of one."""
     ids, q, valid = torch.cat([d.tree.ids for d in drafts], 1), merged_laws(drafts), merged_valid(drafts)
+    belief = merged_beliefs(drafts)
     if valid is not None and any(draft.valid is not None for draft in drafts[:-1]):
         order = (~valid).long().sort(dim=1, stable=True).indices
         ids, valid = ids.gather(1, order), valid.gather(1, order)
         q = None if q is None else q.gather(1, order.unsqueeze(2).expand(q.shape))
-    drafted = torch.stack([draft.levels for draft in drafts]).sum(0)
-    return Draft(TokenTree.chain(ids), q, valid, tuple(one for draft in drafts for one in draft.rounds), drafted)
+        belief = None if belief is None else belief.gather(1, order)
+    drafted, rounds = torch.stack([d.levels for d in drafts]).sum(0), tuple(one for d in drafts for one in d.rounds)
+    return Draft(TokenTree.chain(ids), q, valid, rounds, drafted, belief=belief)
 
 
 def cascade(

@@ -121,7 +121,8 @@ class ModelDrafter(Chains):
         ids, rows = self.model.sample(context, chain.width, rng, lag, after)
         # Without a budget all rows draw alike, whatever they can use; with one, a row drafts what it can use.
         drafted = None if budget is None or chain.valid is None else chain.valid.sum(1)
-        return Draft(TokenTree.chain(ids), rows, chain.valid, drafted=drafted)
+        belief = self.schedule.believed(chain.drawn)
+        return Draft(TokenTree.chain(ids), rows, chain.valid, drafted=drafted, belief=belief)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         self.schedule.learn(context, draft, verdict)

@@ -112,6 +112,14 @@ def merged_laws(drafts: Sequence[Draft]) -> Tensor | None:
     return torch.cat([point_mass(d.tree.ids, width, dtype) if d.q is None else d.q for d in drafts], 1)
 
 
+def merged_beliefs(drafts: Sequence[Draft]) -> Tensor | None:
+    """[B, n] what was believed of the tokens of chains, NaN where nothing was; None where nothing was of any."""
+    if all(draft.belief is None for draft in drafts):
+        return None
+    nothing = [torch.full(d.tree.ids.shape, torch.nan, device=d.tree.ids.device) for d in drafts]
+    return torch.cat([none if d.belief is None else d.belief for d, none in zip(drafts, nothing, strict=True)], 1)
+
+
 def merged_valid(drafts: Sequence[Draft]) -> Tensor | None:
     """[B, n] which nodes a row has; None where all rows have all."""
     if all(draft.valid is None for draft in drafts):

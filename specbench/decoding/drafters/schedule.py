@@ -42,6 +42,12 @@ class Schedule(Protocol):
         """
         ...
 
+    def believed(self, drawn: int) -> Tensor | None:
+        """[B, drawn] how likely it held each token of the draft just drawn to be accepted, if those before it are; NaN
+        where it held nothing of one. None: it goes by no such chance. No chance is computed for this alone.
+        """
+        ...
+
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
         """See what became of the last draft."""
         ...
@@ -51,7 +57,17 @@ class Schedule(Protocol):
         ...
 
 
-class Stateless:
+class Patient:
+    """A schedule that ends no draft for its tokens, and believes nothing of them."""
+
+    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
+        return None
+
+    def believed(self, drawn: int) -> Tensor | None:
+        return None
+
+
+class Stateless(Patient):
     """A schedule that remembers nothing and limits nothing before a token is drawn."""
 
     def start(self, context: Context, k: int) -> None:
@@ -61,9 +77,6 @@ class Stateless:
         return
 
     def lookahead(self) -> Tensor | None:
-        return None
-
-    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         return None
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
@@ -89,23 +102,36 @@ class Confidence(Stateless):
     The rule of transformers' `assistant_confidence_threshold` (5.17 and later: generation/stopping_criteria.py,
     `ConfidenceCriteria.__call__`) with a threshold that stays as it is; transformers moves its own where scikit-learn
     is installed. The chance is that of the logits before temperature: at temperature 0 every row is a point, as there.
-    Costs one host read per drafted token but the k-th.
+    Costs one host read per drafted token but the k-th, of which it asks nothing.
     """
 
     threshold: float = 0.4
     static: ClassVar[bool] = False
     learns: ClassVar[bool] = False
+    _held: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)  # [B] of each token so far
+
+    def lookahead(self) -> Tensor | None:
+        self._held = []  # a draft begins
+        return None
 
     def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         if sure is not None:
+            self._held += [sure] if self._held else [torch.full_like(sure, torch.nan), sure]  # it is of the next token
             return sure < self.threshold
         logits = logits.float()
-        chance = (logits.gather(-1, ids.unsqueeze(-1)) - logits.logsumexp(-1, keepdim=True)).exp()
-        return chance.squeeze(-1) < self.threshold
+        chance = (logits.gather(-1, ids.unsqueeze(-1)) - logits.logsumexp(-1, keepdim=True)).exp().squeeze(-1)
+        self._held.append(chance)
+        return chance < self.threshold
+
+    def believed(self, drawn: int) -> Tensor | None:
+        if not self._held:
+            return None
+        unasked = [torch.full_like(self._held[0], torch.nan)] * (drawn - len(self._held))
+        return torch.stack([*self._held[:drawn], *unasked], 1)
 
 
 @dataclass
-class Heuristic:
+class Heuristic(Patient):
     """Two more tokens after a draft that was accepted as a whole, one less (at least 1) after any other.
 
     The rule of transformers' `num_assistant_tokens_schedule="heuristic_transient"` (generation/candidate_generator.py,
@@ -130,9 +156,6 @@ class Heuristic:
     def lookahead(self) -> Tensor | None:
         return self._lookahead
 
-    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
-        return None
-
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
         drafted, accepted = judged(context, draft, verdict)
         more = torch.where(drafted >= self._lookahead, self._lookahead + 2, self._lookahead)
@@ -153,7 +176,7 @@ KEEP = 0.95  # of the evidence after every round: 20 rounds count, as easy and h
 
 
 @dataclass
-class Marginal:
+class Marginal(Patient):
     """The lookahead K with the most tokens per second as far as is known: the greatest E_K / round(K) for K in 1..k.
 
     E_K = 1 + Σ p_i with p_i the chance that the first i drafts are accepted, and round(K) from `costs`. Where E_K is
@@ -169,6 +192,7 @@ class Marginal:
     _rounds: Tensor = field(init=False, repr=False, compare=False)  # [k] cost of a round by its lookahead
     _tests: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: the prior, then every position
     _hits: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: chances of acceptance summed over tests
+    _held: tuple[Tensor, ...] = field(default=(), init=False, repr=False, compare=False)  # [B] of each position, now
 
     def start(self, context: Context, k: int) -> None:
         device = context.pos.device
@@ -185,11 +209,12 @@ class Marginal:
     def lookahead(self) -> Tensor | None:
         mean = self._hits.sum(1, keepdim=True) / self._tests.sum(1, keepdim=True)
         acceptance = (self._hits[:, 1:] + SHRINK_TESTS * mean) / (self._tests[:, 1:] + SHRINK_TESTS)
+        self._held = acceptance.unbind(1)
         expected = 1 + acceptance.cumprod(1).cumsum(1)
         return (expected / self._rounds).argmax(1) + 1
 
-    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
-        return None
+    def believed(self, drawn: int) -> Tensor | None:
+        return torch.stack(self._held[:drawn], 1)
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
         drafted, accepted = judged(context, draft, verdict)

@@ -127,8 +127,9 @@ class Select:
             return replace(side_by_side(two), drafted=levels)
         whole, width = packed(two), max(found.tree.size, own.tree.size)
         assert whole.valid is not None
-        q = None if whole.q is None else whole.q[:, :width]
-        return Draft(TokenTree.chain(whole.tree.ids[:, :width]), q, whole.valid[:, :width], whole.rounds, levels)
+        q, belief = (None if one is None else one[:, :width] for one in (whole.q, whole.belief))
+        ids, valid = whole.tree.ids[:, :width], whole.valid[:, :width]
+        return Draft(TokenTree.chain(ids), q, valid, whole.rounds, levels, belief=belief)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         self.first.learn(context, start, draft, p, verdict)

@@ -67,6 +67,22 @@ def test_after_every_token_it_says_how_sure_it_is_of_the_next(form: str, tmp_pat
     assert found.std() > 0.01
 
 
+@pytest.mark.parametrize("form", FORMS)
+@torch.no_grad()
+def test_what_it_says_is_kept_beside_the_token_that_it_is_of(form: str, tmp_path: Path) -> None:
+    texts = [[2, 0, 4], [0, 1, 2, 2, 3]]
+    one = head(tmp_path, form)
+    context = context_of(texts, 8, 3)
+    drafter = ModelDrafter(one.model(PLAIN, context), 3, Confidence(0.0))
+    drafter.start(context)
+    draft = drafter.propose(context, 3, seeded(range(2), CPU))
+    assert draft.belief is not None
+    assert draft.belief[:, 0].isnan().all(), "nothing is asked of the first"
+    paths = draft.tree.ids.tolist()
+    expected = [[chance(one, text, path[:n]) for n in (1, 2)] for text, path in zip(texts, paths, strict=True)]
+    assert worst(draft.belief[:, 1:], torch.tensor(expected)) < 1e-6
+
+
 def test_a_head_without_one_says_nothing(tmp_path: Path) -> None:
     one = made("dspark", tmp_path)
     context = context_of([[2, 0, 4]], 8, 3)
