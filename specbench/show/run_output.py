@@ -33,6 +33,7 @@ from specbench.show.levels_table import levels_table
 from specbench.show.methods_table import fastest, methods_table
 from specbench.show.number_table import NumberTable
 from specbench.show.records import Format
+from specbench.show.reliability_table import Beliefs, reliability_tables
 from specbench.show.run_notes import brief, notes
 from specbench.show.run_table import run_markdown, run_table
 from specbench.show.stretches_table import Stretches, stretches_tables
@@ -50,21 +51,24 @@ ANSWERS = ("YES", "NO", "PROVISIONAL", "UNCLEAR")
 class Shown:
     """What is shown of a run besides its rows.
 
-    command, run: the command line that made it, and its folder as it is named in commands; categories, stretches: the
-    rows of these tables; explain: with every table that explains the numbers, and all notes.
+    command, run: the command line that made it, and its folder as it is named in commands; categories, stretches,
+    beliefs: the rows of these tables; explain: with every table that explains the numbers, and all notes.
     """
 
     command: str = ""
     run: str = ""
     categories: Sequence[Row] = ()
     stretches: Stretches = field(default_factory=dict)
+    beliefs: Beliefs = field(default_factory=dict)
     explain: bool = False
 
     @staticmethod
     def of(cells: Sequence[Cell], command: str, run: str, *, explain: bool) -> "Shown":
         """What is shown of a run besides the rows of its cells."""
         categories = [row for cell in cells for row in cell.category_rows()]
-        return Shown(command, run, categories, {cell.spec.key: cell.stretch_rows() for cell in cells}, explain)
+        stretches = {cell.spec.key: cell.stretch_rows() for cell in cells}
+        beliefs = {cell.spec.key: cell.belief_rows() for cell in cells}
+        return Shown(command, run, categories, stretches, beliefs, explain)
 
 
 SHOWN = Shown()
@@ -86,9 +90,14 @@ def print_run(rows: Sequence[Row], style: str, console: Console, shown: Shown = 
 
 
 def explanation(rows: Sequence[Row], shown: Shown = SHOWN) -> Group:
-    """The tables that explain the numbers: costs, acceptance by position, the waterfall, levels, categories."""
-    further = [*category_tables(rows, shown.categories), *stretches_tables(rows, shown.stretches)]
-    return Group(*_tables(rows), *(table.drawn() for table in further))
+    """The tables that explain the numbers: costs, acceptance, the waterfall, levels, categories, beliefs."""
+    return Group(*_tables(rows), *(table.drawn() for table in _further(rows, shown)))
+
+
+def _further(rows: Sequence[Row], shown: Shown) -> list[NumberTable]:
+    """What is not in the rows of the cells alone."""
+    tables = [*category_tables(rows, shown.categories), *stretches_tables(rows, shown.stretches)]
+    return [*tables, *reliability_tables(rows, shown.beliefs)]
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -187,7 +196,6 @@ def further_markdown(rows: Sequence[Row], shown: Shown) -> list[str]:
         *map(methods_table, found.methods),
         *(table for table in (levels, why) if table),
         *_series_tables(rows),
-        *category_tables(rows, shown.categories),
-        *stretches_tables(rows, shown.stretches),
+        *_further(rows, shown),
     ]
     return [*([run_markdown(found.alone)] if found.alone else []), *(table.markdown() for table in tables)]

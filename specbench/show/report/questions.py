@@ -21,6 +21,7 @@ from specbench.show.report import (
     plots_methods,
     plots_positions,
     plots_prompts,
+    plots_reliability,
     plots_requests,
     plots_round,
     plots_sweep,
@@ -104,6 +105,7 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
         plots_round.round_against_k(lines),
         plots_round.phases(lines),
         plots_positions.acceptance_by_position(lines, tested(cells)),
+        plots_reliability.reliability(curves(cells, rows)),
         *plots_methods.quantities(rows),
     ]
     if best is not None:
@@ -126,6 +128,18 @@ def over_requests(cells: Sequence[Cell], rows: Sequence[Row]) -> Picture | None:
     named = sorted(zip((label(row, rows) for row in rows), cells, strict=True), key=lambda one: one[0] not in learning)
     lines = {name: list(smoothed(cell.samples)) for name, cell in named if cell.status in MEASURED}
     return plots_requests.over_requests(lines, sorted(learning))
+
+
+def curves(cells: Sequence[Cell], rows: Sequence[Row]) -> list[plots_reliability.Curve]:
+    """What the schedules of the cells believed, the fastest cell first; none of those that believe nothing."""
+    ordered = sorted(zip(rows, cells, strict=True), key=lambda one: -float_in(one[0], "speedup"))
+    return [
+        plots_reliability.Curve(
+            label(row, rows), cell.spec.key, row["belief_ece"], row["belief_ece_if_exact"], cell.belief_rows()
+        )
+        for row, cell in ordered
+        if row["belief_tests"]
+    ]
 
 
 def tested(cells: Sequence[Cell]) -> list[int]:
