@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-FIRST_PIECE = "request/first"  # of the spans of a trace, that from a request to the first piece of its answer
+# Spans of the trace of a request to a server: from when it came to the first and the last piece of its answer, its
+# equal part of the seconds of its turn, and its wait for a place among those under way, where it had to.
+FIRST_PIECE, LAST_PIECE, TURN_PART, HELD = "request/first", "request/last", "request/turn", "request/held"
 
 
 @dataclass(frozen=True)

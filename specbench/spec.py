@@ -168,6 +168,9 @@ class RunSpec(BaseModel):
         "none.", of=PAIR, late=True)] = None
     batch: Annotated[int, Field(ge=1, le=65536), Setting(
         "Measuring", "execution", "Rows decoded together: 4, or a list (1,4,16).", typed=str)] = 1
+    arrivals: Annotated[float | None, Field(gt=0, le=10**6, allow_inf_nan=False), Setting(
+        "Measuring", "execution", "Requests a second that come to servers at random times: 2, or a list (1,2,4). Then "
+        "--batch, 32 unless said, is the most under way.", usual="as others end", typed=str, late=True)] = None
     seed: Annotated[int, Field(ge=0), Setting(
         "Measuring", "draws", "Seed for the prompt sample and for every random draw.", of=(*DETAIL, "heading"))] = 0
     warmup: Annotated[int, Field(ge=0, le=1000), Setting(
@@ -217,7 +220,8 @@ class RunSpec(BaseModel):
         if self.until_ci is not None and self.repeat > 1:
             raise ValueError("an interval is narrowed by more prompts, not by repeating them: leave repeat at 1")
         if self.until_ci is not None and self.batch > 1:
-            raise ValueError("--until-ci looks after every 20, 30, 45 … prompts decoded alone: leave --batch at 1")
+            wrong = "leave --batch at 1" if self.arrivals is None else "leave --arrivals out"
+            raise ValueError(f"--until-ci looks after every 20, 30, 45 … prompts decoded alone: {wrong}")
         return self
 
     def with_(self, **changes: Any) -> "RunSpec":

@@ -40,6 +40,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def rows_said(batch: int, arrivals: float | None) -> str:
+    """How many sequences are decoded at once: as many as there are rows, or as come at times of their own."""
+    return f"batch {batch}" if arrivals is None else f"{arrivals:g} requests a second, at most {batch} under way"
+
+
 def formatted(value: float | None, form: str = ".3f") -> str:
     """A number in a sentence; a dash for None."""
     return "–" if value is None else format(value, form)

@@ -27,6 +27,7 @@ TAKE_OPTIONS = (vllm.NAME, llamacpp.NAME)
 def backend_for(specs: Sequence[RunSpec]) -> Backend:
     """The backend of one pair, checked without weights. Raises UsageError or UnusableModelError."""
     refuse_options(specs)
+    refuse_arrivals(specs)
     name = specs[0].backend or native.NAME
     if name in BACKENDS:
         return BACKENDS[name](specs)
@@ -44,3 +45,13 @@ def refuse_options(specs: Sequence[RunSpec]) -> None:
         if name not in TAKE_OPTIONS:
             known = " or ".join(TAKE_OPTIONS)
             raise UsageError(f"--engine-option: {name[:60]!r} takes none{near(name, TAKE_OPTIONS)}: name {known}")
+
+
+def refuse_arrivals(specs: Sequence[RunSpec]) -> None:
+    """UsageError for requests that come at times of their own to an engine that is no server."""
+    for spec in specs:
+        if spec.arrivals is not None and spec.backend != server.NAME:
+            raise UsageError(
+                f"--arrivals: requests come to servers, and --backend {(spec.backend or native.NAME)[:60]} has none: "
+                f"use --backend {server.NAME} with --url, or leave it out"
+            )

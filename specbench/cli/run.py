@@ -23,4 +23,4 @@ def run(given: Given) -> None:
 
     specbench run --resume latest --limit 60
     """
-    launch(given, axes=("dataset", "context", "backend", "batch"), **USUAL)
+    launch(given, axes=("dataset", "context", "backend", "batch", "arrivals"), **USUAL)

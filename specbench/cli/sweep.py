@@ -38,7 +38,7 @@ def sweep_k(given: Given) -> None:
 
     specbench sweep-k --target llama-7b --draft llama-68m --dataset humaneval --dataset xsum
     """
-    launch(given, axes=("dataset", "context", "k", "backend", "batch"), k=DEFAULT_KS, **USUAL)
+    launch(given, axes=("dataset", "context", "k", "backend", "batch", "arrivals"), k=DEFAULT_KS, **USUAL)
 
 
 @options(..., "limit", "max_new_tokens", "device", *MEASURING, "executor", "resume", "explain", *RESULTS)

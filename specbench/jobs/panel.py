@@ -16,7 +16,7 @@ from specbench.results import statistics
 from specbench.results.samples import Sample
 from specbench.spec import CHOOSING, RunSpec
 from specbench.token_counts import said
-from specbench.wording import clean
+from specbench.wording import clean, rows_said
 
 ABSENT = "–"
 LABEL = 32  # characters of a data set's or a method's name
@@ -68,7 +68,7 @@ class Rolling:
 def name_of(spec: RunSpec) -> str:
     """A cell as progress calls it, with what is not as usual and may tell it from the others."""
     heat = f" T={spec.temperature:g}" if spec.temperature else ""
-    rows = f" batch {spec.batch}" if spec.batch > 1 else ""
+    rows = f" {rows_said(spec.batch, spec.arrivals)}" if spec.batch > 1 else ""
     length = f" {said(spec.context)} tokens" if spec.context else ""
     return f"{data_of(spec)}{length}{heat}{rows} {arm_of(spec)}"
 

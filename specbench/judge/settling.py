@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from specbench.data.sources import LONG, shipped_rows
 from specbench.judge.candidates import Candidate
+from specbench.results.batches import per_draw
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, to_settle
 from specbench.results.steadiness import worst
 from specbench.wording import Row, clean, counted, number_in, text_in
@@ -68,9 +69,9 @@ def more_prompts(best: Candidate) -> int | None:
     return max(total, best.prompts + 1) - best.prompts
 
 
-def least_prompts(batch: int) -> int:
+def least_prompts(row: Row) -> int:
     """The number of prompts from which an interval is meaningful: prompts decoded together are one draw."""
-    return max(ENOUGH, FEWEST * batch)
+    return max(ENOUGH, FEWEST * per_draw(int(number_in(row, "batch") or 1), number_in(row, "arrivals")))
 
 
 def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[str, str]:
@@ -79,7 +80,7 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     `promise`: the first words, what can be expected of it.
     """
     least = min(carrying, key=lambda c: c.prompts)
-    prompts = max(least_prompts(int(number_in(least.row, "batch") or 1)), least.prompts + (more or 0))
+    prompts = max(least_prompts(least.row), least.prompts + (more or 0))
     short, machine = prompts > least.prompts, better_machine(carrying)
     if not short and not machine and min(c.draws for c in carrying) >= FEWEST:
         return "", ""

@@ -51,6 +51,7 @@ class Recommendation:
     chat: str
     temperature: float | None
     batch: int
+    arrivals: float | None
     dtype: str
     device: str
     engine: str
@@ -121,6 +122,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         chat=chat_of(row),
         temperature=number_in(row, "temperature"),
         batch=int(number_in(row, "batch") or 1),
+        arrivals=number_in(row, "arrivals"),
         dtype=precision(row),
         device=text_in(row, "device_name"),
         engine=text_in(row, "engine"),

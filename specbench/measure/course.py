@@ -75,10 +75,10 @@ def warm_up_choices(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backen
 
 
 def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterator[tuple[list[Ids], list[int]]]:
-    """The prompts and seeds of every warm-up."""
+    """The prompts and seeds of every warm-up: one batch, or one request where these come at times of their own."""
     every = cycle(prompts.prompts)
     for number in range(count):
-        some = [next(every) for _ in range(spec.batch)]
+        some = [next(every) for _ in range(spec.batch if spec.arrivals is None else 1)]
         yield [p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some]
 
 

@@ -25,6 +25,7 @@ T = TypeVar("T")
 DEFAULT_DATASETS = ("code", "articles")
 DEFAULT_LIMIT = 20
 AUTO = "auto"
+UNDER_WAY = 32  # requests at most where they come at times of their own, unless --batch says another number
 AUTO_CEILING = 12  # tokens an adaptive lookahead may draft unless --k gives another ceiling
 PAIR = tuple(setting.name for setting in part("loading", RunSpec))
 
@@ -82,6 +83,8 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
         chosen["schedule"] = AUTO
         del chosen["k"]
     chosen |= acceptance(chosen.get("acceptance"))
+    if chosen.get("arrivals") is not None:
+        chosen.setdefault("batch", UNDER_WAY)
     first = RunSpec(**chosen)
     check_secrets(first)
     chosen["draft"] = first.draft or pairs.default_draft(first.target)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from specbench.data.prompts import Prompt
 from specbench.results import statistics
+from specbench.results.batches import per_draw
 from specbench.seeds import seed_from
 from specbench.spec import BASELINE, RunSpec
 
@@ -40,7 +41,7 @@ class Turn:
 
 def turns_of(spec: RunSpec, prompts: Sequence[Prompt]) -> list[Turn]:
     """The first turns of a group in their order: every chunk once, then every chunk again for each repetition."""
-    parts = chunks(prompts, spec.batch)
+    parts = chunks(prompts, spec.batch, per_draw(spec.batch, spec.arrivals))
     every = product(range(spec.repeat), enumerate(parts))
     return [Turn(number, repeat, *chunk) for number, (repeat, chunk) in enumerate(every)]
 
@@ -66,15 +67,16 @@ def order_of(arms: Sequence[str], seed: int, earlier: int, chunk: int) -> list[s
     return order if (chunk + earlier) % 2 == 0 else order[::-1]
 
 
-def chunks(prompts: Sequence[T], rows: int) -> list[Sequence[T]]:
+def chunks(prompts: Sequence[T], rows: int, least: int | None = None) -> list[Sequence[T]]:
     """The prompts of every turn: one by one, or where `rows` are decoded together four for each row at most.
 
-    Prompts of a chunk share their time, so an interval is over chunks: there are five of them where each can still fill
-    the rows, and fewer only where there are fewer prompts. All are about equally long.
+    Prompts of a chunk share their time, so an interval is over chunks: there are five of them where each can still have
+    `least` prompts, else as many as fill the rows, and fewer only where there are fewer prompts. All are about equally
+    long.
     """
     if rows == 1:
         return [prompts[i : i + 1] for i in range(len(prompts))]
-    count = max(-(-len(prompts) // (REFILLS * rows)), min(statistics.FEWEST, len(prompts) // rows), 1)
+    count = max(-(-len(prompts) // (REFILLS * rows)), min(statistics.FEWEST, len(prompts) // (least or rows)), 1)
     ends = [i * len(prompts) // count for i in range(count + 1)]
     return [prompts[a:b] for a, b in pairwise(ends)]
 

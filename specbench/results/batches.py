@@ -11,6 +11,14 @@ from specbench.metrics import Trace
 from specbench.results.samples import Sample
 from specbench.wording import grouped
 
+REQUESTS = 16  # of a turn at least, where they come at times of their own: fewer meet an empty server
+
+
+def per_draw(batch: int, arrivals: float | None) -> int:
+    """How many prompts there are at least in an independent draw of a time: those that are decoded together, or the
+    requests of a turn, which wait for each other."""
+    return batch if arrivals is None else REQUESTS
+
 
 def decodes(samples: Sequence[Sample]) -> list[list[int]]:
     """Indices of the samples that were decoded together; each sample by itself where there were no batches."""

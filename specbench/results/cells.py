@@ -49,6 +49,11 @@ class Cell:
         """The K of a constant schedule, None for any other, and where methods are chosen."""
         return self.spec.k if self.spec.schedule == "constant" and self.spec.method != CHOOSING else None
 
+    @property
+    def rows(self) -> int:
+        """How many prompts share their seconds: none where requests come at times of their own, each with its wait."""
+        return self.spec.batch if self.spec.arrivals is None else 1
+
     def row(self) -> dict[str, Any]:
         """The columns of results.csv, in their order; the numbers of a cell that ended without them are blank."""
         row: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "status": self.status, "error": self.error}
@@ -57,7 +62,7 @@ class Cell:
         if self.status in (*MEASURED, "mismatch"):
             row |= self.lossless.row()
         if self.samples and self.status in MEASURED:
-            row |= numbers(self.samples, self.lookahead, self.spec.batch)
+            row |= numbers(self.samples, self.lookahead, self.rows)
             row |= output_columns(self.samples, self.spec.max_new_tokens)
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
             row |= self.peaks.row()

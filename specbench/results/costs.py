@@ -77,9 +77,10 @@ def break_even(samples: Sequence[Sample], baseline: Timing, method: Timing, node
     return optimum.break_even_batch(tokens, nodes, one - rows * per_token, per_token, rest, method.draft / rounds)
 
 
-def rows_idle(samples: Sequence[Sample], rows: int) -> float:
-    """The share of the method's passes in which a mean row had no prompt left: rows run empty at the end of a turn."""
-    traces = [[samples[i].method for i in turn] for turn in decodes(samples)]
+def rows_idle(samples: Sequence[Sample], rows: int, *, baseline: bool = False) -> float:
+    """The share of an arm's passes in which a mean row had no prompt left: rows run empty at the end of a turn."""
+    arm = [sample.baseline if baseline else sample.method for sample in samples]
+    traces = [[arm[i] for i in turn] for turn in decodes(samples)]
     return 1 - metrics.ratio(sum(len(t.rounds) for turn in traces for t in turn), rows * passes(traces, rows))
 
 

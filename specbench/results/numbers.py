@@ -30,6 +30,8 @@ from specbench.results.samples import (  # fmt: skip
     speedup_per_token,
     without_updates,
 )
+from specbench.results.served import COLUMNS as SERVED
+from specbench.results.served import served
 from specbench.results.steadiness import Steadiness, steadiness
 from specbench.theory.costs import Timing
 from specbench.theory.waterfall import explain
@@ -43,10 +45,10 @@ NUMBERS = (
     "c", "v", "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms",
     "round_host_ms", "round_update_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second",
     "tokens_per_second", "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end",
-    "break_even_batch", "rows_idle", *LEARNING, "speedup_predicted", "speedup_calibrated", "speedup_ideal",
-    "term_first_draft", "term_levels", "term_position", "term_verify", "term_sampling", "term_host", "term_update",
-    "term_truncated",
-    "baseline_prefill_ms", "prefill_ms", *LATENCY, "baseline_ready_seconds", "ready_seconds", *PEAKS,
+    "break_even_batch", "rows_idle", "baseline_rows_idle", *LEARNING, "speedup_predicted", "speedup_calibrated",
+    "speedup_ideal", "term_first_draft", "term_levels", "term_position", "term_verify", "term_sampling", "term_host",
+    "term_update", "term_truncated",
+    "baseline_prefill_ms", "prefill_ms", *LATENCY, *SERVED, "baseline_ready_seconds", "ready_seconds", *PEAKS,
     *CHOSEN, "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
     "draft_hit_rate", "law_distance", *BELIEF, "tokens",
     "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average", *STEADINESS,
@@ -70,9 +72,11 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **acceptance_columns(samples, counts),
         **cost_columns(samples, baseline, method),
         **latency([s.baseline for s in samples], traces, rows),
+        **served([s.baseline for s in samples], traces),
         **speedup_columns(samples),
         "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
         "rows_idle": rows_idle(samples, rows),
+        "baseline_rows_idle": rows_idle(samples, rows, baseline=True),
         **chosen_columns(samples),
         **tallies(counts, drafting),
         **belief_columns(rounds),

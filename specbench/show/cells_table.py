@@ -21,7 +21,7 @@ from specbench.show.headings import caveats, dataset_name, varying
 from specbench.show.methods_table import fastest, is_lossy
 from specbench.show.number_table import NumberTable
 from specbench.spec import BASELINE
-from specbench.wording import Row, clean, grouped, text_in
+from specbench.wording import Row, clean, grouped, number_in, rows_said, text_in
 
 COLUMNS = (
     ("speedup", "speedup"), ("95 % interval", "speedup_interval"), ("pre-\ndicted", "speedup_predicted"),
@@ -99,12 +99,13 @@ def title(rows: Sequence[Row], keys: Sequence[str]) -> str:
         "method": method_name(first),
         "k": f"K {lookahead(first)}",
         "temperature": f"T = {first['temperature']:g}",
-        "batch": f"batch {first['batch']}",
+        "batch": rows_said(first["batch"], number_in(first, "arrivals")),
         "dtype_resolved": precision(first),
         "tier_resolved": str(first.get("tier_resolved") or first["tier"]),
         "device": str(first.get("device_name") or first["device"]),
     }
-    shared = [text for name, text in values.items() if name not in keys]
+    differing = {*keys, *({"batch"} if "arrivals" in keys else ())}
+    shared = [text for name, text in values.items() if name not in differing]
     counts = [f"{'/'.join(map(str, prompts))} prompt{'s' * (prompts != [1])}"] * bool(prompts)
     return clean(" · ".join([*shared, *counts, f"{first['max_new_tokens']} tokens"]), 400)
 

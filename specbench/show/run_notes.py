@@ -9,6 +9,7 @@ from specbench.judge.advice import costly_verification, experts_touched, losing
 from specbench.judge.candidates import distance_of
 from specbench.judge.misleading import circles, rejected_drafts, worst_circle
 from specbench.judge.regret import best_fixed
+from specbench.results.batches import per_draw
 from specbench.results.noise import LOAD, Diagnostics, warned
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.results.steadiness import Fault, faults
@@ -49,7 +50,7 @@ def endings(rows: Sequence[Row]) -> list[str]:
 def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
     """What a reader must know of cells that were measured; but for circles, and faults that were said."""
     found = [*unsteady(rows, said), *machine(rows, said)]
-    for part in (form, stopping, shared_time, learning, lossy, near_ties):
+    for part in (form, stopping, shared_time, held, learning, lossy, near_ties):
         found += named(rows, part)
     found += [line for row in rows for line in choosing(row, rows)]
     return [*found, *(line for row in rows for line in rejected_drafts(row))]
@@ -145,11 +146,25 @@ def shared_time(row: Row) -> list[str]:
     """What the interval of a batch is over: prompts decoded together are one draw of a time."""
     if not row.get("prompts") or row["batch"] < 2:
         return []
-    draws, idle = row["draws"], row["rows_idle"]
+    draws, idle, arrivals = row["draws"], row["rows_idle"], number_in(row, "arrivals")
     over = f"over {draws} turns" if draws > 1 else "unknown, as there was one turn"
-    more = "" if draws >= FEWEST else f" (--limit {FEWEST * row['batch']} gives {FEWEST})"
+    more = "" if draws >= FEWEST else f" (--limit {FEWEST * per_draw(row['batch'], arrivals)} gives {FEWEST})"
+    if arrivals is not None:
+        return [f"requests of a turn wait for each other: the interval is {over}{more}"]
     ends = f"; rows stood idle in {idle:.0%} of the passes: more prompts per turn (--limit)" if idle > IDLE else ""
     return [f"prompts of a batch of {row['batch']} share their time: the interval is {over}{more}{ends}"]
+
+
+def held(row: Row) -> list[str]:
+    """Whether more requests came than may be under way at once: what a server would make of them is not known."""
+    arms = {"the method": "requests_held", "the baseline": "baseline_requests_held"}
+    found = [f"{number:.0f} of {whose}" for whose, name in arms.items() if (number := number_in(row, name))]
+    if not found:
+        return []
+    return [
+        f"requests that waited, as {row['batch']} were under way, the most that may be: {' and '.join(found)}; waits "
+        "count: raise --batch, or lower --arrivals"
+    ]
 
 
 def learning(row: Row) -> list[str]:

@@ -36,6 +36,7 @@ from specbench.show.records import Format
 from specbench.show.reliability_table import Beliefs, reliability_tables
 from specbench.show.run_notes import brief, notes
 from specbench.show.run_table import run_markdown, run_table
+from specbench.show.served_table import served_tables
 from specbench.show.stretches_table import Stretches, stretches_tables
 from specbench.show.sweep_table import acceptance_table, sweep_table
 from specbench.show.verdict_figures import details
@@ -119,16 +120,18 @@ def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
 
 def _sought(rows: Sequence[Row]) -> Iterator[Group]:
-    """Engines beside each other, and the best K by batch, which nobody measures for anything else."""
-    yield from (table.drawn() for table in (*map(engines_table, by_engine(rows)), *k_by_batch_tables(by_batch(rows))))
+    """Engines beside each other, the best K by batch, waits for servers: nobody measures these for anything else."""
+    engines = map(engines_table, by_engine(rows))
+    yield from (t.drawn() for t in (*engines, *k_by_batch_tables(by_batch(rows)), *served_tables(rows)))
 
 
 def _series_tables(rows: Sequence[Row]) -> Iterator[NumberTable]:
-    """Over the lengths of prompts, over batches, and over engines."""
+    """Over the lengths of prompts, over batches, and over engines; what servers did with requests."""
     yield from (context_table(group) for group in by_context(rows))
     yield from (batch_table(group) for group in by_batch(rows))
     yield from k_by_batch_tables(by_batch(rows))
     yield from map(engines_table, by_engine(rows))
+    yield from served_tables(rows)
 
 
 def _by_level(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Group]:
@@ -180,7 +183,7 @@ def markdown(rows: Sequence[Row], shown: Shown = SHOWN) -> str:
     found = answers(rows, shown)
     parts = paragraphs(found, shown.explain)
     parts += [table.markdown() for table in cells_tables(rows)]
-    sought = [table.markdown() for table in k_by_batch_tables(by_batch(rows))]
+    sought = [table.markdown() for table in (*k_by_batch_tables(by_batch(rows)), *served_tables(rows))]
     parts += further_markdown(rows, shown) if shown.explain else sought
     told = notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
     listed = "".join(f"- {literal(one_line(note))}\n" for note in told)

@@ -5,7 +5,7 @@ Knows verdicts; must not know how they were reached. Names in them come from fil
 
 from specbench.judge.verdict import Recommendation
 from specbench.token_counts import said
-from specbench.wording import clean, counted, formatted, interval_text
+from specbench.wording import clean, counted, formatted, interval_text, rows_said
 
 LONGEST = 1000  # characters of a line
 
@@ -20,7 +20,7 @@ def _figures(found: Recommendation) -> list[str]:
         found.dataset + (f", {said(found.context)} tokens" if found.context else ""),
         found.chat,
         f"T = {formatted(found.temperature, 'g')}",
-        f"batch {found.batch}",
+        rows_said(found.batch, found.arrivals),
         found.dtype,
         found.device,
     ]

@@ -13,7 +13,7 @@ from specbench.judge.verdict import Recommendation
 from specbench.show.cell_text import short_dataset
 from specbench.show.verdict_figures import LONGEST, details
 from specbench.token_counts import said
-from specbench.wording import clean, counted, formatted, literal, verbatim
+from specbench.wording import clean, counted, formatted, literal, rows_said, verbatim
 
 FASTER = "as fast as no draft"
 MATTERS = 0.05  # share of a round that is said of the overhead
@@ -55,7 +55,7 @@ def topics_of(found: Sequence[Recommendation]) -> list[str]:
             "context": f"{said(one.context)} tokens" if one.context else "",
             "chat": one.chat,
             "temperature": f"T = {formatted(one.temperature, 'g')}",
-            "batch": f"batch {one.batch}",
+            "batch": rows_said(one.batch, one.arrivals),
             "dtype": one.dtype,
             "engine": one.engine,
             "pair": f"{one.target} ← {one.draft}",

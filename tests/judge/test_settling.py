@@ -70,6 +70,11 @@ def test_on_a_busy_machine_the_same_command_is_enough() -> None:
     assert (both.settle, both.command) == ("settle it on a quiet machine", "specbench run --limit 20")
 
 
+def test_requests_that_come_at_times_of_their_own_make_a_draw_of_sixteen() -> None:
+    found = settled("specbench run", batch=32, arrivals=2.0, prompts=20, draws=1, limit=20)
+    assert "--limit 80" in found.command
+
+
 @pytest.mark.parametrize(("batch", "prompts", "draws", "limit"), [(1, 3, 3, 20), (4, 4, 1, 20), (16, 32, 2, 80)])
 def test_a_batch_is_given_enough_prompts_for_five_turns(batch: int, prompts: int, draws: int, limit: int) -> None:
     found = settled("specbench run", batch=batch, prompts=prompts, draws=draws, limit=prompts)

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from specbench.measure.order import chunks
+from specbench.measure.order import chunks, turns_of
 from specbench.measure.runner import measure
 from specbench.results import journal_lines
 from specbench.results.costs import break_even, passes, rows_idle, timing
@@ -25,7 +25,17 @@ from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas, optimum
 from tests.support.faked_runs import failing, run
 from tests.support.frontdoor import Command
-from tests.support.measured import Call, FakeBackend, Witness, baseline_trace, cell, job, method_trace, sample
+from tests.support.measured import (
+    Call,
+    FakeBackend,
+    Witness,
+    baseline_trace,
+    cell,
+    job,
+    method_trace,
+    prompt_set,
+    sample,
+)
 from tests.support.tinypair import prompts
 
 NAMES = [f"p{n}" for n in range(11)]
@@ -55,6 +65,18 @@ def test_prompts_of_a_turn(count: int, rows: int, sizes: Sequence[int]) -> None:
     found = chunks(range(count), rows)
     assert [n for part in found for n in part] == list(range(count))
     assert sorted(map(len, found)) == sorted(sizes)
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "sizes"),
+    [(20, 32, [20]), (100, 32, [20] * 5), (100, 4, [14] * 5 + [15] * 2), (1000, 32, [125] * 8), (20, 8, [20])],
+)
+def test_requests_that_come_at_times_of_their_own_have_turns_of_sixteen_at_least(
+    count: int, most: int, sizes: Sequence[int]
+) -> None:
+    spec = RunSpec(arrivals=2.0, batch=most)
+    found = turns_of(spec, prompt_set(*map(str, range(count))).prompts)
+    assert sorted(len(turn.prompts) for turn in found) == sorted(sizes)
 
 
 def test_all_arms_decode_the_same_prompts_in_a_turn_and_every_second_turn_has_them_reversed() -> None:
@@ -191,6 +213,9 @@ def test_rows_that_wait_for_the_longest_of_a_turn_are_idle() -> None:
     assert rows_idle(ragged, 2) == pytest.approx(1 - 7 / 8)  # type: ignore[arg-type]
     assert rows_idle([sample(), sample("p2")], 1) == 0
     assert numbers(ragged, 4, 3)["rows_idle"] == pytest.approx(5 / 12)  # type: ignore[arg-type]
+    tokens = [8, 6, 2]  # steps of the baseline: one row waits for the longest
+    idle = 1 - sum(tokens) / (3 * max(tokens))
+    assert numbers(ragged, 4, 3)["baseline_rows_idle"] == pytest.approx(idle)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("alpha", "batch"), [(0.6, 162), (0.7, 283), (0.8, 532)])

@@ -132,9 +132,10 @@ def test_throughput_latency_and_memory_have_a_bar_per_cell_and_one_of_the_baseli
     assert "95th percentile" in next(iter(found["latency-per-token"].tips.values()))
 
 
-def test_time_to_first_token_is_drawn_where_a_server_told_it() -> None:
-    rows = [{**row, "ttft_median_ms": 20.0, "ttft_p95_ms": 30.0, "baseline_ttft_median_ms": 18.0} for row in ROWS]
-    picture = next(one for one in plots_methods.quantities(rows) if one.name == "latency-first-token")
+@pytest.mark.parametrize(("wait", "name"), [("ttft", "latency-first-token"), ("latency", "latency-answer")])
+def test_waits_for_a_server_are_drawn_where_it_told_them(wait: str, name: str) -> None:
+    told = {f"{wait}_median_ms": 20.0, f"{wait}_p95_ms": 30.0, f"baseline_{wait}_median_ms": 18.0}
+    picture = next(one for one in plots_methods.quantities([{**row, **told} for row in ROWS]) if one.name == name)
     assert list(picture.tips.values())[:2] == [
         "baseline: 18 ms", f"{FASTEST[0]['method']}, K = 3: 20 ms, 95th percentile 30 ms"
     ]  # fmt: skip

@@ -4,20 +4,21 @@ Knows how a spec becomes requests; must not know checkpoints, statistics or file
 """
 
 import hashlib
-import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 
 from specbench.backends.base import Backend, Decode, Held, Loading, unseen
 from specbench.backends.server import counts
+from specbench.backends.server.arrivals import arrival_times, sent_at
 from specbench.backends.server.client import Answer, Client, Counters
 from specbench.errors import ServerError, UsageError
-from specbench.metrics import FIRST_PIECE, RoundCounts, Trace
+from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, RoundCounts, Trace
+from specbench.seeds import seed_from
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.memory import Demand
 from specbench.wording import clean
@@ -30,6 +31,10 @@ NOTES = (
     "decoding",
 )
 TOGETHER = "seconds of requests in flight together are those of the whole turn, prompts included, in equal parts"
+OPEN = (
+    "requests come at random times, the same for baseline and method, and each has seconds of its own: the speedup is "
+    "that of answers under this load, and waits count from when a request came"
+)
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Server":
@@ -50,6 +55,11 @@ def refuse_settings(spec: RunSpec) -> None:
         raise UsageError(
             "--backend openai: name a server of the same model without a draft with --baseline-url, which the speedup "
             "is over; or measure one server alone with --method baseline"
+        )
+    if spec.arrivals is not None and spec.batch == 1:
+        raise UsageError(
+            "--arrivals sends requests whether or not others have ended, and --batch 1 lets one under way: leave it "
+            "out, or say how many may be under way at most"
         )
     unable = {
         "--schedule": spec.schedule != "constant", "--acceptance": spec.acceptance is not None,
@@ -115,7 +125,7 @@ class Server:
         return {"target_source": address(self.specs[0]), "tier_resolved": "server", "dtype_resolved": "the server's"}
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
-        return (*NOTES, *([TOGETHER] if spec.batch > 1 else []))
+        return (*NOTES, *([OPEN] if spec.arrivals is not None else [TOGETHER] if spec.batch > 1 else []))
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
         return None
@@ -142,12 +152,13 @@ class Server:
             requests = [request_of(spec, *one) for one in zip(prompts, seeds, strict=True)]
             before = client.counters()
             began = time.perf_counter()
-            answers = answered(client, requests, spec.batch)
-            wall = time.perf_counter() - began
+            answers = answered(client, requests, spec)
+            part = (time.perf_counter() - began) / len(answers)
             after = client.counters()
             found = after.since(before) if before is not None and after is not None else None
-            share = wall / len(answers) if spec.batch > 1 else math.nan
-            return [trace_of(*one, share) for one in zip(answers, self.rounds(spec, answers, found), strict=True)]
+            shared = spec.batch > 1 and spec.arrivals is None
+            rounds = self.rounds(spec, answers, found)
+            return [trace_of(*one, part, shared) for one in zip(answers, rounds, strict=True)]
 
         return run
 
@@ -180,21 +191,46 @@ def steps(answer: Answer) -> tuple[RoundCounts, ...]:
     return (counts.STEP,) * answer.tokens
 
 
-def answered(client: Client, requests: Sequence[Mapping[str, Any]], at_once: int) -> list[Answer]:
-    """The answers, with so many requests in flight: as one ends, the next begins."""
-    if at_once == 1:
+def answered(client: Client, requests: Sequence[Mapping[str, Any]], spec: RunSpec) -> list[Answer]:
+    """The answers, with so many requests in flight: as one ends, the next begins; or each at a time of its own."""
+    if spec.arrivals is not None:
+        return come(client, requests, times_of(spec, requests), spec.batch)
+    if spec.batch == 1:
         return [client.complete(request) for request in requests]
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(spec.batch) as pool:
         return list(pool.map(client.complete, requests))
 
 
-def trace_of(answer: Answer, rounds: Sequence[RoundCounts], share: float) -> Trace:
-    """One request as a decode; `share` are its seconds where it was one of several in flight, else NaN."""
+def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float]:
+    """When the requests of a turn come: made of their prompts and the seed, so that it is the same for every arm."""
+    assert spec.arrivals is not None
+    seed = seed_from("arrivals", spec.seed, *(request["prompt"] for request in requests))
+    return arrival_times(spec.arrivals, len(requests), seed)
+
+
+def come(client: Client, requests: Sequence[Mapping[str, Any]], times: Sequence[float], most: int) -> list[Answer]:
+    """The answers to requests that come at some times, their pieces counted from these."""
+    found = sent_at(times, lambda number: client.complete(requests[number]), most)
+    return [
+        replace(
+            one.answer,
+            arrived=tuple(one.late + seconds for seconds in one.answer.arrived),
+            held=one.late if one.held else None,
+        )
+        for one in found
+    ]
+
+
+def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared: bool) -> Trace:
+    """One request as a decode; `part` is its equal part of the seconds of its turn, which are all that it has where it
+    was one of several in flight that share them. Of one that comes in one piece nobody can tell what decoding took."""
     first, last = answer.arrived[0], answer.arrived[-1]
     step = (last - first) / (len(answer.arrived) - 1) if len(answer.arrived) > 1 else 0.0
-    prefill = max(first - step, 0.0) if math.isnan(share) else 0.0
-    seconds = last - prefill if math.isnan(share) else share
-    return Trace(pieces(answer.text, answer.tokens), tuple(rounds), seconds, prefill, {FIRST_PIECE: first})
+    prefill = 0.0 if shared or len(answer.arrived) == 1 else max(first - step, 0.0)
+    seconds = part if shared else last - prefill
+    spans = {FIRST_PIECE: first, LAST_PIECE: last, TURN_PART: part}
+    spans |= {} if answer.held is None else {HELD: answer.held}
+    return Trace(pieces(answer.text, answer.tokens), tuple(rounds), seconds, prefill, spans)
 
 
 def pieces(text: str, tokens: int) -> tuple[int, ...]:

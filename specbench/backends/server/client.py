@@ -29,12 +29,14 @@ POSITION = re.compile(r'position="(\d+)"')
 @dataclass(frozen=True)
 class Answer:
     """A completion: its text and tokens, the seconds from the request to each piece of it, and what the server says of
-    its own time (`timings` of llama.cpp)."""
+    its own time (`timings` of llama.cpp). held: seconds of these in which the request waited for a place, None where it
+    had one at once."""
 
     text: str
     tokens: int
     arrived: tuple[float, ...]
     timings: Mapping[str, Any] = field(default_factory=dict)
+    held: float | None = None
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,11 @@ QUANTITIES = (
         "ttft_median_ms", "ms", "ttft_p95_ms",
     ),
     Quantity(
+        Sheet("latency-answer", "Time to a whole answer", "Median time from when a request came to the last piece of "
+              f"its answer. {OVER}", "milliseconds", ""),
+        "latency_median_ms", "ms", "latency_p95_ms",
+    ),
+    Quantity(
         Sheet("latency-prefill", "Time to read the prompt", "Median time of the prefill, of the target and of what "
               f"drafts; the first token comes one round after it. {OVER}", "milliseconds", ""),
         "prefill_median_ms", "ms", "prefill_p95_ms",
