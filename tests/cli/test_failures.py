@@ -180,7 +180,7 @@ def test_bad_input_is_one_line_and_the_exit_code_of_its_kind(
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("lookahead: 4\n", "unknown setting lookahead; known are acceptance, acceptance_source, attn_implementation"),
+        ("lookahead: 4\n", "unknown setting lookahead; known are acceptance, acceptance_source, arrivals"),
         ("k: many\n", "--k: cannot read 'many'"),
         ("k:\n", "--k: cannot read 'None'"),
         ("dataset: [[a]]\n", "--dataset ['a']"),
