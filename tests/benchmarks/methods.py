@@ -3,10 +3,10 @@
     specbench sweep configs/grids/methods.yaml
     python -m tests.benchmarks.methods results/<run> [results/<run> …] [--save FILE]
 
-For every data set and temperature: a line per method, and the ratios that the methods promise, with 95 % intervals over
-prompts (delete-one jackknife of the log ratio, `bench/statistics`): trees more tokens per round than the chain, block
-verification at least as many accepted tokens, cascades a lower cost per drafted token, a retrieval cache a greater
-acceptance than a streaming one. Nothing is decoded here.
+For every data set and temperature: a line per method, the fastest first, lossy ones marked; and the ratios that the
+methods promise, with 95 % intervals over prompts (delete-one jackknife of the log ratio, `results/statistics`): trees
+more tokens per round than the chain, block verification at least as many accepted tokens, cascades a lower cost per
+drafted token, a retrieval cache a greater acceptance than a streaming one. Nothing is decoded here.
 """
 
 import argparse
@@ -46,7 +46,10 @@ CLAIMS = (
     Claim(*ROUND, "tree-iid", "chain", sampled_only=True),
     Claim(*ROUND, "tree-distinct", "chain", sampled_only=True),
     Claim(*ROUND, "sequoia", "chain", sampled_only=True),
+    Claim(*ROUND, "traversal", "tree-distinct", sampled_only=True),
     Claim(*ROUND, "merge", "chain"),
+    Claim(*ROUND, "suffix-hybrid", "suffix"),
+    Claim(*ROUND, "sam", "recycling"),
     Claim("accepted per round", "accepted", "rounds", "block", "chain", sampled_only=True),
     Claim(*COST, "cascade-vertical", "chain", less=True),
     Claim(*COST, "cascade-horizontal", "chain", less=True),
@@ -74,7 +77,7 @@ def sheets(run: Path) -> Iterator[Sheet]:
     samples = pd.read_csv(run / "samples.csv")
     for (data, temperature), group in cells[cells.status == "ok"].groupby(["dataset", "temperature"], sort=False):
         title = f"{data}, temperature {temperature:g}, K = {', '.join(map(str, sorted(set(group.k))))}"
-        yield Sheet(title, [line(cell) for _, cell in group.iterrows()])
+        yield Sheet(title, [line(cell) for _, cell in group.sort_values("speedup", ascending=False).iterrows()])
         of = {cell.method: samples[samples.cell == cell.cell].set_index("prompt") for cell in group.itertuples()}
         found = [row(claim, of) for claim in CLAIMS if {claim.method, claim.other} <= of.keys()
                  and (temperature > 0 or not claim.sampled_only)]  # fmt: skip
@@ -86,7 +89,8 @@ def line(cell: "pd.Series[float]") -> dict[str, object]:
     """A method as the report of results shows it."""
     numbers = {name: cell[name] for name in COLUMNS if name in cell and pd.notna(cell[name])}
     interval = Interval(cell.speedup, cell.speedup_low, cell.speedup_high)
-    return {"method": cell.method, **numbers, "speedup": between(interval),
+    name = f"{cell.method} (lossy)" if cell.lossless == "lossy" else cell.method
+    return {"method": name, "speedup": between(interval), **numbers,
             "predicted": cell.speedup_predicted, "calibrated": cell.speedup_calibrated}  # fmt: skip
 
 

@@ -173,3 +173,27 @@ MTP_WORDS = {  # norm of the embedding, of the hidden state, projection, last no
     "MiMo": MIMO,
     SPECULATORS: MIMO,
 }
+
+
+def with_separate_experts(layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a decoder layer as checkpoints have them, with three matrices for every expert."""
+    found = dict(layer)
+    if "mlp.experts.gate_up_proj" not in found:
+        return found
+    for number, both in enumerate(found.pop("mlp.experts.gate_up_proj")):
+        for name, matrix in zip(("gate", "up"), both.chunk(2), strict=True):
+            found[f"mlp.experts.{number}.{name}_proj.weight"] = matrix
+    for number, matrix in enumerate(found.pop("mlp.experts.down_proj")):
+        found[f"mlp.experts.{number}.down_proj.weight"] = matrix
+    return {name: tensor.clone().contiguous() for name, tensor in found.items()}
+
+
+def layer_like(target: Any, number: int, seed: int = 1) -> dict[str, Tensor]:
+    """The tensors of a layer like one of the target's, with other values."""
+    layer = target.get_decoder().layers[number].state_dict()
+
+    def noise(tensor: Tensor) -> Tensor:
+        drawn = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return 0.2 * drawn.to(tensor.dtype)
+
+    return {name: tensor + noise(tensor) for name, tensor in layer.items()}

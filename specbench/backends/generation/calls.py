@@ -7,10 +7,13 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import CompileConfig, GenerationConfig, StaticCache
+from transformers.cache_utils import MtpCache
+from transformers.generation.candidate_generator import MTPCandidateGenerator
 
 from specbench.backends.generation.watch import Watch
 from specbench.backends.generation.ways import Way
@@ -168,3 +171,22 @@ def lookup(target: Any, settings: dict[str, Any], way: Way) -> Call:
     """Prompt lookup."""
     more = {"prompt_lookup_num_tokens": way.k, "max_matching_ngram_size": way.ngram}
     return watched(twin(target), settings, {}, **more)
+
+
+def modules(target: Any, settings: dict[str, Any], files: Path) -> Call:
+    """Its own MTP modules draft, one token each. They are read from its files once: `generate()` reads them in every
+    call."""
+    found = twin(target)
+    found.config.name_or_path = str(files)
+    first: Any = MTPCandidateGenerator(found, generation(**settings), {})
+
+    def made(*_: Any, logits_processor: Any = None, **__: Any) -> Any:
+        fresh = copy.copy(first)
+        fresh.mtp_cache, fresh.logits_processor = MtpCache(config=found.config.get_mtp_config()), logits_processor
+        fresh.mtp_cache.activate_past_recording()
+        return fresh
+
+    found._get_candidate_generator = made
+    call = watched(found, settings, {}, use_mtp=True)
+    call.watch.assistant(first.mtp_model)
+    return call

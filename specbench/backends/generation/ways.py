@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from specbench.backends.checked import CheckedPair
+from specbench.backends.roles import Role
 from specbench.decoding.method_files import read_method
 from specbench.errors import UsageError
 from specbench.models.network.layers import shares
 from specbench.spec import RunSpec
 
-Kind = Literal["plain", "assisted", "universal", "lookup", "early exit"]
+Kind = Literal["plain", "assisted", "universal", "lookup", "early exit", "modules"]
 INSTEAD = "use --backend native"
 RULES = ("Rejection", "TokenMatch")  # one and the same where a draft is a point mass, as one that was looked up is
 GREEDY_RULE, DRAWN_RULE = "strings", "common"  # what universal assisted decoding does at temperature 0, and above
@@ -21,8 +22,8 @@ GREEDY_RULE, DRAWN_RULE = "strings", "common"  # what universal assisted decodin
 
 @dataclass(frozen=True)
 class Way:
-    """A kind of generation: K tokens from the model of that name, from so many layers of the target, or looked up by at
-    most so many tokens before."""
+    """A kind of generation: K tokens from the model of that name, from so many layers of the target, looked up by at
+    most so many tokens before, or one from each of the K MTP modules of that name."""
 
     kind: Kind
     k: int = 0
@@ -75,11 +76,30 @@ def from_model(spec: RunSpec, name: str, k: int, pair: CheckedPair) -> Way:
             )
         return Way("early exit", k, layers=len(layers))
     if pair.roles[name].head is not None:
-        raise UsageError(f"--backend transformers: the {name} is a trained head, which is not run there: {INSTEAD}")
+        return from_modules(name, pair.roles[name], k, pair.roles["target"])
     if name in pair.foreign:
         refuse_vocabulary(spec, name, pair)
         return Way("universal", k, name)
     return Way("assisted", k, name)
+
+
+def from_modules(name: str, role: Role, k: int, target: Role) -> Way:
+    """A chain from the MTP modules of the target. UsageError for any other trained head, and for another K."""
+    assert role.head is not None
+    if role.head.head.kind != "mtp" or role.checkpoint.source != target.checkpoint.source:
+        raise UsageError(
+            f"--backend transformers: the {name} is a trained head, of which only MTP modules in the files of the "
+            f"target are run there: {INSTEAD}"
+        )
+    modules = getattr(target.config.get_text_config(decoder=True), "num_mtp_layers", None)
+    if not modules:
+        raise UsageError(f"--backend transformers: it knows no MTP modules of {target.config.model_type}: {INSTEAD}")
+    if k != modules:
+        raise UsageError(
+            f"--backend transformers: generate(use_mtp=True) drafts one token with each of the {modules} MTP modules "
+            f"of the target: use --k {modules}, or {INSTEAD}"
+        )
+    return Way("modules", k, name)
 
 
 def refuse_vocabulary(spec: RunSpec, name: str, pair: CheckedPair) -> None:
@@ -127,6 +147,8 @@ def notes_on(way: Way, tier: str) -> Sequence[str]:
         found.append("a draft ends one token before the last one wanted, and at the end of the sequence")
     if way.kind != "plain" and tier == "compile":
         found.append("the baseline is compiled, assisted generation is not: it refuses a static cache")
+    if way.kind == "modules":
+        found.append("the first token comes with the prompt and is a round without a draft")
     if way.kind == "universal":
         found.append("texts are written anew in every round, with ten tokens before them")
         found.append("vocabularies are given in the order of their ids, without which sampling is not lossless in 5.23")

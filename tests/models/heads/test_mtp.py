@@ -1,7 +1,6 @@
 """MTP modules, read from the files of their target, against transformers' own and against the equations."""
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from specbench.models.network.law import Law
 from tests.support import head_oracle as oracle
 from tests.support.checkpoints import refusal_of
 from tests.support.head_passes import head_of, in_pieces, module_of, random, tokens
-from tests.support.heads import write_head
+from tests.support.heads import layer_like, with_separate_experts, write_head
 from tests.support.tiny import TOLERANCE, difference, enumerate_law, in_double, network, oracle_law, worst
 
 V, T, ROWS = 13, 8, 2
@@ -48,25 +47,6 @@ def built(family: str) -> Any:
         for parameter in made.parameters():
             parameter.data.normal_(std=0.4)
     return made
-
-
-def with_separate_experts(layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a decoder layer as checkpoints have them, with three matrices for every expert."""
-    found = dict(layer)
-    if "mlp.experts.gate_up_proj" not in found:
-        return found
-    for number, both in enumerate(found.pop("mlp.experts.gate_up_proj")):
-        for name, matrix in zip(("gate", "up"), both.chunk(2), strict=True):
-            found[f"mlp.experts.{number}.{name}_proj.weight"] = matrix
-    for number, matrix in enumerate(found.pop("mlp.experts.down_proj")):
-        found[f"mlp.experts.{number}.down_proj.weight"] = matrix
-    return {name: tensor.clone().contiguous() for name, tensor in found.items()}
-
-
-def layer_like(target: Any, number: int, seed: int = 1) -> dict[str, Tensor]:
-    """The tensors of a layer like one of the target's, with other values."""
-    layer = target.get_decoder().layers[number].state_dict()
-    return {name: tensor + 0.2 * random(*tensor.shape, seed=seed) for name, tensor in layer.items()}
 
 
 @pytest.mark.parametrize("family", CONFIGS)
