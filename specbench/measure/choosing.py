@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from specbench.backends.base import Backend, Decode
 from specbench.backends.forms import carries
 from specbench.choices import choices, parsed
+from specbench.decoding.recited import looks_up, rounds_over
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.models.execution import processes
@@ -23,9 +24,15 @@ class Choosing:
 
     decodes: dict[str, Decode]
     bandit: Bandit = field(init=False)
+    lookups: Sequence[Arm] = field(
+        init=False
+    )  # of every method that looks tokens up the longest, which tells the others
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bandit", Bandit([arm_of(name) for name in self.decodes]))
+        arms = [arm_of(name) for name in self.decodes]
+        longest = {arm.method: arm for arm in sorted(arms, key=lambda arm: arm.k)}
+        object.__setattr__(self, "bandit", Bandit(arms))
+        object.__setattr__(self, "lookups", [arm for arm in longest.values() if arm.k and looks_up(arm.method)])
 
     @staticmethod
     def over(spec: RunSpec, backend: Backend, longest: int) -> "Choosing":
@@ -38,6 +45,7 @@ class Choosing:
         name = next(name for name in self.decodes if arm_of(name) == arm)
         found = [replace(trace, choice=name) for trace in self.decodes[name](prompts, seeds)]
         self.learn(found)
+        self.overhear(prompts, found)
         return found
 
     def learn(self, traces: Sequence[Trace]) -> None:
@@ -46,6 +54,15 @@ class Choosing:
             some = [trace for trace in traces if trace.choice == name]
             seconds = sum(trace.seconds for trace in some)
             self.bandit.seen.append(Decoded(arm_of(name), [trace.rounds for trace in some], seconds))
+
+    def overhear(self, prompts: Sequence[Sequence[int]], traces: Sequence[Trace]) -> None:
+        """Count in how many rounds the lookups would have emitted the texts of a turn, where another choice did."""
+        for arm in self.lookups:
+            others = [(prompt, trace) for prompt, trace in zip(prompts, traces, strict=True)
+                      if trace.tokens and arm_of(trace.choice).method != arm.method]  # fmt: skip
+            if others:
+                texts = [rounds_over(arm.method, arm.k, prompt, trace.tokens) for prompt, trace in others]
+                self.bandit.seen.append(Decoded(arm, texts, None))
 
     def look(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], first: bool) -> None:
         """Decode with every choice, uncounted, and learn from it; not from the first calls, which allocate."""

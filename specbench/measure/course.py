@@ -103,7 +103,11 @@ def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
     is what they decoded then; it is neither timed nor saved. One that chooses learns from what was saved."""
     for spec, samples in group.live.items():
         if spec.key in arms.choosing:
-            arms.choosing[spec.key].learn([one.method for one in samples if one.turn == turn.number])
+            found = {one.prompt: one.method for one in samples if one.turn == turn.number}
+            ids = [prompt.ids for prompt in turn.prompts if prompt.id in found]
+            traces = [found[prompt.id] for prompt in turn.prompts if prompt.id in found]
+            arms.choosing[spec.key].learn(traces)
+            arms.choosing[spec.key].overhear(ids, traces)
     for arm in sorted(arms.carrying & set(group.arms)):
         decoded(group, arms, turn, arm)
 

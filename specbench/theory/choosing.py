@@ -6,8 +6,9 @@ it says is a function of those numbers alone, so recorded times give the choices
 The unit is what an engine decodes at once (a prompt, or a batch of them), since every arm is compiled by itself, where
 BanditSpec (Hou et al. 2025, arXiv 2505.15141) and MetaSD (Kim et al. 2024) choose round by round, in Python. There are
 few of them, so tokens/s is not learned as one number but as tokens per round ÷ seconds per round: seconds hardly vary
-from prompt to prompt, and a chain of K tokens tells what every shorter one would have emitted (more than one drafter
-judged by one pass, as in "Not-a-Bandit", Liu et al. 2025, arXiv 2510.20064).
+from prompt to prompt, and a chain of K tokens tells what every shorter one would have emitted. More drafters than one
+judged by one decode, as in "Not-a-Bandit" (Liu et al. 2025, arXiv 2510.20064): so is a lookup by every text, whoever
+decoded it, which costs no pass of a network.
 """
 
 import math
@@ -31,11 +32,11 @@ class Arm:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one arm made of the prompts of one turn."""
+    """What one arm made of the prompts of one turn; without seconds, what it would have made of another one's texts."""
 
     arm: Arm
     texts: Sequence[Sequence[RoundCounts]]  # the rounds of every prompt
-    seconds: float
+    seconds: float | None
 
     @property
     def rounds(self) -> list[RoundCounts]:
@@ -52,7 +53,7 @@ class Bandit:
 
     def choose(self) -> Arm:
         """The arm of the next turn."""
-        known = {one.arm for one in self.seen}
+        known = {one.arm for one in timed(self.seen)}
         if unknown := [arm for arm in self.arms if arm not in known]:
             return unknown[0]
         rates, doubt = self.rates(), self.doubts()
@@ -60,21 +61,26 @@ class Bandit:
 
     def rates(self) -> dict[Arm, float]:
         """Tokens per second of every arm that something is known of."""
-        known = dict.fromkeys(one.arm for one in self.seen)
+        known = dict.fromkeys(one.arm for one in timed(self.seen))
         return {arm: tokens_per_round(arm, self.seen) / seconds_per_round(arm, self.seen) for arm in known}
 
     def doubts(self) -> dict[str, float]:
         """By how much the log of the rate of every method may be higher than is known: none where no draft is judged,
         since then every round gives one token."""
-        wide = WIDTH * math.sqrt(math.log(max(len(self.seen), 1)))
+        wide = WIDTH * math.sqrt(math.log(max(len(timed(self.seen)), 1)))
         drafts = {one.arm.method for one in self.seen if any(r.drafted for r in one.rounds)}
         logs = {method: log_tokens(method, self.seen) for method in dict.fromkeys(arm.method for arm in self.arms)}
         return {m: wide * spread(some) / math.sqrt(len(some)) if m in drafts else 0.0 for m, some in logs.items()}
 
 
+def timed(seen: Sequence[Decoded]) -> list[Decoded]:
+    """Those that were decoded so."""
+    return [one for one in seen if one.seconds is not None]
+
+
 def seconds_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
-    own = [one for one in seen if one.arm == arm]
-    return ratio(math.fsum(one.seconds for one in own), sum(len(one.rounds) for one in own))
+    own = [one for one in timed(seen) if one.arm == arm]
+    return ratio(math.fsum(one.seconds or 0.0 for one in own), sum(len(one.rounds) for one in own))
 
 
 def tokens_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:

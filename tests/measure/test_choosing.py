@@ -10,7 +10,7 @@ from specbench.backends.base import Decode
 from specbench.choices import choices, expanded
 from specbench.errors import UsageError
 from specbench.judge.regret import best_fixed
-from specbench.measure.choosing import refuse_choices
+from specbench.measure.choosing import Choosing, refuse_choices
 from specbench.measure.grid import cells
 from specbench.measure.runner import measure
 from specbench.metrics import Trace
@@ -71,6 +71,21 @@ def test_a_run_that_is_continued_chooses_as_it_would_have(at: int) -> None:
     part = {c.spec: replace(c, samples=c.samples[:at], status="partial") for c in whole}
     again, _ = measure([auto()], Timed(), [Witness()], part)
     assert [s.method.choice for s in again[0].samples] == [s.method.choice for s in whole[0].samples]
+
+
+def test_lookups_are_judged_by_texts_that_others_decoded() -> None:
+    decodes = {name: Timed().prepare(one, 9) for name, one in choices(auto().spec).items()}
+    choosing = Choosing(decodes | {"prompt-lookup:2": unasked, "prompt-lookup:8": unasked})
+    choosing.decode([[1, 2, 3]], [0])
+    found = choosing.bandit.seen
+    assert [(one.arm.method, one.arm.k, one.seconds is None) for one in found] == [
+        ("baseline", 0, False), ("prompt-lookup", 8, True)
+    ]  # fmt: skip
+    assert sum(r.emitted for r in found[1].rounds) == sum(r.emitted for r in found[0].rounds) > 0
+
+
+def unasked(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+    raise AssertionError("it was not chosen")
 
 
 def test_prompts_of_a_batch_have_one_choice() -> None:

@@ -63,6 +63,16 @@ def test_seconds_are_those_of_the_arm_alone() -> None:
     assert seconds_per_round(SHORT, [decoded(SHORT, 10.0), decoded(LONG, 1.0)]) == pytest.approx(0.1)
 
 
+def test_what_was_only_counted_tells_tokens_and_no_seconds() -> None:
+    counted = Decoded(FOUND, [rounds_of(8, (7, 7, 7))], None)
+    seen = [decoded(PLAIN, 10.0, (0,) * 9), decoded(FOUND, 9.0, (0,) * 9), counted]
+    bandit = Bandit([PLAIN, FOUND], seen)
+    assert seconds_per_round(FOUND, seen) == pytest.approx(1 / 9)
+    assert tokens_per_round(FOUND, seen) > 2
+    assert bandit.choose() == FOUND, "what another one decoded speaks for it"
+    assert Bandit([PLAIN, FOUND], [seen[0], counted]).choose() == FOUND, "how long its rounds take is not known"
+
+
 def test_every_choice_is_tried_before_any_is_repeated() -> None:
     bandit = Bandit([PLAIN, SHORT, LONG])
     order = []
