@@ -57,6 +57,8 @@ def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     names += [name for name in last if name in axes]
     for values in product(*(axes[name] for name in names)):
         chosen = dict(zip(names, values, strict=True))
+        if chosen.get("method") == CHOOSING and len(axes["method"]) > 1:  # K is for the methods beside it
+            chosen = {name: value for name, value in chosen.items() if name not in ("k", "schedule")}
         yield chosen | pair_of(chosen.pop("pair", None), chosen)
 
 

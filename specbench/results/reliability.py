@@ -59,7 +59,7 @@ def bin_of(found: Sequence[tuple[float, bool]]) -> Bin:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """The expected calibration error, Σ (n_m / n) |accepted_m − believed_m| of the bins' means (Naeini et al. 2015)."""
+    """The expected calibration error, Σ tests ÷ all · abs(accepted − believed) of every bin (Naeini et al. 2015)."""
     return ratio(math.fsum(abs(one.accepted - one.believed) for one in bins), total(bins))
 
 

@@ -51,6 +51,13 @@ def test_a_cell_that_is_named_twice_is_measured_once() -> None:
     assert [(c.method, c.k) for c in found] == [("baseline", 0), ("chain", 1), ("chain", 2), ("chain", 3)]
 
 
+def test_what_chooses_its_k_is_one_cell_beside_methods_with_several() -> None:
+    found = cells({"method": ["auto", "chain"], "k": [2, 4], "dataset": "code"})
+    assert [(c.method, c.k) for c in found] == [("auto", 8), ("chain", 2), ("chain", 4)]
+    with pytest.raises(UsageError, match="chooses K as well: leave out --k"):
+        cells({"method": "auto", "k": [2, 4], "dataset": "code"})
+
+
 def test_auto_is_a_schedule_with_a_ceiling() -> None:
     found = cells({"k": [2, "auto"], "dataset": "code"})
     assert [(c.schedule, c.k) for c in found] == [("constant", 2), ("auto", AUTO_CEILING)]
