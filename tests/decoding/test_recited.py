@@ -37,7 +37,7 @@ def test_greedy_they_are_the_rounds_of_the_method_itself(pair: Pair, method: str
 @pytest.mark.parametrize("method", LOOKUPS)
 def test_sampled_they_have_the_law_of_its_rounds(method: str) -> None:
     table = torch.rand((40, 2), generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.05
-    target, prompt, new = TableModel(table / table.sum(1, keepdim=True)), [0, 1, 0], 5
+    target, prompt, new = TableModel(table / table.sum(1, keepdim=True)), [0, 1, 0], 4
 
     def run(name: str, source: Source) -> Trace:
         return decode(build(name, {"target": target}, 2), [prompt], new=new, eos=(), rng=source, device=CPU)[0]
