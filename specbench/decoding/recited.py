@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.build import build
+from specbench.decoding.cacheless import Cacheless
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.lookup import PromptLookup
 from specbench.decoding.drafters.suffix import Suffix
@@ -23,7 +24,7 @@ from specbench.decoding.method_files import needs
 from specbench.decoding.protocols import After
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Verdict
+from specbench.decoding.types import Context
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
 
@@ -31,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
-class Recited:
+class Recited(Cacheless):
     """A model that gives every token of `text` [L] with certainty, whatever is drafted; `width` is V."""
 
     text: Tensor
@@ -50,18 +51,6 @@ class Recited:
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
         raise NotImplementedError("nothing drafts with a text")
-
-    def start(self, context: Context) -> None:
-        return
-
-    def admit(self, context: Context, row: int) -> None:
-        return
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return
 
 
 @cache

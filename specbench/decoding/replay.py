@@ -10,9 +10,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specbench.decoding.levels import read_counts
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms, Source
-from specbench.decoding.rounds import Play, Whole, read_counts, read_rows, state
+from specbench.decoding.rounds import Play, Whole, read_rows, state
 from specbench.decoding.types import Context
 from specbench.metrics import RoundCounts
 

@@ -4,7 +4,6 @@ Knows what the host has to read after a round; must not know how a function is c
 made of.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
@@ -12,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specbench.decoding.levels import read_sums, sums
+from specbench.decoding.levels import packed, read_counts
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Counted, Drawn, FromUniforms, Source, Stream
 from specbench.decoding.types import STEP, Context, Round
@@ -221,32 +220,3 @@ def read_rows(seen: Tensor) -> tuple[list[int], int]:
             "try --dtype float32, or check the checkpoint"
         )
     return left, max(pos) + 1
-
-
-def packed(done: Round) -> Tensor:
-    """[B, 8 + 7 · levels + depth] float64: the counts of a round in one tensor, those of its inner levels included.
-
-    What was believed of a chain stands behind them: as many columns again as the chain has tokens.
-    """
-    inner, belief = sums(done), [] if done.belief is None else [done.belief.double()]
-    numbers = torch.stack([done.drafted, done.surplus, done.tested, done.accepted, done.emitted], 1).double()
-    known = [numbers.new_full((numbers.shape[0], 1), count) for count in (done.nodes, len(inner))]
-    return torch.cat([numbers, done.distance.unsqueeze(1), *known, *inner, done.overlap.double(), *belief], 1)
-
-
-def read_counts(counts: Tensor) -> list[RoundCounts]:
-    """The counts of a round on the host, one per row."""
-    found = []
-    for drafted, surplus, tested, accepted, emitted, distance, nodes, levels, *rest in counts.tolist():
-        inner, overlap = read_sums(rest, int(levels))
-        whole = (int(drafted), int(tested), int(accepted), int(emitted))
-        belief = believed(overlap[int(nodes) :][: int(tested)])  # no draft has more levels than nodes, a chain as many
-        chances = tuple(overlap[: int(tested)])
-        found.append(RoundCounts(*whole, chances, int(nodes), distance, inner, int(surplus), belief))
-    return found
-
-
-def believed(chances: Sequence[float]) -> tuple[float | None, ...]:
-    """What was believed of every tested token, None of one of which nothing was; empty where nothing was of any."""
-    found = tuple(None if math.isnan(one) else one for one in chances)
-    return found if any(one is not None for one in found) else ()

@@ -6,6 +6,7 @@ alone and is made before anything of the turn is drawn, so its tokens have the l
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from specbench.backends.base import Backend, Decode
 from specbench.backends.forms import carries
@@ -24,15 +25,15 @@ class Choosing:
 
     decodes: dict[str, Decode]
     bandit: Bandit = field(init=False)
-    lookups: Sequence[Arm] = field(
-        init=False
-    )  # of every method that looks tokens up the longest, which tells the others
 
     def __post_init__(self) -> None:
-        arms = [arm_of(name) for name in self.decodes]
-        longest = {arm.method: arm for arm in sorted(arms, key=lambda arm: arm.k)}
-        object.__setattr__(self, "bandit", Bandit(arms))
-        object.__setattr__(self, "lookups", [arm for arm in longest.values() if arm.k and looks_up(arm.method)])
+        object.__setattr__(self, "bandit", Bandit([arm_of(name) for name in self.decodes]))
+
+    @cached_property
+    def lookups(self) -> list[Arm]:
+        """Of every method that looks tokens up the longest: it tells the shorter ones."""
+        longest = {arm.method: arm for arm in sorted(self.bandit.arms, key=lambda arm: arm.k)}
+        return [arm for arm in longest.values() if arm.k and looks_up(arm.method)]
 
     @staticmethod
     def over(spec: RunSpec, backend: Backend, longest: int) -> "Choosing":
@@ -44,12 +45,16 @@ class Choosing:
         arm = processes.agreed(self.bandit.choose())
         name = next(name for name in self.decodes if arm_of(name) == arm)
         found = [replace(trace, choice=name) for trace in self.decodes[name](prompts, seeds)]
-        self.learn(found)
-        self.overhear(prompts, found)
+        self.learn(prompts, found)
         return found
 
-    def learn(self, traces: Sequence[Trace]) -> None:
-        """See what became of a turn; also one of a run that is continued. Prompts of a batch share its seconds."""
+    def learn(self, prompts: Sequence[Sequence[int]], traces: Sequence[Trace]) -> None:
+        """See what became of a turn; also one of a run that is continued."""
+        self.count(traces)
+        self.overhear(prompts, traces)
+
+    def count(self, traces: Sequence[Trace]) -> None:
+        """See what the choices made of a turn. Prompts of a batch share its seconds."""
         for name in dict.fromkeys(trace.choice for trace in traces if trace.choice in self.decodes):
             some = [trace for trace in traces if trace.choice == name]
             seconds = sum(trace.seconds for trace in some)
@@ -69,7 +74,7 @@ class Choosing:
         for name, decode in self.decodes.items():
             traces = decode(prompts, seeds)
             if not first:
-                self.learn([replace(trace, choice=name) for trace in traces])
+                self.count([replace(trace, choice=name) for trace in traces])
 
 
 def arm_of(name: str) -> Arm:

@@ -104,10 +104,8 @@ def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
     for spec, samples in group.live.items():
         if spec.key in arms.choosing:
             found = {one.prompt: one.method for one in samples if one.turn == turn.number}
-            ids = [prompt.ids for prompt in turn.prompts if prompt.id in found]
-            traces = [found[prompt.id] for prompt in turn.prompts if prompt.id in found]
-            arms.choosing[spec.key].learn(traces)
-            arms.choosing[spec.key].overhear(ids, traces)
+            again = [prompt for prompt in turn.prompts if prompt.id in found]
+            arms.choosing[spec.key].learn([one.ids for one in again], [found[one.id] for one in again])
     for arm in sorted(arms.carrying & set(group.arms)):
         decoded(group, arms, turn, arm)
 

@@ -13,10 +13,10 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specbench.decoding.decode import begin, steps
+from specbench.decoding.levels import packed, read_counts
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
-from specbench.decoding.rounds import packed, read_counts
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
 from specbench.results.trace_file import Kind, TracedRound, TracedToken

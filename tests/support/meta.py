@@ -21,10 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.decoding.build import build
 from specbench.decoding.decode import begin
+from specbench.decoding.levels import packed
 from specbench.decoding.method_files import needs
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import FromUniforms, Stream
-from specbench.decoding.rounds import packed, state
+from specbench.decoding.rounds import state
 from specbench.decoding.timing import WallClock
 from specbench.errors import UsageError
 from specbench.models.network.attention import NAME

@@ -142,7 +142,7 @@ class Transformers:
             return calls.early_exit(target, settings, way.k, way.layers)
         roles = self.inner.pair.roles
         if (head := roles[way.model].head) is not None:
-            return calls.modules(target, settings, head.head.folder)
+            return calls.mtp(target, settings, head.head.folder)
         tokenizers = [roles[name].tokenizer for name in ("target", way.model)] if way.kind == "universal" else []
         return calls.assisted(target, network(way.model), settings, way.k, tokenizers)
 

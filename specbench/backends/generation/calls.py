@@ -173,7 +173,7 @@ def lookup(target: Any, settings: dict[str, Any], way: Way) -> Call:
     return watched(twin(target), settings, {}, **more)
 
 
-def modules(target: Any, settings: dict[str, Any], files: Path) -> Call:
+def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
     """Its own MTP modules draft, one token each. They are read from its files once: `generate()` reads them in every
     call."""
     found = twin(target)

@@ -14,7 +14,7 @@ from specbench.errors import UsageError
 from specbench.models.network.layers import shares
 from specbench.spec import RunSpec
 
-Kind = Literal["plain", "assisted", "universal", "lookup", "early exit", "modules"]
+Kind = Literal["plain", "assisted", "universal", "lookup", "early exit", "mtp"]
 INSTEAD = "use --backend native"
 RULES = ("Rejection", "TokenMatch")  # one and the same where a draft is a point mass, as one that was looked up is
 GREEDY_RULE, DRAWN_RULE = "strings", "common"  # what universal assisted decoding does at temperature 0, and above
@@ -76,14 +76,14 @@ def from_model(spec: RunSpec, name: str, k: int, pair: CheckedPair) -> Way:
             )
         return Way("early exit", k, layers=len(layers))
     if pair.roles[name].head is not None:
-        return from_modules(name, pair.roles[name], k, pair.roles["target"])
+        return from_mtp(name, pair.roles[name], k, pair.roles["target"])
     if name in pair.foreign:
         refuse_vocabulary(spec, name, pair)
         return Way("universal", k, name)
     return Way("assisted", k, name)
 
 
-def from_modules(name: str, role: Role, k: int, target: Role) -> Way:
+def from_mtp(name: str, role: Role, k: int, target: Role) -> Way:
     """A chain from the MTP modules of the target. UsageError for any other trained head, and for another K."""
     assert role.head is not None
     if role.head.head.kind != "mtp" or role.checkpoint.source != target.checkpoint.source:
@@ -99,7 +99,7 @@ def from_modules(name: str, role: Role, k: int, target: Role) -> Way:
             f"--backend transformers: generate(use_mtp=True) drafts one token with each of the {modules} MTP modules "
             f"of the target: use --k {modules}, or {INSTEAD}"
         )
-    return Way("modules", k, name)
+    return Way("mtp", k, name)
 
 
 def refuse_vocabulary(spec: RunSpec, name: str, pair: CheckedPair) -> None:
@@ -140,15 +140,17 @@ def refuse_settings(spec: RunSpec) -> None:
 
 def notes_on(way: Way, tier: str) -> Sequence[str]:
     """What is different in this engine, and changes numbers."""
-    found = ["its first pass reads the prompt and judges the first draft at once; what a later pass takes of it counts "
-             "as decoding, the rest as prefill"]  # fmt: skip
+    first = "" if way.kind == "mtp" else " and judges the first draft at once"
+    found = [f"its first pass reads the prompt{first}; what a later pass takes of it counts as decoding, the rest as "
+             "prefill"]  # fmt: skip
     if way.kind != "plain":
         found.append("alpha is accepted ÷ tested, counted from the passes")
+    if way.kind == "mtp":
+        found.append("the first token comes with the prompt and is a round without a draft")
+    elif way.kind != "plain":
         found.append("a draft ends one token before the last one wanted, and at the end of the sequence")
     if way.kind != "plain" and tier == "compile":
         found.append("the baseline is compiled, assisted generation is not: it refuses a static cache")
-    if way.kind == "modules":
-        found.append("the first token comes with the prompt and is a round without a draft")
     if way.kind == "universal":
         found.append("texts are written anew in every round, with ten tokens before them")
         found.append("vocabularies are given in the order of their ids, without which sampling is not lossless in 5.23")

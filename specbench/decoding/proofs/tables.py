@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specbench.decoding.cacheless import Cacheless
 from specbench.decoding.protocols import After, Loss
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.rows import likeliest
@@ -45,7 +46,7 @@ def numbers(context: Context, vocab: int, size: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class TableModel:
+class TableModel(Cacheless):
     """A language model from a table [N, V]: a prefix has the row of its number, modulo N where that lies beyond."""
 
     table: Tensor
@@ -108,18 +109,6 @@ class TableModel:
     def learner(self, rate: float) -> tuple["TableModel", "TableLearner"]:
         own = replace(self, table=self.table.clone())
         return own, TableLearner(own, self.table)
-
-    def start(self, context: Context) -> None:
-        return
-
-    def admit(self, context: Context, row: int) -> None:
-        return
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return
 
 
 @dataclass(eq=False)

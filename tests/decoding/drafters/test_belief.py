@@ -20,10 +20,10 @@ from specbench.decoding.drafters.lookup import SuffixLookup
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.drafters.select import Select
+from specbench.decoding.levels import packed, read_counts
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import After, Verifier
 from specbench.decoding.randomness import Source, Stream, seeded
-from specbench.decoding.rounds import packed, read_counts
 from specbench.decoding.types import Context, Draft, Round
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch

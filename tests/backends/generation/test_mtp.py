@@ -8,6 +8,7 @@ import transformers as hf
 
 from specbench.backends import choose
 from specbench.backends.generation import calls
+from specbench.backends.generation.ways import Way, notes_on
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
@@ -72,6 +73,15 @@ def test_the_first_token_comes_with_the_prompt_and_no_draft_is_longer_than_k(tar
         assert sum(one.emitted for one in trace.rounds) == len(trace.tokens) == NEW
         assert trace.prefill_seconds > 0
         assert trace.spans["draft"] > 0
+
+
+def test_its_notes_speak_of_no_draft_in_the_first_pass() -> None:
+    mtp, assisted = (" ".join(notes_on(Way(kind, 1, "draft"), "eager")) for kind in ("mtp", "assisted"))
+    assert "judges the first draft at once" in assisted
+    assert "ends one token before" in assisted
+    assert "judges the first draft" not in mtp
+    assert "ends one token before" not in mtp
+    assert "a round without a draft" in mtp
 
 
 def test_its_files_are_read_once_and_every_call_begins_anew(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
