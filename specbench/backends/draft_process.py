@@ -26,6 +26,7 @@ from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Again, FromUniforms, SeededUniforms, Source
 from specbench.errors import SpecbenchError, UnusableModelError, UsageError
 from specbench.models.execution.threads import distinct_cores
+from specbench.models.network import packed
 from specbench.models.network.probe import model_of
 from specbench.spec import RunSpec
 
@@ -78,7 +79,8 @@ def read_draft(spec: RunSpec) -> Model:
             "another tokenizer; take a draft model of the target's tokenizer"
         )
     loaded, rollback = read_role(role, {}, native.width, native.device, unseen)
-    return model_of(rollback, loaded.model, native.law(spec), native.width)
+    network = packed.twins({"draft": loaded.model})["draft"] if native.tier.packed else loaded.model
+    return model_of(rollback, network, native.law(spec), native.width)
 
 
 @dataclass(frozen=True)

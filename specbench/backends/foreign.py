@@ -12,7 +12,7 @@ from torch import Tensor
 from specbench.backends.checked import CheckedPair
 from specbench.backends.forms import form
 from specbench.decoding.drafters.strings import Strings
-from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
+from specbench.decoding.method_files import LEARNS, learners, leaves, needs, read_method
 from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.translation import Dictionary
 from specbench.decoding.verifiers.synthetic import synthetic
@@ -28,7 +28,7 @@ from specbench.models.network.layers import shares
 from specbench.models.network.recurrent import Recurrent
 from specbench.spec import RunSpec
 
-VIEWS, LEARNS = ("Streaming", "Retrieval"), "Distilled"  # parts that look into the model that drafts, or change it
+VIEWS = ("Streaming", "Retrieval")  # parts that look into the model that drafts
 HOST = "texts are written anew in the target's tokens by the host in every round"
 WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be written anew
 GREEDY = Law(temperature=0.0)  # of several texts the likeliest: a point mass is accepted with the target's chance of it
@@ -126,8 +126,7 @@ def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
     """UsageError for a method that needs more of a model of another vocabulary than its rule gives."""
     says = f"--method {spec.method}: the {name} has another tokenizer than the target"
     parts = {part for part, key, value in leaves(read_method(spec.method)["method"]) if value == name}
-    inner = {part for part, *_ in leaves(read_method(spec.method)["method"])}
-    views = sorted((parts & {*VIEWS}) | (inner & {LEARNS} if name in drafts_with(spec.method) else set()))
+    views = sorted((parts & {*VIEWS}) | ({LEARNS} if name in learners(spec.method) else set()))
     if views or shares(name):
         what = views[0] if views else "a shared cache"
         raise UsageError(f"{says}, and {what} needs one that reads the target's tokens: take another method")

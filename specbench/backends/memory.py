@@ -20,6 +20,7 @@ from specbench.decoding.method_files import drafts_with, leaves, needs, read_met
 from specbench.decoding.translation import STRETCH
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.sizes import network_sizes
+from specbench.models.execution.free_memory import free_memory
 from specbench.models.network.layers import shares
 from specbench.spec import RunSpec
 from specbench.theory.memory import Arm, Demand, Network, Part, parts, total
@@ -32,7 +33,7 @@ TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside
 @dataclass(frozen=True)
 class Estimate:
     """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or captured does; packs:
-    whether compiled rounds have weights in a layout of their own."""
+    whether rounds have weights in a layout of their own."""
 
     pair: CheckedPair
     keeps: bool = False
@@ -67,7 +68,7 @@ class Estimate:
         if any(spec.batch > 1 for one in held for spec in one.specs):
             alone = [replace(one, specs=[spec.with_(batch=1) for spec in one.specs]) for one in held]
             found.append(("--batch 1", self, alone))
-        if self.packs:
+        if self.packs and self.keeps:
             found.append(("--tier eager", replace(self, keeps=False, packs=False), held))
         target = self.pair.roles["target"]
         whole = not (target.how.device_map or target.how.parallel)
@@ -157,6 +158,12 @@ def demand_of(estimate: Estimate, held: Sequence[Held]) -> Demand | None:
     except (AttributeError, TypeError, ValueError, KeyError):
         return None
     return estimate.demand(held)
+
+
+def free_for(demand: Demand, device: torch.device) -> bool:
+    """Whether a device has so much memory, as far as it tells."""
+    free = free_memory(device)
+    return free is None or total(demand.parts) <= free
 
 
 def read_by_twins(method: str) -> list[str]:

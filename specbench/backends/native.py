@@ -4,9 +4,9 @@ Knows how a spec becomes models and a method; must not know data sets, statistic
 """
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +21,7 @@ from specbench.backends.experts import experts_of
 from specbench.backends.fallback import eager_instead
 from specbench.backends.foreign import Joins
 from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
-from specbench.backends.memory import Estimate, demand_of
+from specbench.backends.memory import Estimate, demand_of, free_for
 from specbench.backends.modelled import Wanted, modelled
 from specbench.backends.opening import frugal, opened
 from specbench.backends.parallel import agreeing
@@ -31,7 +31,7 @@ from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_role
 from specbench.decoding.build import build
 from specbench.decoding.loop import Speculate
-from specbench.decoding.method_files import drafts_with, needs
+from specbench.decoding.method_files import drafts_with, learners, needs
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.timing import Clock, clock_for
@@ -39,6 +39,7 @@ from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.metrics import Trace
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import threads
+from specbench.models.network import packed
 from specbench.models.network.law import Law
 from specbench.models.network.pool import OWN, Memory, Pool
 from specbench.models.network.probe import Rollback, rollback_of
@@ -81,6 +82,7 @@ class Native:
     name: ClassVar[str] = NAME
     _longest: int = 0  # tokens of the longest prompt: what is compiled for it serves all data sets
     _arms: dict[RunSpec, Arm] = field(default_factory=dict)
+    _twins: packed.Twins = field(default_factory=packed.Twins)
     _pool: Pool = field(init=False)  # arms never run at once
 
     def __post_init__(self) -> None:
@@ -116,7 +118,11 @@ class Native:
         return ()
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
-        return demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.packs), held)
+        found = demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.packs), held)
+        if not self.tier.packed or found is None or free_for(found, self.device):
+            return found
+        self.tier, self.warnings = replace(self.tier, packed=False), (*self.warnings, packed.TOO_LARGE)
+        return self.demand(held)
 
     def frugal(self) -> "Native | None":
         found = frugal(self.specs, self.tier)
@@ -137,6 +143,7 @@ class Native:
         self.warnings += (*known_parts(self.cut), *runs_on(self.tokenizer, self.ends()))
 
     def unload(self) -> None:
+        self._twins = packed.Twins()
         self._arms.clear()
         self.modules.clear()
 
@@ -146,6 +153,12 @@ class Native:
     def hold(self, name: str, network: Any) -> None:
         self._arms.clear()  # they are made of the networks that were there before
         self.modules[name], self.rollbacks[name] = network, rollback_of(network, False, self.width, name)
+
+    def passing(self, learning: Collection[str] = ()) -> Mapping[str, Any]:
+        """The networks as passes read them; those that are `learning` as they change."""
+        if not self.tier.packed:
+            return self.modules
+        return self._twins.of(self.modules) | {name: self.modules[name] for name in learning}
 
     def eos(self, spec: RunSpec) -> list[int]:
         return [] if spec.ignore_eos else self.ends()
@@ -169,7 +182,8 @@ class Native:
         fixed, drafter = self.tier.name != "eager" and not eager, form(spec, self.costs).drafter
         passes = {name: self.tier.passes(drafter.static or eager) for name in self.modules}
         wanted = Wanted(self.law(spec), fixed, passes, memory, drafter.depth)
-        return modelled(self.pair, self.joins, self.modules, self.rollbacks, needs(spec.method), wanted)
+        networks = self.passing(learners(spec.method))
+        return modelled(self.pair, self.joins, networks, self.rollbacks, needs(spec.method), wanted)
 
     def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False, memory: Memory = OWN) -> Speculate:
         models, schedule = self._models(spec, eager, memory), schedule_of(spec, self.costs)
@@ -177,7 +191,7 @@ class Native:
         return synthetic(built, spec.acceptance)
 
     def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Experts | None:
-        return experts_of(self, self.modules["target"], spec, prompts, seeds)
+        return experts_of(self, self.passing()["target"], spec, prompts, seeds)
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
         return seeded(seeds, self.device, self.law(spec).certain, agreeing(spec))
@@ -203,27 +217,23 @@ class Native:
         return run
 
     def keep(self, specs: Sequence[RunSpec]) -> None:
-        wanted = {whatever_prompts(spec) for spec in specs}
+        wanted = set(map(whatever_prompts, specs))
         self._arms = {spec: arm for spec, arm in self._arms.items() if spec in wanted}
         gc.collect()  # what is made ready pass by pass refers to its own network, which refers to it
 
     def arm(self, spec: RunSpec, longest: int) -> Arm:
-        """A method that is ready for prompts of up to `longest` tokens. What was compiled or captured is kept.
-
-        Where the tier was chosen here and does not take it, the pair is eager from now on.
-        """
+        """A method, ready for prompts of up to `longest` tokens. A tier of our choice that does not take it ends."""
         try:
             return self._ready(spec, longest)
         except Exception as error:  # whatever a compiler or a driver raises
             why = eager_instead(self.tier.name, spec, error)
         self._arms.clear()  # also those that are ready: a ratio of two tiers says nothing
-        self.tier, self._pool, self.execution = Tier("eager", self.device), Pool(), f"tier eager: {why}"
+        self.tier, self._pool, self.execution = self.tier.eager(), Pool(), f"tier eager: {why}"
         self.warnings += (self.execution,)
         return self._ready(spec, longest)
 
     def _ready(self, spec: RunSpec, longest: int) -> Arm:
-        same = whatever_prompts(spec)
-        length = places(spec, longest, self.costs)
+        same, length = whatever_prompts(spec), places(spec, longest, self.costs)
         if (known := self._arms.get(same)) and length <= known.rounds.length:
             return known
         clock, eos = clock_for(self.device), self.eos(spec)
@@ -237,4 +247,4 @@ class Native:
         return arm
 
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
-        return scores_along(self.pair, self.modules["target"], self.rollbacks["target"], ids, start, block)
+        return scores_along(self.pair, self.passing()["target"], self.rollbacks["target"], ids, start, block)

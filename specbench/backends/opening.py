@@ -10,7 +10,7 @@ from specbench.backends import foreign, recurrent
 from specbench.backends.checked import CheckedPair, check_models
 from specbench.backends.forms import form, refuse_heads, unthinking
 from specbench.backends.heads import refuse_deep
-from specbench.backends.tier_choice import AUTO, choose, eager, not_whole
+from specbench.backends.tier_choice import AUTO, choose, eager, not_whole, packs
 from specbench.backends.tiers import Tier
 from specbench.models.checkpoints import precision
 from specbench.models.checkpoints.quantised import UncompiledError
@@ -50,4 +50,5 @@ def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
         before, (name, why) = name, joined
         pair = pair if name == before else check_models(specs, device, name)
     pair = replace(pair, warnings=(*pair.warnings, *unthinking(specs, pair.thinking)))
-    return pair, Tier(name, device, not_whole(specs[0])), f"tier {name}: {why}"
+    tier = Tier(name, device, not_whole(specs[0]), packs(specs[0], name, device))
+    return pair, tier, f"tier {name}: {why}"

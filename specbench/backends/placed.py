@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from specbench.decoding.method_files import leaves, read_method
+from specbench.decoding.method_files import learners
 from specbench.errors import UsageError
 from specbench.models.checkpoints.architectures import recurrent
 from specbench.models.checkpoints.precision import device_named
 from specbench.spec import RunSpec
 
 OPTION = "--draft-device"
-LEARNS = "Distilled"
 
 
 def drafting_device(spec: RunSpec, device: torch.device) -> torch.device | None:
@@ -37,7 +36,7 @@ def refuse_apart(name: str, config: Any, borrows: bool, specs: Sequence[RunSpec]
         reason = "its recurrent state stays beside the target's text"
     elif specs[0].tensor_parallel is not None:
         reason = "each process has one device, with the whole draft"
-    elif any(LEARNS in {part for part, _, _ in leaves(read_method(spec.method)["method"])} for spec in specs):
+    elif any(learners(spec.method) for spec in specs):
         reason = "it learns from the target's rows, where those are"
     if reason:
         raise UsageError(f"{OPTION} {specs[0].draft_device}: {name}: {reason}: leave it out")

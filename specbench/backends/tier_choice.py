@@ -12,6 +12,7 @@ from specbench.backends.placed import drafting_device
 from specbench.errors import UsageError
 from specbench.models.checkpoints.quantise import UNPACKED_BY_COMPILER
 from specbench.models.execution import compiled
+from specbench.models.network import packed
 from specbench.spec import RunSpec
 
 AUTO = "auto"
@@ -46,6 +47,12 @@ def not_whole(spec: RunSpec) -> str:
     if kinds:
         return f"where the compiler would unpack {kinds[0]} weights, so that they took the time of unquantised ones"
     return "for minutes, as --tier compile does" if spec.tier == AUTO else ""
+
+
+def packs(spec: RunSpec, name: compiled.Name, device: torch.device) -> bool:
+    """Whether passes have packed matrices: eager ones on a CPU that is faster with them, of weights that stay whole."""
+    whole = spec.device_map is None and spec.tensor_parallel is None
+    return name == "eager" and device.type == "cpu" and whole and packed.pays()
 
 
 def _slow(specs: Sequence[RunSpec]) -> str:

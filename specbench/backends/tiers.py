@@ -22,6 +22,7 @@ from specbench.models.execution.graphs import Captured, Repeated, Shared
 from specbench.models.execution.regions.operators import UncutError
 from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.execution.regions.store import Store
+from specbench.models.network.packed import pays
 
 TEXTS = 3  # made-up ones, decoded while passes are made ready: a short one, a long one, and one between
 AGAIN = 5  # how many more are decoded at most, until one brings no pass of new shapes
@@ -33,11 +34,13 @@ class Tier:
     """One way of execution on one device. Its graphs share one pool of memory.
 
     not_whole: unless empty, why what cannot be compiled region by region is not compiled as a whole: an UncutError.
+    packed: whether eager passes have matrices in a layout of their own.
     """
 
     name: Name
     device: torch.device
     not_whole: str = ""
+    packed: bool = False
     remarks: dict[str, None] = field(default_factory=dict, init=False)  # what to know of what was made ready
     _regions: dict[bool, Regions] | None = field(default=None, init=False, repr=False)  # by whether weights are frozen
     _captures: Shared | None = field(default=None, init=False, repr=False)
@@ -46,7 +49,11 @@ class Tier:
     @property
     def packs(self) -> bool:
         """Whether rounds read weights in a layout of their own, which is held besides."""
-        return self.name == "compile" and self.device.type == "cpu"
+        return self.packed if self.name == "eager" else self.name == "compile" and self.device.type == "cpu"
+
+    def eager(self) -> "Tier":
+        """Without anything compiled or captured, in no more memory."""
+        return Tier("eager", self.device, packed=self.packs and pays())
 
     def gradless(self) -> AbstractContextManager[None]:
         """Without gradients; in eager calls also without the versions of tensors, which only a compiler asks for, and

@@ -15,6 +15,7 @@ from specbench.wording import first_line, near
 
 HEADER = {"summary", "paper", "lossless", "method"}
 JUDGING = ("Speculate", "Cascade")  # parts that judge
+LEARNS = "Distilled"  # the part that changes what it drafts with
 OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
 FITTING = (
     "only methods whose every draft is one chain from a draft model of its own can draft while the target verifies"
@@ -70,6 +71,12 @@ def drafts_with(name: str) -> set[str]:
     """The names of the models that a method file drafts with; empty where it looks its drafts up."""
     (outermost,) = read_method(name)["method"].values()
     return {str(value) for _, key, value in leaves(outermost["drafter"]) if key in ("model", "models")}
+
+
+def learners(name: str) -> set[str]:
+    """The names of the models that change while a method drafts with them."""
+    parts = {part for part, _, _ in leaves(read_method(name)["method"])}
+    return drafts_with(name) if LEARNS in parts else set()
 
 
 def chains_from(name: str) -> str:

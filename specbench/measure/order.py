@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from specbench.data.prompts import Prompt
 from specbench.results import statistics
-from specbench.results.batches import per_draw
+from specbench.results.batches import REQUESTS
 from specbench.seeds import seed_from
 from specbench.spec import BASELINE, RunSpec
 
@@ -41,7 +41,7 @@ class Turn:
 
 def turns_of(spec: RunSpec, prompts: Sequence[Prompt]) -> list[Turn]:
     """The first turns of a group in their order: every chunk once, then every chunk again for each repetition."""
-    parts = chunks(prompts, spec.batch, per_draw(spec.batch, spec.arrivals))
+    parts = chunks(prompts, spec.batch, None if spec.arrivals is None else REQUESTS)
     every = product(range(spec.repeat), enumerate(parts))
     return [Turn(number, repeat, *chunk) for number, (repeat, chunk) in enumerate(every)]
 
@@ -71,13 +71,16 @@ def chunks(prompts: Sequence[T], rows: int, least: int | None = None) -> list[Se
     """The prompts of every turn: one by one, or where `rows` are decoded together four for each row at most.
 
     Prompts of a chunk share their time, so an interval is over chunks: there are five of them where each can still have
-    `least` prompts, else as many as fill the rows, and fewer only where there are fewer prompts. All are about equally
-    long.
+    `least` prompts (which is as many as fill the rows, unless it is given), and fewer only where there are fewer
+    prompts. All are about equally long, and where rows are filled, as often as they can be: a row that waits for the
+    end of the others costs what it would if it worked.
     """
     if rows == 1:
         return [prompts[i : i + 1] for i in range(len(prompts))]
     count = max(-(-len(prompts) // (REFILLS * rows)), min(statistics.FEWEST, len(prompts) // (least or rows)), 1)
-    ends = [i * len(prompts) // count for i in range(count + 1)]
+    unit = rows if least is None else 1
+    units = -(-len(prompts) // unit)
+    ends = [min(i * units // count * unit, len(prompts)) for i in range(count + 1)]
     return [prompts[a:b] for a, b in pairwise(ends)]
 
 

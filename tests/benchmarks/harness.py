@@ -9,7 +9,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "cpu": {"tiers": "compile,eager", "tier": "compile", "gigabytes": 1.5},
     "cuda": {"tiers": "graph,eager", "tier": "graph", "gigabytes": 16.0},
 }
+PLAIN = "plain"
 VERSIONS = ("specbench", "torch", "transformers", "python")
 
 
@@ -138,10 +139,12 @@ def spec_of(bench: Bench, **more: Any) -> RunSpec:
 
 
 def natives(spec: RunSpec, tiers: Sequence[str]) -> dict[str, Native]:
-    """The pair of a spec in several tiers, on the same weights."""
+    """The pair of a spec in several tiers, on the same weights; "plain" is eager without packed matrices."""
     found: dict[str, Native] = {}
     for tier in tiers:
-        found[tier] = native = open_pair([spec.with_(tier=tier)])
+        found[tier] = native = open_pair([spec.with_(tier="eager" if tier == PLAIN else tier)])
+        if tier == PLAIN:
+            native.tier = replace(native.tier, packed=False)
         first = found[tiers[0]]
         if native is first:
             say(f"loading {spec.target}, {spec.dtype}")

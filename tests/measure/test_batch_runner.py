@@ -55,8 +55,9 @@ def sampled(*names: str, batch: int = 2, **changes: object) -> object:
         (20, 4, [4] * 5),  # five turns, none of them too small for the rows
         (20, 16, [20]),
         (3, 16, [3]),
-        (100, 2, [7] * 4 + [8] * 9),  # 13 turns: at most four prompts for each row
-        (64, 4, [12, 13, 13, 13, 13]),
+        (100, 2, [6] * 2 + [8] * 11),  # 13 turns: at most four prompts for each row
+        (64, 4, [12, 12, 12, 12, 16]),  # no row is without a prompt before the others are
+        (24, 4, [4, 4, 4, 4, 8]),
         (9, 4, [4, 5]),
         (0, 4, [0]),
     ],

@@ -20,6 +20,7 @@ from specbench.backends.generation.ways import Way
 from specbench.decoding.timing import clock_for
 from specbench.metrics import Trace
 from specbench.models.execution.compiled import ON_CPU, ON_CUDA
+from specbench.models.network.layers import shared_tensors
 from specbench.spec import RunSpec
 
 HONOURED = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
@@ -29,8 +30,7 @@ LOOKBEHIND = {"assistant_lookbehind": 10, "target_lookbehind": 10}  # transforme
 def twin(network: Any) -> Any:
     """The same network with the same tensors, but modules, configuration and attention of transformers' own, and
     nothing of the generation settings that came with the checkpoint: penalties and the like are no part of a law."""
-    shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
-    found = copy.deepcopy(network, shared)
+    found = copy.deepcopy(network, shared_tensors(network))
     if found.config._attn_implementation != "eager":
         found.set_attn_implementation("sdpa")
     found.generation_config = generation(do_sample=False)

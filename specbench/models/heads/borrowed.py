@@ -18,7 +18,8 @@ class Borrowed:
     network: Any
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Borrowed":
-        return self  # a copy of a head borrows from the same target
+        """A copy of a head borrows from the same target, or from the copy of it that there is."""
+        return Borrowed(memo.get(id(self.network), self.network))
 
     @property
     def config(self) -> Any:

@@ -77,8 +77,7 @@ def with_layers(network: Any, kept: Sequence[int], cached_from: int = 0) -> Any:
     `cached_from` is the number of its first layer in a cache, the others follow. Every module is its own, so
     that caches and configurations are; every tensor is the original's.
     """
-    tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
-    small = copy.deepcopy(network, tensors)
+    small = copy.deepcopy(network, shared_tensors(network))
     config = small.config.get_text_config(decoder=True)
     holder, name, layers = layers_of(small, config.num_hidden_layers)
     setattr(holder, name, nn.ModuleList(layers[index] for index in kept))
@@ -90,6 +89,11 @@ def with_layers(network: Any, kept: Sequence[int], cached_from: int = 0) -> Any:
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[index] for index in kept]
     return small
+
+
+def shared_tensors(network: nn.Module) -> dict[int, Any]:
+    """What `copy.deepcopy` is told for a copy whose modules are its own, and whose tensors are the original's."""
+    return {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
 
 
 def layers_of(network: nn.Module, depth: int) -> tuple[nn.Module, str, nn.ModuleList]:

@@ -29,8 +29,8 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = hf.Glm4MoeForCausalLM(config).eval()
-    for weight in (one for one in network.parameters() if one.ndim > 1):
-        weight.data.normal_(std=0.4)
+        for weight in (one for one in network.parameters() if one.ndim > 1):
+            weight.data.normal_(std=0.4)
     network.save_pretrained(tmp_path)
     write_head(tmp_path, "mtp", config, layer=with_separate_experts(layer_like(network, 1)))
     save_tokenizer(tmp_path)

@@ -1,0 +1,81 @@
+"""What do packed matrices gain products on this processor? Where they do, eager passes on it should have them.
+
+    python -m tests.benchmarks.packed [--dtype float32,bfloat16]
+
+Layers of one size after another, as many as do not fit into the processor's caches, times several rows: plain as a
+checkpoint has them, plain but column by column, and packed, in turn. `specbench.models.network.packed` says where
+passes have them, and `python -m tests.benchmarks.peers --tiers eager,plain` what that does to whole decodes.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specbench.models.network.packed import Matrix
+from tests.benchmarks import harness
+from tests.benchmarks.harness import Row, Sheet, listed, numbers, say
+
+SIZES = ((256, 256), (576, 576), (1536, 576), (1024, 1024), (2816, 1024), (2048, 2048), (49152, 576))  # out, in
+Product = Callable[[Tensor], Tensor]
+
+
+def main() -> None:
+    options = harness.parser(__doc__)
+    options.add_argument("--dtype", default="float32,bfloat16", help="(float32,bfloat16)")
+    options.add_argument("--rows", type=numbers, default=[1, 2, 3, 5, 9, 64], help="of the other factor (1,2,3,5,9,64)")
+    options.add_argument("--megabytes", type=int, default=128, help="of the matrices of one size (128)")
+    options.add_argument("--turns", type=int, default=12, help="(12)")
+    bench = harness.begin("packed", "Packed matrices", options.parse_args())
+    args = bench.args
+    bench.publish(
+        [sheet(getattr(torch, name), args.rows, args.megabytes << 20, args.turns) for name in listed(args.dtype)]
+    )
+
+
+@torch.inference_mode()
+def sheet(dtype: torch.dtype, rows: Sequence[int], size: int, turns: int) -> Sheet:
+    """Times and ratios by the size of matrices and the number of rows."""
+    found = []
+    for out, width in SIZES:
+        count = max(1, size // (out * width * dtype.itemsize))
+        say(f"{count} matrices of {out} by {width}")
+        weights = [torch.randn(out, width).to(dtype) for _ in range(count)]
+        arms = {
+            "plain": [of_plain(weight.clone()) for weight in weights],
+            "by columns": [of_plain(weight.t().contiguous().t()) for weight in weights],
+            "packed": [Matrix.of(weight) for weight in weights],
+        }
+        for number in rows:
+            seconds = timed(arms, torch.randn(1, number, width).to(dtype), turns)
+            found.append(line(f"{count} × {out}, {width}", number, seconds))
+    return Sheet(f"{str(dtype).removeprefix('torch.')}: all matrices of a size, one after the other", found)
+
+
+def of_plain(weight: Tensor) -> Product:
+    return lambda x: F.linear(x, weight)
+
+
+def timed(arms: Mapping[str, Sequence[Product]], x: Tensor, turns: int) -> dict[str, float]:
+    """Median seconds of every arm."""
+    found: dict[str, list[float]] = {name: [] for name in arms}
+    for turn in range(turns + 1):
+        for name, products in arms.items():
+            began = time.perf_counter()
+            for product in products:
+                product(x)
+            if turn:  # the first is warm-up
+                found[name].append(time.perf_counter() - began)
+    return {name: median(seconds) for name, seconds in found.items()}
+
+
+def line(what: str, rows: int, seconds: Mapping[str, float]) -> Row:
+    gains = {f"{name}, times as fast": seconds["plain"] / some for name, some in seconds.items() if name != "plain"}
+    return {"matrices": what, "rows": rows, **{f"{name}, ms": 1000 * some for name, some in seconds.items()}, **gains}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Packed matrices: what plain ones compute, shared where those are, and the networks themselves are not touched."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from specbench.backends import memory, tier_choice
+from specbench.backends.native import Native, open_pair
+from specbench.models.heads.borrowed import Borrowed
+from specbench.models.network import packed
+from specbench.models.network.layers import with_layers
+from specbench.models.network.packed import Matrix, PackedHead, PackedLinear, packable, pays, twins
+from specbench.models.network.reduced import reduce_head
+from specbench.spec import RunSpec
+from tests.support.heads import write_head
+from tests.support.tiny import network
+from tests.support.tinypair import Pair
+
+pytestmark = pytest.mark.skipif(not torch._C._has_mkldnn, reason="this torch is built without oneDNN")
+
+ERROR = {torch.float32: 1e-6, torch.bfloat16: 1e-2}
+IDS = torch.tensor([[1, 2, 3, 4, 5]])
+
+
+@pytest.mark.parametrize("dtype", ERROR, ids=str)
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 0), (2, 70)], ids=str)
+def test_a_packed_layer_computes_what_the_plain_one_does(
+    shape: tuple[int, ...], bias: bool, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(33, 50, bias=bias, dtype=dtype).requires_grad_(False)
+    x = torch.randn(*shape, 33, dtype=dtype)
+    found, expected = PackedLinear(layer, Matrix.of(layer.weight))(x), layer(x)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    assert ((found - expected).abs() <= ERROR[dtype] * (1 + expected.abs())).all()
+    wide = torch.randn(*shape, 66, dtype=dtype)[..., ::2]  # as a slice of something wider
+    assert torch.allclose(F.linear(wide, layer.weight, layer.bias), PackedLinear(layer, Matrix.of(layer.weight))(wide),
+                          atol=10 * ERROR[dtype])  # fmt: skip
+
+
+def in_float(name: str) -> Any:
+    return copy.deepcopy(network(name, 12, 0)).float().requires_grad_(False)
+
+
+def matrices(net: nn.Module) -> dict[str, Any]:
+    return {name: part.matrix for name, part in net.named_modules() if isinstance(part, PackedLinear | PackedHead)}
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3-moe"])
+def test_a_twin_gives_the_logits_of_its_network_on_the_same_tensors(name: str) -> None:
+    net = in_float(name)
+    before, modules = net(input_ids=IDS).logits, list(net.modules())
+    twin = twins({"target": net})["target"]
+    assert matrices(twin)
+    assert (twin(input_ids=IDS).logits - before).abs().max() < 1e-5
+    assert list(net.modules()) == modules, "the network itself stays as it is"
+    assert torch.equal(net(input_ids=IDS).logits, before)
+    theirs = dict(twin.named_parameters())
+    assert {name: id(weight) for name, weight in net.named_parameters()} == {n: id(w) for n, w in theirs.items()}
+
+
+def test_networks_that_share_weights_share_their_packed_copies() -> None:
+    net = in_float("llama")
+    found = twins({"target": net, "target[:1]": with_layers(net, [0])})
+    whole, few = (matrices(found[name]) for name in ("target", "target[:1]"))
+    assert few
+    assert len(few) < len(whole)
+    assert all(matrix is whole[name] for name, matrix in few.items())
+    again = copy.deepcopy(found["target"])
+    assert all(matrix is whole[name] for name, matrix in matrices(again).items()), "nobody can copy what is packed"
+
+
+def test_a_head_that_knows_some_tokens_is_packed_as_well() -> None:
+    net = reduce_head(in_float("llama"), (0, 2, 3, 7))
+    before, twin = net(input_ids=IDS).logits, twins({"draft": net})["draft"]
+    assert isinstance(twin.get_output_embeddings(), PackedHead)
+    after = twin(input_ids=IDS).logits
+    assert torch.equal(after.isinf(), before.isinf())
+    assert (after - before)[before.isfinite()].abs().max() < 1e-5
+
+
+def test_a_head_borrows_from_the_twin_of_its_target() -> None:
+    net = in_float("llama")
+    head = nn.Module()
+    head.target = Borrowed(net)
+    found = twins({"target": net, "draft": head})
+    assert found["draft"].target.network is found["target"]
+    assert copy.deepcopy(head).target.network is net, "any other copy borrows from where it did"
+
+
+def test_only_plain_layers_are_packed() -> None:
+    plain = nn.Linear(4, 4).requires_grad_(False)
+    heard = copy.deepcopy(plain)
+    heard.register_forward_hook(lambda *_: None)
+
+    class Other(nn.Linear):
+        """One that may compute something else."""
+
+    others = [heard, Other(4, 4), nn.Linear(4, 4, device="meta"), nn.Linear(4, 4).double(), nn.Linear(4, 4).half()]
+    assert packable(plain)
+    assert not any(packable(layer) for layer in [*others, nn.Embedding(4, 4)])
+
+
+@pytest.mark.parametrize(("maker", "faster"), [("AuthenticAMD", True), ("GenuineIntel", False), ("", False)])
+def test_it_pays_where_it_was_measured_to(maker: str, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "maker", lambda: maker)
+    assert pays.__wrapped__() is faster
+
+
+@pytest.fixture
+def paying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is faster with packed matrices."""
+    monkeypatch.setattr(packed, "pays", lambda: True)
+
+
+def opened(pair: Pair, **more: Any) -> Native:
+    native = open_pair([RunSpec(target=str(pair.target), draft=str(pair.draft), max_new_tokens=24, dtype="float32",
+                                **{"tier": "eager", **more})])  # fmt: skip
+    native.load()
+    return native
+
+
+@pytest.mark.usefixtures("paying")
+def test_eager_passes_are_packed_and_decode_the_same_text(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    native, spec = opened(pair), RunSpec(method="chain", k=4, max_new_tokens=24, dtype="float32", tier="eager")
+    method = native.method(spec)
+    assert matrices(method.model.network)
+    assert matrices(method.drafter.model.network)
+    assert not matrices(native.network("target")), "who looks into networks finds them as they are stored"
+    demand = native.demand([])
+    assert demand is not None
+    held = {part.role: part.size for part in demand.parts if part.kind == "packed weights"}
+    assert held.keys() == {"target", "draft"}
+    assert all(held.values())
+    found = [trace.tokens for trace in native.prepare(spec, 8)([[1, 2, 3]], [0])]
+    monkeypatch.setattr(packed, "pays", lambda: False)
+    plain = opened(pair)
+    assert not plain.tier.packed
+    assert not matrices(plain.method(spec).model.network)
+    assert [trace.tokens for trace in plain.prepare(spec, 8)([[1, 2, 3]], [0])] == found
+
+
+@pytest.mark.usefixtures("paying")
+def test_a_draft_that_learns_is_read_as_it_changes(pair: Pair) -> None:
+    native = opened(pair, method="online")
+    found = native.passing({"draft"})
+    assert matrices(found["target"])
+    assert not matrices(found["draft"])
+    assert found["draft"] is native.network("draft")
+    before = native.passing()["target"]
+    native.hold("target[:1]", with_layers(native.network("target"), [0]))
+    assert matrices(native.passing()["target[:1]"])
+    assert native.passing()["target"] is not before
+
+
+@pytest.mark.usefixtures("paying")
+def test_where_memory_is_short_weights_are_not_packed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = opened(pair)
+    assert native.demand([]) is not None
+    assert native.tier.packed
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1)
+    demand = native.demand([])
+    assert demand is not None
+    assert "packed weights" not in {part.kind for part in demand.parts}
+    assert not native.tier.packed
+    assert native.warnings[-1] == packed.TOO_LARGE
+    assert not matrices(native.passing()["target"])
+
+
+@pytest.mark.usefixtures("paying")
+def test_divided_weights_and_other_tiers_are_not_packed() -> None:
+    spec, cpu = RunSpec(), torch.device("cpu")
+    assert tier_choice.packs(spec, "eager", cpu)
+    assert not tier_choice.packs(spec, "compile", cpu)
+    assert not tier_choice.packs(spec, "eager", torch.device("cuda"))
+    assert not tier_choice.packs(spec.with_(device_map="auto"), "eager", cpu)
+
+
+@pytest.mark.usefixtures("paying")
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_trained_heads_are_packed_with_their_target(kind: str, pair: Pair, tmp_path: Path) -> None:
+    config = opened(pair).network("target").config
+    aux = {"aux": (0, 1)} if kind == "eagle3" else {}
+    head = write_head(tmp_path / "head", kind, config, **aux)
+    native = open_pair([RunSpec(target=str(pair.target), draft=str(head), dtype="float32", tier="eager", k=2)])
+    native.load()
+    found = native.passing()
+    assert matrices(found["draft"])
+    assert found["draft"].target.network is found["target"]
