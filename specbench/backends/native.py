@@ -115,7 +115,7 @@ class Native:
         return found | self.pair.columns(self.commits, self.weights, self.rollbacks)
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
-        return ()
+        return (packed.NOTE,) if self.tier.packed else ()
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
         found = demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.packs), held)

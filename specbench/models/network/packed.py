@@ -7,7 +7,7 @@ modules; must not know what is computed with them.
 
 import copy
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,9 +19,16 @@ from torch import Tensor, nn
 from specbench.models.network.layers import shared_tensors
 from specbench.models.network.reduced import ReducedHead
 
+Weights = tuple[Tensor, ...]
+
 DTYPES = (torch.float32, torch.bfloat16)
 FASTER_ON = "AuthenticAMD"  # there it was measured; on an Intel Xeon plain float32 is as fast as compiled
 
+TOGETHER = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+)  # layers that read the same, as decoders name them
+NOTE = "matrices are packed by oneDNN, as they are slow on this processor otherwise"
 TOO_LARGE = "memory is not enough for packed matrices: eager passes read plain ones, which is slower here"
 
 
@@ -70,6 +77,45 @@ class PackedLinear(nn.Linear):
         return self.matrix(x, self.bias)
 
 
+class PackedPart(PackedLinear):
+    """One of some layers that read the same tensor one after the other, as queries, keys and values are made: the first
+    that is called computes what all of them give, and the others take their part of it."""
+
+    def __init__(self, layer: nn.Linear, group: "Group", number: int) -> None:
+        super().__init__(layer, group.matrix)
+        self.group, self.number = group, number
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.group.part(x, self.number)
+
+
+@dataclass(eq=False)
+class Group:
+    """Layers with one packed matrix, their rows one below the other. It keeps what it read and found until every layer
+    has had its part; a layer that is given another tensor gets what that gives."""
+
+    matrix: Matrix
+    bias: Tensor | None
+    sizes: Sequence[int]
+    _read: Tensor | None = None
+    _found: Tensor | None = None
+    _left: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.starts = [sum(self.sizes[:number]) for number in range(len(self.sizes))]
+
+    def part(self, x: Tensor, number: int) -> Tensor:
+        """What layer `number` makes of x [..., in], as a part of what all make of it."""
+        found = self._found
+        if found is None or x is not self._read or number not in self._left:
+            found = self.matrix(x, self.bias)
+            self._read, self._found, self._left = x, found, set(range(len(self.sizes)))
+        self._left.remove(number)
+        if not self._left:
+            self._read = self._found = None
+        return found.narrow(-1, self.starts[number], self.sizes[number])
+
+
 class PackedHead(ReducedHead):
     """The same of a head that knows some tokens."""
 
@@ -100,7 +146,7 @@ def twins(networks: Mapping[str, Any]) -> dict[str, Any]:
 
     What borrows from a network before it borrows from its twin.
     """
-    matrices: dict[Tensor, Matrix] = {}
+    matrices: dict[Weights, Matrix] = {}
     found: dict[str, Any] = {}
     for name, network in networks.items():
         before = {id(networks[other]): twin for other, twin in found.items()}
@@ -109,15 +155,34 @@ def twins(networks: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def pack(network: nn.Module, matrices: dict[Tensor, Matrix]) -> None:
+def pack(network: nn.Module, matrices: dict[Weights, Matrix]) -> None:
     """Put packed layers in the place of plain ones, by the `matrices` that there are, to which new ones are added."""
-    for name, layer in list(network.named_modules()):
-        if not packable(layer):
-            continue
-        matrix = matrices.get(layer.weight) or matrices.setdefault(layer.weight, Matrix.of(layer.weight))
-        holder, _, last = name.rpartition(".")
-        packed = PackedHead(layer, matrix) if isinstance(layer, ReducedHead) else PackedLinear(layer, matrix)
-        setattr(network.get_submodule(holder), last, packed)
+
+    def packed(*layers: Any) -> Matrix:
+        weights = tuple(layer.weight for layer in layers)
+        if weights not in matrices:
+            matrices[weights] = Matrix.of(torch.cat(weights) if len(weights) > 1 else weights[0])
+        return matrices[weights]
+
+    for holder in list(network.modules()):
+        for names in TOGETHER:
+            layers: list[Any] = [getattr(holder, name, None) for name in names]
+            if together(layers):
+                bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+                group = Group(packed(*layers), bias, [len(layer.weight) for layer in layers])
+                for number, (name, layer) in enumerate(zip(names, layers, strict=True)):
+                    setattr(holder, name, PackedPart(layer, group, number))
+        for name, layer in list(holder.named_children()):
+            if packable(layer):
+                kind: Any = PackedHead if isinstance(layer, ReducedHead) else PackedLinear
+                setattr(holder, name, kind(layer, packed(layer)))
+
+
+def together(layers: Sequence[Any]) -> bool:
+    """Whether one matrix can stand for some layers: plain ones of the same width and type, each with a bias or none."""
+    if not all(isinstance(layer, nn.Linear) and packable(layer) for layer in layers):
+        return False
+    return len({(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in layers}) == 1
 
 
 def packable(layer: Any) -> bool:

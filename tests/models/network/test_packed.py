@@ -27,6 +27,7 @@ ERROR = {torch.float32: 1e-6, torch.bfloat16: 1e-2}
 IDS = torch.tensor([[1, 2, 3, 4, 5]])
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("dtype", ERROR, ids=str)
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 0), (2, 70)], ids=str)
@@ -42,6 +43,37 @@ def test_a_packed_layer_computes_what_the_plain_one_does(
     wide = torch.randn(*shape, 66, dtype=dtype)[..., ::2]  # as a slice of something wider
     assert torch.allclose(F.linear(wide, layer.weight, layer.bias), PackedLinear(layer, Matrix.of(layer.weight))(wide),
                           atol=10 * ERROR[dtype])  # fmt: skip
+
+
+def test_layers_that_read_the_same_are_one_product_and_any_other_use_is_right() -> None:
+    torch.manual_seed(0)
+    block = nn.Module()
+    block.gate_proj, block.up_proj = (nn.Linear(9, size).requires_grad_(False) for size in (5, 7))
+    packed = twins({"draft": block})["draft"]
+    products: list[torch.Tensor] = []
+    matrix = packed.gate_proj.group.matrix
+
+    def counted(x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        products.append(x)
+        return matrix(x, bias)
+
+    packed.gate_proj.group.matrix = counted
+    x, other = torch.randn(2, 3, 9), torch.randn(1, 9)
+
+    def used(*calls: tuple[str, torch.Tensor]) -> int:
+        products.clear()
+        for name, given in calls:
+            assert torch.allclose(getattr(packed, name)(given), getattr(block, name)(given), atol=1e-5), name
+        return len(products)
+
+    assert used(("gate_proj", x), ("up_proj", x)) == 1
+    assert packed.gate_proj.group._read is None, "nothing is kept once all have had their part"
+    assert used(("up_proj", x), ("gate_proj", x)) == 1
+    assert used(("gate_proj", x), ("gate_proj", x)) == 2
+    assert used(("gate_proj", other), ("up_proj", x), ("gate_proj", x)) == 2
+    assert used(("gate_proj", x), ("up_proj", x.clone())) == 2
+    again = copy.deepcopy(packed)
+    assert again.gate_proj.group is again.up_proj.group is not packed.gate_proj.group
 
 
 def in_float(name: str) -> Any:
