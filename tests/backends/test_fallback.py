@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from specbench.backends import tiers
+from specbench.backends import memory, tiers
 from specbench.backends.fallback import eager_instead
 from specbench.backends.native import open_pair
 from specbench.errors import UnusableModelError, UsageError, out_of_memory
@@ -16,6 +16,7 @@ from specbench.measure import fit
 from specbench.models.checkpoints import quantised
 from specbench.models.execution import compiled
 from specbench.models.execution.regions.program import Regional
+from specbench.models.network import packed
 from specbench.results.reading import read_run
 from specbench.spec import RunSpec
 from tests.support.frontdoor import SHORT, Command
@@ -128,8 +129,9 @@ def test_a_capture_that_fails_says_so() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("called")
+@pytest.mark.parametrize("paying", [False, True], ids=["", "packed where there is room"])
 def test_auto_is_eager_where_compiled_rounds_take_more_memory_than_there_is(
-    command: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paying: bool
 ) -> None:
     words = (*pair.options, "--dataset", prompts(tmp_path / "p.jsonl", 4, 6), "--max-new-tokens", "8", "--batch", "1,2")
 
@@ -137,15 +139,21 @@ def test_auto_is_eager_where_compiled_rounds_take_more_memory_than_there_is(
         found = command("check", *words, "--tier", tier, "--format", "jsonl")
         return next(row["bytes"] for row in map(json.loads, found.out.splitlines()) if row["what"] == "total")
 
+    def free(size: int) -> None:
+        for module in (fit, memory):
+            monkeypatch.setattr(module, "free_memory", lambda device: size)
+
+    monkeypatch.setattr(packed, "pays", lambda: False)
     eager, compiled = taken("eager"), taken("compile")
     assert eager < compiled == taken("auto")
-    monkeypatch.setattr(fit, "free_memory", lambda device: (eager + compiled) // 2)
+    monkeypatch.setattr(packed, "pays", lambda: paying)
+    free((eager + compiled) // 2)
     said = "tier eager: memory is not enough for compiled rounds; Python and its calls are part of every number"
     assert said in command("check", *words, "--tier", "auto").err.replace("\n", " ")
     found = command("run", *words, "--warmup", "0", "--tier", "auto")
     assert [(row["status"], row["tier_resolved"]) for row in found.table()] == [("ok", "eager")] * 2
     assert f"note: {said}" in found.err.splitlines()
-    monkeypatch.setattr(fit, "free_memory", lambda device: eager // 4)
+    free(eager // 4)
     assert command("check", *words, "--tier", "auto").code == 4
 
 
