@@ -22,7 +22,7 @@ from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.sizes import network_sizes
 from specbench.models.execution.free_memory import free_memory
 from specbench.models.network.layers import shares
-from specbench.models.network.packed import DTYPES
+from specbench.models.network.packed import dtypes
 from specbench.spec import RunSpec
 from specbench.theory.memory import Arm, Demand, Network, Part, parts, total
 
@@ -106,7 +106,7 @@ class Estimate:
         """The bytes of the matrices that are laid out anew: not those of the embedding, and of quantised weights, which
         are packed already, those of the head alone."""
         role, table = self.pair.roles[name], network.vocabulary * network.hidden * network.item
-        if not self.packs or (not self.keeps and role.dtype not in DTYPES):
+        if not self.packs or (not self.keeps and role.dtype not in dtypes()):
             return 0
         tied = role.config.get_text_config(decoder=True).tie_word_embeddings
         return table if role.how.quantize else network.weights if tied else network.weights - table

@@ -8,6 +8,7 @@ modules; must not know what is computed with them.
 import copy
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,6 @@ from specbench.models.network.reduced import ReducedHead
 
 Weights = tuple[Tensor, ...]
 
-DTYPES = (torch.float32, torch.bfloat16)
 FASTER_ON = "AuthenticAMD"  # there it was measured; on an Intel Xeon plain float32 is as fast as compiled
 
 TOGETHER = (
@@ -64,6 +64,17 @@ class Matrix:
         """x [..., in] → x · weightᵀ + bias, [..., out]."""
         found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.weight, bias, "none", [], "")
         return found
+
+
+@cache
+def dtypes() -> frozenset[torch.dtype]:
+    """Of float32 and bfloat16 those in which this processor can do it: before AVX-512 it is float32 alone."""
+    found = set()
+    for dtype in (torch.float32, torch.bfloat16):
+        with suppress(RuntimeError):
+            Matrix.of(torch.ones(2, 2, dtype=dtype))(torch.ones(1, 2, dtype=dtype))
+            found.add(dtype)
+    return frozenset(found)
 
 
 class PackedLinear(nn.Linear):
@@ -191,4 +202,4 @@ def packable(layer: Any) -> bool:
     if type(layer) not in (nn.Linear, ReducedHead) or layer._forward_hooks or layer._forward_pre_hooks:
         return False
     weight = layer.weight
-    return type(weight) is nn.Parameter and type(weight.data) is Tensor and weight.is_cpu and weight.dtype in DTYPES
+    return type(weight) is nn.Parameter and type(weight.data) is Tensor and weight.is_cpu and weight.dtype in dtypes()
