@@ -16,7 +16,7 @@ from specbench.decoding.protocols import After, Loss
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.rows import likeliest
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Lesson, Verdict
+from specbench.decoding.types import Context, Lesson
 
 KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat", "mixed")
 
@@ -133,7 +133,7 @@ class TableRanking:
 
 
 @dataclass(eq=False)
-class TableSkipping:
+class TableSkipping(Cacheless):
     """A table that becomes another one by what is left out: its rows move on by as many as the numbers sum up to."""
 
     whole: TableModel
@@ -161,18 +161,6 @@ class TableSkipping:
 
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
         return self.model.expand(context, tree, new, refeed, raw)
-
-    def start(self, context: Context) -> None:
-        return
-
-    def admit(self, context: Context, row: int) -> None:
-        return
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,212 @@
+"""Decoder layers in fewer calls, for eager passes on a CPU: in a small network Python's calls are most of a pass.
+
+The root-mean-square norm takes five operators for six, queries and keys are turned together by three for ten,
+and what transformers asks itself in every layer is asked once. What has the common form is told by its code: it must
+be that of Llama or Qwen3 in transformers, so that a variant (Gemma's norm adds one to its weight) stays as it is.
+Knows modules; must not know networks or caches.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from inspect import unwrap
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.mistral.modeling_mistral import MistralAttention
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
+
+ROTATE, HALVES = "apply_rotary_pos_emb", "rotate_half"
+ATTENTIONS: tuple[Any, ...] = (llama.LlamaAttention, MistralAttention, Qwen2Attention, Qwen3Attention)
+
+
+class Norm:
+    """x / √(mean x² + ε) · weight, where the quotient is computed in float32 and rounded to the dtype of x."""
+
+    weight: Tensor
+    variance_epsilon: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype == torch.float32 else x.float()
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)  # √(Σ x²), in one operator
+        inverse = torch.addcmul(epsilon(self.variance_epsilon), length, length, value=1 / x.shape[-1]).rsqrt_()
+        return (wide * inverse).to(x.dtype) * self.weight
+
+
+@cache
+def epsilon(size: float) -> Tensor:
+    return torch.tensor(size)
+
+
+@dataclass(eq=False)
+class Turns:
+    """The cosines and sines of a pass as all its layers read them, made by the first."""
+
+    _of: Tensor | None = None
+    _made: tuple[Tensor, Tensor] | None = None
+
+    def turned(self, states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """States [B, q, heads, D] as x cos + (−x₂, x₁) sin, for cos and sin [B, q, D]: the sign is that of the sine."""
+        half = states.shape[-1] // 2
+        if self._made is None or self._of is not sin:
+            signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+            self._of, self._made = sin, (cos.unsqueeze(2), signed.unsqueeze(2))
+        cosine, sine = self._made
+        return torch.addcmul(states * cosine, states.roll(half, -1), sine)
+
+
+class Attention:
+    """What the attention of Llama and Qwen3 computes, where queries and keys lie in one tensor until they are turned.
+
+    What takes long to ask for is asked once, see `Common`.
+    """
+
+    layer_idx: int
+    head_dim: int
+    scaling: float
+    q_proj: Any
+    k_proj: Any
+    v_proj: Any
+    o_proj: Any
+    q_norm: Any
+    k_norm: Any
+    common: "Common"
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **more: Any,
+    ) -> tuple[Tensor, None]:
+        common, (rows, fed, _) = self.common, hidden_states.shape
+        heads, groups = common.heads, common.groups
+        states = self._read(hidden_states).view(rows, fed, heads + 2 * groups, self.head_dim)
+        both = states.narrow(2, 0, heads + groups)
+        if common.normed:
+            queries, keys = torch.split(both, [heads, groups], 2)
+            both = torch.cat([self.q_norm(queries), self.k_norm(keys)], 2)
+        turned = common.turns.turned(both, *position_embeddings).transpose(1, 2)
+        keys, values = turned.narrow(1, heads, groups), states.narrow(2, heads + groups, groups).transpose(1, 2)
+        if past_key_values is not None:
+            keys, values = past_key_values.update(keys, values, self.layer_idx)
+        queries, about = turned.narrow(1, 0, heads), common.about
+        found, _ = common.attend(self, queries, keys, values, attention_mask, scaling=self.scaling, **about, **more)
+        return self.o_proj(found.reshape(rows, fed, -1)), None
+
+    def _read(self, x: Tensor) -> Tensor:
+        """[B, q, (H + 2H') · D] queries, keys and values of x."""
+        if self.common.packed:
+            return self.q_proj.whole(x)  # type: ignore[no-any-return]
+        return torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Common:
+    """What an attention has in common with those of other layers, or with itself in other passes. heads, groups: of
+    queries, and of keys; normed: whether both have norms; packed: whether what they are made of is one matrix."""
+
+    turns: Turns
+    attend: Callable[..., Any]
+    about: Mapping[str, Any]
+    heads: int
+    groups: int
+    normed: bool
+    packed: bool
+
+    @classmethod
+    def of(cls, part: Any, turns: Turns) -> "Common":
+        attend = ALL_ATTENTION_FUNCTIONS[part.config._attn_implementation]
+        about = {"dropout": 0.0, "sliding_window": getattr(part, "sliding_window", None)}
+        heads, groups = (layer.out_features // part.head_dim for layer in (part.q_proj, part.k_proj))
+        return cls(turns, attend, about, heads, groups, hasattr(part, "q_norm"), hasattr(part.q_proj, "whole"))
+
+
+class Mlp:
+    """A gated layer whose gate and rest lie in one tensor until they are multiplied."""
+
+    act_fn: Any
+    gate_proj: Any
+    up_proj: Any
+    down_proj: Any
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, rest = self.gate_proj, self.up_proj
+        if hasattr(gate, "whole"):
+            gated, other = gate.whole(x).split((gate.out_features, rest.out_features), -1)
+        else:
+            gated, other = gate(x), rest(x)
+        return self.down_proj(self.act_fn(gated) * other)  # type: ignore[no-any-return]
+
+
+class Layer:
+    """Attention and a gated layer, each after its norm and beside what went in; nothing is kept for gradients."""
+
+    input_layernorm: Any
+    self_attn: Any
+    post_attention_layernorm: Any
+    mlp: Any
+
+    def forward(self, hidden_states: Tensor, **more: Any) -> Tensor:
+        states = hidden_states + self.self_attn(self.input_layernorm(hidden_states), **more)[0]
+        found: Tensor = states + self.mlp(self.post_attention_layernorm(states))
+        return found
+
+
+def fuse(network: nn.Module) -> None:
+    """Let the modules that have the common form compute it in fewer calls, in place: each keeps its parts and name."""
+    turns, parts = Turns(), list[Any](network.modules())
+    for part in parts:
+        form = form_of(part)
+        if form is not None:
+            part.__class__ = variant(form, type(part))  # type: ignore[arg-type]
+        if form is Attention:
+            part.common = Common.of(part, turns)
+
+
+@cache
+def variant(form: type, kind: type) -> type:
+    """A kind of module, its name included, that computes what it does in another form."""
+    return type(kind.__name__, (form, kind), {"__module__": kind.__module__})
+
+
+def form_of(part: Any) -> type | None:
+    """The form in which a module is computed in fewer calls; None where none is known."""
+    forward = type(part).forward
+    if "forward" in vars(part):  # somebody gave this one another
+        return None
+    if same(forward, llama.LlamaRMSNorm.forward):
+        return Norm if part.weight.dtype != torch.float64 else None  # there its own one rounds to float32
+    if any(same(forward, kind.forward) for kind in ATTENTIONS):
+        named = part.config._attn_implementation in ALL_ATTENTION_FUNCTIONS.valid_keys()
+        return Attention if named and turns_by_halves(forward) else None
+    if same(forward, llama.LlamaMLP.forward):
+        return Mlp
+    return Layer if same(forward, llama.LlamaDecoderLayer.forward) else None
+
+
+def turns_by_halves(forward: Any) -> bool:
+    """Whether an attention turns queries and keys as Llama's does."""
+    rotate: Any = forward.__globals__.get(ROTATE)
+    halves = None if rotate is None else rotate.__globals__.get(HALVES)
+    return same(rotate, llama.apply_rotary_pos_emb) and same(halves, llama.rotate_half)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two functions have the same code, but for what is written about them."""
+    return isinstance(one, FunctionType) and isinstance(other, FunctionType) and code_of(one) == code_of(other)
+
+
+@cache
+def code_of(function: FunctionType) -> tuple[Any, ...]:
+    """What a function does, without what is wrapped around it."""
+    function = unwrap(function)
+    code = function.__code__
+    constants = tuple(one for one in code.co_consts if one != function.__doc__)
+    return code.co_code, code.co_names, code.co_varnames, constants, function.__defaults__, code.co_flags
