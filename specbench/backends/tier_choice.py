@@ -11,8 +11,7 @@ from specbench.backends.forms import form
 from specbench.backends.placed import drafting_device
 from specbench.errors import UsageError
 from specbench.models.checkpoints.quantise import UNPACKED_BY_COMPILER
-from specbench.models.execution import compiled
-from specbench.models.network import packed
+from specbench.models.execution import compiled, onednn
 from specbench.spec import RunSpec
 
 AUTO = "auto"
@@ -52,7 +51,7 @@ def not_whole(spec: RunSpec) -> str:
 def packs(spec: RunSpec, name: compiled.Name, device: torch.device) -> bool:
     """Whether passes have packed matrices: eager ones on a CPU that is faster with them, of weights that stay whole."""
     whole = spec.device_map is None and spec.tensor_parallel is None
-    return name == "eager" and device.type == "cpu" and whole and packed.pays()
+    return name == "eager" and device.type == "cpu" and whole and onednn.pays()
 
 
 def _slow(specs: Sequence[RunSpec]) -> str:

@@ -19,10 +19,10 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches, settings
 from specbench.models.execution.graphs import Captured, Repeated, Shared
+from specbench.models.execution.onednn import pays
 from specbench.models.execution.regions.operators import UncutError
 from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.execution.regions.store import Store
-from specbench.models.network.packed import pays
 
 TEXTS = 3  # made-up ones, decoded while passes are made ready: a short one, a long one, and one between
 AGAIN = 5  # how many more are decoded at most, until one brings no pass of new shapes
@@ -100,7 +100,9 @@ class Tier:
         if self._graphs:
             return whole(function)
         if self._regions is None:
-            self._regions = {froze: Regions(Store(settings(self.device, froze))) for froze in (True, False)}
+            self._regions = {
+                froze: Regions(Store(settings(self.device, froze), library=pays())) for froze in (True, False)
+            }
         return Regional(function, self._regions[frozen], whole, frozen, self._uncut)
 
     def _uncut(self, reason: str) -> None:

@@ -14,9 +14,8 @@ from specbench.backends.native import open_pair
 from specbench.errors import UnusableModelError, UsageError, out_of_memory
 from specbench.measure import fit
 from specbench.models.checkpoints import quantised
-from specbench.models.execution import compiled
+from specbench.models.execution import compiled, onednn
 from specbench.models.execution.regions.program import Regional
-from specbench.models.network import packed
 from specbench.results.reading import read_run
 from specbench.spec import RunSpec
 from tests.support.frontdoor import SHORT, Command
@@ -143,10 +142,10 @@ def test_auto_is_eager_where_compiled_rounds_take_more_memory_than_there_is(
         for module in (fit, memory):
             monkeypatch.setattr(module, "free_memory", lambda device: size)
 
-    monkeypatch.setattr(packed, "pays", lambda: False)
+    monkeypatch.setattr(onednn, "pays", lambda: False)
     eager, compiled = taken("eager"), taken("compile")
     assert eager < compiled == taken("auto")
-    monkeypatch.setattr(packed, "pays", lambda: paying)
+    monkeypatch.setattr(onednn, "pays", lambda: paying)
     free((eager + compiled) // 2)
     said = "tier eager: memory is not enough for compiled rounds; Python and its calls are part of every number"
     assert said in command("check", *words, "--tier", "auto").err.replace("\n", " ")

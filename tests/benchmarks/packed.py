@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.models.network.packed import Matrix
+from specbench.models.execution.onednn import Matrix
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Row, Sheet, listed, numbers, say
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from specbench.models.execution.onednn import pays
 from specbench.models.network import packed
 from tests.support.frontdoor import Command
 
@@ -16,7 +17,7 @@ def test_both_engines_measure_the_same_cells(run: Command) -> None:
     assert [row["lossless"] for row in rows] == ["identical"] * 2
     for name in ("prompts_sha256", "dtype_resolved", "threads", "alpha", "tokens_per_round", "accepted", "tested"):
         assert ours[name] == theirs[name], name
-    said = packed.NOTE if packed.pays() else ""
+    said = packed.NOTE if pays() else ""
     assert (ours["engine_notes"], "alpha is accepted ÷ tested" in theirs["engine_notes"]) == (said, True)
     samples = found.samples()
     assert [s.method.tokens for s in samples[:2]] == [s.method.tokens for s in samples[2:]]

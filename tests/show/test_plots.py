@@ -13,6 +13,8 @@ from matplotlib.patches import Rectangle
 from specbench.show.report import (
     plots,
     plots_category,
+    plots_methods,
+    plots_pair,
     plots_positions,
     plots_prompts,
     plots_round,
@@ -177,6 +179,22 @@ def test_cost_against_width_is_of_one_model() -> None:
     assert heights(drawn(plots_why.cost_against_width(rows, "draft")), "context 64") == [1, 2]
     assert "one forward pass" in drawn(plots_why.cost_against_width(rows, "target")).caption
     assert plots_why.cost_against_width(rows, "third") is None
+
+
+def test_an_interval_that_goes_on_beyond_the_axis_has_an_arrow_there() -> None:
+    rows = [
+        {"method": "chain", "k": 4, "speedup": 1.1, "speedup_low": 0.2, "speedup_high": 9.0, "draws": 2},
+        {"method": "block", "k": 4, "speedup": 1.2, "speedup_low": 1.1, "speedup_high": 1.3, "draws": 9},
+    ]
+    for picture in (
+        plots_prompts.intervals([("run", row["method"], row) for row in rows]),
+        plots_methods.ranking(rows),
+        plots_pair.two_runs(("a", "b"), [(row["method"], (row, row)) for row in rows]),
+    ):
+        (axes, *_) = drawn(picture).figure.axes
+        arrows = [line for line in axes.get_lines() if line.get_marker() in ("<", ">") and len(line.get_xdata())]
+        assert {float(line.get_xdata()[0]) for line in arrows} == set(axes.get_xlim())
+        assert len({float(line.get_ydata()[0]) for line in arrows}) == len(arrows) // 2
 
 
 @pytest.mark.parametrize("missing", [{}, {"speedup": None}, {"speedup": math.nan}, {"speedup": ""}, {"speedup": "x"}])

@@ -6,24 +6,19 @@ modules; must not know what is computed with them.
 """
 
 import copy
-import platform
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from specbench.models.execution.onednn import Matrix, dtypes
 from specbench.models.network.fused import fuse
 from specbench.models.network.layers import shared_tensors
 from specbench.models.network.reduced import ReducedHead
 
 Weights = tuple[Tensor, ...]
-
-FASTER_ON = "AuthenticAMD"  # there it was measured; on an Intel Xeon plain float32 is as fast as compiled
 
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
@@ -31,51 +26,6 @@ TOGETHER = (
 )  # layers that read the same, as decoders name them
 NOTE = "matrices are packed by oneDNN, as they are slow on this processor otherwise; layers take fewer calls, too"
 TOO_LARGE = "memory is not enough for packed matrices: eager passes read plain ones, which is slower here"
-
-
-@cache
-def pays() -> bool:
-    """Whether packed matrices are faster on this processor than plain ones, as far as that was ever measured."""
-    return bool(torch._C._has_mkldnn) and FASTER_ON in maker()
-
-
-def maker() -> str:
-    """Whoever made the processor, as the system has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith("vendor_id")), "")
-
-
-@dataclass(frozen=True, eq=False)
-class Matrix:
-    """A matrix [out, in] in oneDNN's own layout, which nobody else reads: it can neither be changed nor copied."""
-
-    weight: Tensor
-
-    @classmethod
-    def of(cls, weight: Tensor) -> "Matrix":
-        return cls(torch.ops.mkldnn._reorder_linear_weight.default(weight.detach()))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Matrix":
-        return self
-
-    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [..., in] → x · weightᵀ + bias, [..., out]."""
-        found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.weight, bias, "none", [], "")
-        return found
-
-
-@cache
-def dtypes() -> frozenset[torch.dtype]:
-    """Of float32 and bfloat16 those in which this processor can do it: before AVX-512 it is float32 alone."""
-    found = set()
-    for dtype in (torch.float32, torch.bfloat16):
-        with suppress(RuntimeError):
-            Matrix.of(torch.ones(2, 2, dtype=dtype))(torch.ones(1, 2, dtype=dtype))
-            found.add(dtype)
-    return frozenset(found)
 
 
 class PackedLinear(nn.Linear):

@@ -28,7 +28,7 @@ from specbench.show.report.plots import (  # fmt: skip
     points,
     spread,
 )
-from specbench.show.report.plots_prompts import bounds, in_view
+from specbench.show.report.plots_prompts import bounds, cut_ends, in_view
 from specbench.wording import Row, clean, text_in
 
 MOST = 60  # lines of one figure
@@ -141,6 +141,7 @@ def ranking(rows: Sequence[Row]) -> Picture | None:
         axes.plot([], [], color=ORANGE, marker="|", markersize=10, linestyle="none", label="predicted")
         axes.plot([], [], color=BLUE, marker="o", linestyle="none", label="measured")
         axes.set_xlim(spread([v for row in shown for v in (*in_view(row), float_in(row, "speedup_predicted"))], 1.0))
+        cut_ends(axes, list(enumerate(shown)))
         name_rows(picture, axes, shown)
         axes.grid(visible=False, axis="y")
         legend(axes, 2)

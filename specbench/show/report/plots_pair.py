@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from specbench.results.statistics import Interval
 from specbench.show.report.plots import INK, Picture, Sheet, errors, float_in, legend, look, points, spread
-from specbench.show.report.plots_prompts import bounds, in_view, interval_tip, short
+from specbench.show.report.plots_prompts import bounds, cut_ends, in_view, interval_tip, short
 from specbench.wording import Row
 
 MOST = 40  # cells of one figure
@@ -44,6 +44,10 @@ def two_runs(names: Sequence[str], cells: Sequence[tuple[str, RowPair]]) -> Pict
         axes.set_yticks(range(len(shown)), [short(cell) for cell, _ in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xlim(spread([v for _, pair in shown for row in pair for v in in_view(row)], 1.0))
+        both = [
+            (at + offset, row) for at, (_, pair) in enumerate(shown) for offset, row in zip(OFFSETS, pair, strict=True)
+        ]
+        cut_ends(axes, both)
         axes.grid(visible=False, axis="y")
         legend(axes, 1)
     return picture

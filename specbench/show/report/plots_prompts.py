@@ -113,6 +113,7 @@ def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
         axes.set_yticks(range(len(shown)), [short(label) for _, label, _ in shown])
         axes.axvline(1, color=INK, linewidth=1)
         axes.set_xlim(spread([bound for *_, row in shown for bound in in_view(row)], 1.0))
+        cut_ends(axes, [(y, row) for y, (*_, row) in enumerate(shown)])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         if len(runs) > 1:
             legend(axes, 1)
@@ -127,6 +128,16 @@ def bounds(row: Row) -> list[float]:
 def in_view(row: Row) -> list[float]:
     """What an axis must hold of a speedup: its interval, but that of a few prompts, which may span decades."""
     return bounds(row) if float_in(row, "draws") >= FEWEST else [float_in(row, "speedup")]
+
+
+def cut_ends(axes: Axes, cells: Sequence[tuple[float, Row]]) -> None:
+    """An arrow at the edge where the interval of a cell, given with its y, goes on beyond it."""
+    left, right = axes.get_xlim()
+    for y, row in cells:
+        low, _, high = bounds(row)
+        for edge, arrow, beyond in ((left, "<", low < left), (right, ">", high > right)):
+            if beyond:
+                axes.plot([edge], [y], color=MUTED, marker=arrow, markersize=6, linestyle="none", clip_on=False)
 
 
 def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]], run: str, place: int) -> None:

@@ -11,10 +11,13 @@ from torch import nn
 
 from specbench.backends import memory, tier_choice
 from specbench.backends.native import Native, open_pair
+from specbench.backends.tiers import Tier
+from specbench.models.execution import onednn
+from specbench.models.execution.onednn import Matrix, dtypes, pays
 from specbench.models.heads.borrowed import Borrowed
 from specbench.models.network import packed
 from specbench.models.network.layers import with_layers
-from specbench.models.network.packed import Matrix, PackedHead, PackedLinear, dtypes, packable, pays, twins
+from specbench.models.network.packed import PackedHead, PackedLinear, packable, twins
 from specbench.models.network.reduced import reduce_head
 from specbench.spec import RunSpec
 from tests.support.heads import write_head
@@ -143,14 +146,14 @@ def test_only_plain_layers_are_packed() -> None:
 
 @pytest.mark.parametrize(("maker", "faster"), [("AuthenticAMD", True), ("GenuineIntel", False), ("", False)])
 def test_it_pays_where_it_was_measured_to(maker: str, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "maker", lambda: maker)
+    monkeypatch.setattr(onednn, "maker", lambda: maker)
     assert pays.__wrapped__() is faster
 
 
 @pytest.fixture
 def paying(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is faster with packed matrices."""
-    monkeypatch.setattr(packed, "pays", lambda: True)
+    monkeypatch.setattr(onednn, "pays", lambda: True)
 
 
 def opened(pair: Pair, **more: Any) -> Native:
@@ -173,7 +176,7 @@ def test_eager_passes_are_packed_and_decode_the_same_text(pair: Pair, monkeypatc
     assert held.keys() == {"target", "draft"}
     assert all(held.values())
     found = [trace.tokens for trace in native.prepare(spec, 8)([[1, 2, 3]], [0])]
-    monkeypatch.setattr(packed, "pays", lambda: False)
+    monkeypatch.setattr(onednn, "pays", lambda: False)
     plain = opened(pair)
     assert not plain.tier.packed
     assert not matrices(plain.method(spec).model.network)
@@ -227,3 +230,19 @@ def test_trained_heads_are_packed_with_their_target(kind: str, pair: Pair, tmp_p
     found = native.passing()
     assert matrices(found["draft"])
     assert found["draft"].target.network is found["target"]
+
+
+@pytest.mark.parametrize(
+    ("k", "batch", "found"), [(4, 1, 1), (4, 2, 2), (8, 1, 2), (4, 4, 2), (0, 8, 1)], ids=lambda value: str(value)
+)
+def test_rounds_of_few_rows_and_of_many_have_a_layout_each(
+    k: int, batch: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = RunSpec(method="chain" if k else "baseline", k=k, batch=batch)
+    both = [spec.baseline, spec]
+    monkeypatch.setattr(memory, "pays", lambda: True)
+    assert memory.layouts(both, Tier("compile", torch.device("cpu"))) == found
+    assert memory.layouts(both, Tier("eager", torch.device("cpu"), packed=True)) == 1
+    assert memory.layouts(both, Tier("eager", torch.device("cpu"))) == 0
+    monkeypatch.setattr(memory, "pays", lambda: False)
+    assert memory.layouts(both, Tier("compile", torch.device("cpu"))) == 1

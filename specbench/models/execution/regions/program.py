@@ -4,7 +4,7 @@ Knows plans and code; must not know what is computed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -50,7 +50,7 @@ class Regions:
 
     def _constant(self, layout: Layout, weights: Sequence[Tensor]) -> Tensor:
         # as long as the constant lives, so does a program with the weights: no other tensor has their numbers
-        key = (*(id(weights[number]) for number in layout.weights), layout.transposed, layout.block, layout.pairs)
+        key = (*(id(weights[number]) for number in layout.weights), replace(layout, weights=()))
         found = self._constants.get(key)
         if found is None:
             self._constants[key] = found = layout.made(weights)
