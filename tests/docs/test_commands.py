@@ -19,7 +19,7 @@ LESS_WORK = {  # what a command is given besides its options on the page, of whi
     "tree": (*SHORT, "--nodes", "4", "--depth", "2", "--repeat", "1"),
     "skip-layers": ("--limit", "2", "--max-new-tokens", "4", "--evaluations", "20", "--cost", "share"),
     "noise": SHORT,
-    "verify": ("--limit", "1", "--max-new-tokens", "24", "--tokens", "100"),
+    "verify": ("--limit", "1", "--max-new-tokens", "24", "--tokens", "50"),
     "calibrate": ("--widths", "1,2", "--contexts", "16", "--repeat", "1"),
     "trace": ("--max-new-tokens", "8"),
 }
@@ -41,7 +41,8 @@ def arguments(words: list[str], folder: Path) -> list[str]:
     name, *given = (str(run_folder(word, folder)) if word.endswith(">") else word for word in words[1:])
     phases = ("--limit", "3") if {"shift", "--shift"} & {*given} else ()  # a prompt each
     tier = ("--tier", "eager") if name in MEASURES and "--tier" not in given else ()  # compiling takes half a minute
-    return [name, *given, *(() if "--resume" in given else (*LESS_WORK.get(name, ()), *tier)), *phases]
+    k = ("--k", "2") if "--executor" in given else ()  # a process each
+    return [name, *given, *(() if "--resume" in given else (*LESS_WORK.get(name, ()), *tier)), *phases, *k]
 
 
 def parse(words: list[str]) -> Any:
