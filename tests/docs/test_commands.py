@@ -19,7 +19,7 @@ LESS_WORK = {  # what a command is given besides its options on the page, of whi
     "tree": (*SHORT, "--nodes", "4", "--depth", "2", "--repeat", "1"),
     "skip-layers": ("--limit", "2", "--max-new-tokens", "4", "--evaluations", "20", "--cost", "share"),
     "noise": SHORT,
-    "verify": ("--limit", "1", "--max-new-tokens", "24", "--tokens", "50"),
+    "verify": ("--limit", "1", "--max-new-tokens", "24", "--tokens", "100"),
     "calibrate": ("--widths", "1,2", "--contexts", "16", "--repeat", "1"),
     "trace": ("--max-new-tokens", "8"),
 }
