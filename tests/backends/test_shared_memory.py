@@ -111,7 +111,7 @@ def test_and_where_caches_stay_in_their_place(pair: Pair, uncompiled: None, name
 @NEEDS_COMPILER
 @pytest.mark.slow
 def test_and_compiled(pair: Pair) -> None:
-    specs = every_method(pair, ["prompt-lookup", "maxgram"])  # which have passes in common
+    specs = every_method(pair, ["baseline", "prompt-lookup"])
     assert in_turns(specs, "compile") == alone(specs, "compile")
 
 

@@ -41,8 +41,7 @@ def arguments(words: list[str], folder: Path) -> list[str]:
     name, *given = (str(run_folder(word, folder)) if word.endswith(">") else word for word in words[1:])
     phases = ("--limit", "3") if {"shift", "--shift"} & {*given} else ()  # a prompt each
     tier = ("--tier", "eager") if name in MEASURES and "--tier" not in given else ()  # compiling takes half a minute
-    k = ("--k", "2") if "--executor" in given else ()  # a process each
-    return [name, *given, *(() if "--resume" in given else (*LESS_WORK.get(name, ()), *tier)), *phases, *k]
+    return [name, *given, *(() if "--resume" in given else (*LESS_WORK.get(name, ()), *tier)), *phases]
 
 
 def parse(words: list[str]) -> Any:
