@@ -43,8 +43,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is compiled is kept for the tests alone."""
-    os.environ["SPECBENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    """What is compiled is kept for the tests alone: for all processes of a run, which else compile the same anew."""
+    base = tmp_path_factory.getbasetemp()
+    kept = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    os.environ["SPECBENCH_CACHE"] = str(kept)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept / "specbench" / "machine")
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.how import How
 from specbench.models.checkpoints.loading import Loaded, load_model
 from specbench.models.checkpoints.pairs import resolve
-from specbench.models.execution.regions.folder import place
+from specbench.models.execution.regions.folder import NAME, place
 from specbench.models.network.causal import Causal
 from specbench.models.network.int4 import Int4Linear
 from specbench.models.network.int8 import Int8Linear
@@ -153,7 +153,10 @@ def test_what_quantises_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*BY_TORCHAO[:2], "w8a8", "w4a8+head"])
-def test_quantised_weights_stay_packed_where_rounds_are_compiled(kind: str, command: Command, tmp_path: Path) -> None:
+def test_quantised_weights_stay_packed_where_rounds_are_compiled(
+    kind: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAME, str(tmp_path / "kept"))  # so that nothing of another test lies there
     data = prompts(tmp_path / "words.jsonl", 4, 6)
     words = ("--dataset", data, "--max-new-tokens", "12", "--warmup", "0", "--k", "2", "--dtype", "bfloat16")
     words = (*words, "--method", "prompt-lookup")  # a draft would be compiled as well, and is not quantised
