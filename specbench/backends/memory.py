@@ -16,14 +16,12 @@ from specbench.backends.arms import places, whatever_prompts
 from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
 from specbench.backends.forms import room
-from specbench.backends.tiers import Tier
 from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
 from specbench.decoding.translation import STRETCH
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.sizes import network_sizes
 from specbench.models.execution.free_memory import free_memory
-from specbench.models.execution.onednn import dtypes, pays
-from specbench.models.execution.regions.wide import WIDE
+from specbench.models.execution.onednn import dtypes
 from specbench.models.network.layers import shares
 from specbench.spec import RunSpec
 from specbench.theory.memory import Arm, Demand, Network, Part, parts, total
@@ -35,12 +33,12 @@ TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside
 
 @dataclass(frozen=True)
 class Estimate:
-    """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or captured does; layouts: in
-    how many layouts of their own rounds have the weights besides."""
+    """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or captured does; packs:
+    whether rounds have weights in a layout of their own."""
 
     pair: CheckedPair
     keeps: bool = False
-    layouts: int = 0
+    packs: bool = False
 
     def demand(self, held: Sequence[Held]) -> Demand:
         """What is held at the fullest, and what it would be with other settings."""
@@ -71,8 +69,8 @@ class Estimate:
         if any(spec.batch > 1 for one in held for spec in one.specs):
             alone = [replace(one, specs=[spec.with_(batch=1) for spec in one.specs]) for one in held]
             found.append(("--batch 1", self, alone))
-        if self.layouts and self.keeps:
-            found.append(("--tier eager", replace(self, keeps=False, layouts=0), held))
+        if self.packs and self.keeps:
+            found.append(("--tier eager", replace(self, keeps=False, packs=False), held))
         target = self.pair.roles["target"]
         whole = not (target.how.device_map or target.how.parallel)
         if whole and not divided.obstacle(target.checkpoint, target.how.quantize):
@@ -108,12 +106,10 @@ class Estimate:
         """The bytes of the matrices that are laid out anew: not those of the embedding, and of quantised weights, which
         are packed already, those of the head alone."""
         role, table = self.pair.roles[name], network.vocabulary * network.hidden * network.item
-        if not self.layouts or (not self.keeps and role.dtype not in dtypes()):
+        if not self.packs or (not self.keeps and role.dtype not in dtypes()):
             return 0
         tied = role.config.get_text_config(decoder=True).tie_word_embeddings
-        if role.how.quantize:
-            return table
-        return (network.weights if tied else network.weights - table) * self.layouts
+        return table if role.how.quantize else network.weights if tied else network.weights - table
 
     def arm(self, spec: RunSpec, prompt: int) -> Arm:
         names = sorted(needs(spec.method), key=lambda name: (name != "target", name))  # in the order of their caches
@@ -138,15 +134,6 @@ class Estimate:
         base, layers = self.pair.kept.get(name, (name, None))
         found = self.networks[base] if layers is None else self.networks[base].of_layers(len(layers))
         return replace(found, kept=STRETCH * found.kept) if base in self.pair.foreign else found
-
-
-def layouts(specs: Sequence[RunSpec], tier: Tier) -> int:
-    """In how many layouts of their own rounds have the weights: compiled ones of few rows have another than those of
-    many, where that pays (and a large head one more than is counted here)."""
-    if tier.name == "eager" or not tier.packs or not pays():
-        return int(tier.packs)
-    rows = {spec.batch * fed for spec in specs for fed in (1, 1 + room(spec))}
-    return len({number >= min(WIDE.values()) for number in rows}) or 1
 
 
 def elsewhere(network: Network) -> Network:

@@ -21,7 +21,7 @@ from specbench.backends.experts import experts_of
 from specbench.backends.fallback import eager_instead
 from specbench.backends.foreign import Joins
 from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
-from specbench.backends.memory import Estimate, demand_of, free_for, layouts
+from specbench.backends.memory import Estimate, demand_of, free_for
 from specbench.backends.modelled import Wanted, modelled
 from specbench.backends.opening import frugal, opened
 from specbench.backends.parallel import agreeing
@@ -118,7 +118,7 @@ class Native:
         return (packed.NOTE,) if self.tier.packed else ()
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
-        found = demand_of(Estimate(self.pair, self.tier.name != "eager", layouts(self.specs, self.tier)), held)
+        found = demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.packs), held)
         if not self.tier.packed or found is None or free_for(found, self.device):
             return found
         self.tier, self.warnings = replace(self.tier, packed=False), (*self.warnings, packed.TOO_LARGE)

@@ -100,9 +100,7 @@ class Tier:
         if self._graphs:
             return whole(function)
         if self._regions is None:
-            self._regions = {
-                froze: Regions(Store(settings(self.device, froze), library=pays())) for froze in (True, False)
-            }
+            self._regions = {froze: Regions(Store(settings(self.device, froze))) for froze in (True, False)}
         return Regional(function, self._regions[frozen], whole, frozen, self._uncut)
 
     def _uncut(self, reason: str) -> None:

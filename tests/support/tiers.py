@@ -55,7 +55,7 @@ def compiled(backend: str) -> Ready:
 class AsRecorded:
     """In place of code on disk: regions run operator by operator, as they were recorded. `regions`: every one."""
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, *_: object) -> None:
         self.regions: list[Region] = []
 
     def code(self, region: Region) -> Any:

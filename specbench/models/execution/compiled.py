@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UsageError
+from specbench.models.execution.onednn import FASTER_ON, maker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,12 +65,18 @@ def choose(asked: str, device: torch.device) -> tuple[Name, str]:
 
 
 def fast_bfloat16(device: torch.device) -> bool:
-    """Whether a CPU multiplies bfloat16 matrices faster than float32 ones, and several rows as cheaply as one.
+    """Whether compiled passes of a CPU are faster in bfloat16 than in float32, and over several rows as cheap as one.
 
-    With AMX. AVX-512 alone has products of bfloat16 as well, but compiled passes over one row are slower with them than
-    in float32 (0.9 times as fast with 12 M parameters, 0.7 times with 135 M, on a Zen 5).
+    With AMX, or where the processor adds products of bfloat16 and `few_rows` is used.
     """
-    return device.type == "cpu" and bool(capabilities().get("amx_bf16"))
+    found = capabilities()
+    return device.type == "cpu" and bool(found.get("amx_bf16") or (found.get("avx512_bf16") and by_few_rows()))
+
+
+def by_few_rows() -> bool:
+    """Whether compiled products are those of `few_rows`: on the processors on which that was measured to be faster."""
+    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    return wide and bool(capabilities().get("avx512_vnni")) and FASTER_ON in maker()
 
 
 def capabilities() -> dict[str, Any]:
@@ -101,7 +108,11 @@ def settings(device: torch.device, frozen: bool = True) -> dict[str, Any]:
 
 
 def with_kernels(given: Mapping[str, Any], compiling: Callable[[dict[str, Any]], R]) -> R:
-    """Compile with inductor's own matrix kernels; it has none for every dtype: float64 is left to the library."""
+    """Compile with inductor's matrix kernels and ours; not every dtype has any: float64 is left to the library."""
+    if by_few_rows():
+        from specbench.models.execution import few_rows
+
+        few_rows.offer()
     try:
         return compiling(dict(given))
     except RuntimeError as error:

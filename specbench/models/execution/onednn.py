@@ -1,4 +1,4 @@
-"""Products of matrices by oneDNN: where they are faster than those of torch and its compiler, and their layout.
+"""Products of matrices by oneDNN: where they are faster than those of torch, and their layout.
 
 Knows tensors and the processor; must not know networks.
 """
@@ -15,24 +15,11 @@ from torch import Tensor
 
 FASTER_ON = "AuthenticAMD"  # there it was measured; on an Intel Xeon plain float32 is as fast as compiled
 
-_library = torch.library.Library("specbench", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
-
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in] → x · weightᵀ + bias, [..., out], for a weight [out, in] in oneDNN's own layout, or a plain one."""
     found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
     return found
-
-
-for _kind in ("CPU", "MkldnnCPU"):  # of weights: plain, and packed
-    _library.impl("product", product, _kind)  # type: ignore[no-untyped-call]
-
-
-@torch.library.register_fake("specbench::product", lib=_library)  # type: ignore[untyped-decorator]
-def shaped(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A tensor of the shape of a product."""
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 def packed(weight: Tensor) -> Tensor:

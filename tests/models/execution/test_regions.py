@@ -232,7 +232,7 @@ class Stub:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, region: Region, settings: Any, library: bool) -> Code:
+    def __call__(self, region: Region, settings: Any) -> Code:
         self.calls += 1
         return Code("call = lambda inputs: [w * n]", {"w": Layout((0,), True)}, {"n": 2})
 
@@ -280,7 +280,7 @@ def test_a_damaged_file_is_compiled_anew(damage: str, compiler: Stub, tmp_path: 
     Store({}, tmp_path).code(region())
     assert (compiler.calls, file.read_text()) == (2, whole)
     assert json.loads(whole)["constants"] == {
-        "w": {"weights": [0], "transposed": True, "block": 0, "pairs": 1, "alone": False, "packed": False}
+        "w": {"weights": [0], "transposed": True, "block": 0, "pairs": 1, "alone": False}
     }
 
 

@@ -11,7 +11,6 @@ from torch import nn
 
 from specbench.backends import memory, tier_choice
 from specbench.backends.native import Native, open_pair
-from specbench.backends.tiers import Tier
 from specbench.models.execution import onednn
 from specbench.models.execution.onednn import Matrix, dtypes, pays
 from specbench.models.heads.borrowed import Borrowed
@@ -230,19 +229,3 @@ def test_trained_heads_are_packed_with_their_target(kind: str, pair: Pair, tmp_p
     found = native.passing()
     assert matrices(found["draft"])
     assert found["draft"].target.network is found["target"]
-
-
-@pytest.mark.parametrize(
-    ("k", "batch", "found"), [(4, 1, 1), (4, 2, 2), (8, 1, 2), (4, 4, 2), (0, 8, 1)], ids=lambda value: str(value)
-)
-def test_rounds_of_few_rows_and_of_many_have_a_layout_each(
-    k: int, batch: int, found: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = RunSpec(method="chain" if k else "baseline", k=k, batch=batch)
-    both = [spec.baseline, spec]
-    monkeypatch.setattr(memory, "pays", lambda: True)
-    assert memory.layouts(both, Tier("compile", torch.device("cpu"))) == found
-    assert memory.layouts(both, Tier("eager", torch.device("cpu"), packed=True)) == 1
-    assert memory.layouts(both, Tier("eager", torch.device("cpu"))) == 0
-    monkeypatch.setattr(memory, "pays", lambda: False)
-    assert memory.layouts(both, Tier("compile", torch.device("cpu"))) == 1

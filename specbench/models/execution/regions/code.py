@@ -16,10 +16,8 @@ from torch.fx import GraphModule
 
 from specbench.models.bytes.joining import joined
 from specbench.models.execution.compiled import quiet, with_kernels
-from specbench.models.execution.onednn import packed
 from specbench.models.execution.regions.cut import Region
 from specbench.models.execution.regions.operators import UncutError
-from specbench.models.execution.regions.wide import by_library
 
 SIDE_BY_SIDE = (1, 2, 4)  # rows of a block whose elements lie side by side, by dtype and processor
 
@@ -32,7 +30,6 @@ class Layout:
 
     block: unless 0, the matrix is cut into blocks of so many of its rows, which lie side by side: [⌈n ÷ block⌉, k,
     block], of which `pairs` rows are interleaved. alone: whether all that is the only one of a batch, [1, …].
-    packed: whether the matrix lies as oneDNN reads it.
     """
 
     weights: tuple[int, ...]
@@ -40,14 +37,11 @@ class Layout:
     block: int = 0
     pairs: int = 1
     alone: bool = False
-    packed: bool = False
 
     def made(self, weights: Sequence[Tensor]) -> Tensor:
         """The constant of these weights."""
         some = [weights[number].detach() for number in self.weights]
         whole = torch.cat(some) if len(some) > 1 else some[0]
-        if self.packed:
-            return packed(whole)
         whole = whole.t() if self.transposed else whole
         found = self.blocks(whole) if self.block else whole
         return found.unsqueeze(0) if self.alone else found
@@ -81,18 +75,15 @@ class Code:
         return call
 
 
-def compiled(region: Region, settings: Mapping[str, Any], library: bool = False) -> Code:
-    """Compile a region. library: whether products of many rows are those of oneDNN.
-
-    Raises UncutError where its code would serve no other weights.
-    """
+def compiled(region: Region, settings: Mapping[str, Any]) -> Code:
+    """Compile a region. Raises UncutError where its code would serve no other weights."""
     # what inductor itself would keep are constants as well; what a region is given has its shapes, or it is another one
     ours = {"fx_graph_cache": False, "size_asserts": False, "alignment_asserts": False}
     with torch.no_grad(), quiet():
-        return with_kernels({**settings, **ours}, lambda given: compiled_with(given, region, library))
+        return with_kernels({**settings, **ours}, lambda given: compiled_with(given, region))
 
 
-def compiled_with(settings: dict[str, Any], region: Region, library: bool) -> Code:
+def compiled_with(settings: dict[str, Any], region: Region) -> Code:
     """The same, with all settings."""
     import torch._inductor.config
     from torch._guards import TracingContext
@@ -105,7 +96,6 @@ def compiled_with(settings: dict[str, Any], region: Region, library: bool) -> Co
     with FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in region.like]
     graph, found = joined(region.graph), list[Any]()
-    wide = by_library(graph, region.weights, region.like) if library else frozenset()
 
     def inner(graph: Any, given: Any, **more: Any) -> Any:
         code = compile_fx_inner(graph, given, **more)
@@ -123,8 +113,6 @@ def compiled_with(settings: dict[str, Any], region: Region, library: bool) -> Co
     }
     numbers = {name: int(one) for name, one in constants.items() if not weights and is_number(one)}
     made = {name: layout(tensor, weights) for name, tensor in constants.items() if name not in numbers}
-    plain = {Layout((number,)) for number in wide}
-    made = {name: replace(one, packed=True) if one in plain else one for name, one in made.items()}
     return Code(code.source_code, made, numbers)
 
 

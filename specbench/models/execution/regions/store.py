@@ -15,24 +15,22 @@ from typing import Any
 
 import torch
 
-from specbench.models.execution.compiled import capabilities
+from specbench.models.execution.compiled import by_few_rows, capabilities
 from specbench.models.execution.regions.code import Code, Layout, compiled
 from specbench.models.execution.regions.cut import Region
 from specbench.models.execution.regions.folder import place, tidy
 from specbench.replacing import replace_text
 
-FORMAT = 3  # of the files
+FORMAT = 4  # of the files; another one, too, when `few_rows` or what settings do not say has changed
 MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass
 class Store:
-    """Code of regions that were compiled with the same settings. `folder` is made when something is kept. library:
-    whether products of many rows are those of oneDNN."""
+    """Code of regions that were compiled with the same settings. `folder` is made when something is kept."""
 
     settings: Mapping[str, Any]
     folder: Path = field(default_factory=place)
-    library: bool = False
     compiled: int = field(default=0, init=False)
     _known: dict[str, Code] = field(default_factory=dict, init=False, repr=False)
 
@@ -55,11 +53,11 @@ class Store:
     def _where(self) -> str:
         """What code depends on besides what it computes."""
         machine = [torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), capabilities()]
-        about = [FORMAT, torch.__version__, machine, dict(self.settings), self.library]
+        about = [FORMAT, torch.__version__, machine, dict(self.settings), by_few_rows()]
         return json.dumps(about, default=str)
 
     def _compiled(self, region: Region, file: Path) -> Code:
-        code = compiled(region, self.settings, self.library)
+        code = compiled(region, self.settings)
         self.compiled += 1
         with suppress(OSError):  # a full disk costs the next process time, and this one nothing
             file.parent.mkdir(parents=True, exist_ok=True)

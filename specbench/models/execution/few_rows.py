@@ -1,0 +1,126 @@
+"""Products of few rows in inductor, by a kernel that reads every weight once, at the speed of memory.
+
+Speculation pays where a pass over K + 1 rows takes little longer than one over a single row. On an AMD EPYC kernels of
+inductor take 1.7 times as long over five rows as over one, and in bfloat16 they turn every weight into float32 first,
+although the processor multiplies pairs of bfloat16 itself (`tests/benchmarks/few_rows.py`).
+
+Knows inductor's templates, of which it uses what is private to torch; must not know what is multiplied.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch._inductor.compile_fx  # first: the modules below import each other
+from torch._inductor.codegen import cpp_micro_gemm
+from torch._inductor.codegen.common import KernelTemplate
+from torch._inductor.cpu_vec_isa import VecAVX512, VecAVX512VNNI, pick_vec_isa
+
+BLOCKS = ((8, 48), (8, 32), (16, 16))  # rows and columns whose sums fit into 32 registers, the best first
+PAIRS = {torch.float32: 1, torch.bfloat16: 2}  # how many of a row's numbers one instruction multiplies and adds
+AHEAD = 2048  # bytes
+
+KERNEL = r"""
+template <int64_t M, int64_t N, bool accum>
+inline void {{kernel_name}}_kernel(
+    const {{input_t}}* {{restrict_keyword}} A,
+    const {{input2_t}}* {{restrict_keyword}} B,
+    {{output_t}}* {{restrict_keyword}} C,
+    int64_t K, int64_t lda, int64_t ldb, int64_t ldc
+) {
+    constexpr int COLS = N / 16;
+    {{vector}} va, vb[COLS];
+    __m512 vc[M * COLS];
+    c10::ForcedUnroll<M * COLS>{}([&](auto i) {
+        if constexpr (accum) vc[i] = _mm512_loadu_ps(C + (i / COLS) * ldc + (i % COLS) * 16);
+        else vc[i] = _mm512_setzero_ps();
+    });
+    auto compute = [&](auto i, int64_t k) {
+        constexpr int row = i / COLS, col = i % COLS;
+        if constexpr (col == 0) {
+{%- if pairs == 2 %}
+            int32_t pair;
+            std::memcpy(&pair, A + row * lda + k, sizeof pair);
+            va = _mm512_set1_epi32(pair);
+{%- else %}
+            va = _mm512_set1_ps(A[row * lda + k]);
+{%- endif %}
+        }
+        if constexpr (row == 0) {
+{%- if pack_vnni_B_locally and pairs == 2 %}
+            auto wide = [&](int64_t at) {
+                auto some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(B + at * ldb + col * 16));
+                return _mm512_cvtepu16_epi32(some);
+            };
+            vb[col] = _mm512_or_si512(wide(k), _mm512_slli_epi32(wide(k + 1), 16));
+{%- else %}
+            auto at = B + k * ldb + col * 16 * {{pairs}};
+            vb[col] = {{load}}(at);
+            _mm_prefetch(reinterpret_cast<const char*>(at) + {{ahead}}, _MM_HINT_T0);
+{%- endif %}
+        }
+{%- if pairs == 2 %}
+        vc[i] = _mm512_dpbf16_ps(vc[i], (__m512bh)va, (__m512bh)vb[col]);
+{%- else %}
+        vc[i] = _mm512_fmadd_ps(va, vb[col], vc[i]);
+{%- endif %}
+    };
+    for (int64_t k = 0; k < K; k += {{pairs}}) c10::ForcedUnroll<M * COLS>{}(compute, k);
+    c10::ForcedUnroll<M * COLS>{}([&](auto i) { _mm512_storeu_ps(C + (i / COLS) * ldc + (i % COLS) * 16, vc[i]); });
+}
+{{declare_kernel}} {
+    for (int64_t m = 0; m < M; m += {{block_m}}) {
+        for (int64_t n = 0; n < N; n += {{block_n}}) {
+            switch (std::min<int64_t>(M - m, {{block_m}})) {
+{%- for rows in range(block_m, 0, -1) %}
+            case {{rows}}:
+                {{kernel_name}}_kernel<{{rows}}, {{block_n}}, accum>(
+                    A + m * lda, B + n, C + m * ldc + n, K, lda, ldb, ldc);
+                break;
+{%- endfor %}
+            }
+        }
+    }
+}
+"""
+
+
+class FewRows(cpp_micro_gemm.CppMicroGemm):
+    """C = A · B, or C += A · B, for A [M, K], and B [K, N] in blocks, of float32 or bfloat16, and C of float32."""
+
+    def codegen_define(self, kernel: Any) -> str:
+        pairs, blocks = PAIRS[self.input_dtype], self.register_blocking
+        options = {
+            **self.get_common_options(),  # type: ignore[no-untyped-call]
+            "declare_kernel": self.get_kernel_declaration(),  # type: ignore[no-untyped-call]
+            "block_m": blocks.block_m,
+            "block_n": blocks.block_n,
+            "pairs": pairs,
+            "vector": "__m512i" if pairs == 2 else "__m512",
+            "load": "_mm512_loadu_si512" if pairs == 2 else "_mm512_loadu_ps",
+            "ahead": AHEAD,
+        }
+        text: str = KernelTemplate._template_from_string(KERNEL).render(options)
+        return text
+
+    def get_b_layout(self) -> Any:
+        kinds = cpp_micro_gemm.LayoutType
+        return kinds.VNNI2 if PAIRS[self.input_dtype] == 2 else kinds.NORMAL
+
+
+def fits(config: Any, m: int, n: int, k: int, alpha: float, *_: Any, **more: Any) -> bool:
+    """Whether a product can be computed so with the instructions that the processor has."""
+    pairs, has = PAIRS[config.input_dtype], pick_vec_isa()
+    multiplies = pairs == 1 or (isinstance(has, VecAVX512) and has.is_avx512_bf16_supported())
+    return multiplies and alpha == 1 and k % pairs == 0
+
+
+@cache
+def offer() -> None:
+    """Put the kernel among those of which inductor takes the best for a processor."""
+    made: list[Any] = []
+    for dtype, pairs in PAIRS.items():
+        blocks = [(*block, pairs) for block in BLOCKS]
+        kinds: dict[str, Any] = {"input_dtype": dtype, "output_dtype": torch.float32, "extra_check": fits}
+        made += cpp_micro_gemm.generate_gemm_config(VecAVX512VNNI, blocks, **kinds)  # type: ignore[no-untyped-call]
+    cpp_micro_gemm.register_micro_gemm(*made)(FewRows)  # type: ignore[no-untyped-call]
