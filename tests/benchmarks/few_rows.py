@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch._inductor.codegen import cpp_micro_gemm
 
 from specbench.models.execution import compiled, few_rows
 from specbench.models.execution.onednn import Matrix
@@ -56,11 +55,11 @@ def products(x: Tensor, parts: list[Callable[[Tensor], Tensor]]) -> Tensor:
 def without() -> Iterator[None]:
     """Inductor's own kernels alone."""
     few_rows.offer()
-    kept = cpp_micro_gemm.micro_gemm_configs.pop(few_rows.FewRows)
+    kept = few_rows.cpp_micro_gemm.micro_gemm_configs.pop(few_rows.FewRows)
     try:
         yield
     finally:
-        cpp_micro_gemm.micro_gemm_configs[few_rows.FewRows] = kept
+        few_rows.cpp_micro_gemm.micro_gemm_configs[few_rows.FewRows] = kept
 
 
 def ready(layers: list[Layer], x: Tensor) -> list[Callable[[Tensor], Tensor]]:
