@@ -101,8 +101,8 @@ def likely_reason(row: Mapping[str, Any]) -> str:
         return "On a GPU the hardware is rarely the reason: check the tier and quantised kernels"
     if row.get("dtype_resolved") in ("float32", "float64"):
         tier = "" if row.get("tier_resolved") == "compile" else "--tier compile "
-        return f"Matrix kernels for float32 compute every row anew: {tier}--dtype bfloat16 where the CPU has AMX"
+        return f"Matrix kernels for float32 compute every row anew: {tier}--dtype bfloat16 where the CPU multiplies it"
     return (
-        "Kernels for 16-bit weights without AMX compute every row anew (compare --dtype float32), and a tree has more "
+        "Kernels for 16-bit weights may compute every row anew (compare --dtype float32), and a tree has more "
         "rows than K + 1"
     )
