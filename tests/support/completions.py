@@ -147,10 +147,16 @@ def text_of(prompt: str, new: int) -> list[str]:
     return [prompt[number % len(prompt)] for number in range(new)]
 
 
+class Patient(ThreadingHTTPServer):
+    """Lets as many wait as a test asks at once: five, which is usual, and a busy machine resets the others."""
+
+    request_queue_size = 128
+
+
 @contextmanager
 def serving(model: Model) -> Iterator[str]:
     """The URL of a server of that model, while it runs."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Patient(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.model, server.released = model, threading.Event()  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
