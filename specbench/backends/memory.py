@@ -33,11 +33,12 @@ TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside
 
 @dataclass(frozen=True)
 class Estimate:
-    """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or captured does; packs:
-    whether rounds have weights in a layout of their own."""
+    """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or captured does; lays_out:
+    whether what was compiled has weights in a layout of its own; packs: whether eager passes have."""
 
     pair: CheckedPair
     keeps: bool = False
+    lays_out: bool = False
     packs: bool = False
 
     def demand(self, held: Sequence[Held]) -> Demand:
@@ -69,8 +70,8 @@ class Estimate:
         if any(spec.batch > 1 for one in held for spec in one.specs):
             alone = [replace(one, specs=[spec.with_(batch=1) for spec in one.specs]) for one in held]
             found.append(("--batch 1", self, alone))
-        if self.packs and self.keeps:
-            found.append(("--tier eager", replace(self, keeps=False, packs=False), held))
+        if self.lays_out:
+            found.append(("--tier eager", replace(self, keeps=False, lays_out=False, packs=False), held))
         target = self.pair.roles["target"]
         whole = not (target.how.device_map or target.how.parallel)
         if whole and not divided.obstacle(target.checkpoint, target.how.quantize):
@@ -103,13 +104,14 @@ class Estimate:
         return {name: replace(net, packed=self.packed(name, net)) for name, net in here.items()}
 
     def packed(self, name: str, network: Network) -> int:
-        """The bytes of the matrices that are laid out anew: not those of the embedding, and of quantised weights, which
-        are packed already, those of the head alone."""
+        """The bytes of the matrices that are laid out anew, once or twice: not those of the embedding, and of quantised
+        weights, which are packed already, those of the head alone."""
         role, table = self.pair.roles[name], network.vocabulary * network.hidden * network.item
-        if not self.packs or (not self.keeps and role.dtype not in dtypes()):
+        layouts = self.lays_out + (self.packs and role.dtype in dtypes())
+        if not layouts:
             return 0
         tied = role.config.get_text_config(decoder=True).tie_word_embeddings
-        return table if role.how.quantize else network.weights if tied else network.weights - table
+        return layouts * (table if role.how.quantize else network.weights if tied else network.weights - table)
 
     def arm(self, spec: RunSpec, prompt: int) -> Arm:
         names = sorted(needs(spec.method), key=lambda name: (name != "target", name))  # in the order of their caches

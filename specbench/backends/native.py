@@ -115,10 +115,10 @@ class Native:
         return found | self.pair.columns(self.commits, self.weights, self.rollbacks)
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
-        return (packed.NOTE,) if self.tier.packed else ()
+        return (packed.NOTE if self.tier.name == "eager" else packed.PROMPTS,) if self.tier.packed else ()
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
-        found = demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.packs), held)
+        found = demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.lays_out, self.tier.packed), held)
         if not self.tier.packed or found is None or free_for(found, self.device):
             return found
         self.tier, self.warnings = replace(self.tier, packed=False), (*self.warnings, packed.TOO_LARGE)
@@ -158,7 +158,7 @@ class Native:
         """The networks as passes read them; those that are `learning` as they change."""
         if not self.tier.packed:
             return self.modules
-        return self._twins.of(self.modules) | {name: self.modules[name] for name in learning}
+        return self._twins.of(self.modules, self.tier.lays_out) | {name: self.modules[name] for name in learning}
 
     def eos(self, spec: RunSpec) -> list[int]:
         return [] if spec.ignore_eos else self.ends()

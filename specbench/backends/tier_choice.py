@@ -49,9 +49,9 @@ def not_whole(spec: RunSpec) -> str:
 
 
 def packs(spec: RunSpec, name: compiled.Name, device: torch.device) -> bool:
-    """Whether passes have packed matrices: eager ones on a CPU that is faster with them, of weights that stay whole."""
+    """Whether eager passes have packed matrices: on a CPU that is faster with them, of weights that stay whole."""
     whole = spec.device_map is None and spec.tensor_parallel is None
-    return name == "eager" and device.type == "cpu" and whole and onednn.pays()
+    return name != "graph" and device.type == "cpu" and whole and onednn.pays()
 
 
 def _slow(specs: Sequence[RunSpec]) -> str:

@@ -34,7 +34,7 @@ class Tier:
     """One way of execution on one device. Its graphs share one pool of memory.
 
     not_whole: unless empty, why what cannot be compiled region by region is not compiled as a whole: an UncutError.
-    packed: whether eager passes have matrices in a layout of their own.
+    packed: whether eager passes, which read prompts in every tier, have matrices in a layout of their own.
     """
 
     name: Name
@@ -47,13 +47,13 @@ class Tier:
     _gate: Gate = field(default_factory=Gate, init=False, repr=False)  # of all passes: open while they are made ready
 
     @property
-    def packs(self) -> bool:
-        """Whether rounds read weights in a layout of their own, which is held besides."""
-        return self.packed if self.name == "eager" else self.name == "compile" and self.device.type == "cpu"
+    def lays_out(self) -> bool:
+        """Whether compiled passes have matrices in a layout of their own, which is held besides."""
+        return self.name == "compile" and self.device.type == "cpu"
 
     def eager(self) -> "Tier":
         """Without anything compiled or captured, in no more memory."""
-        return Tier("eager", self.device, packed=self.packs and pays())
+        return Tier("eager", self.device, packed=(self.packed or self.lays_out) and pays())
 
     def gradless(self) -> AbstractContextManager[None]:
         """Without gradients; in eager calls also without the versions of tensors, which only a compiler asks for, and

@@ -1,8 +1,8 @@
 """Networks whose matrices lie as oneDNN's kernels read them, for eager passes on a CPU.
 
 torch multiplies plain matrices of float32 by MKL, which is slow on processors of another maker, most of all with the
-few rows of a verification (`tests/benchmarks/packed.py`). Compiled passes have a layout of their own in any case. Knows
-modules; must not know what is computed with them.
+few rows of a verification (`tests/benchmarks/packed.py`). Compiled passes have a layout of their own in any case, but
+prompts, of any length, are read by eager ones in every tier. Knows modules; must not know what is computed with them.
 """
 
 import copy
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from specbench.models.execution.onednn import Matrix, dtypes
 from specbench.models.network.fused import fuse
@@ -25,6 +27,7 @@ TOGETHER = (
     ("gate_proj", "up_proj"),
 )  # layers that read the same, as decoders name them
 NOTE = "matrices are packed by oneDNN, as they are slow on this processor otherwise; layers take fewer calls, too"
+PROMPTS = "prompts are read with matrices packed by oneDNN, as they are slow on this processor otherwise"
 TOO_LARGE = "memory is not enough for packed matrices: eager passes read plain ones, which is slower here"
 
 
@@ -93,37 +96,61 @@ class PackedHead(ReducedHead):
         return self.matrix(hidden)
 
 
+class PlainWhereRecorded(PackedLinear):
+    """A packed layer that is recorded for a compiler as the plain one: that lays weights out in its own way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias) if recorded() else super().forward(x)
+
+
+class PlainHeadWhereRecorded(PackedHead):
+    """The same of a head that knows some tokens."""
+
+    def narrow(self, hidden: Tensor) -> Tensor:
+        return ReducedHead.narrow(self, hidden) if recorded() else super().narrow(hidden)
+
+
+def recorded() -> bool:
+    """Whether what is called now is recorded for a compiler, by its own tracer or operator by operator."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+
+
 @dataclass
 class Twins:
     """The twins of some networks, made when they are first asked for, and anew where the networks are others."""
 
-    _networks: Mapping[str, Any] = field(default_factory=dict)
+    _of: tuple[dict[str, Any], bool] = field(default_factory=lambda: ({}, False))
     _found: dict[str, Any] = field(default_factory=dict)
 
-    def of(self, networks: Mapping[str, Any]) -> dict[str, Any]:
+    def of(self, networks: Mapping[str, Any], compiled: bool = False) -> dict[str, Any]:
         """See `twins`."""
-        if self._networks != networks:
-            self._networks, self._found = dict(networks), twins(networks)
+        if self._of != (networks, compiled):
+            self._of, self._found = (dict(networks), compiled), twins(networks, compiled)
         return self._found
 
 
-def twins(networks: Mapping[str, Any]) -> dict[str, Any]:
+def twins(networks: Mapping[str, Any], compiled: bool = False) -> dict[str, Any]:
     """The same networks, with the same tensors and packed copies of their matrices, one of each that they share.
 
     What borrows from a network before it borrows from its twin. Its layers are computed in fewer calls, see `fused`.
+    compiled: they are compiled as well, layer by layer; then only their calls outside of what was compiled differ.
     """
     matrices: dict[Weights, Matrix] = {}
     found: dict[str, Any] = {}
     for name, network in networks.items():
         before = {id(networks[other]): twin for other, twin in found.items()}
         found[name] = copy.deepcopy(network, shared_tensors(network) | before)
-        pack(found[name], matrices)
-        fuse(found[name])
+        pack(found[name], matrices, compiled)
+        if not compiled:
+            fuse(found[name])
     return found
 
 
-def pack(network: nn.Module, matrices: dict[Weights, Matrix]) -> None:
+def pack(network: nn.Module, matrices: dict[Weights, Matrix], compiled: bool = False) -> None:
     """Put packed layers in the place of plain ones, by the `matrices` that there are, to which new ones are added."""
+    kinds: tuple[Any, Any] = (PackedLinear, PackedHead)
+    if compiled:
+        kinds = (PlainWhereRecorded, PlainHeadWhereRecorded)
 
     def packed(*layers: Any) -> Matrix:
         weights = tuple(layer.weight for layer in layers)
@@ -132,7 +159,7 @@ def pack(network: nn.Module, matrices: dict[Weights, Matrix]) -> None:
         return matrices[weights]
 
     for holder in list(network.modules()):
-        for names in TOGETHER:
+        for names in () if compiled else TOGETHER:
             layers: list[Any] = [getattr(holder, name, None) for name in names]
             if together(layers):
                 bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
@@ -141,8 +168,7 @@ def pack(network: nn.Module, matrices: dict[Weights, Matrix]) -> None:
                     setattr(holder, name, PackedPart(layer, group, number))
         for name, layer in list(holder.named_children()):
             if packable(layer):
-                kind: Any = PackedHead if isinstance(layer, ReducedHead) else PackedLinear
-                setattr(holder, name, kind(layer, packed(layer)))
+                setattr(holder, name, kinds[isinstance(layer, ReducedHead)](layer, packed(layer)))
 
 
 def together(layers: Sequence[Any]) -> bool:

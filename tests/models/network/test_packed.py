@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from specbench.backends import memory, tier_choice
+from specbench.backends import memory, tier_choice, tiers
 from specbench.backends.native import Native, open_pair
 from specbench.models.execution import onednn
 from specbench.models.execution.onednn import Matrix, dtypes, pays
@@ -20,6 +21,7 @@ from specbench.models.network.packed import PackedHead, PackedLinear, packable, 
 from specbench.models.network.reduced import reduce_head
 from specbench.spec import RunSpec
 from tests.support.heads import write_head
+from tests.support.tiers import NEEDS_COMPILER, AsRecorded
 from tests.support.tiny import network
 from tests.support.tinypair import Pair
 
@@ -182,6 +184,64 @@ def test_eager_passes_are_packed_and_decode_the_same_text(pair: Pair, monkeypatc
     assert [trace.tokens for trace in plain.prepare(spec, 8)([[1, 2, 3]], [0])] == found
 
 
+@NEEDS_COMPILER
+@pytest.mark.usefixtures("paying")
+def test_prompts_of_compiled_rounds_are_read_packed_and_what_is_compiled_stays_the_same(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, prompt = RunSpec(method="chain", k=4, max_new_tokens=24, dtype="float32", tier="compile"), [[1, 2, 3] * 9]
+
+    def decoded() -> tuple[Native, list[Any], list[torch.Size]]:
+        codes = AsRecorded()
+        monkeypatch.setattr(tiers, "Store", lambda *_: codes)
+        native, products = opened(pair, tier="compile"), []
+        product = onednn.product
+        monkeypatch.setattr(onednn, "product", lambda x, *rest: products.append(x.shape) or product(x, *rest))
+        run = native.prepare(spec, 40)
+        products.clear()
+        found = [trace.tokens for trace in run(prompt, [0])]
+        assert all("mkldnn" not in str(node.target) for region in codes.regions for node in region.graph.nodes)
+        return native, [*found, [str(region.graph) for region in codes.regions]], products
+
+    native, found, products = decoded()
+    assert native.tier.name == "compile"
+    assert products
+    assert {tuple(shape[:-1]) for shape in products} <= {(1, 27), (1, 26), (1, 1)}, "the prompt, by eager passes"
+    assert packed.PROMPTS in native.notes(spec)
+    demand = native.demand([])
+    assert demand is not None
+    monkeypatch.setattr(onednn, "pays", lambda: False)
+    plain, same, none = decoded()
+    assert none == []
+    assert same == found
+    without = plain.demand([])
+    assert without is not None
+    sizes = [sum(part.size for part in one.parts if part.kind == "packed weights") for one in (demand, without)]
+    assert sizes[0] == 2 * sizes[1] > 0
+
+
+@pytest.mark.parametrize("reduced", [False, True], ids=["", "a head that knows some tokens"])
+def test_a_packed_layer_is_recorded_as_the_plain_one_by_either_tracer(reduced: bool) -> None:
+    net = in_float("llama")
+    if reduced:
+        reduce_head(net, (0, 2, 3, 7))
+    twin = twins({"target": net}, compiled=True)["target"]
+    assert matrices(twin)
+    before = net.lm_head(hidden := torch.randn(1, 5, net.config.hidden_size))
+    graph = make_fx(twin.lm_head)(hidden)
+    assert all("mkldnn" not in str(node.target) for node in graph.graph.nodes)
+    assert torch.equal(graph(hidden), before)
+    found: list[Any] = []
+
+    def seen(module: Any, inputs: Any) -> Any:
+        found.extend(str(node.target) for node in module.graph.nodes)
+        return module.forward
+
+    assert torch.equal(torch.compile(twin.lm_head, backend=seen, fullgraph=True)(hidden), before)
+    assert found
+    assert all("mkldnn" not in name for name in found)
+
+
 @pytest.mark.usefixtures("paying")
 def test_a_draft_that_learns_is_read_as_it_changes(pair: Pair) -> None:
     native = opened(pair, method="online")
@@ -210,11 +270,13 @@ def test_where_memory_is_short_weights_are_not_packed(pair: Pair, monkeypatch: p
 
 
 @pytest.mark.usefixtures("paying")
-def test_divided_weights_and_other_tiers_are_not_packed() -> None:
+def test_divided_weights_and_those_on_a_gpu_are_not_packed() -> None:
     spec, cpu = RunSpec(), torch.device("cpu")
     assert tier_choice.packs(spec, "eager", cpu)
-    assert not tier_choice.packs(spec, "compile", cpu)
+    assert tier_choice.packs(spec, "compile", cpu), "prompts are read by eager passes there, too"
+    assert not tier_choice.packs(spec, "compile", torch.device("cuda"))
     assert not tier_choice.packs(spec, "eager", torch.device("cuda"))
+    assert not tier_choice.packs(spec, "graph", cpu)
     assert not tier_choice.packs(spec.with_(device_map="auto"), "eager", cpu)
 
 
