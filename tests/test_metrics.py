@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specbench.decoding import loop
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
@@ -17,11 +19,21 @@ from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import NullClock, WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.verifiers import token_match, walk
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
-from specbench.metrics import RoundCounts, Trace, acceptance, speedup_of_totals
+from specbench.metrics import (
+    RoundCounts,
+    Trace,
+    acceptance,
+    acceptance_by_position,
+    overlap_by_level,
+    speedup_of_totals,
+)
 from specbench.theory import formulas
 from specbench.theory.costs import Phases, Timing, measured_costs, phases
+from tests.laws.mutants import Mutant, catches, mutants
+from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, one_round
 from tests.support.toys import CPU, KINDS, PROMPT, Stopping, Toy, Tree, chain, methods, number_of, random_pair
 
@@ -92,12 +104,14 @@ def test_equal_acceptance_everywhere_gives_the_formula_of_leviathan(k: int) -> N
     assert emitted_on_average(chain(p, q, k), k) == pytest.approx(formulas.expected_tokens(alpha, k), abs=EXACT)
 
 
-@pytest.mark.slow
-@both
-@pytest.mark.parametrize("eos", [(), (2,)], ids=["endless", "eos"])
-@pytest.mark.parametrize("end", [4, 2], ids=["roomy", "clipped"])
-@pytest.mark.parametrize("how", ["iid", "without", "top"])
-@pytest.mark.parametrize("widths", [(3,), (2, 1)])
+def quick(widths: tuple[int, ...], how: str, end: int, eos: tuple[int, ...], verifier: Verifier) -> bool:
+    return widths == (3,) or how == "top" or isinstance(verifier, Rejection)
+
+
+LEVELS = product([(3,), (2, 1)], ["iid", "without", "top"], [4, 2], [(), (2,)], [Rejection(), TokenMatch()])
+
+
+@pytest.mark.parametrize(("widths", "how", "end", "eos", "verifier"), quick_or_slow(LEVELS, quick))
 def test_the_overlap_of_a_level_is_its_chance_of_acceptance(
     widths: tuple[int, ...], how: str, end: int, eos: tuple[int, ...], verifier: Verifier
 ) -> None:
@@ -112,6 +126,21 @@ def test_the_overlap_of_a_level_is_its_chance_of_acceptance(
         assert (done.tested <= torch.minimum(done.drafted, done.emitted)).all()
 
 
+def test_where_an_accepted_path_ends_before_others_nothing_is_accepted_at_the_next_level() -> None:
+    ended, whole = RoundCounts(3, 1, 1, 2, (0.5,)), RoundCounts(3, 3, 3, 4, (0.75, 0.5, 1.0))
+    assert (ended.reached, whole.reached) == (2, 3)
+    assert RoundCounts(3, 1, 1, 1, (0.5,)).reached == 1  # the sequence ended there
+    assert acceptance_by_position([ended, whole]) == (1.0, 0.5, 1.0)
+    assert overlap_by_level([ended, whole]) == (0.625, 0.25, 1.0)
+    assert formulas.expected_tokens_by_position(acceptance_by_position([ended, whole])) == 3.0  # (2 + 4) / 2
+
+
+def test_rows_of_float32_make_no_alpha_above_one() -> None:
+    rounds = [RoundCounts(1, 1, 1, 2, (1 + 1e-7,))]
+    assert acceptance(rounds).alpha == 1.0
+    assert overlap_by_level(rounds) == (1.0,)
+
+
 def test_a_branch_that_ends_early_is_not_tested_further() -> None:
     p, q = random_pair(0, 3, 3)
     second = int(q[number_of(PROMPT, 3)].topk(2).indices[1])  # the second child is left without a child of its own
@@ -120,6 +149,52 @@ def test_a_branch_that_ends_early_is_not_tested_further() -> None:
     first_node, tested = step.verdict.path[:, 0], step.round.tested
     assert set(tested[first_node == 0].tolist()) == {2}
     assert set(tested[first_node == 1].tolist()) == {1}
+
+
+def level_check(widths: tuple[int, ...], how: str, eos: tuple[int, ...], verifier: Verifier) -> partial[None]:
+    return partial(test_the_overlap_of_a_level_is_its_chance_of_acceptance, widths, how, 4, eos, verifier)
+
+
+SIBLINGS = level_check((3,), "iid", (), Rejection())
+ENDS = level_check((2, 1), "top", (2,), Rejection())
+REACHED = RoundCounts.reached.fget  # type: ignore[attr-defined]
+MUTANTS: dict[str, Mutant] = {
+    "the misses of siblings averaged": (
+        *(walk.overlap, "acceptance(x.p, x.q, x.ids)", "torch.minimum(x.p, x.q).sum(-1)"),
+        SIBLINGS,
+    ),
+    "a chance of rejection below zero": (walk.overlap, ".clamp_min(0)", "", SIBLINGS),
+    "tests behind the end counted": (
+        *(loop.count, "torch.minimum(verdict.accepted + tried_further(tree, valid, verdict), emitted)"),
+        *("verdict.accepted + tried_further(tree, valid, verdict)", ENDS),
+    ),
+    "accepted behind the end": (
+        *(loop.count, "torch.minimum(verdict.accepted, emitted)", "verdict.accepted"),
+        ENDS,
+    ),
+    "a sibling matched twice": (
+        *(token_match.unseen, "x.p.scatter(-1, x.ids.unsqueeze(-1), 0)", "x.p"),
+        level_check((3,), "iid", (), TokenMatch()),
+    ),
+    "levels reached are those tested": (
+        *(REACHED, "self.tested + ended", "self.tested"),
+        test_where_an_accepted_path_ends_before_others_nothing_is_accepted_at_the_next_level,
+    ),
+    "levels reached behind the end": (
+        *(REACHED, " and self.emitted > self.accepted", ""),
+        test_where_an_accepted_path_ends_before_others_nothing_is_accepted_at_the_next_level,
+    ),
+    "alpha up to two": (acceptance, ", 1.0)", ", 2.0)", test_rows_of_float32_make_no_alpha_above_one),
+    "the alpha of a level up to two": (
+        *(overlap_by_level, ", 1.0)", ", 2.0)"),
+        test_rows_of_float32_make_no_alpha_above_one,
+    ),
+}
+
+
+@mutants(MUTANTS)
+def test_a_wrong_count_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 @pytest.mark.parametrize("name", methods(3))
