@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from specbench.decoding.timing import WallClock
-from specbench.models.execution.compiled import settings
+from specbench.models.execution.compiled import by_few_rows, settings
 from specbench.models.execution.regions import folder as folders
 from specbench.models.execution.regions import store as stores
 from specbench.models.execution.regions.code import Code, Layout, layout
@@ -22,6 +23,7 @@ from specbench.models.execution.regions.operators import UncutError
 from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.execution.regions.store import Store
 from specbench.models.execution.regions.trace import trace
+from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.frontdoor import Command
 from tests.support.tiers import NEEDS_COMPILER, AsRecorded, never
 from tests.support.toys import CPU
@@ -133,6 +135,46 @@ def test_layers_that_do_something_else_are_other_regions(other: Any) -> None:
         for net in (network(2), other)
     )
     assert len(first - second) >= 1
+
+
+def key(x: Tensor, weight: Tensor) -> str:
+    frozen = nn.Parameter(weight, False)
+    (found,) = cut(trace(lambda x: linear(x * 2, frozen), x)).steps
+    assert isinstance(found, Region)
+    assert len(found.weights) == 1
+    return found.key
+
+
+SQUARE = torch.ones(3, 3)
+OTHERS = {
+    "shape": (torch.ones(2, 3), SQUARE),
+    "strides": (SQUARE.t(), SQUARE),
+    "the shape of a weight": (SQUARE, torch.ones(2, 3)),
+    "the strides of a weight": (SQUARE, SQUARE.t()),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_the_same_operators_on_other_tensors_are_other_regions(what: str) -> None:
+    assert key(SQUARE, SQUARE) == key(SQUARE.clone(), SQUARE.clone())
+    assert key(SQUARE, SQUARE) != key(*OTHERS[what])
+
+
+def unlike(what: str) -> Callable[[], None]:
+    return partial(test_the_same_operators_on_other_tensors_are_other_regions, what)
+
+
+KEY = Region.key.func
+MUTANTS: dict[str, Mutant] = {
+    "a key without shapes": (KEY, "{tuple(x.shape)} ", "", unlike("shape")),
+    "a key without strides": (KEY, "{x.stride()} ", "", unlike("strides")),
+    "a key without weights": (KEY, "(*self.like, *self.weights)", "self.like", unlike("the shape of a weight")),
+}
+
+
+@mutants(MUTANTS)
+def test_a_key_that_says_less_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 def test_other_weights_and_other_processes_have_the_same_regions() -> None:
@@ -260,15 +302,33 @@ def test_what_was_compiled_is_found_again(compiler: Stub, tmp_path: Path) -> Non
     assert compiler.calls == 2, "other settings make other code"
 
 
-def test_code_for_other_threads_or_another_torch_is_another(
-    compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# name: (owner, attribute, value in another process, part of the source of the store that depends on it)
+ELSEWHERE: dict[str, tuple[Any, str, Any, str]] = {
+    "the threads": (torch, "get_num_threads", lambda: 77, "torch.get_num_threads()"),
+    "the version of torch": (torch, "__version__", "9.9", "torch.__version__"),
+    "the processor": (stores, "capabilities", lambda: {"avx9": True}, "capabilities()"),
+    "the products of few rows": (stores, "by_few_rows", lambda: not by_few_rows(), "by_few_rows()"),
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_code_for_another_process_is_another(
+    what: str, compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    owner, attribute, value, _ = ELSEWHERE[what]
     Store({}, tmp_path).code(region())
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    monkeypatch.setattr(owner, attribute, value)
     Store({}, tmp_path).code(region())
-    monkeypatch.setattr(torch, "__version__", "9.9")
-    Store({}, tmp_path).code(region())
-    assert compiler.calls == 3
+    assert compiler.calls == 2
+
+
+@pytest.mark.mutant(test=test_code_for_another_process_is_another)
+@pytest.mark.parametrize("what", ELSEWHERE, ids="a store that forgets {}".format)
+def test_a_store_that_forgets_is_caught(
+    what: str, compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = partial(test_code_for_another_process_is_another, what, compiler, tmp_path, monkeypatch)
+    catches(Store._where.fget, ELSEWHERE[what][-1], "0", check)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"source": "x"}', '{"source": 1, "constants": {"w": {}}}'])
