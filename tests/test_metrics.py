@@ -16,7 +16,7 @@ from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source, seeded
-from specbench.decoding.timing import NullClock, WallClock
+from specbench.decoding.timing import NullClock, Under, WallClock, between, by_phase
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
 from specbench.decoding.verifiers import token_match, walk
@@ -323,6 +323,45 @@ def test_laps_are_summed_by_phase_and_a_phase_counts_what_is_under_it() -> None:
     assert clock.stop() == (22.0, expected)
     clock.start()
     assert clock.stop() == (0.0, {})  # earlier laps are forgotten
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An event of a device at a time in milliseconds."""
+
+    at: float
+
+    def elapsed_time(self, other: "Mark") -> float:
+        return other.at - self.at
+
+
+def test_laps_of_a_device_are_the_times_from_one_event_to_the_next() -> None:
+    marks: Any = [("", Mark(500.0)), ("draft", Mark(750.0)), ("verify", Mark(1750.0))]
+    assert between(marks) == [("draft", 0.25), ("verify", 1.0)]
+
+
+LAPS = test_laps_are_summed_by_phase_and_a_phase_counts_what_is_under_it
+CLOCKS: dict[str, Mutant] = {
+    "a phase without what is under it": (by_phase, "range(1, ", "range(len(parts), ", LAPS),
+    "the last lap of a phase": (by_phase, "spans.get(name, 0.0) + seconds", "seconds", LAPS),
+    "laps of earlier regions kept": (WallClock.start, "self._laps = []", "pass", LAPS),
+    "laps that end where they begin": (WallClock.stop, "[self._began, *", "[*", LAPS),
+    "a region up to its last lap": (WallClock.stop, "ended = self._now()", "ended = self._laps[-1][1]", LAPS),
+    "a phase of an inner part without its name": (Under.lap, "{self.phase}/", "", LAPS),
+    "laps of a device by the phase before": (
+        *(between, "for (_, a), (phase, b)", "for (phase, a), (_, b)"),
+        test_laps_of_a_device_are_the_times_from_one_event_to_the_next,
+    ),
+    "laps of a device in milliseconds": (
+        *(between, " / 1000", ""),
+        test_laps_of_a_device_are_the_times_from_one_event_to_the_next,
+    ),
+}
+
+
+@mutants(CLOCKS)
+def test_a_wrong_lap_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 def test_the_spans_of_an_inner_speculation_lie_inside_the_draft() -> None:
