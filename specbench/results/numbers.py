@@ -37,7 +37,6 @@ from specbench.theory.costs import Timing
 from specbench.theory.waterfall import explain
 
 LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
-UPDATES = ("round_update_ms", "term_update")  # blank where nothing is learned, rather than zero
 STEADINESS = tuple(one.name for one in fields(Steadiness))
 NUMBERS = (
     "prompts", "draws", "turns", "turns_cut", "alpha", "alpha_low", "alpha_high", "alpha_tested",
@@ -64,7 +63,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
     rounds = [r for trace in traces for r in trace.rounds]
     counts, drafting = metrics.acceptance(rounds), metrics.drafting(rounds)
     baseline, method = timing([s.baseline for s in samples]), timing(traces)
-    found = {
+    return {
         "prompts": len({s.prompt for s in samples}),
         "draws": len(by_prompt(samples)),
         **turn_columns(samples),
@@ -85,8 +84,8 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **asdict(steadiness(pooled(samples))),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
+        **({} if learns(samples) else {"round_update_ms": None}),
     }
-    return found if learns(samples) else found | dict.fromkeys(UPDATES)
 
 
 def learns(samples: Sequence[Sample]) -> bool:
