@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import loop
+from specbench.decoding import timing as timing_module
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source, seeded
-from specbench.decoding.timing import NullClock, Under, WallClock, between, by_phase
+from specbench.decoding.timing import CudaClock, NullClock, Under, WallClock, between, by_phase
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
 from specbench.decoding.verifiers import token_match, walk
@@ -325,22 +327,39 @@ def test_laps_are_summed_by_phase_and_a_phase_counts_what_is_under_it() -> None:
     assert clock.stop() == (0.0, {})  # earlier laps are forgotten
 
 
-@dataclass(frozen=True)
-class Mark:
-    """An event of a device at a time in milliseconds."""
+def test_a_clock_of_a_device_counts_its_laps_and_those_of_replays() -> None:
+    hand, capturing = Hand(), [False]
 
-    at: float
+    class Event:
+        """An event of a device that is as fast as its host, with times in milliseconds."""
 
-    def elapsed_time(self, other: "Mark") -> float:
-        return other.at - self.at
+        def __init__(self, **_: bool) -> None: ...
 
+        def record(self) -> None:
+            self.at = 1000 * hand.now
 
-def test_laps_of_a_device_are_the_times_from_one_event_to_the_next() -> None:
-    marks: Any = [("", Mark(500.0)), ("draft", Mark(750.0)), ("verify", Mark(1750.0))]
-    assert between(marks) == [("draft", 0.25), ("verify", 1.0)]
+        def elapsed_time(self, later: "Event") -> float:
+            return later.at - self.at
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing_module, "time", SimpleNamespace(perf_counter=hand))
+        patch.setattr(torch.cuda, "Event", Event)
+        patch.setattr(torch.cuda, "synchronize", lambda device: None)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+        clock = CudaClock(CPU)
+        for _ in range(2):  # the second time nothing is left of the first
+            clock.start()
+            for phase, seconds, capturing[0] in (("draft", 1, False), ("", 4, True), ("verify", 2, True)):
+                hand.now += seconds
+                clock.lap(phase)
+            capturing[0] = False
+            clock.replayed(clock.captured())
+            assert clock.captured() == []
+            assert clock.stop() == (7.0, {"draft": 1.0, "verify": 2.0})
 
 
 LAPS = test_laps_are_summed_by_phase_and_a_phase_counts_what_is_under_it
+DEVICE = test_a_clock_of_a_device_counts_its_laps_and_those_of_replays
 CLOCKS: dict[str, Mutant] = {
     "a phase without what is under it": (by_phase, "range(1, ", "range(len(parts), ", LAPS),
     "the last lap of a phase": (by_phase, "spans.get(name, 0.0) + seconds", "seconds", LAPS),
@@ -348,14 +367,18 @@ CLOCKS: dict[str, Mutant] = {
     "laps that end where they begin": (WallClock.stop, "[self._began, *", "[*", LAPS),
     "a region up to its last lap": (WallClock.stop, "ended = self._now()", "ended = self._laps[-1][1]", LAPS),
     "a phase of an inner part without its name": (Under.lap, "{self.phase}/", "", LAPS),
-    "laps of a device by the phase before": (
-        *(between, "for (_, a), (phase, b)", "for (phase, a), (_, b)"),
-        test_laps_of_a_device_are_the_times_from_one_event_to_the_next,
+    "laps of a device by the phase before": (between, "for (_, a), (phase, b)", "for (phase, a), (_, b)", DEVICE),
+    "laps of a device in milliseconds": (between, " / 1000", "", DEVICE),
+    "the first lap of a device lost": (CudaClock.start, 'self.lap("")', "pass", DEVICE),
+    "laps of a device kept": (CudaClock.start, "self._marks, self._replayed = [], []", "pass", DEVICE),
+    "laps of a capture counted": (CudaClock.lap, "self._captured if inside else self._marks", "self._marks", DEVICE),
+    "laps of a capture kept": (
+        CudaClock.captured,
+        ", self._captured = self._captured, []",
+        " = self._captured",
+        DEVICE,
     ),
-    "laps of a device in milliseconds": (
-        *(between, " / 1000", ""),
-        test_laps_of_a_device_are_the_times_from_one_event_to_the_next,
-    ),
+    "laps of replays lost": (CudaClock.stop, ", *self._replayed", "", DEVICE),
 }
 
 
