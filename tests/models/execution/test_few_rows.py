@@ -160,7 +160,7 @@ def kernel(dtype: torch.dtype, local: bool, folder: Path) -> Any:
     """The kernel as machine code. local: it makes the pairs of B itself."""
     blocks = GemmBlocking(ROWS, COLUMNS, few_rows.PAIRS[dtype])
     made = few_rows.FewRows("few_rows", dtype, dtype, torch.float32, torch.float32, blocks)
-    made.use_local_vnni_blocking(local)  # type: ignore[no-untyped-call]
+    made.use_local_vnni_blocking(local)
     source, library = folder / "kernel.cpp", folder / "kernel.so"
     text = made.codegen_define(None) + RUN.format(made.get_common_options()["input_t"])  # type: ignore[no-untyped-call]
     source.write_text(VECTORS + text)
