@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from specbench.errors import SpecbenchError, UnusableModelError
-from specbench.models.checkpoints import hub
+from specbench.models.checkpoints import hub, remote_code
 from specbench.models.checkpoints.extras import require
 from specbench.models.checkpoints.pairs import Checkpoint, resolve
 from specbench.wording import clean
@@ -69,7 +69,8 @@ def _described(checkpoint: Checkpoint, file: Path) -> _Description:
 def _base(checkpoint: Checkpoint, described: _Description) -> Checkpoint:
     name = described.base_model_name_or_path
     try:
-        return replace(resolve(name, described.revision), trusted=checkpoint.trusted)
+        # An adapter that can change can name another base, with other code.
+        return replace(resolve(name, described.revision), trusted=remote_code.may_run(checkpoint))
     except SpecbenchError as error:
         raise UnusableModelError(
             f"{checkpoint.name}: the base of this adapter, {clean(name)!r}, cannot be found: correct "
