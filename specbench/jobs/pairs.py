@@ -25,6 +25,7 @@ from specbench.spec import RunSpec
 Unit = Pair | Beside | Apart | Spread  # what is measured at once
 ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
 VERSIONS = ("specbench", "torch", "transformers")
+HOST = ("cpu", "cores", "platform", "python")  # not the threads, which some backends set when they are opened
 
 
 def pairs_of(specs: Sequence[RunSpec]) -> list[Pair]:
@@ -36,7 +37,6 @@ def pairs_of(specs: Sequence[RunSpec]) -> list[Pair]:
 
 def pairs_left(run: Run, past: Past) -> list[Pair]:
     """The pairs of a continued run. Raises the error of the only one, and UsageError where numbers would mix."""
-    described_machine(run)
     pairs = [continued(group, past, run.limits) for group in grid.by_pair(run.specs)]
     refuse_unusable(pairs)
     for pair in usable(pairs):
@@ -153,9 +153,10 @@ def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
         )
 
 
-def same_versions(run: Run) -> None:
-    """UsageError where a run that goes on on a cluster was begun with other versions."""
-    refuse_other(described_machine(run), environment(torch.device("cpu")), VERSIONS)
+def same_host(run: Run, names: Sequence[str]) -> None:
+    """UsageError where a run that goes on was begun with other versions or on another host, as far as the named facts
+    say it: those that are known before anything is opened."""
+    refuse_other(described_machine(run), environment(torch.device("cpu")), names)
 
 
 def in_words(machine: Mapping[str, Any]) -> str:

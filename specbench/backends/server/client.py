@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from specbench.errors import ServerError, UsageError
 from specbench.wording import clean
 
+KEY = "OPENAI_API_KEY"
 STALL = 60.0  # seconds without a byte after which a server is given up
 LONGEST = 1 << 20  # bytes of one line of a stream
 COUNTER = re.compile(
@@ -128,7 +129,7 @@ class Client:
         self, connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
     ) -> http.client.HTTPResponse:
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        if key := os.environ.get("OPENAI_API_KEY", "").strip():  # a line end, as a file has it, is no part of a header
+        if key := api_key():
             headers["Authorization"] = f"Bearer {key}"
         connection.request(method, urlsplit(self.root).path + path, body, headers)
         return connection.getresponse()
@@ -148,6 +149,14 @@ class Client:
         wait = f"; it asks to wait for {clean(after)} seconds" if after else ""
         advice = {429: "lower --batch", 404: "see which models it serves (/v1/models)"}.get(status, "see what it logs")
         raise ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
+
+
+def api_key() -> str:
+    """The key of servers; empty where none is set. UsageError, without the key, for one that no header can carry."""
+    key = os.environ.get(KEY, "").strip()  # a line end, as a file has it, is no part of a header
+    if not all("!" <= letter <= "~" for letter in key):
+        raise UsageError(f"{KEY} holds a space, a line break or a letter that is not ASCII: set it to the key alone")
+    return key
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[str]:
