@@ -14,6 +14,7 @@ import specbench
 from specbench.errors import UsageError
 from specbench.jobs.description import described
 from specbench.spec import RunSpec
+from tests.support.completions import Handler, Model, serving
 from tests.support.frontdoor import Command
 from tests.support.tinypair import prompts
 
@@ -50,7 +51,7 @@ def target(pair: Any, tmp_path: Path, ran: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is sent to servers, of which none is there: hosts, and the key where it goes with a request."""
     found: list[str] = []
 
@@ -132,7 +133,7 @@ def test_a_grid_hides_trust_in_no_pair(command: Command, pair: Any, target: Path
 
 
 def test_the_machine_is_looked_at_before_anything_is_opened(
-    command: Command, pair: Any, target: Path, ran: Path, asked: list[str], tmp_path: Path
+    command: Command, pair: Any, target: Path, ran: Path, sent: list[str], tmp_path: Path
 ) -> None:
     folder = folder_of(tmp_path, {"cpu": "another one"}, **trusting(pair, target))
     for options in ((), ("--trust-remote-code",), ("--limit", "9")):
@@ -141,7 +142,7 @@ def test_the_machine_is_looked_at_before_anything_is_opened(
     shutil.rmtree(folder)
     folder = folder_of(tmp_path, {"cpu": "another one"}, **served())
     assert "begun on another machine" in command("run", "--resume", folder).line
-    assert asked == []
+    assert sent == []
 
 
 # --- the key of a server ----------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ def test_the_machine_is_looked_at_before_anything_is_opened(
 
 @pytest.mark.parametrize("more", [{}, {"method": "chain", "k": 2, "url": "http://127.0.0.1:10", "baseline_url": HOST}])
 def test_a_continued_run_sends_no_key_to_a_server_that_was_not_typed(
-    command: Command, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+    command: Command, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     folder = folder_of(tmp_path, **served(**more))
@@ -159,49 +160,99 @@ def test_a_continued_run_sends_no_key_to_a_server_that_was_not_typed(
         assert "OPENAI_API_KEY is set and " in found.line
         assert "names the server http://127.0.0.1:" in found.line
         assert "name it with --url URL" in found.line
-    assert asked == []
+    assert sent == []
     named = ("--url", "http://127.0.0.1:10/", "--baseline-url", f"{HOST}/v1") if more else ("--url", HOST)
     assert command("run", "--resume", folder, *named).code == 4
-    assert [line.split(" ", 1)[1] for line in asked] == [f"Bearer {KEY}"]
+    assert [line.split(" ", 1)[1] for line in sent] == [f"Bearer {KEY}"]
 
 
 def test_without_a_key_a_server_may_come_from_a_file(
-    command: Command, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert command("run", "--resume", folder_of(tmp_path, **served())).code == 4
-    assert asked == ["127.0.0.1:9 no key"]
+    assert sent == ["127.0.0.1:9 no key"]
 
 
 @pytest.mark.parametrize("name", ["run", "sweep"])
 def test_a_configuration_sends_no_key_to_a_server_that_was_not_typed(
-    command: Command, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    command: Command, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({n: v for n, v in served().items() if n != "k"}))
     file = ("mine.yaml",) if name == "sweep" else ("--config", "mine.yaml")
     found = command(name, *file)
-    assert (found.code, asked) == (2, [])
+    assert (found.code, sent) == (2, [])
     assert "OPENAI_API_KEY is set and mine.yaml names the server http://127.0.0.1:9: name it with --url" in found.line
     assert command(name, *file, "--url", HOST).code == 4
-    assert asked == [f"127.0.0.1:9 Bearer {KEY}"]
+    assert sent == [f"127.0.0.1:9 Bearer {KEY}"]
 
 
 @pytest.mark.parametrize("option", [("--url", "http://else.test"), ("--trust-remote-code",)])
 def test_what_a_continued_run_has_no_use_for_is_refused(
-    command: Command, asked: list[str], tmp_path: Path, option: tuple[str, ...]
+    command: Command, sent: list[str], tmp_path: Path, option: tuple[str, ...]
 ) -> None:
     found = command("run", "--resume", folder_of(tmp_path, **served()), *option)
-    assert (found.code, asked) == (2, [])
+    assert (found.code, sent) == (2, [])
     assert f"and no use for {' '.join(option)}" in found.line
 
 
 @pytest.mark.parametrize("key", ["sk-first-line\nsecond", "sk-€uro-and-more", "sk-bad\udcffbyte", "sk two words"])
 def test_a_key_that_no_header_can_carry_is_one_line_without_it(
-    command: Command, asked: list[str], monkeypatch: pytest.MonkeyPatch, key: str
+    command: Command, sent: list[str], monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key)
     found = command("run", *[f"--{name.replace('_', '-')}={value}" for name, value in served().items() if name != "k"])
-    assert (found.code, asked) == (2, [])
+    assert (found.code, sent) == (2, [])
     assert "OPENAI_API_KEY holds a space, a line break or a letter that is not ASCII" in found.line
     assert not [part for part in key.split() if part in found.out + found.err]
+
+
+# --- what a server repeats --------------------------------------------------------------------------------------------
+
+
+def repeats(where: str) -> Any:
+    """A server that sends back what it was sent for a key, with completions."""
+
+    def complete(self: Handler, request: dict[str, Any], fault: str) -> None:
+        text = json.dumps({"error": {"message": f"Incorrect API key: {self.headers['Authorization']}. Really."}})
+        if where == "event":
+            self.send_response(200)
+            self.end_headers()
+        self.event(text) if where == "event" else self.answer(int(where), text)
+
+    return complete
+
+
+@pytest.mark.parametrize("where", ["401", "500", "event"])
+@pytest.mark.parametrize("key", ["sk-proj-aB3dEf6hIj9kLm2nOp", "any-Old.word+of/mine=="])
+def test_a_key_that_a_server_repeats_is_in_no_file_and_on_no_screen(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    monkeypatch.setattr(Handler, "complete", repeats(where))
+    (tmp_path / "one.jsonl").write_text('{"prompt": "once"}\n')
+    with serving(Model()) as url:
+        found = command(
+            "run", "--backend", "openai", "--url", url, "--target", "tiny", "--method", "baseline", "--dataset",
+            f"jsonl:{tmp_path / 'one.jsonl'}", "--warmup", "0", "--max-new-tokens", "4", "-vv",
+        )  # fmt: skip
+    assert "Incorrect API key: Bearer ***. Really." in found.err.replace("sk-***", "***")
+    shown = command("report", "--no-png", found.folder)
+    assert key not in found.out + found.err + shown.out + shown.err
+    files = [path for path in found.folder.rglob("*") if path.is_file()]
+    assert {"run.json", "journal.jsonl", "results.csv"} <= {path.name for path in files}
+    assert [path.name for path in files if key.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--engine-option", f"vllm.api_key={KEY}"), ("--engine-option", "llama.cpp.token=pa55word"),
+     ("--url", "http://localhost:1/?key=pa55word"), ("--engine-option", "api_key=pa55word")],
+)  # fmt: skip
+def test_a_key_in_an_option_is_refused_and_not_shown(command: Command, tmp_path: Path, option: str, value: str) -> None:
+    found = command("run", option, value)
+    assert found.code == 2
+    assert "holds a password or a token" in found.line or "is no ENGINE.NAME=VALUE" in found.line
+    assert value.rpartition("=")[2] not in found.out + found.err
+    assert list(tmp_path.iterdir()) == []
