@@ -21,10 +21,12 @@ from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
 from specbench.results.reading import DESCRIPTION, Run
 from specbench.spec import RunSpec
+from specbench.wording import clean
 
 Unit = Pair | Beside | Apart | Spread  # what is measured at once
 ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
 VERSIONS = ("specbench", "torch", "transformers")
+MACHINE = ("device_name", "threads", *VERSIONS)
 HOST = ("cpu", "cores", "platform", "python")  # not the threads, which some backends set when they are opened
 
 
@@ -54,8 +56,12 @@ def described_machine(run: Run) -> Mapping[str, Any]:
 
 def continued(specs: Sequence[RunSpec], past: Past, limits: Sequence[int | None] = ()) -> Pair:
     """A pair of a continued run; one whose cells have all ended is neither checked nor loaded."""
-    left = [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
-    return prepared(specs, limits) if left else Unusable(specs, ENDED)
+    return prepared(specs, limits) if unfinished(specs, past) else Unusable(specs, ENDED)
+
+
+def unfinished(specs: Sequence[RunSpec], past: Past) -> list[RunSpec]:
+    """Those that a continued run has to measure."""
+    return [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
 
 
 def refuse_unknown(specs: Sequence[RunSpec]) -> None:
@@ -135,10 +141,12 @@ def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) 
 
 def refuse_other(before: Mapping[str, Any], today: Mapping[str, Any], names: Sequence[str]) -> None:
     """UsageError where some of what two environments say of themselves differs."""
-    if any(before.get(name) != today[name] for name in names):
+    other = [name for name in names if before.get(name) != today[name]]
+    if other:
+        shown = [name for name in other if name != "fingerprint"] or MACHINE
         raise UsageError(
-            f"this run was begun on another machine or with other versions ({in_words(before)}; here "
-            f"{in_words(today)}): its numbers would mix; start a new run"
+            f"this run was begun on another machine or with other versions ({in_words(before, shown)}; here "
+            f"{in_words(today, shown)}): its numbers would mix; start a new run"
         )
 
 
@@ -159,7 +167,6 @@ def same_host(run: Run, names: Sequence[str]) -> None:
     refuse_other(described_machine(run), environment(torch.device("cpu")), names)
 
 
-def in_words(machine: Mapping[str, Any]) -> str:
-    """Machine and versions as a message has them."""
-    names = ("device_name", "threads", "torch", "transformers", "specbench")
-    return ", ".join(f"{name} {machine.get(name)}" for name in names)
+def in_words(machine: Mapping[str, Any], names: Sequence[str] = MACHINE) -> str:
+    """Facts about a machine and its versions as a message has them."""
+    return ", ".join(f"{name} {clean(machine.get(name))}" for name in names)

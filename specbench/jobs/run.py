@@ -30,6 +30,7 @@ from specbench.jobs.pairs import (
     prompts_left,
     refuse_unknown,
     same_host,
+    unfinished,
 )
 from specbench.jobs.progress import Display
 from specbench.jobs.spread.ray_cluster import RayCluster
@@ -151,8 +152,9 @@ def record_rest(
             raise UsageError(
                 f"a run that is given more prompts goes on in one process: leave out --executor {executor}"
             )
-        same_host(run, VERSIONS if executor == "ray" else (*VERSIONS, *HOST))
-        refuse_untyped(run.specs, typed, str(path / DESCRIPTION))
+        if left := unfinished(run.specs, folder.past) if limit is None else run.specs:
+            same_host(run, VERSIONS if executor == "ray" else (*VERSIONS, *HOST))
+            refuse_untyped(left, typed, str(path / DESCRIPTION))
         refuse_unused(run.specs, typed)
         if limit is not None:
             grow(folder, run, limit)
