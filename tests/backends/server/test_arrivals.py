@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -125,6 +126,21 @@ def test_the_first_failure_ends_all() -> None:
     with pytest.raises(ServerError, match="gone"):
         sent_at([0.0] * 4, ask, most=1, timer=Steps().timer)
     assert asked[:2] == [0, 1]
+
+
+def test_requests_under_way_are_hung_up_and_not_waited_for() -> None:
+    hung_up, began = Event(), time.monotonic()
+
+    def ask(number: int) -> int:
+        if number == 2:
+            raise ServerError("gone")
+        hung_up.wait(LONG)
+        return number
+
+    with pytest.raises(ServerError, match="gone"):
+        sent_at([0.0] * 3, ask, most=3, hang_up=hung_up.set)
+    assert time.monotonic() - began < LONG / 2
+    assert hung_up.is_set()
 
 
 # --- what becomes of them ---------------------------------------------------------------------------------------------
