@@ -164,7 +164,10 @@ class Server:
     def rounds(
         self, spec: RunSpec, answers: Sequence[Answer], found: Counters | None
     ) -> Sequence[tuple[RoundCounts, ...]]:
-        """The rounds of some answers, by the best that there is to tell them by."""
+        """The rounds of some answers, by the best that there is to tell them by. ServerError for impossible counts."""
+        most = spec.max_new_tokens * len(answers) + 2 * spec.batch  # the counters' last rounds may come after an answer
+        if wrong := counts.impossible(found, answers, most):
+            raise ServerError(f"{address(spec)}: {wrong}")
         drafted = found is not None and found.drafts > 0
         totals = [counts.from_totals(answer) for answer in answers]
         if spec.method == BASELINE:

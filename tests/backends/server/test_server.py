@@ -282,10 +282,39 @@ def test_labels_without_an_end_cost_little() -> None:
     assert time.monotonic() - began < 2  # over a minute where labels may go on over lines
 
 
+def totals(drafts: float, drafted: float, accepted: float) -> bytes:
+    names = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": accepted}
+    lines = [f"vllm:spec_decode_num_{name}_total {value}" for name, value in names.items()]
+    return OK + b"\r\n" + "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ((9, 27, 9), (3, 9, 3), "went back: it was started again"),
+        ((0, 0, 0), (1e15, 1e15, 0), "rose by 1e[+]15 rounds, 1e[+]15 drafted and 0 accepted tokens for at most 26"),
+        ((0, 0, 0), (4, 1e15, 0), "rose by 4 rounds, 1e[+]15 drafted"),
+        ((0, 0, 0), (4, 12, 13), "12 drafted and 13 accepted"),
+    ],
+)
+def test_counters_that_cannot_rise_so_are_one_line(stack: ExitStack, before: Any, after: Any, line: str) -> None:
+    pages = iter([totals(*before), totals(*after)])
+    drafting = Model(k=3, raw={"/metrics": lambda: [next(pages)]})
+    with pytest.raises(ServerError, match=line):
+        decoded(spec_of(stack, drafting))
+
+
 @pytest.mark.parametrize("tokens", [NEW + 1, 10**6, 10**12, 0, -5, True, 3.0, "12"])
 def test_tokens_that_cannot_be_in_an_answer_are_one_line(stack: ExitStack, tokens: Any) -> None:
     drafting = Model(k=3, says={"usage": {"completion_tokens": tokens}})
     with pytest.raises(ServerError, match=f"the server counts {tokens} tokens"):
+        decoded(spec_of(stack, drafting))
+
+
+@pytest.mark.parametrize(("drafted", "accepted"), [(10**12, 3), (3, 4), (3, -1), (-(10**12), -(10**12))])
+def test_totals_that_cannot_be_are_one_line(stack: ExitStack, drafted: int, accepted: int) -> None:
+    drafting = Model(k=3, says={"timings": {"draft_n": drafted, "draft_n_accepted": accepted}})
+    with pytest.raises(ServerError, match=r"an answer \(timings\) counts .* see what it logs"):
         decoded(spec_of(stack, drafting))
 
 
