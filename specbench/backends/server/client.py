@@ -14,7 +14,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import zip_longest
@@ -111,7 +111,7 @@ class Wire(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         left = min(self.ends, self.stalls) - time.monotonic()
-        self.connection.settimeout(max(left, 1e-6))  # 0 would mean not to wait at all
+        self.connection.settimeout(max(left, 1e-6))  # what has come by then is read as well
         try:
             found = self.connection.recv_into(buffer)
         except TimeoutError:
@@ -142,17 +142,15 @@ class Lines:
     @contextmanager
     def open(self, connection: http.client.HTTPConnection, bounds: Bounds) -> Iterator[Wire]:
         """Connect, for one answer. Raises OSError."""
-        connection.connect()
-        wire = Wire(connection.sock, bounds)
-        self._open.add(wire)
-        connection.sock = wire
-        try:
+        with ExitStack() as ends:
+            ends.callback(connection.close)
+            connection.connect()
+            connection.sock = wire = Wire(ends.enter_context(connection.sock), bounds)
+            ends.callback(self._open.discard, wire)
+            self._open.add(wire)
             if self._over:
                 wire.hang_up()
             yield wire
-        finally:
-            self._open.discard(wire)
-            wire.connection.close()
 
     def hang_up(self) -> None:
         """End every answer under way, and those that would still begin."""
