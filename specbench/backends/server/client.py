@@ -204,17 +204,17 @@ class Client:
         bounds = Bounds(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
         body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
         began = time.perf_counter()
-        with self._asked("POST", "/v1/completions", bounds, body) as (response, wire):
+        with self._answer("POST", "/v1/completions", bounds, body) as (response, wire):
             if response.status != HTTPStatus.OK:
                 self._wrong(response.status, response.read(LONGEST).decode(errors="replace"), response)
             return answer_of(events(response, wire.heard), began, self.url, most)
 
     def _read(self, path: str) -> tuple[int, str]:
-        with self._asked("GET", path, Bounds(PAGE_SECONDS, PAGE)) as (response, _):
+        with self._answer("GET", path, Bounds(PAGE_SECONDS, PAGE)) as (response, _):
             return response.status, response.read(PAGE).decode(errors="replace")
 
     @contextmanager
-    def _asked(
+    def _answer(
         self, method: str, path: str, bounds: Bounds, body: str | None = None
     ) -> Iterator[tuple[http.client.HTTPResponse, Wire]]:
         """An answer as it begins. ServerError for whatever goes wrong with it."""

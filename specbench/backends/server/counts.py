@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from specbench.backends.server.client import WIDEST, Answer, Counters
 from specbench.metrics import RoundCounts
+from specbench.wording import clean
 
 STEP = RoundCounts(0, 0, 0, 1, ())
 FROM_COUNTERS = "acceptance from the server's counters (/metrics)"
@@ -25,7 +26,8 @@ def impossible(found: Counters | None, answers: Sequence[Answer], most: int) -> 
     for answer in answers:
         drafted, accepted = (answer.timings.get(name) for name in ("draft_n", "draft_n_accepted"))
         if type(drafted) is int and type(accepted) is int and not 0 <= accepted <= drafted <= most * WIDEST:
-            return f"an answer (timings) counts {drafted:g} drafted and {accepted:g} accepted tokens: see what it logs"
+            said = f"{clean(drafted)} drafted and {clean(accepted)} accepted tokens"
+            return f"an answer (timings) counts {said}: see what it logs"
     if found is None:
         return None
     if min(found.drafts, found.drafted, found.accepted, *found.by_position) < 0:
@@ -33,8 +35,8 @@ def impossible(found: Counters | None, answers: Sequence[Answer], most: int) -> 
     accepted = max(found.accepted, sum(found.by_position))
     if found.drafts > most or not accepted <= found.drafted <= found.drafts * WIDEST:
         return (
-            f"its counters (/metrics) rose by {found.drafts:g} rounds, {found.drafted:g} drafted and {accepted:g} "
-            f"accepted tokens for at most {most} new ones: nobody else may use it meanwhile"
+            f"its counters (/metrics) rose by {clean(found.drafts)} rounds, {clean(found.drafted)} drafted and "
+            f"{clean(accepted)} accepted tokens for at most {most} new ones: nobody else may use it meanwhile"
         )
     return None
 

@@ -201,8 +201,8 @@ def test_an_answer_that_does_not_end_is_given_up(path: str, answer: Any) -> None
 
 
 def ask_for(path: str, url: str) -> object:
-    asked = {"model": "tiny", "prompt": "once", "max_tokens": 4}
-    return Client(url).models() if path == "/v1/models" else Client(url).complete(asked)
+    request = {"model": "tiny", "prompt": "once", "max_tokens": 4}
+    return Client(url).models() if path == "/v1/models" else Client(url).complete(request)
 
 
 @pytest.mark.parametrize(
@@ -292,8 +292,9 @@ def totals(drafts: float, drafted: float, accepted: float) -> bytes:
     ("before", "after", "line"),
     [
         ((9, 27, 9), (3, 9, 3), "went back: it was started again"),
-        ((0, 0, 0), (1e15, 1e15, 0), "rose by 1e[+]15 rounds, 1e[+]15 drafted and 0 accepted tokens for at most 26"),
-        ((0, 0, 0), (4, 1e15, 0), "rose by 4 rounds, 1e[+]15 drafted"),
+        ((0, 0, 0), (1e308, 1e308, 0), "rose by 1[0-9]{79} rounds"),
+        ((0, 0, 0), (1e15, 1e15, 0), "rose by 10{15} rounds, 10{15} drafted and 0 accepted tokens for at most 26"),
+        ((0, 0, 0), (4, 1e15, 0), "rose by 4 rounds, 10{15} drafted"),
         ((0, 0, 0), (4, 12, 13), "12 drafted and 13 accepted"),
     ],
 )
@@ -304,14 +305,14 @@ def test_counters_that_cannot_rise_so_are_one_line(stack: ExitStack, before: Any
         decoded(spec_of(stack, drafting))
 
 
-@pytest.mark.parametrize("tokens", [NEW + 1, 10**6, 10**12, 0, -5, True, 3.0, "12"])
+@pytest.mark.parametrize("tokens", [NEW + 1, 10**6, 10**400, 0, -5, True, 3.0, "12"])
 def test_tokens_that_cannot_be_in_an_answer_are_one_line(stack: ExitStack, tokens: Any) -> None:
     drafting = Model(k=3, says={"usage": {"completion_tokens": tokens}})
-    with pytest.raises(ServerError, match=f"the server counts {tokens} tokens"):
+    with pytest.raises(ServerError, match=f"the server counts {str(tokens)[:80]} tokens"):
         decoded(spec_of(stack, drafting))
 
 
-@pytest.mark.parametrize(("drafted", "accepted"), [(10**12, 3), (3, 4), (3, -1), (-(10**12), -(10**12))])
+@pytest.mark.parametrize(("drafted", "accepted"), [(10**12, 3), (10**400, 3), (3, 4), (3, -1), (-(10**12), -(10**12))])
 def test_totals_that_cannot_be_are_one_line(stack: ExitStack, drafted: int, accepted: int) -> None:
     drafting = Model(k=3, says={"timings": {"draft_n": drafted, "draft_n_accepted": accepted}})
     with pytest.raises(ServerError, match=r"an answer \(timings\) counts .* see what it logs"):
