@@ -3,6 +3,7 @@
 import http.client
 import json
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(f"{self.host}:{self.port} {headers.get('Authorization', 'no key')}")
         raise ConnectionRefusedError("nobody")
 
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: setattr(self, "sock", socket.socket()))
     monkeypatch.setattr(http.client.HTTPConnection, "request", request)
     return found
 
