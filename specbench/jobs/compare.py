@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import Literal
 import typer
 
 from specbench.errors import NotComparableError, RegressionError, UsageError
+from specbench.files import check_regular
 from specbench.jobs.given_runs import verified
 from specbench.judge import compare as judge
 from specbench.judge.compare import Comparison, Policy
 from specbench.judge.compare_input import Record, read_records
 from specbench.judge.holm_test import Criterion
+from specbench.replacing import replace_text
 from specbench.show import compare_export, compare_table
 from specbench.show.compare_table import sentence_of, summary
 from specbench.show.fitting import draw, screen
@@ -108,18 +110,25 @@ def show(result: Comparison, style: Style, confidence: float, new: list[Record])
 def leave(result: Comparison, confidence: float, new: list[Record], junit: Path | None, gha: Path | None) -> None:
     """The files that were asked for, and the job summary where GitHub Actions keeps one."""
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-        write(Path(place), compare_table.markdown(result, confidence), "a")
+        write(Path(place), compare_table.markdown(result, confidence), append)
     if junit:
         write(junit, compare_export.junit(result))
     if gha:
         write(gha, compare_export.history(new))
 
 
-def write(file: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
-    """Write or append; UsageError in one line where that is impossible."""
+def append(file: Path, text: str) -> None:
+    """Add a text to a file, which others write as well. OSError for a pipe or a device, which might not take it."""
+    if file.exists():
+        check_regular(file)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def write(file: Path, text: str, how: Callable[[Path, str], None] = replace_text) -> None:
+    """Replace a file by a text, or add it; UsageError in one line where that is impossible."""
     try:
-        with file.open(mode, encoding="utf-8") as stream:
-            stream.write(text)
+        how(file, text)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; choose another file") from error
 

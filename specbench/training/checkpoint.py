@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specbench.errors import UsageError
+from specbench.replacing import own_folder
 from specbench.wording import first_line
 
 STEP = re.compile(r"step-(\d{9})")
@@ -29,8 +30,9 @@ def write(folder: Path, step: int, progress: Mapping[str, Any], save: Callable[[
     """A checkpoint of a step, then the older ones are removed. UsageError where it cannot be written: they stay."""
     unfinished, final = folder / "unfinished", folder / f"step-{step:09d}"
     try:
+        own_folder(folder)
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir()
         save(unfinished)
         with (unfinished / STATE).open("w", encoding="utf-8") as file:
             json.dump(progress, file)
