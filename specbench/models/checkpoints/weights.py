@@ -6,6 +6,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from specbench.errors import UnusableModelError
+from specbench.files import ANY, check_regular
 from specbench.models.checkpoints import gguf_files, hub
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.checkpoints.progress import bars
@@ -74,13 +75,14 @@ def _shards(checkpoint: Checkpoint, index: Path) -> list[Path]:
 
 def _whole(checkpoint: Checkpoint, file: Path) -> Path:
     # The header of a safetensors file states its length; transformers would not name the file that is too short.
-    if file.suffix == ".safetensors":
-        try:
+    try:
+        check_regular(file, ANY)
+        if file.suffix == ".safetensors":
             with safe_open(file, framework="pt", backend="pread"):
                 pass
-        except (SafetensorError, OSError) as error:
-            reason = f"{file} is damaged: {first_line(error)}{_again(checkpoint)}"
-            raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
+    except (SafetensorError, OSError) as error:
+        reason = f"{file} is damaged: {getattr(error, 'strerror', None) or first_line(error)}{_again(checkpoint)}"
+        raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
     return file
 
 
