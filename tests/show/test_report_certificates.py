@@ -35,7 +35,7 @@ def test_a_certificate_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_device_is_no_certificate(tmp_path: Path) -> None:
     (tmp_path / FILE).symlink_to("/dev/null")
-    with pytest.raises(UsageError, match="cannot read .*: it is a pipe or a device"):
+    with pytest.raises(UsageError, match=r"cannot read .*: it is a pipe or a device"):
         read_certificate(tmp_path / FILE)
 
 

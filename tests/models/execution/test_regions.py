@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -349,6 +350,84 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(compiler: Stub, 
     for _ in range(2):
         assert Store({}, tmp_path / "file").code(region()).constants
     assert compiler.calls == 2
+
+
+ALIEN = '{"source": "raise AssertionError(1)", "constants": {}, "numbers": {}}'
+
+
+def kept(folder: Path) -> Path:
+    """A file with code of a region in a folder of caches, in which something else was put since it was compiled."""
+    Store({}, folder).code(region())
+    (file,) = (folder / "regions").iterdir()
+    file.write_text(ALIEN)
+    return file
+
+
+def linked(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("elsewhere")
+
+
+OPEN: dict[str, Callable[[Path], object]] = {
+    "a folder for everybody": lambda folder: folder.chmod(0o777),
+    "a folder for a group": lambda folder: folder.chmod(0o770),
+    "a folder inside for everybody": lambda folder: (folder / "machine").chmod(0o777),
+    "a link": linked,
+    "a folder around it for everybody": lambda folder: folder.parent.chmod(0o777),
+    "a file for everybody": lambda folder: [file.chmod(0o666) for file in (folder / "regions").iterdir()],
+    "a folder of another user": lambda folder: None,
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_code_that_others_may_have_written_is_not_run(
+    name: str, compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "around" / "kept"
+    file = kept(folder)
+    monkeypatch.setenv(stores.MACHINE_CODE, str(folder / "machine"))
+    OPEN[name](folder)
+    if "another user" in name:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    folders.say_once.cache_clear()
+    own = Store({}, folder)
+    for _ in range(2):
+        assert "raise" not in own.code(region()).source
+    said = capsys.readouterr().err
+    assert (compiler.calls, said.count("specbench: "), said.count("\n")) == (2, 1, 1)
+    assert "compiled anew" in said
+    replaced = "file" in name
+    assert (own.folder == folder, file.read_text() == ALIEN) == (replaced, not replaced)
+    assert os.environ[stores.MACHINE_CODE] == str(own.folder / "machine")
+    assert stat.S_IMODE(own.folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_others_could_only_read_is_closed_and_used(compiler: Stub, tmp_path: Path) -> None:
+    Store({}, tmp_path / "kept").code(region())
+    (tmp_path / "kept").chmod(0o755)
+    Store({}, tmp_path / "kept").code(region())
+    assert (compiler.calls, stat.S_IMODE((tmp_path / "kept").stat().st_mode)) == (1, 0o700)
+
+
+def test_what_is_kept_is_this_users_whatever_the_umask(compiler: Stub, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            Store({}, tmp_path / "kept").code(region())
+    finally:
+        os.umask(before)
+    found = [path for path in (tmp_path / "kept").rglob("*") if path.name != folders.LOOKED]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o700, 0o600}
+    assert compiler.calls == 1
+
+
+def test_the_processes_that_follow_use_the_same_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(folders.NAME, str(tmp_path))
+    folders.place().mkdir()
+    folders.place().chmod(0o777)
+    made = folders.own_place()
+    assert made == folders.own_place() == folders.place()
+    assert not made.is_relative_to(tmp_path)
 
 
 def test_weights_are_laid_out_once_as_long_as_anything_needs_them() -> None:
