@@ -91,6 +91,12 @@ def own_folder(path: Path) -> Path:
     return path
 
 
+def refuse_links(path: Path) -> None:
+    """UsageError for a folder in which a run goes on, with links inside: they may lead anywhere."""
+    if link := next((inner for inner in path.rglob("*") if inner.is_symlink()), None):
+        raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there, which is written to")
+
+
 @contextmanager
 def writing(what: str, advice: str) -> Iterator[None]:
     """Turns a full disk or a place that cannot be written into a UsageError of one line."""
