@@ -204,6 +204,14 @@ def busy(load: float | None, threads: float | None) -> bool:
     return load is not None and threads is not None and load > threads + BRIEF
 
 
+def crowd(load: float, threads: int, others: str) -> str:
+    """What `busy` means for a run that goes on; `others`: the programs that run now, if any."""
+    found = f"load {load:.1f} on {counted(threads, 'thread')}"
+    if others:
+        return f"{found}: other programs run ({others}), so results will be PROVISIONAL; stop them, or go on"
+    return f"{found} in the last minute: results will be PROVISIONAL; wait for a quiet machine, or go on"
+
+
 def _logs(values: Sequence[float] | Numbers) -> Numbers:
     """Logarithms; NaN for values that are not times (zero, negative, NaN, infinite)."""
     numbers = np.asarray(values, dtype=float)
