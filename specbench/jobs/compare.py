@@ -1,5 +1,6 @@
 """The body of `specbench compare`: from runs and a policy to tables, files and an exit code. Loads no torch."""
 
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from specbench.errors import NotComparableError, RegressionError, UsageError
 from specbench.files import check_regular
 from specbench.jobs.given_runs import verified
 from specbench.judge import compare as judge
-from specbench.judge.compare import Comparison, Policy
+from specbench.judge.compare import Comparison, Finding, Policy
 from specbench.judge.compare_input import Record, read_records
 from specbench.judge.holm_test import Criterion
 from specbench.replacing import replace_text
@@ -27,6 +28,7 @@ Style = Literal["table", "md", "json", "junit", "gha"]
 GATE = re.compile(
     r"(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\d{1,6}(?:\.\d{1,6})?)\s*%", re.ASCII
 )
+LEAST = -1 + 1e-9  # the change of a number that fell to nothing, as it has a logarithm
 PIPED = 120  # columns where stdout is no terminal
 
 
@@ -136,11 +138,18 @@ def write(file: Path, text: str, how: Callable[[Path, str], None] = replace_text
 def conclude(result: Comparison) -> None:
     """End with the exit code of the worst row."""
     if failed := result.having("REGRESSION"):
+        worst = max(failed, key=how_bad)
+        more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise RegressionError(
-            f"{len(failed)} of {len(result.findings)} comparisons regressed: {sentence_of(failed[0])}"
+            f"{len(failed)} of {len(result.findings)} comparisons regressed, worst: {sentence_of(worst)}{more}"
         )
     if result.code:
         raise NotComparableError(
             f"nothing regressed, but not everything could be compared ({summary(result)}): "
             f"{sentence_of(result.unjudged[0])}; --checks or --fail-on narrows what is asked for"
         )
+
+
+def how_bad(one: Finding) -> float:
+    """How far a number fell or rose, on the log scale; a finding without a number is less than any."""
+    return -1.0 if one.change is None else abs(math.log1p(max(one.change, LEAST)))

@@ -27,6 +27,19 @@ LEAST_WANTED = 5.0  # seconds: the system counts in hundredths, and ten of them 
 THROTTLED = 0.05  # of the decodes: one in twenty is no more than an outlier, of which there is a note of its own
 RESOLVED = 0.01  # of a speedup: less than that is within the noise of a clock
 LOCKED = "fix it low enough for the limits of power and heat (nvidia-smi --lock-gpu-clocks)"
+# By how much two runs may differ whose seconds are compared: clocks in a share of themselves, shares in points.
+CLOCKS = {
+    "cpu_mhz": (CPU_FALL, "the processor's clock"),
+    "gpu_mhz": (GPU_FALL, "the GPU's clock"),
+    "gpu_memory_mhz": (GPU_FALL, "the clock of the GPU's memory"),
+}
+SHARES = {
+    "cpu_clock_fall": (CPU_FALL, "the fall of the processor's clock"),
+    "gpu_clock_fall": (GPU_FALL, "the fall of the GPU's clock"),
+    "gpu_memory_clock_fall": (GPU_FALL, "the fall of the memory's clock"),
+    "gpu_throttled": (THROTTLED, "throttled decodes"),
+    "cpu_steal": (STOLEN, "steal"),
+}
 COOLED = "repeat on a machine that is cool, on mains, and does nothing else"
 
 
@@ -161,6 +174,18 @@ def slow_baseline(row: Row) -> Iterator[Fault]:
         return
     advice = "the baseline was slower than it can be, and the speedup is too high; repeat on a quiet machine"
     yield Fault("slow baseline", 1 - size, f"{found}: {advice}", f"while {found}")
+
+
+def other_pace(before: Row, now: Row) -> Iterator[str]:
+    """Clocks, throttling and steal that were not the same in two runs, as far as both are known."""
+    for name, (most, what) in {**CLOCKS, **SHARES}.items():
+        old, new = number_in(before, name), number_in(now, name)
+        if old is None or new is None:
+            continue
+        if name in SHARES and abs(new - old) > most:
+            yield f"{what} {new:.1%} against {old:.1%}"
+        if name in CLOCKS and abs(new - old) > most * old:
+            yield f"{what} {new:,.0f} MHz against {old:,.0f}"
 
 
 def worst(among: Iterable[Fault]) -> list[Fault]:
