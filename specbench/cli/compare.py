@@ -38,7 +38,7 @@ Cells = Annotated[
 ]
 Reruns = Annotated[list[Path] | None, typer.Option(help="A rerun of BASE, for the second NEW, and so on. Repeatable.")]
 Gates = Annotated[
-    list[str] | None, typer.Option(help='Gates such as "speedup<-5%" or "c>+10%"; they alone decide. Repeatable.')
+    list[str] | None, typer.Option(help='Gates such as "speedup<-5%" or "latency>+10%"; they alone decide. Repeatable.')
 ]
 Checks = Annotated[list[str] | None, typer.Option(help="Only deterministic, ratios or absolute. Repeatable.")]
 Margin = Annotated[

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from specbench.jobs.compare import SYNONYMS, USUAL
+from specbench.results.numbers import NUMBERS
 from specbench.results.writing import write_csv
 from tests.support import measured
 from tests.support.compared_runs import Cell, cell, decoded, folder
@@ -287,6 +289,51 @@ def test_a_gate_that_could_never_fail_is_refused(compare: Command, runs: Runs) -
     found = compare(run, run, "--fail-on", "speedup<-100%")
     assert found.code == 2
     assert "could never fail" in found.line
+
+
+@pytest.mark.parametrize(
+    ("gate", "column"),
+    [
+        ("throughput<-5%", "tokens_per_second"),
+        ("tok/s<-5%", "tokens_per_second"),
+        ("TPS<-5%", "tokens_per_second"),
+        ("tokens-per-second<-5%", "tokens_per_second"),
+        ("acceptance rate<-5%", "accepted_per_drafted"),
+        ("acceptance<-5%", "accepted_per_drafted"),
+        ("acceptance_length<-5%", "tokens_per_round"),
+        ("tau<-5%", "tokens_per_round"),
+        ("ttft>+5%", "ttft_ms"),
+        ("ttft_p99>+5%", "ttft_p99_ms"),
+        ("latency>+5%", "per_token_median_ms"),
+        ("round>+5%", "round_ms"),
+    ],
+)
+def test_a_gate_may_be_called_as_other_tools_call_it(compare: Command, runs: Runs, gate: str, column: str) -> None:
+    numbers = {"accepted_per_drafted": 0.5, "tokens_per_round": 3.0, "ttft_ms": 9.0, "ttft_p99_ms": 20.0}
+    (run,) = runs([cell(**numbers, latency_median_ms=None, per_token_median_ms=8.0)])
+    found = compare(run, run, "--fail-on", gate)
+    assert (found.code, outcomes(found)) == (0, {column: "ok"}), found.err
+
+
+def test_every_word_of_the_field_is_for_a_column() -> None:
+    assert set(SYNONYMS) | set(USUAL) <= set(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("gate", "hint"),
+    [
+        ("thruput<-5%", "did you mean tokens_per_second?"),
+        ("speedups<-5%", "did you mean speedup"),
+        ("qwertz<-5%", "try speedup, tokens_per_second, accepted_per_drafted, tokens_per_round"),
+        ("latency>+5%", "did you mean"),
+    ],
+)
+def test_an_unknown_gate_comes_with_a_hint(compare: Command, runs: Runs, gate: str, hint: str) -> None:
+    (run,) = runs([cell()])
+    found = compare(run, run, "--fail-on", gate)
+    assert found.code == 2
+    assert hint in found.line
+    assert "target" not in found.line
 
 
 def test_numbers_that_change_in_opposite_directions_from_nothing_are_not_judged(compare: Command, runs: Runs) -> None:
