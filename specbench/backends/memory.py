@@ -16,6 +16,7 @@ from specbench.backends.arms import places, whatever_prompts
 from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
 from specbench.backends.forms import room
+from specbench.backends.roles import Role
 from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
 from specbench.decoding.translation import STRETCH
 from specbench.models.checkpoints import divided
@@ -34,12 +35,14 @@ TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside
 @dataclass(frozen=True)
 class Estimate:
     """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or captured does; lays_out:
-    whether what was compiled has weights in a layout of its own; packs: whether eager passes have."""
+    whether what was compiled has weights in a layout of its own; packs: whether eager passes have; releases: whether
+    these then have the only copy, but of an embedding."""
 
     pair: CheckedPair
     keeps: bool = False
     lays_out: bool = False
     packs: bool = False
+    releases: bool = False
 
     def demand(self, held: Sequence[Held]) -> Demand:
         """What is held at the fullest, and what it would be with other settings."""
@@ -55,7 +58,14 @@ class Estimate:
         arms = kept_arms(held) if self.keeps else [one.arms for one in held]
         prompts = [longest if self.keeps else one.prompt for one in held]
         groups = [[self.arm(spec, prompt) for spec in some] for some, prompt in zip(arms, prompts, strict=True)]
-        return parts(self.networks, groups)
+        found = parts(self.networks, groups)
+        return [*found, *self.reading(total(found))] if self.pair.device.type == "cpu" else found
+
+    def reading(self, later: int) -> list[Part]:
+        """What reading the weights takes beyond all that is held later."""
+        networks = self.networks.values()
+        more = sum(net.weights for net in networks) + max(net.read for net in networks) - later
+        return [Part("reading", "working memory", more)] if more > 0 else []
 
     def others(self, held: Sequence[Held]) -> list[tuple[str, "Estimate", Sequence[Held]]]:
         """Settings that take less memory: their names, and what they change."""
@@ -97,7 +107,7 @@ class Estimate:
         plain = {
             name: heads.sizes_of(role, role.head, self.pair.roles["target"])
             if role.head and role.borrows
-            else network_sizes(role.config, role.dtype, role.device or self.pair.device, role.how)
+            else unpacked(role, network_sizes(role.config, role.dtype, role.device or self.pair.device, role.how))
             for name, role in self.pair.roles.items()
         }
         here = {name: net if self.pair.roles[name].device is None else elsewhere(net) for name, net in plain.items()}
@@ -111,6 +121,8 @@ class Estimate:
         if not layouts:
             return 0
         tied = role.config.get_text_config(decoder=True).tie_word_embeddings
+        if self.releases:
+            return table if tied else 0
         return layouts * (table if role.how.quantize else network.weights if tied else network.weights - table)
 
     def arm(self, spec: RunSpec, prompt: int) -> Arm:
@@ -136,6 +148,11 @@ class Estimate:
         base, layers = self.pair.kept.get(name, (name, None))
         found = self.networks[base] if layers is None else self.networks[base].of_layers(len(layers))
         return replace(found, kept=STRETCH * found.kept) if base in self.pair.foreign else found
+
+
+def unpacked(role: Role, network: Network) -> Network:
+    """The network of a role; a GGUF file is unpacked whole before the first of its weights is where it belongs."""
+    return replace(network, read=network.read + network.weights) if role.checkpoint.file else network
 
 
 def elsewhere(network: Network) -> Network:

@@ -39,6 +39,7 @@ from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.metrics import Trace
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import threads
+from specbench.models.execution.free_memory import give_back
 from specbench.models.network import packed
 from specbench.models.network.law import Law
 from specbench.models.network.pool import OWN, Memory, Pool
@@ -83,6 +84,7 @@ class Native:
     _longest: int = 0  # tokens of the longest prompt: what is compiled for it serves all data sets
     _arms: dict[RunSpec, Arm] = field(default_factory=dict)
     _twins: packed.Twins = field(default_factory=packed.Twins)
+    _looked_into: bool = False  # whether somebody else has a network
     _pool: Pool = field(init=False)  # arms never run at once
 
     def __post_init__(self) -> None:
@@ -118,7 +120,9 @@ class Native:
         return (packed.NOTE if self.tier.name == "eager" else packed.PROMPTS,) if self.tier.packed else ()
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
-        found = demand_of(Estimate(self.pair, self.tier.name != "eager", self.tier.lays_out, self.tier.packed), held)
+        tier = self.tier
+        estimate = Estimate(self.pair, tier.name != "eager", tier.lays_out, tier.packed, self.releases)
+        found = demand_of(estimate, held)
         if not self.tier.packed or found is None or free_for(found, self.device):
             return found
         self.tier, self.warnings = replace(self.tier, packed=False), (*self.warnings, packed.TOO_LARGE)
@@ -139,6 +143,7 @@ class Native:
             loaded, self.rollbacks[name] = read_role(role, self.modules, width, role.device or self.device, watch)
             self.modules[name], self.commits[name], self.weights[name] = loaded.model, loaded.commit, loaded.weights
             self.warnings += (*loaded.warnings, *recurrent.notes(name, self.rollbacks[name]))
+            give_back()  # what reading took for the time being
         self.cut = complete(self.pair, self.modules, self.rollbacks, self.ends())
         self.warnings += (*known_parts(self.cut), *runs_on(self.tokenizer, self.ends()))
 
@@ -147,7 +152,15 @@ class Native:
         self._arms.clear()
         self.modules.clear()
 
+    @property
+    def releases(self) -> bool:
+        """Whether weights may be dropped that passes have packed copies of: nobody else has, or will want, them."""
+        learning = any(learners(spec.method) for spec in self.specs)
+        return not (self._looked_into or self.tier.lays_out or learning or self.pair.kept)
+
     def network(self, name: str) -> Any:
+        self._looked_into = True
+        self._twins.restore()
         return self.modules[name]
 
     def hold(self, name: str, network: Any) -> None:
@@ -158,7 +171,8 @@ class Native:
         """The networks as passes read them; those that are `learning` as they change."""
         if not self.tier.packed:
             return self.modules
-        return self._twins.of(self.modules, self.tier.lays_out) | {name: self.modules[name] for name in learning}
+        found = self._twins.of(self.modules, self.tier.lays_out, self.releases)
+        return found | {name: self.modules[name] for name in learning}
 
     def eos(self, spec: RunSpec) -> list[int]:
         return [] if spec.ignore_eos else self.ends()

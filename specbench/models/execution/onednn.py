@@ -58,15 +58,15 @@ class Matrix:
         return product(x, self.weight, bias)
 
 
-def settle(matrices: Sequence[Matrix], width: int, now: Callable[[], float] = time.perf_counter) -> None:
+def settle(matrices: Sequence[Matrix], now: Callable[[], float] = time.perf_counter) -> None:
     """Choose as how many rows some matrices of one shape [out, width] and dtype multiply a single one: with which all
     of them together take the least time.
 
     A baseline that used a slower kernel for its one row than the verify pass for its few would flatter every draft.
     """
     some = matrices[: max(1, PROBED // (matrices[0].weight.numel() * matrices[0].weight.itemsize))]
-    x = some[0].weight.new_ones((1, width), layout=torch.strided)
-    seconds = dict.fromkeys(counts(some[0], width), math.inf)
+    x = torch.ones(1, some[0].weight.shape[1], dtype=some[0].weight.dtype)
+    seconds = dict.fromkeys(counts(some[0]), math.inf)
     for _ in range(TURNS):
         for rows in seconds:
             probes = [Matrix(one.weight, rows) for one in some]
@@ -78,13 +78,13 @@ def settle(matrices: Sequence[Matrix], width: int, now: Callable[[], float] = ti
         one.rows = min(seconds, key=lambda rows: (seconds[rows], rows))
 
 
-def counts(matrix: Matrix, width: int) -> tuple[int, ...]:
+def counts(matrix: Matrix) -> tuple[int, ...]:
     """As how many rows a single one may be multiplied: the choice among them changes no digit.
 
     oneDNN rounds a single row of many float32 numbers otherwise than one among several; then it is always among some,
     as in a verify pass.
     """
-    x = torch.randn(1, width, generator=torch.Generator().manual_seed(0)).to(matrix.weight.dtype)
+    x = torch.randn(1, matrix.weight.shape[1], generator=torch.Generator().manual_seed(0)).to(matrix.weight.dtype)
     alike = torch.equal(Matrix(matrix.weight, 1)(x), Matrix(matrix.weight, ROWS[-1])(x))
     return ROWS if alike else ROWS[1:]
 

@@ -6,6 +6,7 @@ prompts, of any length, are read by eager ones in every tier. Knows modules; mus
 """
 
 import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from specbench.models.execution.free_memory import give_back
 from specbench.models.execution.onednn import Matrix, dtypes, settle
 from specbench.models.network.fused import fuse
 from specbench.models.network.layers import shared_tensors
 from specbench.models.network.reduced import ReducedHead
+from specbench.wording import grouped
 
 Weights = tuple[Tensor, ...]
 
@@ -121,15 +124,51 @@ class Twins:
 
     _of: tuple[dict[str, Any], bool] = field(default_factory=lambda: ({}, False))
     _found: dict[str, Any] = field(default_factory=dict)
+    _released: "Released" = field(default_factory=lambda: Released())
 
-    def of(self, networks: Mapping[str, Any], compiled: bool = False) -> dict[str, Any]:
-        """See `twins`."""
+    def of(self, networks: Mapping[str, Any], compiled: bool = False, release: bool = False) -> dict[str, Any]:
+        """See `twins`. release: the networks lose the weights of which their twins have packed copies."""
         if self._of != (networks, compiled):
-            self._of, self._found = (dict(networks), compiled), twins(networks, compiled)
+            self.restore()
+            self._released = Released(read_once(networks) if release else frozenset())
+            self._of, self._found = (dict(networks), compiled), twins(networks, compiled, self._released)
         return self._found
 
+    def restore(self) -> None:
+        """Give the networks back what was released."""
+        self._released.restore()
 
-def twins(networks: Mapping[str, Any], compiled: bool = False) -> dict[str, Any]:
+
+@dataclass(eq=False)
+class Released:
+    """Weights without their numbers, which are in packed copies alone. once: the ids of those that may be released."""
+
+    once: frozenset[int] = frozenset()
+    _gone: list[tuple[Weights, list[int], Matrix]] = field(default_factory=list)
+
+    def add(self, weights: Weights, matrix: Matrix) -> None:
+        """Release the weights that a matrix is made of, where nothing else reads them."""
+        if all(id(weight) in self.once for weight in weights):
+            self._gone.append((weights, [len(weight) for weight in weights], matrix))
+            for weight in weights:
+                weight.data = weight.new_empty(0)
+
+    def restore(self) -> None:
+        """Unpack all of them, to the bit."""
+        while self._gone:
+            weights, sizes, matrix = self._gone.pop()
+            for weight, plain in zip(weights, torch.split(matrix.weight.to_dense(), sizes), strict=True):
+                weight.data = plain
+
+
+def read_once(networks: Mapping[str, Any]) -> frozenset[int]:
+    """The ids of the weights that are those of a single linear layer, and neither shared nor an embedding's."""
+    modules = [module for network in networks.values() for module in network.modules()]
+    read = Counter(id(weight) for module in modules for weight in module.parameters(recurse=False))
+    return frozenset(id(m.weight) for m in modules if type(m) is nn.Linear and read[id(m.weight)] == 1)
+
+
+def twins(networks: Mapping[str, Any], compiled: bool = False, released: Released | None = None) -> dict[str, Any]:
     """The same networks, with the same tensors and packed copies of their matrices, one of each that they share.
 
     What borrows from a network before it borrows from its twin. Its layers are computed in fewer calls, see `fused`.
@@ -140,25 +179,17 @@ def twins(networks: Mapping[str, Any], compiled: bool = False) -> dict[str, Any]
     for name, network in networks.items():
         before = {id(networks[other]): twin for other, twin in found.items()}
         found[name] = copy.deepcopy(network, shared_tensors(network) | before)
-        pack(found[name], matrices, compiled)
+        pack(found[name], matrices, compiled, released or Released())
         if not compiled:
             fuse(found[name])
+        give_back()  # what was released, before the next network takes more
     if not compiled:  # else eager passes read prompts alone, which have many rows
-        for (_, width, _), same in grouped_by_shape(matrices).items():
-            settle(same, width)
+        for same in grouped(matrices.values(), lambda matrix: (matrix.weight.shape, matrix.weight.dtype)):
+            settle(same)
     return found
 
 
-def grouped_by_shape(matrices: Mapping[Weights, Matrix]) -> dict[tuple[int, int, torch.dtype], list[Matrix]]:
-    """Matrices by how many numbers they give and read, and their dtype."""
-    found: dict[tuple[int, int, torch.dtype], list[Matrix]] = {}
-    for weights, matrix in matrices.items():
-        shape = (sum(len(weight) for weight in weights), weights[0].shape[1], weights[0].dtype)
-        found.setdefault(shape, []).append(matrix)
-    return found
-
-
-def pack(network: nn.Module, matrices: dict[Weights, Matrix], compiled: bool = False) -> None:
+def pack(network: nn.Module, matrices: dict[Weights, Matrix], compiled: bool, released: Released) -> None:
     """Put packed layers in the place of plain ones, by the `matrices` that there are, to which new ones are added."""
     kinds: tuple[Any, Any] = (PackedLinear, PackedHead)
     if compiled:
@@ -168,6 +199,7 @@ def pack(network: nn.Module, matrices: dict[Weights, Matrix], compiled: bool = F
         weights = tuple(layer.weight for layer in layers)
         if weights not in matrices:
             matrices[weights] = Matrix.of(torch.cat(weights) if len(weights) > 1 else weights[0])
+            released.add(weights, matrices[weights])
         return matrices[weights]
 
     for holder in list(network.modules()):
@@ -175,7 +207,7 @@ def pack(network: nn.Module, matrices: dict[Weights, Matrix], compiled: bool = F
             layers: list[Any] = [getattr(holder, name, None) for name in names]
             if together(layers):
                 bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-                group = Group(packed(*layers), bias, [len(layer.weight) for layer in layers])
+                group = Group(packed(*layers), bias, [layer.out_features for layer in layers])
                 for number, (name, layer) in enumerate(zip(names, layers, strict=True)):
                     setattr(holder, name, PackedPart(layer, group, number))
         for name, layer in list(holder.named_children()):

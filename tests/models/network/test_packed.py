@@ -61,7 +61,7 @@ def test_a_single_row_is_rounded_as_among_the_rows_of_a_verification_however_it_
         pytest.skip(f"this processor packs no {dtype}")
     torch.manual_seed(0)
     matrix, rows = Matrix.of(torch.randn(50, width, dtype=dtype)), torch.randn(1, 5, width, dtype=dtype)
-    for count in onednn.counts(matrix, width):
+    for count in onednn.counts(matrix):
         matrix.rows = count
         alone = torch.cat([matrix(row[None, None]) for row in rows[0]], 1)
         assert torch.equal(alone, matrix(rows)), count
@@ -78,7 +78,7 @@ def test_a_single_row_is_multiplied_as_the_fastest_number_of_rows(monkeypatch: p
     matrices = [Matrix(torch.randn(2, 3)) for _ in range(2)]
     for fastest in (1, 4, 5):
         cost.update(dict.fromkeys(cost, 2.0) | {fastest: 1.0})
-        onednn.settle(matrices, 3, now=lambda: clock[0])
+        onednn.settle(matrices, now=lambda: clock[0])
         assert [one.rows for one in matrices] == [fastest] * 2
 
 
@@ -213,6 +213,29 @@ def test_eager_passes_are_packed_and_decode_the_same_text(pair: Pair, monkeypatc
     assert not plain.tier.packed
     assert not matrices(plain.method(spec).model.network)
     assert [trace.tokens for trace in plain.prepare(spec, 8)([[1, 2, 3]], [0])] == found
+
+
+@pytest.mark.usefixtures("paying")
+def test_weights_are_released_where_packed_copies_replace_them_and_come_back_to_the_bit(pair: Pair) -> None:
+    native, spec = opened(pair), RunSpec(method="chain", k=4, max_new_tokens=24, dtype="float32", tier="eager")
+    before = {name: weight.clone() for name, weight in native.modules["target"].named_parameters()}
+    run = native.prepare(spec, 8)
+    found = [trace.tokens for trace in run([[1, 2, 3]], [0])]
+    gone = {name for name, weight in native.modules["target"].named_parameters() if not weight.numel()}
+    assert "model.layers.0.self_attn.q_proj.weight" in gone
+    assert not any("embed" in name or "norm" in name for name in gone)
+    looked_at = dict(native.network("target").named_parameters())
+    assert all(torch.equal(looked_at[name], weight) for name, weight in before.items())
+    assert [trace.tokens for trace in run([[1, 2, 3]], [0])] == found
+    assert not native.releases, "what somebody has looked at stays"
+
+
+@pytest.mark.usefixtures("paying")
+@pytest.mark.parametrize("more", [{"method": "online"}, {"method": "early-exit-shared"}])
+def test_weights_stay_where_drafts_learn_or_are_layers_of_the_target(pair: Pair, more: dict[str, Any]) -> None:
+    native = opened(pair, **more)
+    native.passing()
+    assert all(weight.numel() for net in native.modules.values() for weight in net.parameters())
 
 
 @NEEDS_COMPILER
