@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from specbench.files import check_regular, read_whole
@@ -159,7 +160,9 @@ def is_count(value: Any) -> bool:
 
 
 def explained(error: Exception) -> str:
-    """What an error of loading says; of a word in a configuration that is no key of any table it says no more."""
+    """What an error of loading says, where its own words say it."""
+    if isinstance(error, UnpicklingError):  # torch would advise to run the code
+        return "damaged, or more than tensors, and no code of a pickle is run: copy it again, or convert to safetensors"
     if isinstance(error, KeyError):
         return f"config.json says {error}, which transformers does not know"
     return first_line(error)
