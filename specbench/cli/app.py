@@ -145,6 +145,8 @@ def unforeseen(error: BaseException) -> tuple[str, int]:
     """An error that no command expects: memory that ran out, a file that cannot be used, or a bug."""
     if out_of_memory(error):
         return f"out of memory ({first_line(error)}): {SMALLER}", UnusableModelError.exit_code
+    if type(error).__name__ == "PanicException":  # such as of a tokenizer whose patterns do not end
+        return f"a file of a checkpoint is not usable: {first_line(error)}", UnusableModelError.exit_code
     if isinstance(error, OSError):  # a path that cannot even be looked at, a terminal that takes no more
         place = str(error.filename or "the output")[:300]
         return f"cannot use {place}: {error.strerror or error}", UsageError.exit_code

@@ -1,6 +1,7 @@
 """`specbench run` where something is wrong: one line, an exit code, and what was measured stays on disk."""
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -290,6 +291,16 @@ def test_a_corrupt_checkpoint_is_one_line(run: Command, pair: Pair, tmp_path: Pa
     found = run("--target", place, "-q")
     assert found.code == 4
     assert str(place) in found.line
+
+
+def test_a_panic_of_the_tokenizers_library_is_one_line(run: Command, pair: Pair, tmp_path: Path) -> None:
+    place = shutil.copytree(pair.target, tmp_path / "slow")
+    file = place / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "([w0-9 ]+)+$a"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "pre_tokenizer": split}))
+    found = run("--target", place, "--draft", place, "-q", "--dataset", prompts(tmp_path / "long.jsonl", 30))
+    assert found.code == 4
+    assert found.line.startswith("specbench: a file of a checkpoint is not usable: Onig: Regex search error: ")
 
 
 def test_running_out_of_memory_while_loading_is_one_line(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
