@@ -18,7 +18,7 @@ from specbench.models.checkpoints.files import Files, attempt, network
 from specbench.models.checkpoints.how import AS_STORED, How
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.checkpoints.precision import resolve_dtype
-from specbench.models.checkpoints.reading import Watch, unwatched
+from specbench.models.checkpoints.reading import Watch, no_floats, unwatched
 from specbench.models.scale import grow, growth
 
 # transformers may convert pickled checkpoints in a thread of its own: nothing is to run beside a timed loop.
@@ -106,6 +106,8 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     files = Files(checkpoint, folder, found, config)
     model, info = network(files, wanted.dtype, wanted.device, wanted.how, wanted.watch)
     complete.refuse_incomplete(checkpoint, info)
+    if files.plain:
+        complete.refuse_other_types(checkpoint, model, no_floats(files.weights))
     warnings = (
         *complete.loading_warnings(checkpoint, config, info, files.pickled),
         *divided.notes(checkpoint.name, model),

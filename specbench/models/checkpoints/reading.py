@@ -51,6 +51,16 @@ class Stored:
         return (tensor.clone() if self.stays else tensor)[place]
 
 
+def no_floats(files: Sequence[Path]) -> dict[str, str]:
+    """The names of tensors that are of no floating type, and the type as the headers of the files have it (I8, BOOL …)."""
+    found: dict[str, str] = {}
+    for path in files:
+        with safe_open(path, framework="pt", backend="pread") as file:
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        found |= {name: kind for name, kind in types.items() if not kind.startswith(("F", "BF"))}
+    return found
+
+
 def stored(files: Sequence[Path], stays: bool, watch: Watch = unwatched) -> dict[str, Any]:
     """The weights of some files by name; `stays`: what is read is used where it is, and not copied elsewhere."""
     counted = Counted(watch, sum(file.stat().st_size for file in files))

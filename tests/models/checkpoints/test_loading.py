@@ -204,6 +204,33 @@ def test_weights_that_the_cache_of_the_hub_links_to_are_read(folder: Path, tmp_p
         assert load(place).warnings == ()
 
 
+@pytest.mark.parametrize(("kind", "said"), [(torch.int8, "I8"), (torch.bool, "BOOL"), (torch.complex64, "C64")])
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_weights_of_a_type_that_the_configuration_does_not_name(
+    folder: Path, kind: torch.dtype, said: str, prefix: str
+) -> None:
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in weights if name.startswith("model.")]:
+            weights[prefix + name.removeprefix("model.")] = weights.pop(name)
+        weights[f"{prefix}norm.weight"] = weights[f"{prefix}norm.weight"].to(kind)
+
+    rewrite(change)(folder)
+    configure(folder, dtype="bfloat16")
+    assert f"{prefix}norm.weight is stored as {said}, and config.json names no way" in refusal_of(load, folder)
+
+
+def test_weights_of_several_floating_types_load(folder: Path) -> None:
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.float16)
+        weights["lm_head.weight"] = weights["lm_head.weight"].to(torch.float8_e4m3fn)
+        weights["model.layers.0.self_attn.bias"] = torch.ones(1, 1, 4, 4, dtype=torch.bool)  # a mask of old releases
+        weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"].bfloat16()
+
+    rewrite(change)(folder)
+    (warning,) = load(folder).warnings
+    assert warning.endswith("weights that the model does not use: model.layers.0.self_attn.bias")
+
+
 def test_a_configuration_that_contradicts_itself_is_refused(folder: Path) -> None:
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 3, "long_factor": [1.0] * 3, "factor": 2.0}
     configure(folder, rope_parameters={**rope, "rope_theta": 1e4, "original_max_position_embeddings": 32})
