@@ -1,5 +1,6 @@
 """The Typer application: its commands, and how an error becomes one line and an exit code."""
 
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -46,6 +47,9 @@ from specbench.errors import (
 )
 from specbench.redact import redact
 from specbench.wording import first_line
+
+# What is quoted from outside: 80 characters of it are shown, of a path more.
+LONG = re.compile(r"(?<!\w)('[^'/]{79})[^'/]+(')(?!\w)|([^\s/]{80})[^\s/]+|(\S{300})\S+")
 
 app = typer.Typer(
     cls=Commands,
@@ -155,8 +159,10 @@ def unforeseen(error: BaseException) -> tuple[str, int]:
 
 
 def end(message: str, code: int) -> NoReturn:
-    """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor."""
+    """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor, and what
+    is wrong is not quoted at length."""
     if message:
-        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in redact(message))
+        shown = LONG.sub(r"\1\3\4…\2", redact(message))
+        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in shown)
         typer.echo(f"specbench: {line.replace('##[', '## [')}", err=True)  # the log of a CI job would obey ##[error]
     sys.exit(code)

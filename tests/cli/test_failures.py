@@ -179,6 +179,17 @@ def test_bad_input_is_one_line_and_the_exit_code_of_its_kind(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [(("--format", "a" * 5000), 79), (("--format", "a " * 2500), 40), (("a" * 5000,), 80), (("--" + "a" * 5000,), 78),
+     (("--dataset", "jsonl:" + "a/" * 2500), 150)],
+)  # fmt: skip
+def test_a_long_value_is_not_quoted_at_length(run: Command, arguments: tuple[str, ...], shown: int) -> None:
+    found = run(*arguments)
+    assert found.code == 2
+    assert 0 < found.line.count("a") < shown + 60
+
+
+@pytest.mark.parametrize(
     ("content", "text"),
     [
         ("lookahead: 4\n", "unknown setting lookahead; known are acceptance, acceptance_source, arrivals"),
