@@ -59,7 +59,8 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     remote_code.refuse_unpinned(checkpoint, folder)
     try:
-        config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
+        with gguf_files.read_once(checkpoint):
+            config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
         remote_code.register(checkpoint, folder, config)
         if checkpoint.file:
             config.dtype = gguf_files.dtype_of(folder / checkpoint.file)
@@ -103,10 +104,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     if not present:
         raise UnusableModelError(f"{checkpoint.name}: no tokenizer in {folder}: expected tokenizer.json")
     remote_code.refuse_unpinned(checkpoint, folder)
-    if beyond := bounds.tokenizer_obstacle(folder):
+    if not checkpoint.file and (beyond := bounds.tokenizer_obstacle(folder)):
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     try:
-        tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
+        with gguf_files.read_once(checkpoint):
+            tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
         tokenizer("a")  # some faults of a description show with the first text only
         _refuse_other_templates(getattr(tokenizer, "chat_template", None) or "")
     except Exception as error:  # the tokenizers library raises bare Exceptions

@@ -106,12 +106,13 @@ def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings
 
 def _from_pretrained(files: Files, settings: dict[str, Any]) -> Any:
     """The same of files that transformers reads by itself."""
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        files.folder,
-        config=files.config,
-        use_safetensors=not files.pickled,
-        weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
-        **common(files.checkpoint),
-        **gguf_files.unpacking(files.checkpoint),
-        **settings,
-    )
+    with gguf_files.read_once(files.checkpoint):
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            files.folder,
+            config=files.config,
+            use_safetensors=not files.pickled,
+            weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
+            **common(files.checkpoint),
+            **gguf_files.unpacking(files.checkpoint),
+            **settings,
+        )

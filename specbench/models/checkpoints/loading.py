@@ -12,7 +12,17 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import adapters, complete, divided, hub, parallel, quantise, quantised, weights
+from specbench.models.checkpoints import (
+    adapters,
+    complete,
+    divided,
+    gguf_files,
+    hub,
+    parallel,
+    quantise,
+    quantised,
+    weights,
+)
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.files import Files, attempt, network
 from specbench.models.checkpoints.how import AS_STORED, How
@@ -105,6 +115,7 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     folder, found = weights.find(checkpoint, wanted.watch)
     files = Files(checkpoint, folder, found, config)
     model, info = network(files, wanted.dtype, wanted.device, wanted.how, wanted.watch)
+    gguf_files.forget(found[0])
     complete.refuse_incomplete(checkpoint, info)
     if files.plain:
         complete.refuse_other_types(checkpoint, model, no_floats(files.weights))
