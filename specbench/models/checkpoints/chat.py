@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
@@ -56,12 +57,16 @@ class TokenizerChat:
             "add_generation_prompt": True,
         }
         text, wrong = _rendered(json.dumps(request, default=str))
+        try:
+            ids = [] if wrong else list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        except Exception as error:  # the tokenizers library raises bare Exceptions
+            wrong = first_line(error)
         if wrong:
             raise UsageError(
                 f"the chat template does not render these messages ({wrong}): change them, or give another one, or "
                 "none, with --chat-template"
             )
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return ids
 
     def text(self, ids: Sequence[int]) -> str:
         found: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
@@ -81,26 +86,39 @@ def _rendered(request: str) -> tuple[str, str]:
             answer = child.stdout.readline()
         except OSError:  # it has ended already
             answer = ""
+        except BaseException:  # an interrupt: what it answers now is of no later request
+            _ended(child)
+            raise
         if answer:
             text, wrong = json.loads(answer)
             return text, wrong
-        _renderer.cache_clear()
-        child.communicate()
+        child.wait()
+        _ended(child)
     late = sys.platform != "win32" and child.returncode == -signal.SIGALRM
     return "", f"it takes more than {SECONDS:g} seconds" if late else f"its process ended: code {child.returncode}"
 
 
 @cache
 def _renderer() -> Any:
-    """The process that runs `serve`. It ends with this one, whose end closes its input."""
+    """The process that runs `serve`. It ends with this one."""
     command = [sys.executable, "-P", "-c", SERVE, *sys.path]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # each thread reserves memory
     pipe = subprocess.PIPE
     child = subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=one_thread, encoding="utf-8"
     )
-    atexit.register(child.communicate)
+    atexit.register(_ended, child)
     return child
+
+
+def _ended(child: Any) -> None:
+    """End a renderer; the next request starts another."""
+    _renderer.cache_clear()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    with suppress(OSError):  # of what was written and not read
+        child.stdin.close()
 
 
 def serve() -> None:
@@ -111,7 +129,9 @@ def serve() -> None:
     if sys.platform != "win32":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = MEMORY if hard == resource.RLIM_INFINITY else min(hard, MEMORY)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     for line in sys.stdin:
         _end_after(SECONDS)
         answer = _answer(render_jinja_template, json.loads(line), SHORT + GROWTH * len(line))

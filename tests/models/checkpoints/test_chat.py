@@ -1,6 +1,7 @@
 """The chat of a tokenizer: transformers' own tokens, no second BOS, the same on every day, errors in one line."""
 
 import os
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -92,6 +93,27 @@ def test_a_template_without_an_end_is_one_line(template: str, line: str, monkeyp
         TokenizerChat(tokenizer()).ids(template, HELLO, {})
     assert line in str(caught.value)
     assert TokenizerChat(tokenizer()).ids("go", HELLO, {}) == [5], "the next one is rendered"
+
+
+def test_an_interrupted_template_answers_no_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = TokenizerChat(tokenizer())
+    assert found.ids("go", HELLO, {}) == [5]
+    child = chat._renderer()
+    with monkeypatch.context() as patch:
+        patch.setattr(child.stdin, "flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            found.ids("on", HELLO, {})
+    assert child.wait(5) == -signal.SIGKILL
+    assert found.ids("go", HELLO, {}) == [5]
+
+
+def interrupted() -> str:
+    raise KeyboardInterrupt
+
+
+def test_a_text_that_no_tokenizer_takes_is_one_line() -> None:
+    with pytest.raises(UsageError, match="does not render these messages"):
+        TokenizerChat(tokenizer()).ids(TEMPLATE, [{"role": "user", "content": "\ud800"}], {})
 
 
 def test_an_end_that_the_generation_config_does_not_know_is_said() -> None:
