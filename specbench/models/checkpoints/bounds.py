@@ -73,7 +73,7 @@ def tokenizer_obstacle(folder: Path) -> str | None:
         return f"cannot read {file}: {error.strerror}"
     except (ValueError, RecursionError, AttributeError, TypeError, LookupError) as error:
         return f"unusable {file}: {first_line(error)}"
-    return f"unusable {file}: it makes a text up to {GROWN} times as long, and more" if times > GROWN else None
+    return f"unusable {file}: it makes a text more than {GROWN} times as long" if times > GROWN else None
 
 
 def _growth(step: Any) -> int:
