@@ -143,9 +143,7 @@ def file_sizes(repository: Repository) -> dict[str, int]:
     tree = huggingface_hub.HfApi().list_repo_tree
     try:
         found = interruptible(
-            lambda: list(
-                tree(repository.id, repo_type=repository.kind, revision=repository.revision, recursive=True)
-            )
+            lambda: list(tree(repository.id, repo_type=repository.kind, revision=repository.revision, recursive=True))
         )
     except Exception:  # it is known already that nothing can be fetched, or that everything can
         return {}

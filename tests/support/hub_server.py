@@ -167,14 +167,14 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b" " * BLOCK)
         whole = memoryview(answer.body)[: fault.after]
         if fault.drip:
-            return self.drip(whole, fault.drip)
+            self.drip(whole, fault.drip)
+            whole = whole[:0]
         for start in range(0, len(whole), BLOCK):
             entry.sent += self.wfile.write(whole[start : start + BLOCK])
         if fault.after is not None:
             self.server.closing.wait(fault.seconds)
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
-
 
     def drip(self, content: bytes | memoryview, seconds: float) -> None:
         for start in range(len(content)):

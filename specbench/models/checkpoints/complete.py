@@ -25,7 +25,7 @@ def refuse_incomplete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
 
 
 def refuse_other_types(checkpoint: Checkpoint, model: Any, no_floats: Mapping[str, str]) -> None:
-    """UnusableModelError for weights that are stored as integers (their names and types), and are computed as floats."""
+    """UnusableModelError for weights that are stored as no floats (their names and types) and are computed as such."""
     floats = {name for name, weight in model.named_parameters() if weight.is_floating_point()}
     for name, kind in sorted(no_floats.items()):
         if {name, f"{model.base_model_prefix}.{name}"} & floats:

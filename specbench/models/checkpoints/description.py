@@ -108,13 +108,14 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     try:
         with gguf_files.read_once(checkpoint):
-            tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
         tokenizer("a")  # some faults of a description show with the first text only
         _refuse_other_templates(getattr(tokenizer, "chat_template", None) or "")
     except Exception as error:  # the tokenizers library raises bare Exceptions
         reason = f"unusable tokenizer in {folder}: {first_line(error)}{_tokenizer_hint(checkpoint, folder)}"
         raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
-    return tokenizer
+    found: PreTrainedTokenizerBase = tokenizer
+    return found
 
 
 def _refuse_other_templates(found: Any) -> None:

@@ -52,7 +52,7 @@ class Stored:
 
 
 def no_floats(files: Sequence[Path]) -> dict[str, str]:
-    """The names of tensors that are of no floating type, and the type as the headers of the files have it (I8, BOOL …)."""
+    """The names of tensors of no floating type, and their types as the headers of the files have them (I8, BOOL …)."""
     found: dict[str, str] = {}
     for path in files:
         with safe_open(path, framework="pt", backend="pread") as file:
