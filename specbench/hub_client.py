@@ -19,7 +19,8 @@ from specbench.files import in_units
 T = TypeVar("T")
 
 NO_ROOM = "Not enough free disk space"  # a warning of the library, which would begin all the same: here it is an error
-LEAST, PATIENCE = 10 << 10, 60.0  # bytes that a transfer has to bring in so many seconds; it may end earlier
+# Bytes that a transfer has to bring in so many seconds, if it does not end earlier; six attempts at silence take less.
+LEAST, PATIENCE = 10 << 10, 90.0
 ANSWER, ANSWERED = 64 << 20, 120.0  # bytes and seconds of an answer of the API at most; a page of a listing has 1 MiB
 
 _STOPPED = threading.Event()
@@ -44,8 +45,15 @@ class _Transfer:
         self.check()
 
     def check(self) -> None:
-        if time.monotonic() - self.since > PATIENCE:
-            raise SlowError(f"sent less than {in_units(LEAST)} in {PATIENCE:g} seconds")
+        if time.monotonic() - self.since > (most := _patience()):
+            raise SlowError(f"sent less than {in_units(LEAST)} in {most:g} seconds")
+
+
+def _patience() -> float:
+    """Seconds; whoever waits longer for a sign of life waits longer for all."""
+    from huggingface_hub import constants
+
+    return max(PATIENCE, constants.HF_HUB_DOWNLOAD_TIMEOUT + PATIENCE / 10)
 
 
 _TRANSFERS: dict[int, _Transfer] = {}  # under way, by the thread
@@ -54,7 +62,7 @@ _TRANSFERS: dict[int, _Transfer] = {}  # under way, by the thread
 def _begin() -> None:
     """A request begins a transfer, or is another attempt at one that broke off."""
     known = _TRANSFERS.get(threading.get_ident())
-    if known is None or not known.goes_on or time.monotonic() - known.since > 2 * PATIENCE:
+    if known is None or not known.goes_on or time.monotonic() - known.since > 2 * _patience():
         _TRANSFERS[threading.get_ident()] = _Transfer()
     else:
         known.goes_on = False
@@ -122,7 +130,8 @@ def _received(response: Any) -> None:
         _TRANSFERS.pop(threading.get_ident(), None)
         return
     response.stream = _counted(response.stream, transfer)
-    if "/api/" not in response.request.url.path or response.request.method == "HEAD":
+    path = response.request.url.path
+    if "/api/" not in path or "/resolve" in path or response.request.method == "HEAD":  # a file, or nothing at all
         return
     parts, size, began = [], 0, time.monotonic()
     for part in response.iter_bytes():

@@ -63,6 +63,7 @@ DRIPPING = {
 def test_a_hub_that_drips_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     fault, said = DRIPPING[case]
     monkeypatch.setattr(hub_client, "PATIENCE", 0.6)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
     monkeypatch.setattr(hub_client, "ANSWER", 1 << 20)
     server = serve(fault)
     began = time.monotonic()
@@ -70,6 +71,12 @@ def test_a_hub_that_drips_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - began < 5
     kept = "try again later; files that arrived whole are kept"
     assert message == f"{OURS}cannot be fetched now: {server.url} {said}: {kept}"
+
+
+def test_who_waits_longer_for_a_sign_of_life_waits_longer_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hub_client._patience() == hub_client.PATIENCE
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 300)
+    assert hub_client._patience() == 309
 
 
 def test_a_file_that_is_longer_than_announced_is_given_up() -> None:
