@@ -48,8 +48,8 @@ from specbench.errors import (
 from specbench.redact import redact
 from specbench.wording import first_line
 
-# What is quoted from outside: 80 characters of it are shown, of a path more.
-LONG = re.compile(r"(?<!\w)('[^'/]{79})[^'/]+(')(?!\w)|([^\s/]{80})[^\s/]+|(\S{300})\S+")
+LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # what is quoted, and words
+VALUE, PATH = 80, 400  # characters of it that are shown
 
 app = typer.Typer(
     cls=Commands,
@@ -158,11 +158,17 @@ def unforeseen(error: BaseException) -> tuple[str, int]:
     return "", SpecbenchError.exit_code
 
 
+def _shortened(found: re.Match[str]) -> str:
+    """The beginning of a long word or quotation; a path, which may be part of a command, is shown longer."""
+    text, most = found[0], PATH if "/" in found[0] else VALUE
+    return text if len(text) <= most else text[:most] + "…" + "'" * text.startswith("'")
+
+
 def end(message: str, code: int) -> NoReturn:
     """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor, and what
     is wrong is not quoted at length."""
     if message:
-        shown = LONG.sub(r"\1\3\4…\2", redact(message))
+        shown = LONG.sub(_shortened, redact(message))
         line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in shown)
         typer.echo(f"specbench: {line.replace('##[', '## [')}", err=True)  # the log of a CI job would obey ##[error]
     sys.exit(code)

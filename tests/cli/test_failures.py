@@ -181,12 +181,19 @@ def test_bad_input_is_one_line_and_the_exit_code_of_its_kind(
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [(("--format", "a" * 5000), 79), (("--format", "a " * 2500), 40), (("a" * 5000,), 80), (("--" + "a" * 5000,), 78),
-     (("--dataset", "jsonl:" + "a/" * 2500), 150)],
+     (("--dataset", "jsonl:" + "a/" * 2500), 200)],
 )  # fmt: skip
 def test_a_long_value_is_not_quoted_at_length(run: Command, arguments: tuple[str, ...], shown: int) -> None:
     found = run(*arguments)
     assert found.code == 2
     assert 0 < found.line.count("a") < shown + 60
+
+
+def test_a_path_is_quoted_as_a_whole(run: Command, tmp_path: Path) -> None:
+    place = tmp_path / ("a" * 120) / "b c"
+    for name in (str(place), f"{place}.gguf", f"jsonl:{place}"):
+        found = run("--dataset", name) if name.startswith("jsonl:") else run("--target", name)
+        assert str(place) in found.line
 
 
 @pytest.mark.parametrize(
