@@ -35,9 +35,14 @@ class Files:
         return self.weights[0].suffix == ".bin"
 
     @property
+    def packed(self) -> bool:
+        """Whether these are other tensors than those of the network, from which they are made."""
+        return bool(self.checkpoint.file or quantised.method_of(self.config))
+
+    @property
     def plain(self) -> bool:
         """Whether these are tensors as the network has them, which can be read one by one."""
-        return not (self.pickled or self.checkpoint.file or quantised.method_of(self.config))
+        return not (self.pickled or self.packed)
 
     def label(self, device: torch.device) -> str:
         """What results say about the weights."""

@@ -117,7 +117,7 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     model, info = network(files, wanted.dtype, wanted.device, wanted.how, wanted.watch)
     gguf_files.forget(found[0])
     complete.refuse_incomplete(checkpoint, info)
-    if files.plain:
+    if not files.packed:
         complete.refuse_other_types(checkpoint, model, no_floats(files.weights))
     warnings = (
         *complete.loading_warnings(checkpoint, config, info, files.pickled),

@@ -218,6 +218,8 @@ def test_weights_of_a_type_that_the_configuration_does_not_name(
     rewrite(change)(folder)
     configure(folder, dtype="bfloat16")
     assert f"{prefix}norm.weight is stored as {said}, and config.json names no way" in refusal_of(load, folder)
+    pickle_weights(folder)
+    assert f"{prefix}norm.weight is stored as {kind}, and config.json names" in refusal_of(load, folder)
 
 
 def test_weights_of_several_floating_types_load(folder: Path) -> None:
