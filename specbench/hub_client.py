@@ -19,7 +19,7 @@ from specbench.files import in_units
 T = TypeVar("T")
 
 NO_ROOM = "Not enough free disk space"  # a warning of the library, which would begin all the same: here it is an error
-# Bytes that a transfer has to bring in so many seconds, if it does not end earlier; six attempts at silence take less.
+# A transfer must bring these bytes in these seconds, or end earlier; six attempts at silence take less.
 LEAST, PATIENCE = 10 << 10, 90.0
 ANSWER, ANSWERED = 64 << 20, 120.0  # bytes and seconds of an answer of the API at most; a page of a listing has 1 MiB
 

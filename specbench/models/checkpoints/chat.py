@@ -25,7 +25,7 @@ from specbench.wording import first_line
 
 SECONDS = 10.0  # for one prompt; templates take milliseconds
 MEMORY = 512 << 20  # bytes of the process that renders
-SHORT, GROWTH = 1 << 16, 4  # a text may be as long as the first, and the template and its messages so many times
+SHORT, GROWTH = 1 << 16, 4  # letters of a text at most: the first, and this multiple of what the template reads
 SERVE = "import sys; sys.path[:] = sys.argv[1:]; from specbench.models.checkpoints import chat; chat.serve()"
 
 # Templates that ask for today's date would make other prompts every day. Llama 3 has this one for its default.
@@ -147,7 +147,7 @@ def _end_after(seconds: float) -> None:
 
 
 def _answer(render: Callable[..., Any], request: dict[str, Any], most: int) -> tuple[str, str]:
-    """(the text, why there is none)."""
+    """(the text, why it is not rendered)."""
     try:
         (text,), _ = render(**request)
     except Exception as error:  # a template raises whatever it likes

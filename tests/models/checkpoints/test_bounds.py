@@ -131,7 +131,7 @@ def test_a_tokenizer_that_makes_texts_too_long(tmp_path: Path, part: str, steps:
 
 
 @pytest.mark.parametrize("content", ['[]"Replace"', '"Replace"', '{"normalizer": {"type": "Replace"}}', "[" * 10**5])
-def test_a_tokenizer_that_is_none(tmp_path: Path, content: str) -> None:
+def test_a_broken_tokenizer_file(tmp_path: Path, content: str) -> None:
     save_tiny(tmp_path)
     (tmp_path / "tokenizer.json").write_text(content)
     assert "unusable" in refusal_of(load_tokenizer, Checkpoint("x", str(tmp_path)))
