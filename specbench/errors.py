@@ -24,7 +24,7 @@ class UsageError(SpecbenchError):
 
 
 class RegressionError(SpecbenchError):
-    """A new run is worse than its base by more than a gate allows."""
+    """A new run is worse than its base by more than a gate allows, or speculative decoding pays less than it must."""
 
     exit_code = 3
 
@@ -62,7 +62,7 @@ class InterruptedRunError(SpecbenchError):
 
 
 class NotComparableError(SpecbenchError):
-    """Two runs, or something in them that was asked for, cannot be compared."""
+    """Two runs, or something in them, cannot be compared, or an answer is not settled."""
 
     exit_code = 7
 

@@ -6,9 +6,11 @@ Pure; must not know what a file holds.
 import errno
 import os
 import stat
+from io import TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
+ANY = 1 << 60  # bytes of a file that is never read as a whole
 PART = 1 << 20  # bytes that are read at once
 LARGEST = 1 << 30  # bytes of a file that is read into memory, where nothing smaller is said
 # Some files of /proc are regular and block. Not every system knows all of these.
@@ -30,6 +32,11 @@ def open_regular(path: Path, most: int = LARGEST) -> BinaryIO:
     """A regular file for reading; it never waits for what is not there."""
     check_regular(path, most)
     return open(path, "rb", opener=lambda name, _: os.open(name, FLAGS))
+
+
+def open_text(path: Path, encoding: str = "utf-8", most: int = LARGEST) -> TextIO:
+    """A regular file of text for reading, its line ends as they are."""
+    return TextIOWrapper(open_regular(path, most), encoding=encoding, newline="")
 
 
 def check_regular(path: Path, most: int = LARGEST) -> None:

@@ -95,12 +95,15 @@ def literal(text: str) -> str:
 RUNNER = re.compile(r"(?<!\S)::(?=[a-z])|##\[", re.IGNORECASE)  # `::error::` opens a line, `##[error]` may stand in one
 
 
+READ = 1 << 16  # characters of a text in which credentials are looked for, which takes the square of their number
+
+
 def clean(value: object, most: int = 80) -> str:
     """Fit for a terminal, a CSV cell and an id: one line of printable characters, no escapes, no credentials.
 
     What GitHub's runner would read as a command in the log of a job is broken, too.
     """
-    line = "".join(c if c.isprintable() else "\ufffd" for c in redact(str(value))[:most])
+    line = "".join(c if c.isprintable() else "\ufffd" for c in redact(str(value)[:READ])[:most])
     return RUNNER.sub(lambda found: found[0][:-1] + "\ufffd", line)
 
 

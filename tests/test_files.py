@@ -2,13 +2,15 @@
 
 import errno
 import os
+import secrets
+import stat
 from pathlib import Path
 
 import pytest
 
 from specbench.errors import UsageError
 from specbench.files import in_units, open_regular, read_whole
-from specbench.replacing import replace_text, replacing, writing
+from specbench.replacing import clear_unfinished, filling, open_own, own_folder, replace_text, replacing, writing
 from specbench.yaml_files import DIGITS, LARGEST, MOST, parsed, read_yaml
 
 
@@ -106,3 +108,105 @@ def write_on_a_full_disk(path: Path) -> None:
     with writing("the list", "free some space"), replacing(path) as temporary:
         temporary.write_text("a part")
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file outside the folder that is written to."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "victim").write_text("precious")
+    return tmp_path / "victim"
+
+
+@pytest.mark.parametrize("name", ["a", "a.tmp"])
+def test_what_is_written_follows_no_link(victim: Path, name: str) -> None:
+    folder = victim.parent / "run"
+    (folder / name).symlink_to("../victim")
+    replace_text(folder / "a", "new")
+    assert (victim.read_text(), (folder / "a").read_text()) == ("precious", "new")
+    assert not (folder / "a").is_symlink()
+
+
+def test_nor_one_that_has_the_random_name(victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = victim.parent / "run"
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "0" * 2 * size)
+    (folder / f".a.{'0' * 16}.tmp").symlink_to("../victim")
+    with pytest.raises(FileExistsError):
+        replace_text(folder / "a", "new")
+    assert (victim.read_text(), (folder / "a").exists()) == ("precious", False)
+
+
+def test_a_pipe_at_the_name_of_a_temporary_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tmp")
+    replace_text(tmp_path / "a", "new")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a pipe or a device"):
+        replace_text(tmp_path / "pipe", "new")
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_file_has_the_permissions_of_any_new_one_and_a_name_of_any_length(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        replace_text(tmp_path / ("é" * 126), "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / ("é" * 126)).stat().st_mode) == 0o666 & ~mask
+
+
+def test_what_a_kill_left_is_deleted_and_nothing_else(victim: Path) -> None:
+    folder = victim.parent / "run"
+    ours, other, link = (folder / f".{name}.{digit * 16}.tmp" for name, digit in (("a", "0"), ("b", "1"), ("a", "2")))
+    kept = [other, link, folder / "a.tmp", folder / ".a.tmp"]
+    for file in (ours, other, *kept[2:]):
+        file.write_text("a part")
+    link.symlink_to("../victim")
+    clear_unfinished(folder, "a")
+    assert sorted(folder.iterdir()) == sorted(kept)
+    clear_unfinished(folder)
+    assert sorted(folder.iterdir()) == sorted(kept[1:])
+    assert victim.read_text() == "precious"
+
+
+def test_files_that_belong_together_replace_links_and_appear_in_order(
+    victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, moved, real = victim.parent / "run", list[str](), os.replace
+    (folder / "a").symlink_to("../victim")
+    (folder / "inner").symlink_to("..")
+    monkeypatch.setattr(os, "replace", lambda old, new: (moved.append(Path(new).name), real(old, new)))
+    with filling(folder, "a") as scratch:
+        (scratch / "a").write_text("new")
+        (scratch / "b").write_text("new")
+    with pytest.raises(OSError, match="a link"):
+        fill_inside(folder)
+    assert (moved, victim.read_text()) == (["b", "a"], "precious")
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "b", "inner"]
+
+
+def fill_inside(folder: Path) -> None:
+    with filling(folder) as scratch:
+        (scratch / "inner").mkdir()
+        (scratch / "inner" / "victim").write_text("new")
+
+
+@pytest.mark.parametrize("bad", ["a link", "a dangling link", "a pipe", "a folder"])
+def test_a_file_that_is_written_in_its_place_is_a_regular_one(victim: Path, bad: str) -> None:
+    path = victim.parent / "run" / "a"
+    {
+        "a link": lambda: path.symlink_to("../victim"),
+        "a dangling link": lambda: path.symlink_to("../nothing"),
+        "a pipe": lambda: os.mkfifo(path),
+        "a folder": path.mkdir,
+    }[bad]()
+    with pytest.raises(UsageError, match="is a link, or no file"):
+        open_own(path)
+    assert sorted(file.name for file in victim.parent.iterdir()) == ["run", "victim"]
+
+
+def test_a_folder_that_is_written_to_is_no_link(victim: Path) -> None:
+    inner = own_folder(victim.parent / "run" / "inner")
+    assert own_folder(inner).is_dir()
+    (victim.parent / "run" / "link").symlink_to("..")
+    with pytest.raises(OSError, match="a link, not a folder"):
+        own_folder(victim.parent / "run" / "link")

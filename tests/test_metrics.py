@@ -2,26 +2,40 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from specbench.decoding import loop
+from specbench.decoding import timing as timing_module
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source, seeded
-from specbench.decoding.timing import NullClock, WallClock
+from specbench.decoding.timing import CudaClock, NullClock, Under, WallClock, between, by_phase
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.verifiers import token_match, walk
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
-from specbench.metrics import RoundCounts, Trace, acceptance, speedup_of_totals
+from specbench.metrics import (
+    RoundCounts,
+    Trace,
+    acceptance,
+    acceptance_by_position,
+    overlap_by_level,
+    speedup_of_totals,
+)
 from specbench.theory import formulas
 from specbench.theory.costs import Phases, Timing, measured_costs, phases
+from tests.laws.mutants import Mutant, catches, mutants
+from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, one_round
 from tests.support.toys import CPU, KINDS, PROMPT, Stopping, Toy, Tree, chain, methods, number_of, random_pair
 
@@ -92,12 +106,14 @@ def test_equal_acceptance_everywhere_gives_the_formula_of_leviathan(k: int) -> N
     assert emitted_on_average(chain(p, q, k), k) == pytest.approx(formulas.expected_tokens(alpha, k), abs=EXACT)
 
 
-@pytest.mark.slow
-@both
-@pytest.mark.parametrize("eos", [(), (2,)], ids=["endless", "eos"])
-@pytest.mark.parametrize("end", [4, 2], ids=["roomy", "clipped"])
-@pytest.mark.parametrize("how", ["iid", "without", "top"])
-@pytest.mark.parametrize("widths", [(3,), (2, 1)])
+def quick(widths: tuple[int, ...], how: str, end: int, eos: tuple[int, ...], verifier: Verifier) -> bool:
+    return widths == (3,) or how == "top" or isinstance(verifier, Rejection)
+
+
+LEVELS = product([(3,), (2, 1)], ["iid", "without", "top"], [4, 2], [(), (2,)], [Rejection(), TokenMatch()])
+
+
+@pytest.mark.parametrize(("widths", "how", "end", "eos", "verifier"), quick_or_slow(LEVELS, quick))
 def test_the_overlap_of_a_level_is_its_chance_of_acceptance(
     widths: tuple[int, ...], how: str, end: int, eos: tuple[int, ...], verifier: Verifier
 ) -> None:
@@ -112,6 +128,21 @@ def test_the_overlap_of_a_level_is_its_chance_of_acceptance(
         assert (done.tested <= torch.minimum(done.drafted, done.emitted)).all()
 
 
+def test_where_an_accepted_path_ends_before_others_nothing_is_accepted_at_the_next_level() -> None:
+    ended, whole = RoundCounts(3, 1, 1, 2, (0.5,)), RoundCounts(3, 3, 3, 4, (0.75, 0.5, 1.0))
+    assert (ended.reached, whole.reached) == (2, 3)
+    assert RoundCounts(3, 1, 1, 1, (0.5,)).reached == 1  # the sequence ended there
+    assert acceptance_by_position([ended, whole]) == (1.0, 0.5, 1.0)
+    assert overlap_by_level([ended, whole]) == (0.625, 0.25, 1.0)
+    assert formulas.expected_tokens_by_position(acceptance_by_position([ended, whole])) == 3.0  # (2 + 4) / 2
+
+
+def test_rows_of_float32_make_no_alpha_above_one() -> None:
+    rounds = [RoundCounts(1, 1, 1, 2, (1 + 1e-7,))]
+    assert acceptance(rounds).alpha == 1.0
+    assert overlap_by_level(rounds) == (1.0,)
+
+
 def test_a_branch_that_ends_early_is_not_tested_further() -> None:
     p, q = random_pair(0, 3, 3)
     second = int(q[number_of(PROMPT, 3)].topk(2).indices[1])  # the second child is left without a child of its own
@@ -120,6 +151,52 @@ def test_a_branch_that_ends_early_is_not_tested_further() -> None:
     first_node, tested = step.verdict.path[:, 0], step.round.tested
     assert set(tested[first_node == 0].tolist()) == {2}
     assert set(tested[first_node == 1].tolist()) == {1}
+
+
+def level_check(widths: tuple[int, ...], how: str, eos: tuple[int, ...], verifier: Verifier) -> partial[None]:
+    return partial(test_the_overlap_of_a_level_is_its_chance_of_acceptance, widths, how, 4, eos, verifier)
+
+
+SIBLINGS = level_check((3,), "iid", (), Rejection())
+ENDS = level_check((2, 1), "top", (2,), Rejection())
+REACHED = RoundCounts.reached.fget  # type: ignore[attr-defined]
+MUTANTS: dict[str, Mutant] = {
+    "the misses of siblings averaged": (
+        *(walk.overlap, "acceptance(x.p, x.q, x.ids)", "torch.minimum(x.p, x.q).sum(-1)"),
+        SIBLINGS,
+    ),
+    "a chance of rejection below zero": (walk.overlap, ".clamp_min(0)", "", SIBLINGS),
+    "tests behind the end counted": (
+        *(loop.count, "torch.minimum(verdict.accepted + tried_further(tree, valid, verdict), emitted)"),
+        *("verdict.accepted + tried_further(tree, valid, verdict)", ENDS),
+    ),
+    "accepted behind the end": (
+        *(loop.count, "torch.minimum(verdict.accepted, emitted)", "verdict.accepted"),
+        ENDS,
+    ),
+    "a sibling matched twice": (
+        *(token_match.unseen, "x.p.scatter(-1, x.ids.unsqueeze(-1), 0)", "x.p"),
+        level_check((3,), "iid", (), TokenMatch()),
+    ),
+    "levels reached are those tested": (
+        *(REACHED, "self.tested + ended", "self.tested"),
+        test_where_an_accepted_path_ends_before_others_nothing_is_accepted_at_the_next_level,
+    ),
+    "levels reached behind the end": (
+        *(REACHED, " and self.emitted > self.accepted", ""),
+        test_where_an_accepted_path_ends_before_others_nothing_is_accepted_at_the_next_level,
+    ),
+    "alpha up to two": (acceptance, ", 1.0)", ", 2.0)", test_rows_of_float32_make_no_alpha_above_one),
+    "the alpha of a level up to two": (
+        *(overlap_by_level, ", 1.0)", ", 2.0)"),
+        test_rows_of_float32_make_no_alpha_above_one,
+    ),
+}
+
+
+@mutants(MUTANTS)
+def test_a_wrong_count_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 @pytest.mark.parametrize("name", methods(3))
@@ -248,6 +325,66 @@ def test_laps_are_summed_by_phase_and_a_phase_counts_what_is_under_it() -> None:
     assert clock.stop() == (22.0, expected)
     clock.start()
     assert clock.stop() == (0.0, {})  # earlier laps are forgotten
+
+
+def test_a_clock_of_a_device_counts_its_laps_and_those_of_replays() -> None:
+    hand, capturing = Hand(), [False]
+
+    class Event:
+        """An event of a device that is as fast as its host, with times in milliseconds."""
+
+        def __init__(self, **_: bool) -> None: ...
+
+        def record(self) -> None:
+            self.at = 1000 * hand.now
+
+        def elapsed_time(self, later: "Event") -> float:
+            return later.at - self.at
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing_module, "time", SimpleNamespace(perf_counter=hand))
+        patch.setattr(torch.cuda, "Event", Event)
+        patch.setattr(torch.cuda, "synchronize", lambda device: None)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+        clock = CudaClock(CPU)
+        for _ in range(2):  # the second time nothing is left of the first
+            clock.start()
+            for phase, seconds, capturing[0] in (("draft", 1, False), ("", 4, True), ("verify", 2, True)):
+                hand.now += seconds
+                clock.lap(phase)
+            capturing[0] = False
+            clock.replayed(clock.captured())
+            assert clock.captured() == []
+            assert clock.stop() == (7.0, {"draft": 1.0, "verify": 2.0})
+
+
+LAPS = test_laps_are_summed_by_phase_and_a_phase_counts_what_is_under_it
+DEVICE = test_a_clock_of_a_device_counts_its_laps_and_those_of_replays
+CLOCKS: dict[str, Mutant] = {
+    "a phase without what is under it": (by_phase, "range(1, ", "range(len(parts), ", LAPS),
+    "the last lap of a phase": (by_phase, "spans.get(name, 0.0) + seconds", "seconds", LAPS),
+    "laps of earlier regions kept": (WallClock.start, "self._laps = []", "pass", LAPS),
+    "laps that end where they begin": (WallClock.stop, "[self._began, *", "[*", LAPS),
+    "a region up to its last lap": (WallClock.stop, "ended = self._now()", "ended = self._laps[-1][1]", LAPS),
+    "a phase of an inner part without its name": (Under.lap, "{self.phase}/", "", LAPS),
+    "laps of a device by the phase before": (between, "for (_, a), (phase, b)", "for (phase, a), (_, b)", DEVICE),
+    "laps of a device in milliseconds": (between, " / 1000", "", DEVICE),
+    "the first lap of a device lost": (CudaClock.start, 'self.lap("")', "pass", DEVICE),
+    "laps of a device kept": (CudaClock.start, "self._marks, self._replayed = [], []", "pass", DEVICE),
+    "laps of a capture counted": (CudaClock.lap, "self._captured if inside else self._marks", "self._marks", DEVICE),
+    "laps of a capture kept": (
+        CudaClock.captured,
+        ", self._captured = self._captured, []",
+        " = self._captured",
+        DEVICE,
+    ),
+    "laps of replays lost": (CudaClock.stop, ", *self._replayed", "", DEVICE),
+}
+
+
+@mutants(CLOCKS)
+def test_a_wrong_lap_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 def test_the_spans_of_an_inner_speculation_lie_inside_the_draft() -> None:

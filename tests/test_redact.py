@@ -56,6 +56,13 @@ URLS = {
     "https://az.test/f?sv=2026&sig=pa55word%3D": "https://az.test/f?sv=2026&sig=***",
     "{'authorization': 'Bearer pa55word'}": "{'authorization': 'Bearer ***'}",
     "Authorization: Basic pa55word==": "Authorization: Basic ***",
+    "https://h/v1?key=pa55word&x=1": "https://h/v1?key=***&x=1",
+    "https://h/v1?x=1&client_key=pa55word": "https://h/v1?x=1&client_key=***",
+    "--engine-option vllm.api_key=pa55word,vllm.seed=1": "--engine-option vllm.api_key=***,vllm.seed=1",
+    "llama.cpp.api-key=pa55word llama.cpp.hf-token=pa55word": "llama.cpp.api-key=*** llama.cpp.hf-token=***",
+    "vllm.token=pa55word,vllm.key=pa55word,x.secret=pa55word": "vllm.token=***,vllm.key=***,x.secret=***",
+    "'api_key=pa55word' is no ENGINE.NAME=VALUE": "'api_key=***' is no ENGINE.NAME=VALUE",
+    "password=pa55word": "password=***",
 }
 INNOCENT = (
     "", "a@b", "jane@example.org", "mailto:jane@example.org?subject=x", "results/a@b/c", "jsonl:a@b.jsonl:3", "K@4",
@@ -65,6 +72,9 @@ INNOCENT = (
     "no answer from https://huggingface.co: a@b", "'https://h:80','a@b'", '{"url":"https://h","mail":"a:b@c"}',
     "https://h/f?max_new_tokens=4&design=1&author=x", "tokens=4 token=5", "hf_hub_download_cache_directory", "hf_short",
     "xhf_" + "a" * 30, "basic understanding", "a bearer of news", "://", "::error::x", "C:\\x", "speedup<-5%",
+    "sk-learn", "risk-sk-abcdefghijklmnopqrstuv", "**sk-learn**", "sk-news-articles-2020-long-ones", "sk-*",
+    "vllm.scheduling_policy=priority", "vllm.max_num_batched_tokens=64", "vllm.tokenizer_mode=slow", "monkey=1&b=2",
+    "llama.cpp.cache-type-k=q8_0", "vllm.num_keys=3", "https://h/f?monkey=x", "layers.key.weight",
 )  # fmt: skip
 
 
@@ -84,16 +94,42 @@ def test_a_token_of_the_hub_is_known_by_its_form() -> None:
     assert redact(f"{TOKEN}, HF_TOKEN={TOKEN}: 'hf_oauth_{TOKEN[3:]}'") == "hf_***, HF_TOKEN=hf_***: 'hf_oauth_***'"
 
 
+SERVED = "sk-proj-x_aB3dEf6hIj9kLm2nOp-Q_r"
+
+
+@pytest.mark.parametrize("text", [SERVED, "sk-aB3***************d9fQ", "sk-***Q", "sk-" + "0123456789abcdef" * 2])
+def test_a_key_of_a_server_is_known_by_its_form_whole_and_in_parts(text: str) -> None:
+    assert redact(f"Incorrect API key provided: {text}. See") == "Incorrect API key provided: sk-***. See"
+    assert redact("sk-***. See") == "sk-***. See"
+
+
+@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
+def test_the_keys_of_this_process_are_known_by_their_values(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, " any-Word_of+old \n")
+    assert redact("Bearer(any-Word_of+old)any-Word_of+old") == "Bearer(***)***"
+    monkeypatch.setenv(name, "two-lines1\ntwo-lines2")
+    assert redact("two-lines2 b'two-lines1'") == "*** b'***'"
+    monkeypatch.setenv(name, "EMPTY")
+    assert redact("EMPTY and two-lines1") == "EMPTY and two-lines1"
+
+
 @pytest.mark.parametrize(
     "text",
     ["x" * 10**6, "://" * 10**5, "://a:b" * 10**5 + "@", "@://a:b" * 10**5, "?token=" * 10**5, "?sig=" + ")" * 10**6,
-     "hf_" * 10**5, "://a:1" + ")" * 10**6 + "@", "authorization:" + " " * 10**5, "&" + "a" * 10**6 + "="],
-    ids=range(10),
+     "hf_" * 10**5, "://a:1" + ")" * 10**6 + "@", "authorization:" + " " * 10**5, "&" + "a" * 10**6 + "=",
+     "sk-" * 10**5, "sk-" + "a" * 10**6, "sk-" + "a-" * 10**5, ".a" * 10**5 + "=", ".a-" * 10**5, ".key=" * 10**5],
+    ids=range(16),
 )  # fmt: skip
 def test_no_text_takes_long(text: str) -> None:
     began = time.process_time()
     redact(text)
     assert time.process_time() - began < 2, "it is linear: 0.1 s"
+
+
+def test_what_is_cut_to_be_shown_takes_no_longer_for_a_longer_text() -> None:
+    began = time.process_time()
+    assert clean("x" * 300 + "://a:b" * 10**6, 200) == "x" * 200
+    assert time.process_time() - began < 2, "only its beginning is read: minutes for all of it"
 
 
 # --- the places that every text passes --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.launch import EXECUTION, IN_FILES, settings_of
+from specbench.cli.launch import EXECUTION, IN_FILES, cells_of, settings_of
 from specbench.cli.options import DATA, METHOD, PAIR, SAMPLING, STYLE, Given, options
 from specbench.errors import UsageError
 from specbench.jobs.asked import USUAL, with_lists
@@ -33,4 +33,5 @@ def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> N
     settings = with_lists({**USUAL, **settings_of({**given, **arguments})})
     from specbench.jobs import check
 
-    check.start({n: value for n, value in settings.items() if n not in IN_FILES}, given["format"], given["quiet"])
+    cells = cells_of({n: value for n, value in settings.items() if n not in IN_FILES}, given)
+    check.start(cells, given["format"], given["quiet"])

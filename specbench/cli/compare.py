@@ -16,7 +16,12 @@ STYLE = replace(PLAIN, kind=Literal["table", "md", "json", "junit", "gha"])
 QUIET = replace(OWN["quiet"], panel=None, help="Print nothing but an error.")
 
 RUNS = completion.beginning(completion.runs)
-Base = Annotated[Path, typer.Argument(help="Run folder or results.csv to compare with.", autocompletion=RUNS)]
+Base = Annotated[
+    Path,
+    typer.Argument(
+        help="Run to compare with: its folder, its name, previous, or its results.csv.", autocompletion=RUNS
+    ),
+]
 New = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -33,7 +38,7 @@ Cells = Annotated[
 ]
 Reruns = Annotated[list[Path] | None, typer.Option(help="A rerun of BASE, for the second NEW, and so on. Repeatable.")]
 Gates = Annotated[
-    list[str] | None, typer.Option(help='Gates such as "speedup<-5%" or "c>+10%"; they alone decide. Repeatable.')
+    list[str] | None, typer.Option(help='Gates such as "speedup<-5%" or "latency>+10%"; they alone decide. Repeatable.')
 ]
 Checks = Annotated[list[str] | None, typer.Option(help="Only deterministic, ratios or absolute. Repeatable.")]
 Margin = Annotated[
@@ -77,6 +82,8 @@ def compare(
     specbench compare results/baseline latest
 
     specbench compare results/baseline latest --fail-on "speedup<-5%" --junit compare.xml
+
+    specbench compare previous latest
 
     specbench compare latest --cell all
     """

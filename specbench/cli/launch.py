@@ -11,8 +11,10 @@ from specbench.errors import SpecbenchError, UsageError
 from specbench.jobs.asked import with_lists
 from specbench.jobs.parsing import with_models
 from specbench.results.named_runs import found_run
+from specbench.spec import RunSpec
 
 EXECUTION = (setting("tier", usual="auto"), "execution")
+URLS = ("url", "baseline_url")
 IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
 
 
@@ -79,10 +81,25 @@ def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) 
         raise UsageError(f"{where} takes one value here, not a list: use {wanted}")
     from specbench.jobs import run
     from specbench.jobs.output import output_of
-    from specbench.measure import grid
 
     output = output_of(chosen, given)
-    run.start(grid.cells(chosen, IN_FILES), output, given.get("preset", ""), given.get("executor", "local"))
+    run.start(cells_of(chosen, given), output, given.get("preset", ""), given.get("executor", "local"))
+
+
+def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:
+    """The cells of some settings. UsageError where a file alone says that code may run, or who gets the key."""
+    from specbench.jobs.trust import Typed, refuse_untyped
+    from specbench.measure import grid
+
+    found = grid.cells(settings, IN_FILES)
+    refuse_untyped(found, Typed(**typed_in(given)), str(given.get("config") or f"preset {given.get('preset')}"))
+    return found
+
+
+def typed_in(given: Given) -> dict[str, Any]:
+    """What the command line itself says of trust, as the fields of `Typed`."""
+    urls = tuple(given[name] for name in URLS if name in given)
+    return {"trust_remote_code": bool(given.get("trust_remote_code")), "urls": urls}
 
 
 def shared_out() -> dict[str, int]:
@@ -95,12 +112,14 @@ def shared_out() -> dict[str, int]:
 
 
 def go_on(settings: dict[str, Any], given: Given) -> None:
-    """Continue a run; its own settings hold, but for a larger limit, which adds prompts to it."""
+    """Continue a run; its own settings hold, but for a larger limit, which adds prompts to it. That its code may run,
+    and that its servers get the key, must be said anew."""
     from specbench.jobs import run
     from specbench.jobs.output import output_of
+    from specbench.jobs.trust import Typed
 
     output, limit = output_of(settings, given), settings.pop("limit", None)
-    if settings:
-        name = min(settings).replace("_", "-")
+    if others := settings.keys() - {"trust_remote_code", *URLS}:
+        name = min(others).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
-    run.resume(found_run(given["resume"]), output, given.get("executor", "local"), limit)
+    run.resume(found_run(given["resume"]), output, given.get("executor", "local"), limit, Typed(**typed_in(given)))

@@ -13,7 +13,7 @@ Run = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="A run's folder, its name, latest, or its results.csv.",
+        help="A run's folder, its name, latest, previous, or its results.csv.",
         autocompletion=completion.beginning(completion.runs),
     ),
 ]

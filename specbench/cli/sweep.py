@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli import completion
-from specbench.cli.launch import EXECUTION, launch, read_config
+from specbench.cli.launch import EXECUTION, URLS, launch, read_config
 from specbench.cli.options import DATA, MEASURING, PAIR, RESULTS, SAMPLING, Given, options, setting
 from specbench.errors import UsageError
 from specbench.jobs.asked import USUAL
@@ -41,7 +41,7 @@ def sweep_k(given: Given) -> None:
     launch(given, axes=("dataset", "context", "k", "backend", "batch", "arrivals"), k=DEFAULT_KS, **USUAL)
 
 
-@options(..., "limit", "max_new_tokens", "device", *MEASURING, "executor", "resume", "explain", *RESULTS)
+@options(..., "limit", "max_new_tokens", "device", *URLS, *MEASURING, "executor", "resume", "explain", *RESULTS)
 def sweep(given: Given, grid: Grid = None) -> None:
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K.
 

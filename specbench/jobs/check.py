@@ -3,8 +3,7 @@
 May import torch.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -31,10 +30,10 @@ TIGHT = 0.9  # of what is free
 ASSUMED = 1024  # tokens of the longest prompt of a data set that is not here yet
 
 
-def start(settings: Mapping[str, Any], style: Format, quiet: bool) -> None:
-    """Check every pair of some settings; the first that is not ready ends the command with what is wrong."""
+def start(cells: Sequence[RunSpec], style: Format, quiet: bool) -> None:
+    """Check every pair of some cells; the first that is not ready ends the command with what is wrong."""
     err = Console(stderr=True, quiet=quiet)
-    for specs in grid.by_pair(grid.cells(settings)):
+    for specs in grid.by_pair(cells):
         check_pair(expanded(specs), style, err)
 
 

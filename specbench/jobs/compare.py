@@ -1,8 +1,9 @@
 """The body of `specbench compare`: from runs and a policy to tables, files and an exit code. Loads no torch."""
 
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,20 +12,37 @@ from typing import Literal
 import typer
 
 from specbench.errors import NotComparableError, RegressionError, UsageError
+from specbench.files import check_regular
 from specbench.jobs.given_runs import verified
 from specbench.judge import compare as judge
-from specbench.judge.compare import Comparison, Policy
+from specbench.judge.compare import Comparison, Finding, Policy
 from specbench.judge.compare_input import Record, read_records
 from specbench.judge.holm_test import Criterion
+from specbench.replacing import replace_text
+from specbench.results.numbers import NUMBERS
 from specbench.show import compare_export, compare_table
 from specbench.show.compare_table import sentence_of, summary
 from specbench.show.fitting import draw, screen
+from specbench.wording import clean
 
 Style = Literal["table", "md", "json", "junit", "gha"]
 
+# What other tools call the columns of results.csv. Of several a gate takes the first that BASE has a number in.
+SYNONYMS = {
+    "speedup": "speed_up speedup_ratio",
+    "tokens_per_second": "throughput output_throughput tps tok/s tok_s toks/s token/s tokens/s tokens_per_sec",
+    "ttft_ms": "ttft time_to_first_token",
+    "latency_median_ms": "latency request_latency e2e_latency e2el",
+    "per_token_median_ms": "latency tpot itl time_per_output_token inter_token_latency",
+    "accepted_per_drafted": "acceptance acceptance_rate accept_rate draft_acceptance_rate",
+    "tokens_per_round": "acceptance_length mean_acceptance_length accept_length tau block_efficiency tokens_per_pass",
+}
+USUAL = ("speedup", "tokens_per_second", "accepted_per_drafted", "tokens_per_round")
 GATE = re.compile(
-    r"(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\d{1,6}(?:\.\d{1,6})?)\s*%", re.ASCII
+    r"(?P<metric>[a-z][a-z0-9_/ -]*?)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\d{1,6}(?:\.\d{1,6})?)\s*%",
+    re.ASCII | re.IGNORECASE,
 )
+LEAST = -1 + 1e-9  # the change of a number that fell to nothing, as it has a logarithm
 PIPED = 120  # columns where stdout is no terminal
 
 
@@ -44,7 +62,7 @@ def start(bases: Sequence[Path], news: Sequence[Path], policy: Policy, output: O
         raise UsageError("a --base-rerun belongs to a second NEW: give no more runs of BASE than of NEW")
     checked = verified([*bases, *news], samples=True)
     old, new = [[read_records(path) for path in paths] for paths in (bases, news)]
-    check_gates(policy.gates, old[0])
+    policy = replace(policy, gates=tuple(dict.fromkeys(named(gate, old[0]) for gate in policy.gates)))
     result = replace(judge.compare_runs(old, new, policy), unverified=tuple(checked.bare))
     leave(result, policy.confidence, new[0], output.junit, output.gha)
     if not output.quiet:
@@ -79,16 +97,24 @@ def gate_of(text: str) -> Criterion:
         )
     if percent <= -100:
         raise UsageError(f"--fail-on {text[:60]!r}: nothing falls by 100 % or more, so it could never fail")
-    return Criterion(match["metric"], -1 if match["sign"] == "<" else 1, abs(percent) / 100)
+    return Criterion(
+        re.sub("[ -]+", "_", match["metric"].lower()), -1 if match["sign"] == "<" else 1, abs(percent) / 100
+    )
 
 
-def check_gates(gates: tuple[Criterion, ...], run: list[Record]) -> None:
-    """UsageError where BASE has no such column; a mistyped gate must not pass."""
-    known = run[0].row
-    for gate in gates:
-        if gate.metric not in known:
-            near = ", ".join(get_close_matches(gate.metric, known, n=3, cutoff=0.0))
-            raise UsageError(f"--fail-on: results.csv has no column {gate.metric}; did you mean {near}?")
+def named(gate: Criterion, run: list[Record]) -> Criterion:
+    """The gate by a column of BASE; UsageError where it has none that is called so: a mistyped gate must not pass."""
+    called = [column for column, words in SYNONYMS.items() if gate.metric in words.split()]
+    meant = [gate.metric, f"{gate.metric}_ms", *called]
+    known = [name for name in meant if name in run[0].row]
+    if not known:
+        words = {word: column for column, words in SYNONYMS.items() for word in words.split()}
+        words |= {name: name for name in NUMBERS if name in run[0].row}
+        near = [words[word] for word in get_close_matches(gate.metric, words, n=3)]
+        hint = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"try {', '.join(USUAL)}"
+        raise UsageError(f"--fail-on: results.csv has no column {clean(gate.metric)}; {hint}")
+    filled = [name for name in known if any(record[name] for record in run)]
+    return replace(gate, metric=(filled or known)[0])
 
 
 def show(result: Comparison, style: Style, confidence: float, new: list[Record]) -> None:
@@ -108,18 +134,25 @@ def show(result: Comparison, style: Style, confidence: float, new: list[Record])
 def leave(result: Comparison, confidence: float, new: list[Record], junit: Path | None, gha: Path | None) -> None:
     """The files that were asked for, and the job summary where GitHub Actions keeps one."""
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-        write(Path(place), compare_table.markdown(result, confidence), "a")
+        write(Path(place), compare_table.markdown(result, confidence), append)
     if junit:
         write(junit, compare_export.junit(result))
     if gha:
         write(gha, compare_export.history(new))
 
 
-def write(file: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
-    """Write or append; UsageError in one line where that is impossible."""
+def append(file: Path, text: str) -> None:
+    """Add a text to a file, which others write as well. OSError for a pipe or a device, which might not take it."""
+    if file.exists():
+        check_regular(file)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def write(file: Path, text: str, how: Callable[[Path, str], None] = replace_text) -> None:
+    """Replace a file by a text, or add it; UsageError in one line where that is impossible."""
     try:
-        with file.open(mode, encoding="utf-8") as stream:
-            stream.write(text)
+        how(file, text)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; choose another file") from error
 
@@ -127,11 +160,18 @@ def write(file: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
 def conclude(result: Comparison) -> None:
     """End with the exit code of the worst row."""
     if failed := result.having("REGRESSION"):
+        worst = max(failed, key=how_bad)
+        more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise RegressionError(
-            f"{len(failed)} of {len(result.findings)} comparisons regressed: {sentence_of(failed[0])}"
+            f"{len(failed)} of {len(result.findings)} comparisons regressed, worst: {sentence_of(worst)}{more}"
         )
     if result.code:
         raise NotComparableError(
             f"nothing regressed, but not everything could be compared ({summary(result)}): "
             f"{sentence_of(result.unjudged[0])}; --checks or --fail-on narrows what is asked for"
         )
+
+
+def how_bad(one: Finding) -> float:
+    """How far a number fell or rose, on the log scale; a finding without a number is less than any."""
+    return -1.0 if one.change is None else abs(math.log1p(max(one.change, LEAST)))

@@ -12,7 +12,7 @@ from typing import Any
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.jobs.pairs import VERSIONS, in_words
-from specbench.replacing import replace_text
+from specbench.replacing import refuse_links, replace_text
 from specbench.results import folder
 from specbench.results.reading import DESCRIPTION
 from specbench.wording import clean, first_line
@@ -43,6 +43,7 @@ class Workplace:
         stored = place.read(DESCRIPTION)
         if stored is not None:
             refuse_other(path, stored, description)
+            refuse_links(path)
             return place
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"--output {path} is not empty and holds no draft design: name another folder")

@@ -22,6 +22,7 @@ from specbench.jobs.output import say
 from specbench.jobs.train_data import Source, Teaching, teaching
 from specbench.measure import draft_latency
 from specbench.measure.calibrate import QUICK_CONTEXT
+from specbench.replacing import filling
 from specbench.results.cells import Cell
 from specbench.spec import RunSpec
 from specbench.theory.halving import amounts
@@ -104,7 +105,8 @@ class Design:
         embedding = given.network.get_input_embeddings().weight.detach().float()
 
         def finish(place: Path) -> None:
-            given.tokenizer.save_pretrained(place)
+            with filling(place) as scratch:
+                given.tokenizer.save_pretrained(scratch)
 
         seed, target = self.asked.recipe.seed, self.engine.target
         return School(self.place, target, embedding, seed, lambda *call: self.teach(given, *call), finish)

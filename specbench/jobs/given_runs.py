@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from specbench.errors import UsageError
-from specbench.files import check_regular, read_whole
+from specbench.files import open_text, read_whole
 from specbench.wording import clean_path, unverified
 
 DESCRIPTION = "run.json"
@@ -75,8 +75,7 @@ def beside(table: Path) -> Mapping[str, Any]:
 def content_of(file: Path) -> tuple[list[dict[str, str]], Sequence[str]]:
     """Rows and columns of a CSV file; UsageError if it cannot be read."""
     try:
-        check_regular(file)
-        with file.open(encoding="utf-8-sig", newline="") as stream:
+        with open_text(file, "utf-8-sig") as stream:
             reader = csv.DictReader(stream, restval="")
             return list(reader), reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as error:

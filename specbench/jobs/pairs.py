@@ -21,10 +21,13 @@ from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
 from specbench.results.reading import DESCRIPTION, Run
 from specbench.spec import RunSpec
+from specbench.wording import clean
 
 Unit = Pair | Beside | Apart | Spread  # what is measured at once
 ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
 VERSIONS = ("specbench", "torch", "transformers")
+MACHINE = ("device_name", "threads", *VERSIONS)
+HOST = ("cpu", "cores", "platform", "python")  # not the threads, which some backends set when they are opened
 
 
 def pairs_of(specs: Sequence[RunSpec]) -> list[Pair]:
@@ -36,7 +39,6 @@ def pairs_of(specs: Sequence[RunSpec]) -> list[Pair]:
 
 def pairs_left(run: Run, past: Past) -> list[Pair]:
     """The pairs of a continued run. Raises the error of the only one, and UsageError where numbers would mix."""
-    described_machine(run)
     pairs = [continued(group, past, run.limits) for group in grid.by_pair(run.specs)]
     refuse_unusable(pairs)
     for pair in usable(pairs):
@@ -54,8 +56,12 @@ def described_machine(run: Run) -> Mapping[str, Any]:
 
 def continued(specs: Sequence[RunSpec], past: Past, limits: Sequence[int | None] = ()) -> Pair:
     """A pair of a continued run; one whose cells have all ended is neither checked nor loaded."""
-    left = [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
-    return prepared(specs, limits) if left else Unusable(specs, ENDED)
+    return prepared(specs, limits) if unfinished(specs, past) else Unusable(specs, ENDED)
+
+
+def unfinished(specs: Sequence[RunSpec], past: Past) -> list[RunSpec]:
+    """Those that a continued run has to measure."""
+    return [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
 
 
 def refuse_unknown(specs: Sequence[RunSpec]) -> None:
@@ -135,10 +141,12 @@ def same_ground(description: Mapping[str, Any], prepared: Prepared, past: Past) 
 
 def refuse_other(before: Mapping[str, Any], today: Mapping[str, Any], names: Sequence[str]) -> None:
     """UsageError where some of what two environments say of themselves differs."""
-    if any(before.get(name) != today[name] for name in names):
+    other = [name for name in names if before.get(name) != today[name]]
+    if other:
+        shown = [name for name in other if name != "fingerprint"] or MACHINE
         raise UsageError(
-            f"this run was begun on another machine or with other versions ({in_words(before)}; here "
-            f"{in_words(today)}): its numbers would mix; start a new run"
+            f"this run was begun on another machine or with other versions ({in_words(before, shown)}; here "
+            f"{in_words(today, shown)}): its numbers would mix; start a new run"
         )
 
 
@@ -153,12 +161,12 @@ def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
         )
 
 
-def same_versions(run: Run) -> None:
-    """UsageError where a run that goes on on a cluster was begun with other versions."""
-    refuse_other(described_machine(run), environment(torch.device("cpu")), VERSIONS)
+def same_host(run: Run, names: Sequence[str]) -> None:
+    """UsageError where a run that goes on was begun with other versions or on another host, as far as the named facts
+    say it: those that are known before anything is opened."""
+    refuse_other(described_machine(run), environment(torch.device("cpu")), names)
 
 
-def in_words(machine: Mapping[str, Any]) -> str:
-    """Machine and versions as a message has them."""
-    names = ("device_name", "threads", "torch", "transformers", "specbench")
-    return ", ".join(f"{name} {machine.get(name)}" for name in names)
+def in_words(machine: Mapping[str, Any], names: Sequence[str] = MACHINE) -> str:
+    """Facts about a machine and its versions as a message has them."""
+    return ", ".join(f"{name} {clean(machine.get(name))}" for name in names)

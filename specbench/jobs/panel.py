@@ -19,6 +19,8 @@ from specbench.token_counts import said
 from specbench.wording import clean, rows_said
 
 ABSENT = "–"
+WIDE = 2.0  # an interval is shown where its upper bound is less than so many times its lower one
+OPEN = "…"
 LABEL = 32  # characters of a data set's or a method's name
 
 
@@ -95,9 +97,11 @@ def live_line(rolling: Rolling) -> str:
 
 
 def speedup_text(rolling: Rolling) -> str:
+    """The speedup with its interval, which stays open while it is over few prompts or wide: it says nothing then."""
     found = rolling.speedup
-    bounds = "" if math.isnan(found.low) else f" {found.low:.2f}–{found.high:.2f}"
-    return ABSENT if math.isnan(found.value) else f"{found.value:.2f}×{bounds}"
+    shown = len(rolling.prompts) >= statistics.FEWEST and found.high < WIDE * found.low
+    bounds = f"{found.low:.2f}–{found.high:.2f}" if shown else OPEN
+    return ABSENT if math.isnan(found.value) else f"{found.value:.2f}× {bounds}"
 
 
 def two_decimals(value: float) -> str:

@@ -14,10 +14,12 @@ from rich.table import Column
 
 from specbench.jobs import panel
 from specbench.jobs.loading import Bytes
+from specbench.results import environment, noise
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
 from specbench.show.fitting import sentence
 from specbench.spec import RunSpec
+from specbench.wording import number_in
 
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
 PLAIN = 30.0  # seconds between two lines where there is no terminal
@@ -40,6 +42,8 @@ class Display:
         self._prepared = 0.0  # seconds in which arms were made ready
         self._since: float | None = None  # when the making of the arm began that is being made ready
         self._live_cells: set[RunSpec] = set()
+        self._threads = 0  # of the run; 0 is unknown
+        self._crowded = False  # whether it was said that other programs run
         self._progress = bar(console, self._working)
         self._task = self._progress.add_task("loading", total=prompts)
         self._draws = console.is_terminal and not quiet
@@ -69,6 +73,7 @@ class Display:
             return
         self._group = {**self._group, **begun} if beside else begun
         self._live_cells = beside | set(begun)
+        self._threads = int(next((number_in(cell.resolved, "threads") or 0 for cell in cells), 0))
         self._left = prompts + (self._left if beside else 0)
         self._total += 0 if self._known else prompts
         self._skip(min((r.samples for r in begun.values()), default=0))
@@ -90,6 +95,7 @@ class Display:
         self._prepared += 0.0 if self._since is None else now - self._since
         self._since = None if spec is None else now
         if spec is not None:
+            self._look(environment.load_average() if self._known else None)  # a cluster measures elsewhere
             self._draw(f"preparing {panel.arm_of(spec)}")
         if spec is not None and spec.tier != "eager" and not self._draws:
             self._say(f"preparing {panel.name_of(spec)}")
@@ -102,6 +108,7 @@ class Display:
         for spec, some in samples.items():
             for sample in some:
                 self._group[spec].add(sample)
+        self._look(max((s.load for some in samples.values() for s in some if s.load is not None), default=None))
         count = max(map(len, samples.values()), default=0)
         self._done, self._left = self._done + count, self._left - count
         self._progress.update(self._task, advance=count)
@@ -109,6 +116,12 @@ class Display:
             self._draw()
         if self._now() - self._said >= PLAIN and not self._draws:
             self._say(self._line())
+
+    def _look(self, load: float | None) -> None:
+        """Say once that other programs use the processor, while they can still be stopped."""
+        if not self._crowded and load is not None and self._threads and noise.busy(load, self._threads):
+            self._crowded = True
+            self._say(noise.crowd(load, self._threads, environment.running_besides()))
 
     def end(self, cell: Cell) -> None:
         self._live_cells.discard(cell.spec)

@@ -20,6 +20,8 @@ from specbench.jobs.description import described, folder_name
 from specbench.jobs.growing import grow
 from specbench.jobs.output import Output, say
 from specbench.jobs.pairs import (
+    HOST,
+    VERSIONS,
     Unit,
     device_of,
     measure_pairs,
@@ -27,11 +29,13 @@ from specbench.jobs.pairs import (
     pairs_of,
     prompts_left,
     refuse_unknown,
-    same_versions,
+    same_host,
+    unfinished,
 )
 from specbench.jobs.progress import Display
 from specbench.jobs.spread.ray_cluster import RayCluster
 from specbench.jobs.spread.schedule import Spread
+from specbench.jobs.trust import NOTHING, Typed, refuse_untyped, refuse_unused
 from specbench.measure.engines import beside
 from specbench.measure.group import Observer, Past
 from specbench.measure.pair import Note, Pair
@@ -41,7 +45,7 @@ from specbench.results.agreement import agreements
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.named_runs import short_name
-from specbench.results.reading import Run, read_run
+from specbench.results.reading import DESCRIPTION, Run, read_run
 from specbench.results.status import raise_for_status
 from specbench.show import run_output
 from specbench.show.agreement_lines import agreement_lines
@@ -106,11 +110,13 @@ def start(specs: Sequence[RunSpec], output: Output, preset: str = "", executor: 
             conclude(done, output)
 
 
-def resume(path: Path, output: Output, executor: Executor = "local", limit: int | None = None) -> None:
+def resume(
+    path: Path, output: Output, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
+) -> None:
     """Go on with a run that was killed or interrupted, as it would have gone on by itself; with a larger limit, give it
     more prompts."""
     with processes.together():
-        done = record_rest(path, Terminal(output), executor, limit)
+        done = record_rest(path, Terminal(output), executor, limit, typed)
         if processes.first():
             conclude(done, output)
 
@@ -129,20 +135,30 @@ def record(
         return measure_into(folder, pairs, description, watch, executor)
 
 
-def record_rest(path: Path, watch: Watch, executor: Executor = "local", limit: int | None = None) -> Outcome:
-    """Measure what a folder lacks into it, up to a larger limit where one is given."""
+def record_rest(
+    path: Path, watch: Watch, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
+) -> Outcome:
+    """Measure what a folder lacks into it, up to a larger limit where one is given.
+
+    UsageError, before anything that the folder names is opened, where it is of another machine or wants to be trusted.
+    """
     refuse_several(executor)
     if not processes.first():
         run, past = processes.agreed(ELSEWHERE)
         return follow(pairs_left(run, past), past)
     with closing(RunFolder.resume(path)) as folder:
-        if executor != "local" and (limit is not None or read_run(path).limits):
+        run = read_run(path)
+        if executor != "local" and (limit is not None or run.limits):
             raise UsageError(
                 f"a run that is given more prompts goes on in one process: leave out --executor {executor}"
             )
+        if left := unfinished(run.specs, folder.past) if limit is None else run.specs:
+            same_host(run, VERSIONS if executor == "ray" else (*VERSIONS, *HOST))
+            refuse_untyped(left, typed, str(path / DESCRIPTION))
+        refuse_unused(run.specs, typed)
         if limit is not None:
-            grow(folder, read_run(path), limit)
-        run = read_run(path)
+            grow(folder, run, limit)
+            run = read_run(path)
         processes.agreed((run, folder.past))
         pairs: Sequence[Pair | Spread] = [spread_rest(run)] if executor == "ray" else pairs_left(run, folder.past)
         return measure_into(folder, pairs, run.description, watch, executor)
@@ -172,7 +188,6 @@ def spread(specs: Sequence[RunSpec]) -> Spread:
 
 def spread_rest(run: Run) -> Spread:
     """The same of a run that goes on."""
-    same_versions(run)
     return Spread(run.specs, RayCluster())
 
 

@@ -19,7 +19,7 @@ from specbench.jobs import train_record, training_progress
 from specbench.jobs.output import say
 from specbench.jobs.train_data import Source, Teaching, teaching
 from specbench.jobs.train_start import Beginning, Begun
-from specbench.replacing import replace_text
+from specbench.replacing import clear_unfinished, replace_text
 from specbench.show.records import Format, print_records
 from specbench.training import card, checkpoint, processes
 from specbench.training.boost import Missed
@@ -104,6 +104,7 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK, timeout=0)
         lock.acquire()
+        clear_unfinished(folder)
     except Timeout:
         raise UsageError(f"{clean_path(folder)} is being written by another process: wait for it, or end it") from None
     except OSError as error:

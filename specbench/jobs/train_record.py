@@ -12,7 +12,7 @@ from typing import Any
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.jobs.train_data import CACHE
-from specbench.replacing import replace_text
+from specbench.replacing import refuse_links, replace_text
 from specbench.wording import clean, clean_path, first_line
 
 FILE = "training.json"
@@ -40,6 +40,7 @@ def of(folder: Path, identity: Mapping[str, Any]) -> Record:
             )
         write(folder, Record(identity))
         return Record(identity)
+    refuse_links(folder)
     begun = read(folder / FILE)
     if (different := next(differences(begun.identity, identity), None)) is not None:
         if not learned(folder):

@@ -18,6 +18,7 @@ from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.frequent import most_frequent
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.reduced import SIZE, reduce_head
+from specbench.replacing import filling
 from specbench.training.distil import Lesson
 from specbench.training.recipe import Recipe
 from specbench.training.start.pruning import Keep, pruned
@@ -136,7 +137,8 @@ def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) ->
 def save_network(network: Any, folder: Path, given: Teaching) -> None:
     """A draft as a checkpoint of its own, in the target's dtype and with its tokenizer."""
     save_draft(network, folder, given.dtype)
-    given.tokenizer.save_pretrained(folder)
+    with filling(folder) as scratch:
+        given.tokenizer.save_pretrained(scratch)
 
 
 def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:

@@ -9,7 +9,7 @@ over all tests of the tier, and each pair alone must be worse by more than half 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from specbench.errors import NotComparableError
@@ -18,12 +18,15 @@ from specbench.judge.counts import compare_counts
 from specbench.judge.evidence import NO_INTERVAL, evidence_of
 from specbench.judge.holm_test import METRICS, Criterion, Decision, Outcome, Trial, decide, relative
 from specbench.judge.matching import Match, RecordPair, matched
+from specbench.results.cells import UNFINISHED
+from specbench.results.noise import other_conditions
 from specbench.wording import clean
 
 Tier = Literal["deterministic", "ratios", "absolute"]
 TIERS: tuple[Tier, ...] = ("deterministic", "ratios", "absolute")
 RATIOS: tuple[tuple[str, Literal[-1, 1]], ...] = (("speedup", -1), ("alpha", -1), ("c", 1), ("v", 1))
 ABSOLUTES: tuple[tuple[str, Literal[-1, 1]], ...] = (("tokens_per_second", -1), ("baseline_tokens_per_second", -1))
+CLOCKED = ("_ms", "_seconds", "_per_second")  # how the names of numbers end that are seconds, or made of them
 RATIO_MARGIN, ABSOLUTE_MARGIN, CONFIDENCE = 0.025, 0.05, 0.99
 
 
@@ -87,7 +90,18 @@ def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Reco
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")
     found = _by_gates(matches, policy) if policy.gates else [*_statuses(matches), *_by_tiers(matches, policy)]
-    return Comparison((*_lost(missing), *found), tuple(missing))
+    return Comparison((*_lost(missing), *_without_unfinished(found, matches)), tuple(missing))
+
+
+def _without_unfinished(found: Sequence[Finding], matches: Sequence[Match]) -> Iterator[Finding]:
+    """The findings; none of a cell that a run did not measure to its end is a regression."""
+    unfinished = {m.cell for m in matches for pair in m.pairs if any(r["status"] in UNFINISHED for r in pair)}
+    for one in found:
+        if one.outcome == "REGRESSION" and one.tier != "status" and one.cell in unfinished:
+            detail = f"the cell was not measured to its end; {one.detail}".removesuffix("; ")
+            yield replace(one, outcome="not comparable", detail=detail)
+        else:
+            yield one
 
 
 def _by_gates(matches: Sequence[Match], policy: Policy) -> list[Finding]:
@@ -118,7 +132,8 @@ def _lost(missing: Sequence[str]) -> list[Finding]:
 
 
 def _statuses(matches: Sequence[Match]) -> Iterator[Finding]:
-    """A row for every cell of which a run has no numbers, or not all; the worst of its pairs."""
+    """A row for every cell of which a run has no numbers, or not all; the worst of its pairs. What nobody measured is
+    no regression; what failed is."""
     order = ("REGRESSION", "not comparable", "better", "ok")
     for match in matches:
         found = [(outcome, pair) for pair in match.pairs if (outcome := _status(*pair))]
@@ -129,11 +144,11 @@ def _statuses(matches: Sequence[Match]) -> Iterator[Finding]:
 
 
 def _status(base: Record, new: Record) -> Outcome | None:
+    if base["status"] in UNFINISHED or new["status"] in UNFINISHED:
+        return "not comparable"
     if not base.measured:
         return "better" if new.measured else "ok"  # nothing was lost, and nothing can be judged
-    if not new.measured:
-        return "REGRESSION"
-    return "not comparable" if (base["status"], new["status"]) == ("ok", "partial") else None
+    return None if new.measured else "REGRESSION"
 
 
 def _counted(match: Match) -> Finding:
@@ -161,10 +176,12 @@ def _trial(pairs: Sequence[RecordPair], criterion: Criterion) -> Trial | tuple[O
     for record in (record for pair in pairs for record in pair):
         if not record.measured:
             return "not comparable", f"no numbers: status {clean(record['status'])}"
-    if criterion.metric.endswith(("_ms", "_per_second")):
+    if criterion.metric.endswith(CLOCKED):
         for base, new in pairs:
             if base["fingerprint"] != new["fingerprint"] or not base["fingerprint"]:
                 return "not comparable", "another machine or other versions"
+            if reason := other_conditions(base.row, new.row):
+                return "not comparable", reason
     found = evidence_of(criterion, pairs)
     return ("not judged", found) if isinstance(found, str) else found
 

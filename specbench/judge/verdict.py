@@ -104,6 +104,16 @@ def recommend(rows: Sequence[Row]) -> list[Recommendation]:
     return [_judge(group, rows) for group in groups.values()]
 
 
+def pays(found: Recommendation, least: float | None = None) -> bool | None:
+    """Whether the answer is YES, or else whether the best cell is surely at least so many times as fast as no draft;
+    None where that is not settled."""
+    if least is None:
+        return {"YES": True, "NO": False}.get(found.answer)
+    if found.reasons or found.acceptance or found.low is None or found.high is None:
+        return None
+    return True if found.low >= least else False if found.high < least else None
+
+
 def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
     found = candidates(group)
     best, leaning = _leaning(found)

@@ -3,6 +3,7 @@
 Knows the settings of the commands; must not know how a run is shown. Loads torch.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from specbench import presets
 from specbench.jobs import run as job
 from specbench.jobs.asked import USUAL, with_lists
 from specbench.jobs.parsing import with_models
+from specbench.jobs.trust import Typed
 from specbench.library.progress import Hear, Hearing
 from specbench.library.result import Result
 from specbench.measure import grid
@@ -50,12 +52,16 @@ def resume(
     limit: int | None = None,
     executor: job.Executor = "local",
     on_progress: Hear | None = None,
+    trust_remote_code: bool = False,
+    urls: Sequence[str] = (),
 ) -> Result:
     """Measure what a run that was killed or interrupted lacks; with a larger `limit`, give it more prompts.
 
-    path: its folder or name. UsageError where that would mix machines or versions, or cannot be.
+    path: its folder or name. trust_remote_code: let code of its checkpoints run, where the run did; urls: its servers,
+    if OPENAI_API_KEY may be sent to them. UsageError where that would mix machines or versions, or cannot be.
     """
-    return concluded(job.record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit))
+    typed = Typed(trust_remote_code, tuple(urls))
+    return concluded(job.record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit, typed))
 
 
 def concluded(done: job.Outcome) -> Result:

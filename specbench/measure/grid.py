@@ -139,7 +139,8 @@ def check_secrets(spec: RunSpec) -> None:
         if isinstance(value, str) and redact(value) != value:
             raise UsageError(
                 f"--{name.replace('_', '-')} {redact(value)[:300]!r} holds a password or a token, which the files of a "
-                "run would keep: leave it out (a token of the hub belongs into HF_TOKEN, or `hf auth login`)"
+                "run would keep: leave it out (a token of the hub belongs into HF_TOKEN, or `hf auth login`, a key of "
+                "servers into OPENAI_API_KEY, a key of an engine into the environment variable that it reads)"
             )
 
 

@@ -13,10 +13,12 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from specbench.errors import UsageError
+from specbench.files import read_whole
 from specbench.wording import clean_path
 
 FILE, PAGE = "certificate.json", "certificate.md"
 SCHEMA = "specbench certificate 1"
+LARGEST = 16 << 20  # bytes
 
 # numeric: greedy output differs where the best tokens are closer than the noise between two ways of computing them.
 # lossy: the method says that it is not lossless, so nothing is demanded of it. error: the check itself broke.
@@ -92,7 +94,7 @@ def worded(value: Any) -> Any:
 def read_certificate(path: Path) -> Certificate:
     """The certificate in a file; UsageError if it holds anything else."""
     try:
-        content: Any = json.loads(path.read_bytes())
+        content: Any = json.loads(read_whole(path, LARGEST))
         if not isinstance(content, dict) or content.pop("schema", None) != SCHEMA:
             raise ValueError
         return TypeAdapter(Certificate).validate_python(content)

@@ -11,7 +11,8 @@ from heapq import heapreplace
 from specbench import metrics
 from specbench.metrics import Trace
 from specbench.results.batches import decodes
-from specbench.results.samples import Sample
+from specbench.results.samples import Sample, by_prompt
+from specbench.results.statistics import Interval, ratio_of_means
 from specbench.theory import optimum
 from specbench.theory.costs import Timing, measured_costs, phases
 
@@ -40,11 +41,13 @@ def cost_columns(samples: Sequence[Sample], baseline: Timing, method: Timing) ->
 
     Rows decoded together share their time: a round or a step of a batch of B takes a B-th of what a clock shows.
     """
-    cost = measured_costs(baseline, method)
+    cost, v = measured_costs(baseline, method), v_of(samples)
     drafts = sum(r.drafted > 0 for s in samples for r in s.method.rounds)
     return {
         "c": cost.c,
         "v": cost.v,
+        "v_low": v.low,
+        "v_high": v.high,
         "overhead": cost.overhead,
         "baseline_step_ms": 1000 * cost.baseline_step_seconds,
         "round_ms": 1000 * cost.round_seconds,
@@ -56,6 +59,19 @@ def cost_columns(samples: Sequence[Sample], baseline: Timing, method: Timing) ->
         "baseline_prefill_ms": 1000 * math.fsum(s.baseline.prefill_seconds for s in samples) / len(samples),
         "prefill_ms": 1000 * math.fsum(s.method.prefill_seconds for s in samples) / len(samples),
     }
+
+
+def v_of(samples: Sequence[Sample]) -> Interval:
+    """The cost of verification with its interval over prompts: a pass of a round ÷ a pass of the baseline."""
+    groups = by_prompt(samples)
+    method = [timing([sample.method for sample in group]) for group in groups]
+    baseline = [timing([sample.baseline for sample in group]) for group in groups]
+    return ratio_of_means(
+        [arm.verify for arm in method],
+        [arm.rounds for arm in method],
+        [arm.verify for arm in baseline],
+        [arm.rounds for arm in baseline],
+    )
 
 
 def break_even(samples: Sequence[Sample], baseline: Timing, method: Timing, nodes: float, rows: int) -> float:

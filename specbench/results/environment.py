@@ -9,18 +9,22 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from specbench import __version__
 from specbench.redact import redact
 from specbench.results import nvml
+from specbench.wording import clean
 
 # What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
 MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python", "torch", "transformers")
+PROCESSES, GENERATIONS, SHOWN = 4096, 32, 3  # processes that are read, parents that are followed, names that are shown
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "numpy", "scipy")
 
 
@@ -80,6 +84,50 @@ def gpu_of(device: Any) -> nvml.Gpu | None:
 def load_average() -> float | None:
     """Processes that ran or waited during the last minute, where the system counts them."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def running_besides(proc: Path = Path("/proc")) -> str:
+    """Programs that use a processor or wait for one now, the most frequent first, as `cc1plus ×6, python`.
+
+    This process and those that it began are left out. Empty where nothing else runs, or the system has no /proc.
+    """
+    table = dict(islice(_processes(proc), PROCESSES))
+    found = Counter(name for pid, (name, state, _) in table.items() if state == "R" and not _ours(pid, table))
+    return ", ".join(
+        f"{clean(name, 32)} ×{count}" if count > 1 else clean(name, 32) for name, count in found.most_common(SHOWN)
+    )
+
+
+def _processes(proc: Path) -> Iterator[tuple[int, tuple[str, str, int]]]:
+    """The name, state and parent of every process by its id. A name may hold brackets, and ends at the last one."""
+    try:
+        with os.scandir(proc) as entries:
+            for entry in entries:
+                if entry.name.isdecimal() and (found := _process(Path(entry.path, "stat"))):
+                    yield int(entry.name), found
+    except OSError:
+        return
+
+
+def _process(file: Path) -> tuple[str, str, int] | None:
+    """None of a process that has ended."""
+    try:
+        head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
+        state, parent = tail.split()[:2]
+        return head.partition("(")[2], state, int(parent)
+    except (OSError, ValueError):
+        return None
+
+
+def _ours(pid: int, table: Mapping[int, tuple[str, str, int]]) -> bool:
+    """Whether it is this process, or has it among its parents."""
+    for _ in range(GENERATIONS):
+        if pid == os.getpid():
+            return True
+        if pid not in table:
+            return False
+        pid = table[pid][2]
+    return False
 
 
 def _version(package: str) -> str | None:

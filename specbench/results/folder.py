@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from specbench.errors import UsageError
 from specbench.redact import redact
-from specbench.replacing import replace_text, replacing, writing
+from specbench.replacing import clear_unfinished, replace_text, replacing, writing
 from specbench.results import journal
 from specbench.results.cells import Cell
 from specbench.results.journal_lines import begin_line, end_line, turn_line
@@ -28,7 +28,7 @@ from specbench.results.writing import LONGEST, write_csv
 from specbench.spec import RunSpec
 from specbench.wording import clean
 
-LOCK = ".lock"
+LOCK, ROUNDS = ".lock", "rounds.parquet"
 
 
 def slug(name: str) -> str:
@@ -50,6 +50,7 @@ class RunFolder:
             except Timeout:
                 raise UsageError(f"{self.path} is being written by another process: wait for it, or end it") from None
             self._journal = journal.Journal(self.path / journal.FILE)
+            clear_unfinished(self.path, DESCRIPTION, RESULTS, SAMPLES, CATEGORIES, ROUNDS)  # `report` has no lock
         self._begun: set[RunSpec] = set()
         self._turned: set[RunSpec] = set()
         self._rows: dict[RunSpec, dict[str, Any]] = {}
@@ -157,7 +158,7 @@ class RunFolder:
             write_csv(self.path / SAMPLES, joined(self._samples))
             if by_category := joined(self._categories):
                 write_csv(self.path / CATEGORIES, by_category)
-            write_rounds(self.path / "rounds.parquet", joined(self._rounds))
+            write_rounds(self.path / ROUNDS, joined(self._rounds))
         self._rendered = True
 
     def close(self) -> None:

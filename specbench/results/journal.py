@@ -15,19 +15,29 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.files import read_whole
+from specbench.replacing import open_own
+from specbench.wording import clean_path
 
 FILE = "journal.jsonl"
 LARGEST = 8 << 30  # bytes; it is read into memory
+HEAD = b'{"crc32":"'  # of every line
 _LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
 
 
 class Journal:
-    """Appends to a journal; opening it drops the torn end that a killed process may have left."""
+    """Appends to a journal; opening it drops the torn end that a killed process may have left.
+
+    UsageError for what is no journal: a link, or other content, which would be lost.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+        self._file = open_own(path, os.O_APPEND)
         self._end = sum(len(line) for line, _ in _sound(path))
+        if not self._end and not _begins(os.pread(self._file, len(HEAD), 0)):
+            self.close()
+            raise UsageError(
+                f"{clean_path(path)} is the journal of no run, and going on would empty it: start a new run"
+            )
         os.ftruncate(self._file, self._end)
         _sync_folder(path.parent)
 
@@ -88,6 +98,11 @@ def _body(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):  # somebody has computed a checksum for it
         return None
     return body
+
+
+def _begins(start: bytes) -> bool:
+    """Whether a file begins as a journal does; one whose first line was torn may have less of it, or nothing."""
+    return HEAD.startswith(start)
 
 
 def _sync_folder(folder: Path) -> None:

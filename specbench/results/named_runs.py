@@ -1,4 +1,4 @@
-"""The runs of a folder by name: `latest`, or the first letters of a folder's name or of the key at its end.
+"""The runs of a folder by name: `latest`, `previous`, `latest~2`, or the first letters of a folder's name or its key.
 
 Knows how the folders of runs are called; must not know what is in them, but for run.json.
 """
@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 
 from specbench.errors import UsageError
-from specbench.wording import clean, near
+from specbench.wording import clean, clean_path, counted, near
 
 DESCRIPTION = "run.json"  # its readers take a moment to load, which a name need not
 USUAL = Path("results")  # where commands leave runs that are told nothing else
-LATEST = "latest"
+LATEST, PREVIOUS = "latest", "previous"
+BACK = re.compile(rf"{LATEST}(?:~(\d{{1,4}}))?|({PREVIOUS})", re.ASCII)  # how many runs before the latest
 TIMED = re.compile(r"\d{8}T\d{6}Z_")
 SHOWN = 3  # names in an error
 
@@ -60,15 +61,20 @@ def check_spelling(given: Path) -> None:
 def names_of_runs() -> list[str]:
     """Names by which commands find the runs in `results`."""
     runs = runs_in(USUAL)
-    return [*[LATEST] * any(map(key_of, runs)), *(name for run in runs for name in (key_of(run), run.name) if name)]
+    timed = sum(bool(TIMED.match(run.name)) for run in runs)
+    return [*[LATEST, PREVIOUS][:timed], *(name for run in runs for name in (key_of(run), run.name) if name)]
 
 
 def run_called(name: str, parent: Path) -> Path | None:
     """The run of a folder that a name means; None where it means none. UsageError where it means several."""
     runs = runs_in(parent)
-    if name == LATEST:
+    if (back := BACK.fullmatch(name)) and not (parent / name / DESCRIPTION).is_file():
         timed = [run for run in runs if TIMED.match(run.name)]
-        return timed[-1] if timed else None
+        number = 1 if back[2] else int(back[1] or 0)
+        if timed and number >= len(timed):
+            found = f"{clean_path(parent)} has {counted(len(timed), 'run')} with a time in the name"
+            raise UsageError(f"there is no {name}: {found}; specbench list shows them")
+        return timed[-1 - number] if timed else None
     meant = [run for run in runs if name and (run.name.startswith(name) or key_of(run).startswith(name))]
     if len(meant) > 1:
         names = ", ".join(clean(run.name, 100) for run in meant[:SHOWN]) + ", …" * (len(meant) > SHOWN)

@@ -16,8 +16,9 @@ A drift of 6 % under noise of 2 % is found in 81 of a hundred runs of 20 turns, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -27,8 +28,8 @@ from scipy import stats
 from specbench import metrics
 from specbench.metrics import Trace
 from specbench.results.samples import Sample
-from specbench.results.steadiness import Fault
-from specbench.wording import counted
+from specbench.results.steadiness import Fault, other_pace
+from specbench.wording import Row, counted, number_in
 
 LOAD = "load"  # the kind of the fault that other processes are
 Flag = Literal["", "mild", "severe"]
@@ -39,6 +40,7 @@ FEWEST_VALUES = 10  # values below which a coefficient of bimodality says nothin
 SAME_SPREAD = 0.01  # standard deviation of log times below which two groups of times would not matter
 PAIRS_OF = 500  # values whose pairs are looked at; more of them are thinned evenly
 BRIEF = 0.5  # load of short-lived processes that every machine has; one more that computes all the time gives 1
+ONE_MORE = 1.0  # load by which a run is under another load than the run before: one process that computes
 DRIFT_SHARE, DRIFT_P, TWO_GROUPS, OFTEN, SOME = 0.03, 0.01, 0.6, 1 / 4, 3
 
 
@@ -202,6 +204,31 @@ def busy(load: float | None, threads: float | None) -> bool:
     The load counts the threads of this run, too: a quiet machine has these, and now and then a short-lived process.
     """
     return load is not None and threads is not None and load > threads + BRIEF
+
+
+def other_conditions(before: Row, now: Row) -> str:
+    """What the machine did in one run and not in the other, so that their seconds cannot be compared; empty where
+    nothing is known of that."""
+    return next(chain(other_load(before, now), other_pace(before, now)), "")
+
+
+def other_load(before: Row, now: Row) -> Iterator[str]:
+    """Load that one of two runs had from other programs, and the other not, or not as much."""
+    old, new = (number_in(row, "load_average") for row in (before, now))
+    if old is None or new is None or abs(new - old) <= ONE_MORE:
+        return
+    for row, load in ((now, new), (before, old)):
+        threads = number_in(row, "threads")
+        if busy(load, threads):
+            yield f"load {new:.1f} on {counted(int(threads or 0), 'thread')} against {old:.1f}"
+
+
+def crowd(load: float, threads: int, others: str) -> str:
+    """What `busy` means for a run that goes on; `others`: the programs that run now, if any."""
+    found = f"load {load:.1f} on {counted(threads, 'thread')}"
+    if others:
+        return f"{found}: other programs run ({others}), so results will be PROVISIONAL; stop them, or go on"
+    return f"{found} in the last minute: results will be PROVISIONAL; wait for a quiet machine, or go on"
 
 
 def _logs(values: Sequence[float] | Numbers) -> Numbers:

@@ -37,22 +37,20 @@ from specbench.theory.costs import Timing
 from specbench.theory.waterfall import explain
 
 LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
-UPDATES = ("round_update_ms", "term_update")  # blank where nothing is learned, rather than zero
 STEADINESS = tuple(one.name for one in fields(Steadiness))
 NUMBERS = (
-    "prompts", "draws", "turns", "turns_cut",
-    "alpha", "alpha_low", "alpha_high", "alpha_tested", "accepted_per_drafted", "tokens_per_round",
-    "c", "v", "overhead", "baseline_step_ms", "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms",
-    "round_host_ms", "round_update_ms", "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second",
-    "tokens_per_second", "speedup", "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end",
-    "break_even_batch", "rows_idle", "baseline_rows_idle", *LEARNING, "speedup_predicted", "speedup_calibrated",
-    "speedup_ideal", "term_first_draft", "term_levels", "term_position", "term_verify", "term_sampling", "term_host",
-    "term_update", "term_truncated",
+    "prompts", "draws", "turns", "turns_cut", "alpha", "alpha_low", "alpha_high", "alpha_tested",
+    "accepted_per_drafted", "tokens_per_round", "c", "v", "v_low", "v_high", "overhead", "baseline_step_ms",
+    "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms", "round_host_ms", "round_update_ms",
+    "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second", "speedup", "speedup_low",
+    "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle", "baseline_rows_idle",
+    *LEARNING, "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_levels",
+    "term_position", "term_verify", "term_sampling", "term_host", "term_update", "term_truncated",
     "baseline_prefill_ms", "prefill_ms", *LATENCY, *SERVED, "baseline_ready_seconds", "ready_seconds", *PEAKS,
-    *CHOSEN, "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
-    "draft_hit_rate", "law_distance", *BELIEF, "tokens",
-    "baseline_tokens", "outliers", "drift", "drift_p", "bimodality", "load_average", *STEADINESS,
-    *OUTPUTS, "lossless", "prompts_identical", "prompts_compared", "first_divergence", "top2_gap", "noise_floor",
+    *CHOSEN, "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round", "draft_hit_rate",
+    "law_distance", *BELIEF, "tokens", "baseline_tokens", "outliers", "drift", "drift_p", "bimodality",
+    "load_average", *STEADINESS, *OUTPUTS, "lossless", "prompts_identical", "prompts_compared", "first_divergence",
+    "top2_gap", "noise_floor",
 )  # fmt: skip
 
 
@@ -65,7 +63,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
     rounds = [r for trace in traces for r in trace.rounds]
     counts, drafting = metrics.acceptance(rounds), metrics.drafting(rounds)
     baseline, method = timing([s.baseline for s in samples]), timing(traces)
-    found = {
+    return {
         "prompts": len({s.prompt for s in samples}),
         "draws": len(by_prompt(samples)),
         **turn_columns(samples),
@@ -86,8 +84,8 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **asdict(steadiness(pooled(samples))),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
+        **({} if learns(samples) else {"round_update_ms": None}),
     }
-    return found if learns(samples) else found | dict.fromkeys(UPDATES)
 
 
 def learns(samples: Sequence[Sample]) -> bool:

@@ -57,6 +57,15 @@ def speedup_interval(
     return _interval(metrics.speedup_of_totals(*columns), columns, (1, -1, -1, 1))
 
 
+def ratio_of_means(
+    parts: Sequence[float], numbers: Sequence[int], other_parts: Sequence[float], other_numbers: Sequence[int]
+) -> Interval:
+    """(Σ parts ÷ Σ numbers) ÷ (Σ other parts ÷ Σ other numbers), all paired by prompt."""
+    columns = (parts, numbers, other_parts, other_numbers)
+    totals = [math.fsum(column) for column in columns]
+    return _interval(metrics.ratio(metrics.ratio(*totals[:2]), metrics.ratio(*totals[2:])), columns, (1, -1, -1, 1))
+
+
 def geomean(ratios: Sequence[float]) -> float:
     """The geometric mean; NaN without ratios, or where one is not positive."""
     if not ratios or not all(r > 0 for r in ratios):

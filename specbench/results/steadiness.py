@@ -1,4 +1,4 @@
-"""Whether the machine kept its pace: clocks, what throttled those of a GPU, and processor time that was stolen.
+"""Whether the machine kept its pace: clocks, what throttled those of a GPU, stolen processor time, a slow baseline.
 
 Knows readings of samples, and the columns of results.csv that sum them up; must not know how they are read or shown.
 It changes no number, and what is unknown warns of nothing. A clock is read in one moment of a decode, so one reading in
@@ -25,7 +25,21 @@ CPU_FALL = 0.15  # the fastest cores of a processor are up to a tenth faster tha
 STOLEN = 0.02  # of the time asked for: all threads wait for the one that was robbed, so a pass loses more than that
 LEAST_WANTED = 5.0  # seconds: the system counts in hundredths, and ten of them are the least that is a share of 2 %
 THROTTLED = 0.05  # of the decodes: one in twenty is no more than an outlier, of which there is a note of its own
+RESOLVED = 0.01  # of a speedup: less than that is within the noise of a clock
 LOCKED = "fix it low enough for the limits of power and heat (nvidia-smi --lock-gpu-clocks)"
+# By how much two runs may differ whose seconds are compared: clocks in a share of themselves, shares in points.
+CLOCKS = {
+    "cpu_mhz": (CPU_FALL, "the processor's clock"),
+    "gpu_mhz": (GPU_FALL, "the GPU's clock"),
+    "gpu_memory_mhz": (GPU_FALL, "the clock of the GPU's memory"),
+}
+SHARES = {
+    "cpu_clock_fall": (CPU_FALL, "the fall of the processor's clock"),
+    "gpu_clock_fall": (GPU_FALL, "the fall of the GPU's clock"),
+    "gpu_memory_clock_fall": (GPU_FALL, "the fall of the memory's clock"),
+    "gpu_throttled": (THROTTLED, "throttled decodes"),
+    "cpu_steal": (STOLEN, "steal"),
+}
 COOLED = "repeat on a machine that is cool, on mains, and does nothing else"
 
 
@@ -113,6 +127,7 @@ def faults(row: Row) -> Iterator[Fault]:
     yield from fallen(row, "cpu", CPU_FALL, "the clock of the processor", COOLED)
     yield from throttled(row)
     yield from stolen_from(row)
+    yield from slow_baseline(row)
 
 
 def fallen(row: Row, part: str, most: float, what: str, advice: str) -> Iterator[Fault]:
@@ -140,6 +155,37 @@ def stolen_from(row: Row) -> Iterator[Fault]:
         taken = f"{share:.1%} of the processor time that was asked for went to other virtual machines (steal)"
         advice = "both arms lost some, not always equally; repeat at another time, or on a machine of your own"
         yield Fault("steal", share, f"{taken}: {advice}", f"while {taken}")
+
+
+def slow_baseline(row: Row) -> Iterator[Fault]:
+    """A baseline whose step takes longer than a round without its draft: then the speedup is partly the baseline's.
+
+    Requests that come at times of their own wait for each other, which a round does not show.
+    """
+    v, high, speedup, tokens = (number_in(row, name) for name in ("v", "v_high", "speedup", "tokens_per_round"))
+    if number_in(row, "arrivals") is not None or not number_in(row, "k"):
+        return
+    if v and high is not None and high < 1:
+        low = number_in(row, "v_low") or 0.0
+        found, size = f"a verify pass took less time than a baseline step (v {v:.2f}, 95 % {low:.2f} – {high:.2f})", v
+    elif speedup and tokens and speedup > tokens * (1 + RESOLVED):
+        found, size = f"the speedup is above the tokens per round ({speedup:.2f} > {tokens:.2f})", tokens / speedup
+    else:
+        return
+    advice = "the baseline was slower than it can be, and the speedup is too high; repeat on a quiet machine"
+    yield Fault("slow baseline", 1 - size, f"{found}: {advice}", f"while {found}")
+
+
+def other_pace(before: Row, now: Row) -> Iterator[str]:
+    """Clocks, throttling and steal that were not the same in two runs, as far as both are known."""
+    for name, (most, what) in {**CLOCKS, **SHARES}.items():
+        old, new = number_in(before, name), number_in(now, name)
+        if old is None or new is None:
+            continue
+        if name in SHARES and abs(new - old) > most:
+            yield f"{what} {new:.1%} against {old:.1%}"
+        if name in CLOCKS and abs(new - old) > most * old:
+            yield f"{what} {new:,.0f} MHz against {old:,.0f}"
 
 
 def worst(among: Iterable[Fault]) -> list[Fault]:

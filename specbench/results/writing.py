@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.files import check_regular
+from specbench.files import open_text
 from specbench.replacing import replacing
 from specbench.wording import clean
 
@@ -37,8 +37,7 @@ def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file as text. OSError, ValueError or csv.Error where it cannot be read as one."""
-    check_regular(path)
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_text(path, "utf-8-sig") as file:
         return list(csv.DictReader(file, restkey="a cell too many", restval=""))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
-from specbench.files import check_regular, read_whole
+from specbench.files import open_text, read_whole
 from specbench.wording import clean, first_line
 
 MOST = 2000  # lines read
@@ -19,8 +19,7 @@ MOST = 2000  # lines read
 def read_table(path: Path, columns: Sequence[str], remedy: str) -> list[dict[str, str]]:
     """The rows of a CSV file with all of its columns; UsageError, ending in `remedy`, where it lacks one of these."""
     try:
-        check_regular(path)
-        with path.open(encoding="utf-8", newline="") as file:
+        with open_text(path) as file:
             reader = csv.DictReader(file, restval="")
             rows = [row for row, _ in zip(reader, range(MOST), strict=False)]
             names = reader.fieldnames or []

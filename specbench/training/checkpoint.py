@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specbench.errors import UsageError
+from specbench.files import ANY, check_regular, read_whole
+from specbench.replacing import own_folder
 from specbench.wording import first_line
 
 STEP = re.compile(r"step-(\d{9})")
@@ -29,8 +31,9 @@ def write(folder: Path, step: int, progress: Mapping[str, Any], save: Callable[[
     """A checkpoint of a step, then the older ones are removed. UsageError where it cannot be written: they stay."""
     unfinished, final = folder / "unfinished", folder / f"step-{step:09d}"
     try:
+        own_folder(folder)
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir()
         save(unfinished)
         with (unfinished / STATE).open("w", encoding="utf-8") as file:
             json.dump(progress, file)
@@ -51,7 +54,10 @@ def write(folder: Path, step: int, progress: Mapping[str, Any], save: Callable[[
 def read(path: Path, take: Callable[[dict[str, Any], Path], T]) -> T:
     """What `take` makes of how far the run of a checkpoint was, and of its folder. UsageError where it cannot."""
     try:
-        return take(json.loads((path / STATE).read_text(encoding="utf-8")), path)
+        for file in path.rglob("*"):
+            if not file.is_dir():
+                check_regular(file, ANY)
+        return take(json.loads(read_whole(path / STATE)), path)
     except Exception as error:  # of files that were cut or forged: json, pickle, safetensors and torch each have theirs
         raise UsageError(
             f"cannot go on from {path}: {first_line(error)}; remove it to begin again, or give another --output"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from specbench.errors import UsageError
 from specbench.models.network.law import Law
-from specbench.replacing import writing
+from specbench.replacing import open_own, own_folder, writing
 from specbench.training.batches import Batch
 from specbench.training.rows import logits_of
 from specbench.training.text.shards import Example
@@ -46,8 +46,8 @@ class States:
         ends = np.cumsum(counts * self._row + DIGEST)
         self._first, self.bytes = ends - (counts * self._row + DIGEST), int(ends[-1])
         with self.writing():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+            own_folder(file.parent)
+            self._file = open_own(file)
             status, disk = os.fstat(self._file), os.statvfs(file.parent)
         needed, free = min(self.bytes, expected * self._row), disk.f_bavail * disk.f_frsize
         if needed - status.st_blocks * 512 > free:

@@ -1,12 +1,15 @@
 """`specbench compare` as a CI calls it: what it decides, and with which exit code."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specbench.jobs.compare import SYNONYMS, USUAL
+from specbench.results.numbers import NUMBERS
 from specbench.results.writing import write_csv
 from tests.support import measured
 from tests.support.compared_runs import Cell, cell, decoded, folder
@@ -100,7 +103,62 @@ def test_a_slower_method_is_a_regression(compare: Command, runs: Runs) -> None:
     assert found.code == 3
     assert outcomes(found) == {"speedup": "REGRESSION", "alpha": "ok", "c": "REGRESSION", "v": "REGRESSION"}
     assert row(found, "speedup")["change"] == pytest.approx(1 / 1.1 - 1, abs=0.003)
-    assert "3 of 4 comparisons regressed: code chain K4 speedup" in found.line
+    assert "3 of 4 comparisons regressed, worst: code chain K4 " in found.line
+    assert found.line.endswith("; and 2 more")
+
+
+def test_the_last_line_names_the_worst_number(compare: Command, runs: Runs) -> None:
+    good, slow = cell(k=8), cell(decoded(slower=1.5, seed=1), k=8)
+    base, new = runs([cell(), good, cell(k=2)], [cell(decoded(slower=1.1, seed=1)), slow, cell(k=2, status="oom")])
+    found = compare("--checks", "absolute", base, new)
+    assert found.code == 3
+    assert re.search(
+        r"3 of 5 comparisons regressed, worst: code chain K8 tokens_per_second -33\.\d %; and 2 more$", found.line
+    )
+
+
+LOADED = {"load_average": 8.0, "threads": 2}
+QUIET = {"load_average": 0.4, "threads": 2}
+OTHERWISE = [
+    (QUIET, LOADED, "load 8.0 on 2 threads against 0.4"),
+    (LOADED, QUIET, "load 0.4 on 2 threads against 8.0"),
+    ({"cpu_steal": 0.002}, {"cpu_steal": 0.041}, "steal 4.1% against 0.2%"),
+    ({"cpu_mhz": 3600.0}, {"cpu_mhz": 2400.0}, "the processor's clock 2,400 MHz against 3,600"),
+    ({"gpu_mhz": 1410.0}, {"gpu_mhz": 1980.0}, "the GPU's clock 1,980 MHz against 1,410"),
+    ({"gpu_throttled": 0.0}, {"gpu_throttled": 0.4}, "throttled decodes 40.0% against 0.0%"),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "reason"), OTHERWISE)
+def test_times_under_other_conditions_are_not_comparable_and_ratios_are(
+    compare: Command, runs: Runs, before: dict[str, Any], now: dict[str, Any], reason: str
+) -> None:
+    base, new = runs([cell(**before)], [cell(decoded(slower=3), **now)])
+    found = compare("--checks", "absolute", base, new)
+    assert (found.code, set(outcomes(found).values())) == (7, {"not comparable"})
+    assert row(found, "tokens_per_second")["detail"] == reason
+    assert reason in found.line
+    assert compare("--fail-on", "round_ms>+5%", base, new).code == 7
+    assert compare("--fail-on", "speedup<-5%", base, new).code == 3
+    assert outcomes(compare("--checks", "ratios", base, new))["speedup"] == "REGRESSION"
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({}, LOADED),
+        (LOADED, LOADED | {"load_average": 8.9}),
+        (QUIET, QUIET | {"load_average": 2.4}),
+        ({"cpu_steal": 0.019}, {"cpu_steal": 0.021}),
+        ({"cpu_steal": None}, {"cpu_steal": 0.9}),
+        ({"cpu_mhz": 3600.0}, {"cpu_mhz": 3300.0}),
+    ],
+)
+def test_times_are_compared_where_nothing_is_known_to_differ(
+    compare: Command, runs: Runs, before: dict[str, Any], now: dict[str, Any]
+) -> None:
+    base, new = runs([cell(**before)], [cell(decoded(slower=1.3), **now)])
+    assert compare("--checks", "absolute", base, new).code == 3
 
 
 def test_a_faster_method_is_better(compare: Command, runs: Runs) -> None:
@@ -233,6 +291,51 @@ def test_a_gate_that_could_never_fail_is_refused(compare: Command, runs: Runs) -
     assert "could never fail" in found.line
 
 
+@pytest.mark.parametrize(
+    ("gate", "column"),
+    [
+        ("throughput<-5%", "tokens_per_second"),
+        ("tok/s<-5%", "tokens_per_second"),
+        ("TPS<-5%", "tokens_per_second"),
+        ("tokens-per-second<-5%", "tokens_per_second"),
+        ("acceptance rate<-5%", "accepted_per_drafted"),
+        ("acceptance<-5%", "accepted_per_drafted"),
+        ("acceptance_length<-5%", "tokens_per_round"),
+        ("tau<-5%", "tokens_per_round"),
+        ("ttft>+5%", "ttft_ms"),
+        ("ttft_p99>+5%", "ttft_p99_ms"),
+        ("latency>+5%", "per_token_median_ms"),
+        ("round>+5%", "round_ms"),
+    ],
+)
+def test_a_gate_may_be_called_as_other_tools_call_it(compare: Command, runs: Runs, gate: str, column: str) -> None:
+    numbers = {"accepted_per_drafted": 0.5, "tokens_per_round": 3.0, "ttft_ms": 9.0, "ttft_p99_ms": 20.0}
+    (run,) = runs([cell(**numbers, latency_median_ms=None, per_token_median_ms=8.0)])
+    found = compare(run, run, "--fail-on", gate)
+    assert (found.code, outcomes(found)) == (0, {column: "ok"}), found.err
+
+
+def test_every_word_of_the_field_is_for_a_column() -> None:
+    assert set(SYNONYMS) | set(USUAL) <= set(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("gate", "hint"),
+    [
+        ("thruput<-5%", "did you mean tokens_per_second?"),
+        ("speedups<-5%", "did you mean speedup"),
+        ("qwertz<-5%", "try speedup, tokens_per_second, accepted_per_drafted, tokens_per_round"),
+        ("latency>+5%", "did you mean"),
+    ],
+)
+def test_an_unknown_gate_comes_with_a_hint(compare: Command, runs: Runs, gate: str, hint: str) -> None:
+    (run,) = runs([cell()])
+    found = compare(run, run, "--fail-on", gate)
+    assert found.code == 2
+    assert hint in found.line
+    assert "target" not in found.line
+
+
 def test_numbers_that_change_in_opposite_directions_from_nothing_are_not_judged(compare: Command, runs: Runs) -> None:
     made = runs(*([cell(outliers=n)] for n in (0, 5, 5, 0)))
     found = compare(made[0], made[1], made[3], "--base-rerun", made[2], "--fail-on", "outliers>+10%")
@@ -252,11 +355,26 @@ def test_cells_that_agree_in_what_is_asked_are_told_apart_by_their_seed(compare:
     assert {name for name, _ in rows(found)} == {"code chain K4 · seed 0", "code chain K4 · seed 1"}
 
 
-@pytest.mark.parametrize("status", ["oom", "nan", "mismatch", "skipped", "error"])
+@pytest.mark.parametrize("status", ["oom", "nan", "mismatch", "error"])
 def test_a_cell_that_fails_now_is_a_regression(compare: Command, runs: Runs, status: str) -> None:
     found = compare(*runs([cell()], [cell(status=status, error="why")]))
     assert found.code == 3
     assert f"ok → {status} why" in found.line
+
+
+@pytest.mark.parametrize("status", ["skipped", "partial"])
+@pytest.mark.parametrize("back", [False, True])
+def test_a_cell_that_was_not_measured_is_not_comparable(compare: Command, runs: Runs, status: str, back: bool) -> None:
+    slow = decoded(slower=2)[:9] if status == "partial" else None
+    made = [[cell(), cell(k=2)], [cell(slow, status=status, error="interrupted"), cell(k=2)]]
+    found = compare(*runs(*(reversed(made) if back else made)))
+    assert found.code == 7
+    assert rows(found)["code chain K4", "status"]["outcome"] == "not comparable"
+    assert "REGRESSION" not in found.out
+
+
+def test_a_cell_that_failed_after_it_was_not_measured_is_no_regression(compare: Command, runs: Runs) -> None:
+    assert compare(*runs([cell(status="skipped"), cell(k=2)], [cell(status="oom"), cell(k=2)])).code == 7
 
 
 def test_a_cell_that_failed_before_is_no_regression(compare: Command, runs: Runs) -> None:

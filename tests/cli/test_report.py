@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.frontdoor import Command
 from tests.support.measured import cell, sample
 from tests.support.simulated_sweeps import write_run
@@ -17,6 +19,15 @@ def test_the_command_says_where_the_file_is(command: Command, tmp_path: Path) ->
     assert command("report", run, "--output", tmp_path / "a" / "b.html").code == 0
     assert (tmp_path / "a" / "b.html").is_file()
     assert list((tmp_path / "a" / "plots").iterdir())
+
+
+@pytest.mark.parametrize(("link", "code"), [("report.html", 0), ("report.html.tmp", 0), ("plots", 2)])
+def test_a_link_in_the_folder_leads_nothing_outside(command: Command, tmp_path: Path, link: str, code: int) -> None:
+    run, outside = write_run(tmp_path / "runs", [cell(sample())]), tmp_path / "outside"
+    outside.mkdir() if link == "plots" else outside.write_text("precious")
+    (run / link).symlink_to(outside)
+    assert command("report", run).code == code
+    assert not list(outside.iterdir()) if link == "plots" else outside.read_text() == "precious"
 
 
 def unusable(tmp_path: Path) -> Iterator[tuple[Any, ...]]:

@@ -74,6 +74,16 @@ def test_two_prompts_are_no_answer_and_the_command_that_gives_one_is_told(run: C
     assert command("verdict", folder.relative_to(found.cwd)).out.splitlines() == said[:4]
 
 
+def test_a_run_on_a_busy_machine_says_so_before_its_answer_does(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+    found = run()
+    (said,) = (line for line in found.err.splitlines() if line.startswith("load 99.0 on "))
+    assert re.search("results will be PROVISIONAL; (stop them|wait for a quiet machine), or go on$", said)
+    assert found.err.index(said) < found.err.index(": ok, 2 samples"), "before anything was measured"
+    assert "under load 99 with other programs" in found.out
+    assert "PROVISIONAL" not in run("-q").err
+
+
 def test_a_data_set_that_is_too_small_is_no_way_out(run: Command) -> None:
     found = run("--limit", 20, "--format", "md").out
     assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).* — .*\*\*$", found.splitlines()[0])

@@ -173,6 +173,15 @@ def test_a_folder_of_other_things_is_left_alone(command: Command, pair: Pair, da
     assert "mine holds other files (thesis.tex …)" in last(found.err)
 
 
+def test_a_folder_with_links_is_not_gone_on_with(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "training.json").write_text('{"identity": {}}')
+    (tmp_path / "mine" / "checkpoints").symlink_to(tmp_path)
+    found = command("train", "draft", "--target", pair.target, "--data", data, "--output", "mine")
+    assert found.code == 2
+    assert "mine/checkpoints is a link" in last(found.err)
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"identity": 1, "tokens": "x"}'])
 def test_a_damaged_record_is_one_line(command: Command, pair: Pair, data: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()

@@ -227,6 +227,17 @@ def test_another_design_is_refused(change: dict[str, Any], said: str, tmp_path: 
         Workplace.open(tmp_path, ASKED)
 
 
+def test_a_folder_with_links_is_not_gone_on_with(tmp_path: Path) -> None:
+    place, outside = Workplace.open(tmp_path / "mine", ASKED), tmp_path / "outside"
+    outside.mkdir()
+    (place.path / "drafts").symlink_to(outside)
+    with pytest.raises(UsageError, match="mine/drafts is a link"):
+        Workplace.open(place.path, ASKED)
+    (tmp_path / "own").symlink_to("mine")
+    (place.path / "drafts").unlink()
+    assert Workplace.open(tmp_path / "own", ASKED).path == tmp_path / "own"
+
+
 def test_a_folder_of_something_else_and_a_damaged_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("")
     with pytest.raises(UsageError, match="holds no draft design"):

@@ -2,13 +2,14 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from specbench.jobs import panel
 from specbench.jobs.panel import Rolling
-from specbench.results.samples import alpha_of, speedup_of
+from specbench.results.samples import Sample, alpha_of, speedup_of
 from specbench.spec import RunSpec
 from tests.support.measured import baseline_trace, sample
 
@@ -19,6 +20,9 @@ SAMPLES = [
 
 
 SAMPLES[1] = sample("p1", (1, 1), baseline=baseline_trace(range(3)))  # sampled texts have lengths of their own
+
+
+PROMPTS = [replace(one, prompt=f"p{n}") for n, one in enumerate(SAMPLES)]  # enough of them for an interval
 
 
 def drawn(width: int, group: dict[RunSpec, Rolling]) -> list[str]:
@@ -44,9 +48,25 @@ def test_the_interval_shrinks_with_the_prompts() -> None:
 
 
 def test_the_line_of_a_cell() -> None:
-    assert panel.live_line(Rolling.of([sample()])) == "α 0.50  100 → 154 tokens/s  1.54×"
+    assert panel.live_line(Rolling.of([sample()])) == "α 0.50  100 → 154 tokens/s  1.54× …"
     assert panel.live_line(Rolling.of(SAMPLES)).startswith("α 0.50  100 → ")
-    assert panel.live_line(Rolling.of(SAMPLES)).count("–") == 1
+
+
+@pytest.mark.parametrize(
+    ("slow", "shown"),
+    [
+        ([1.0] * 4, "1.54× …"),
+        ([1.0] * 5, "1.54× 1.54–1.54"),
+        ([1.0, 1.1] * 10, "1.47× 1.43–1.50"),
+        ([1.0, 20.0] * 10, "0.15× …"),
+    ],
+)
+def test_an_interval_over_few_or_scattered_prompts_stays_open(slow: list[float], shown: str) -> None:
+    def scattered(n: int) -> Sample:
+        made = sample(f"p{n}")
+        return replace(made, method=replace(made.method, seconds=made.method.seconds * slow[n]))
+
+    assert panel.speedup_text(Rolling.of(map(scattered, range(len(slow))))) == shown
 
 
 def test_a_run_without_a_draft_has_no_alpha() -> None:
@@ -73,7 +93,7 @@ def test_a_cell_has_a_name(changes: dict[str, str], name: str) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_table_fits(width: int) -> None:
-    group = {RunSpec(k=k): Rolling.of(SAMPLES) for k in (1, 2, 16)} | {RunSpec(k=3): Rolling()}
+    group = {RunSpec(k=k): Rolling.of(PROMPTS) for k in (1, 2, 16)} | {RunSpec(k=3): Rolling()}
     title, *rows = drawn(width, group)
     assert title.split() == ["n", "α", "tokens/s", "speedup"]
     assert [row.split()[:3] for row in rows] == [
@@ -85,7 +105,7 @@ def test_the_table_fits(width: int) -> None:
 
 def test_a_long_name_is_folded_and_the_numbers_are_not() -> None:
     spec = RunSpec(method="[/]/a/very/long/path/of/a/method/file.yaml")
-    (_, first, *more) = drawn(60, {spec: Rolling.of(SAMPLES)})
+    (_, first, *more) = drawn(60, {spec: Rolling.of(PROMPTS)})
     names, numbers = first[: first.index("6  0.50")], first[first.index("6  0.50") :]
     assert "".join([names, *more]).replace(" ", "") == panel.arm_of(spec).replace(" ", "")
     assert re.fullmatch(r"6  0\.50  100 → 158  1\.58× \d\.\d\d–\d\.\d\d", numbers.rstrip())

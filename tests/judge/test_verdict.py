@@ -431,6 +431,53 @@ def test_the_command_prints_the_lines_of_all_runs(command: Command, tmp_path: Pa
     assert all(line.startswith("- ") for line in markdown[2:] if line)
 
 
+YES, NO, OPEN = row(), row(1, 0.9), row(1, 1.03)
+FEW_PROMPTS = row(prompts=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "code", "line"),
+    [
+        ([], [NO], 0, ""),
+        (["--exit-code"], [YES], 0, ""),
+        (["--exit-code"], [NO], 3, "speculative decoding does not pay on xsum: NO — K = 1, the least slow, is 0.90×"),
+        (
+            ["--exit-code"],
+            [OPEN],
+            7,
+            "it is not settled whether speculative decoding does not pay on xsum: UNCLEAR — K",
+        ),
+        (["--exit-code"], [FEW_PROMPTS], 7, "PROVISIONAL, leaning YES — K = 3"),
+        (["--exit-code"], [row(status="oom")], 7, "UNCLEAR — no cell was measured that could be recommended"),
+        (["--exit-code"], [row(method="baseline", k=0)], 7, "nothing to judge: no cell with a draft was measured"),
+        (
+            ["--exit-code"],
+            [YES, OPEN | {"dataset": "a"}, NO | {"dataset": "b"}, NO | {"dataset": "c"}],
+            3,
+            "; and 1 more",
+        ),
+        (["--exit-code"], [YES, OPEN | {"dataset": "a"}], 7, "on a: UNCLEAR"),
+        (["--fail-under", "1.5"], [YES], 0, ""),
+        (["--fail-under", "0.9"], [OPEN], 0, ""),
+        (["--fail-under", "1.6"], [YES], 7, "it is not settled whether the speedup is below 1.6× on xsum: YES — K = 3"),
+        (["--fail-under", "1.8"], [YES], 3, "the speedup is below 1.8× on xsum: YES — K = 3 is 1.62× (1.54–1.70)"),
+        (["--fail-under", "1.1"], [NO], 3, "the speedup is below 1.1× on xsum: NO"),
+        (["--fail-under", "1.1"], [FEW_PROMPTS], 7, "PROVISIONAL"),
+        (["--fail-under", "1.1"], [row(acceptance="0.9")], 7, "synthetic acceptance"),
+        (["--fail-under", "1.1", "--exit-code"], [YES], 2, "leave out --exit-code"),
+        (["--fail-under", "nan"], [YES], 2, "--fail-under takes a speedup such as 1.1"),
+        (["--fail-under", "0"], [YES], 2, "--fail-under takes a speedup such as 1.1"),
+    ],
+)
+@pytest.mark.parametrize("style", ["table", "json"])
+def test_the_exit_code_is_the_answer_where_that_is_wanted(
+    command: Command, tmp_path: Path, options: list[str], rows: list[dict[str, Any]], code: int, line: str, style: str
+) -> None:
+    found = command("verdict", write(tmp_path / "one", *rows), *options, "--format", style)
+    assert (found.code, line in found.err) == (code, True), found.err
+    assert bool(found.out) == (code != 2 and bool(style == "json" or "nothing to judge" not in line))
+
+
 def test_the_command_prints_json_without_nan(command: Command, tmp_path: Path) -> None:
     run = write(tmp_path / "one", row(1, 1.03), row(8, speedup=math.nan, status="nan"))
     found = command("verdict", run, "--format", "json")

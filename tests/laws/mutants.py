@@ -4,14 +4,50 @@ A mutant is the code, broken in one place. Its own test, marked `mutant`, breaks
 named test sees it; this runs them all, the slow ones too.
 """
 
+import inspect
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
+
+# (function, a part of its source, what takes its place, a check that must fail then: a test, or a `partial` of one)
+Mutant = tuple[Callable[..., Any], str, str, Callable[[], None]]
+
+
+def mutants(table: Mapping[str, Mutant]) -> pytest.MarkDecorator:
+    """Runs a test with each `mutant` of a table by name."""
+    tests = {name: check.func if isinstance(check, partial) else check for name, (*_, check) in table.items()}
+    marks = {name: pytest.mark.mutant(test=test) for name, test in tests.items()}
+    return pytest.mark.parametrize("mutant", [pytest.param(table[name], marks=marks[name], id=name) for name in table])
+
+
+@contextmanager
+def broken(function: Callable[..., Any], right: str, wrong: str) -> Iterator[None]:
+    """Let a function have `wrong` in its source where `right` was, for all who imported it.
+
+    Raises AssertionError where its source has `right` not exactly once: then the mutant has to be written anew.
+    """
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(right) == 1, f"{function.__qualname__} has {source.count(right)} times {right!r}"
+    parts = compile(source.replace(right, wrong), f"a mutant of {function.__qualname__}", "exec").co_consts
+    (made,) = (part for part in parts if isinstance(part, CodeType) and part.co_name == function.__name__)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(function, "__code__", made)
+        yield
+
+
+def catches(function: Callable[..., Any], right: str, wrong: str, check: Callable[[], None]) -> None:
+    """Assert that a check fails on a mutant."""
+    with broken(function, right, wrong), pytest.raises(AssertionError):
+        check()
 
 
 class Catalogue:

@@ -209,10 +209,11 @@ def label(check: Check) -> str:
 
 def case(what: str, mutate: Mutate, check: Check, name: str) -> Any:
     catches = pytest.mark.mutant(test=TESTS[plain(check)])
-    return pytest.param(mutate, check, name, id=f"{what}, {label(check)}, {name}", marks=catches)
+    quick = plain(check) is not check_law and name in ("llama", "mistral")
+    marks = [catches] if quick else [catches, pytest.mark.slow]
+    return pytest.param(mutate, check, name, id=f"{what}, {label(check)}, {name}", marks=marks)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("mutate", "check", "name"), [case(*mutant) for mutant in MUTANTS])
 def test_a_mutant_is_caught_and_the_original_is_not(
     mutate: Mutate, check: Check, name: str, monkeypatch: pytest.MonkeyPatch

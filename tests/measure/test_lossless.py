@@ -1,6 +1,7 @@
 """Identical, numeric or MISMATCH: what a divergence between baseline and method is taken for."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from specbench.measure.lossless import compare_outputs, divergence, shortfall
 from specbench.models.network.causal import Causal
 from specbench.results.losslessness import Losslessness
 from specbench.spec import RunSpec
+from tests.laws.mutants import Mutant, catches, mutants
 
 PROMPT = (5, 6)
 NEVER: Scores = lambda ids, start, block: pytest.fail("texts that do not differ are not scored")  # noqa: E731
@@ -54,6 +56,26 @@ def test_an_exact_tie_is_numeric_without_any_noise() -> None:
 def test_a_gap_beyond_the_noise_is_a_mismatch() -> None:
     found = compare_outputs([(PROMPT, (0,), (2,))], scored([1.0, 0.0, 0.9], noise=1e-6), 5)
     assert (found.verdict, found.gap) == ("MISMATCH", pytest.approx(0.1))
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(1.99e-3, "numeric"), (2.01e-3, "MISMATCH")])
+def test_a_gap_of_twice_the_noise_is_the_last_that_is_numeric(gap: float, verdict: str) -> None:
+    assert compare_outputs([(PROMPT, (0,), (2,))], scored([1.0, 0.0, 1.0 - gap], noise=1e-3), 5).verdict == verdict
+
+
+BOUND = "gap <= 2 * noise"
+MUTANTS: dict[str, Mutant] = {
+    f"numeric up to {times} times the noise": (
+        *(compare_outputs, BOUND, f"gap <= {times} * noise"),
+        partial(test_a_gap_of_twice_the_noise_is_the_last_that_is_numeric, gap, verdict),
+    )
+    for times, gap, verdict in ((20, 2.01e-3, "MISMATCH"), (1.9, 1.99e-3, "numeric"))
+}
+
+
+@mutants(MUTANTS)
+def test_another_bound_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 def test_one_mismatch_among_near_ties_is_a_mismatch() -> None:

@@ -141,6 +141,18 @@ def test_the_journal_renders_an_edited_table_anew(read: Callable[[str], Outcome]
     assert read("compare").code == 0
 
 
+def test_a_table_of_an_older_version_is_believed_where_a_zero_was_left_blank(
+    read: Callable[[str], Outcome], run: Path
+) -> None:
+    with (run / "results.csv").open(encoding="utf-8", newline="") as file:
+        assert {row["term_update"] for row in csv.DictReader(file)} == {"0.0"}
+    edited("results.csv", term_update="")(run)
+    found = read("compare")
+    assert (found.code, found.err) == (0, "")
+    edited("results.csv", term_update="0.5")(run)
+    refused(read("verdict"), "term_update is '0.5' where the journal gives '0.0'")
+
+
 def test_a_row_that_is_gone_may_be_one_that_was_not_written_yet(read: Callable[[str], Outcome], run: Path) -> None:
     table("results.csv", lambda rows: rows[1:])(run)
     refused(read("verdict"), "0 rows where the journal gives 1", "it is older than the journal, or it was edited")

@@ -115,6 +115,8 @@ def test_every_drawn_token_is_counted_in_c_also_where_the_end_of_the_sequence_le
     assert found["draft_token_ms"] == exactly(1000 * DRAFT / K)
     assert found["draft_first_ms"] == exactly(1000 * FIRST)
     assert found["v"] == exactly((PASS + K * NODE) / PASS)
+    assert found["v_low"] == exactly(found["v"]), "every prompt has the same"
+    assert found["v_high"] == exactly(found["v"])
     assert found["round_ms"] == exactly(1000 * ROUND)
     assert K * found["c"] + found["v"] + found["overhead"] == exactly(ROUND / STEP)
 

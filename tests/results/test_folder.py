@@ -173,6 +173,36 @@ def test_a_run_that_is_continued_has_what_the_journal_holds(folder: RunFolder) -
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["results.csv.tmp", "results.csv", "samples.csv", "rounds.parquet"])
+def test_links_in_the_folder_of_a_stranger_lead_nothing_outside(folder: RunFolder, name: str) -> None:
+    filled(folder)
+    folder.close()
+    victim = folder.path.parent / "victim"
+    victim.write_text("precious")
+    left = folder.path / f".{name.removesuffix('.tmp')}.{'0' * 16}.tmp"
+    left.write_text("a part")
+    (folder.path / name).unlink(missing_ok=True)
+    (folder.path / name).symlink_to("../victim")
+    again = RunFolder.resume(folder.path)
+    again.render()
+    again.close()
+    assert victim.read_text() == "precious"
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(("content", "said"), [("a token", "of no run"), (None, "is a link")])
+def test_a_journal_of_a_stranger_leads_nothing_outside(folder: RunFolder, content: str | None, said: str) -> None:
+    folder.close()
+    file, victim = folder.path / "journal.jsonl", folder.path.parent / "victim"
+    folder.path.mkdir(exist_ok=True)
+    (folder.path / "run.json").write_text(json.dumps(DESCRIPTION))
+    victim.write_text("a token")
+    file.symlink_to("../victim") if content is None else file.write_text(content)
+    with pytest.raises(UsageError, match=said) as refused:
+        RunFolder.resume(folder.path)
+    assert (refused.value.exit_code, victim.read_text(), file.read_text()) == (2, "a token", "a token")
+
+
 def test_a_cell_that_was_skipped_before_its_pair_was_loaded_begins_anew(folder: RunFolder) -> None:
     known, unknown = cell(sample("p1"), status="partial"), Cell(cell(k=9).spec, {}, status="skipped")
     for one in (known, unknown):

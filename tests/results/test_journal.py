@@ -75,6 +75,23 @@ def test_a_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
             read_bodies(tmp_path / "bad")
 
 
+@pytest.mark.parametrize("content", [b"secret", b"secret\n", b"{}\n", b'{"crc32"="'])
+def test_what_is_no_journal_is_not_emptied(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "j").write_bytes(content)
+    with pytest.raises(UsageError, match=r"^[^\n]*j is the journal of no run, and going on would empty it[^\n]*$"):
+        Journal(tmp_path / "j")
+    assert (tmp_path / "j").read_bytes() == content
+
+
+def test_a_journal_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
+    content = written(tmp_path / "elsewhere")
+    (tmp_path / "j").symlink_to("elsewhere")
+    with pytest.raises(UsageError, match="j is a link"):
+        Journal(tmp_path / "j")
+    assert (tmp_path / "elsewhere").read_bytes() == content
+    assert read_bodies(tmp_path / "j") == BODIES
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
 def test_a_full_disk_leaves_the_journal_as_it_was_and_is_told_from_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UsageError
-from specbench.results.named_runs import found_run, runs_in, short_name
+from specbench.results.named_runs import found_run, names_of_runs, runs_in, short_name
 
 FIRST, SECOND, THIRD = (
     "20260101T000000Z_big_small_aaaa1111", "20260102T000000Z_big_small_aabb2222", "20260102T000000Z_big_small_ccdd3333",
@@ -33,6 +33,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("latest", THIRD),
         ("results/latest", THIRD),
         ("results/latest/results.csv", f"{THIRD}/results.csv"),
+        ("latest~0", THIRD),
+        ("previous", SECOND),
+        ("latest~1", SECOND),
+        ("results/latest~2/results.csv", f"{FIRST}/results.csv"),
+        ("results/previous", SECOND),
         ("20260101", FIRST),
         ("aaaa", FIRST),
         ("results/aaaa/results.csv", f"{FIRST}/results.csv"),
@@ -54,8 +59,36 @@ def test_elsewhere_names_are_looked_for_beside_them(runs: Path) -> None:
     assert found_run(Path("latest")) == Path("latest"), "there is no folder of results"
 
 
+@pytest.mark.parametrize("given", ["latest~3", "results/latest~9999"])
+def test_a_run_before_the_first_is_refused(given: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"there is no latest~\d+: results has 3 runs with a time in the name; specbench"
+    ):
+        found_run(Path(given))
+
+
+def test_a_run_that_is_called_previous_is_that_one(runs: Path) -> None:
+    (runs / "baseline").rename(runs / "previous")
+    assert found_run(Path("previous")) == Path("results/previous")
+
+
+def test_names_are_completed(runs: Path) -> None:
+    assert names_of_runs()[:3] == ["latest", "previous", "baseline"]
+    for name in (SECOND, THIRD):
+        (runs / name / "run.json").unlink()
+    assert names_of_runs()[:2] == ["latest", "baseline"]
+
+
 @pytest.mark.parametrize(
-    "given", ["nothing", "results/nothing", "nowhere/latest", "", "/", "results/aaaa1111/nothing.csv"]
+    "given",
+    [
+        "nothing",
+        "results/nothing",
+        "nowhere/latest",
+        "",
+        "/",
+        "results/aaaa1111/nothing.csv",
+    ],
 )
 def test_what_is_no_name_stays_what_it_was(given: str) -> None:
     path = Path(given)

@@ -160,3 +160,35 @@ def test_a_line_without_readings_is_one_of_a_machine_that_says_nothing() -> None
 def test_what_no_machine_can_have_said_is_refused(written: Any) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError)):
         read_back(written)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"v": 0.93, "v_low": 0.9, "v_high": 0.96}, "a verify pass took less time than a baseline step (v 0.93"),
+        ({"speedup": 2.65, "tokens_per_round": 2.29}, "the speedup is above the tokens per round (2.65 > 2.29)"),
+    ],
+)
+def test_a_baseline_slower_than_a_round_without_its_draft_makes_an_answer_provisional(
+    columns: dict[str, Any], said: str
+) -> None:
+    [found] = faults({"k": 4, **columns})
+    assert said in found.note
+    assert said in found.doubt
+    [answer] = recommend([row(**{"k": 4, "speedup": 2.2, **columns})])
+    assert (answer.answer, answer.leaning) == ("PROVISIONAL", "YES")
+    assert any(said in reason for reason in answer.reasons)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"v": 0.97, "v_low": 0.93, "v_high": 1.01},
+        {"v": 0.97, "v_low": None, "v_high": None},
+        {"speedup": 2.3, "tokens_per_round": 2.29},
+        {"speedup": 2.65, "tokens_per_round": 2.29, "arrivals": 3.0},
+        {"k": None, "speedup": 1.2, "tokens_per_round": 1.0},
+    ],
+)
+def test_a_baseline_within_its_error_is_no_fault(columns: dict[str, Any]) -> None:
+    assert list(faults({"k": 4, **columns})) == []

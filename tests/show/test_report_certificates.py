@@ -33,6 +33,12 @@ def test_a_certificate_is_read_as_it_was_written(tmp_path: Path) -> None:
             read_certificate(tmp_path / FILE)
 
 
+def test_a_device_is_no_certificate(tmp_path: Path) -> None:
+    (tmp_path / FILE).symlink_to("/dev/null")
+    with pytest.raises(UsageError, match=r"cannot read .*: it is a pipe or a device"):
+        read_certificate(tmp_path / FILE)
+
+
 def test_readers_are_told_what_failed_and_what_was_not_checked() -> None:
     assert summary(FOUND) == "NOT LOSSLESS: 1 of 5 checks failed (2 ok, 1 lossy)"
     assert notes(FOUND) == [

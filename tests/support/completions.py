@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,7 @@ class Model:
 
     tells: what it says of that; pieces: whether a round comes as one piece, or every token by itself. fault: what goes
     wrong with completions from the `after`-th on. together: nothing is answered before so many are in flight.
+    raw: the bytes that are sent instead of an answer, by path, piece by piece. says: more of the last event.
     """
 
     name: str = "tiny"
@@ -28,6 +29,9 @@ class Model:
     fault: Fault = ""
     after: int = 1
     together: threading.Barrier | None = None
+    raw: Mapping[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
+    says: Mapping[str, Any] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)  # of every request so far
     requests: list[dict[str, Any]] = field(default_factory=list)
     drafts: list[int] = field(default_factory=list)  # accepted tokens of every round so far
     most: int = 0  # requests in flight at once
@@ -70,6 +74,10 @@ class Handler(BaseHTTPRequestHandler):
         return
 
     def do_GET(self) -> None:
+        self.model.paths.append(self.path)
+        if self.path in self.model.raw:
+            self.send_raw()
+            return
         known = {"/v1/models": json.dumps({"data": [{"id": self.model.name}]}), "/metrics": self.model.metrics()}
         self.answer(200 if self.path in known else 404, known.get(self.path, "no such page"))
 
@@ -91,6 +99,16 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             self.land()
 
+    def send_raw(self) -> None:
+        """Until there is no more, or whoever asked has hung up."""
+        try:
+            for part in self.model.raw[self.path]():
+                self.wfile.write(part)
+                if self.server.released.is_set():  # type: ignore[attr-defined]
+                    return
+        except OSError:
+            pass
+
     def land(self) -> None:
         """The request is in flight no more: before its last line is sent, as the next request may come with it."""
         with self.model.lock:
@@ -98,6 +116,9 @@ class Handler(BaseHTTPRequestHandler):
             self.flies = False
 
     def complete(self, request: dict[str, Any], fault: str) -> None:
+        if self.path in self.model.raw:
+            self.send_raw()
+            return
         if fault in ("429", "500"):
             self.answer(int(fault), '{"error": {"message": "no\\u001b[31m place"}}', {"Retry-After": "7"})
             return
@@ -105,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         if fault == "stall":
-            self.server.released.wait(10)  # type: ignore[attr-defined]
+            self.server.released.wait(60)  # type: ignore[attr-defined]
             return
         new, text = request["max_tokens"], text_of(request["prompt"], request["max_tokens"])
         with self.model.lock:
@@ -125,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
         accepted = sum(size - 1 for size in sizes[1:])
         timings = {"draft_n": self.model.k * (len(sizes) - 1), "draft_n_accepted": accepted}
         more = {"timings": timings} if self.model.tells == "timings" else {}
-        self.event(json.dumps({"choices": [], **usage, **more}))
+        self.event(json.dumps({"choices": [], **usage, **more, **self.model.says}))
         self.land()
         self.event("[DONE]")
 

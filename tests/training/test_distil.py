@@ -228,6 +228,12 @@ def test_a_damaged_checkpoint_is_one_line(text: str, tmp_path: Path) -> None:
         train(llama(1, seed=1), Teacher(TEACHER), CACHE, SHORT, kept)
 
 
+def test_a_device_in_a_checkpoint_is_not_read(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, 3, {"step": 3}, lambda place: (place / "best").symlink_to("/dev/zero"))
+    with pytest.raises(UsageError, match=r"cannot go on from .*a pipe or a device"):
+        checkpoint.read(tmp_path / "step-000000003", lambda progress, place: (place / "best").open("rb").read(9))
+
+
 def test_a_student_continues_the_prompts_itself() -> None:
     student, batch = llama(1, seed=1), batch_of(examples(5), 16)
     own = continued(batch, student, Recipe(), VOCABULARY, 3)

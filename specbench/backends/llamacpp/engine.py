@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,6 +28,8 @@ from specbench.backends.apart.pipe import PATIENCE, ending, reason
 from specbench.backends.apart.rounds import Finished
 from specbench.backends.checked import CheckedPair
 from specbench.backends.llamacpp import install, ways
+from specbench.backends.server.arrivals import sent_at
+from specbench.backends.server.client import Bounds, Lines
 from specbench.backends.server.counts import spread
 from specbench.engine_options import of_engine
 from specbench.errors import UnusableModelError
@@ -36,7 +37,8 @@ from specbench.spec import RunSpec
 from specbench.wording import clean
 
 NAME = ways.NAME
-OPENING, DECODING = 600.0, 1800.0  # seconds after which a server that says nothing is given up
+OPENING, DECODING = 600.0, 1800.0  # seconds after which a server that has not answered is given up
+LARGEST = 64 << 20  # bytes of an answer
 GUARD = Path(guard.__file__)
 LAW = ("temperature", "top_k", "top_p", "min_p")  # in the order in which ours is applied
 
@@ -107,7 +109,7 @@ class Server:
         until = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < until:
             with suppress(OSError, http.client.HTTPException):
-                status, _ = self._ask("GET", "/health")
+                status, _ = self._ask(Lines(), seconds, "GET", "/health")
                 if status == HTTPStatus.OK:
                     return
             time.sleep(0.05)
@@ -115,12 +117,15 @@ class Server:
 
     def decode(self, request: Request) -> Decoded:
         asked = [body_of(request, *one) for one in zip(request.prompts, request.seeds, strict=True)]
-        began = time.perf_counter()
+        lines, began = Lines(), time.perf_counter()
         if request.spec.batch == 1:
-            found = [self._complete(one) for one in asked]
+            found = [self._complete(one, lines) for one in asked]
         else:
-            with ThreadPoolExecutor(request.spec.batch) as pool:
-                found = list(pool.map(self._complete, asked))
+            sent = sent_at(
+                [0.0] * len(asked), lambda number: self._complete(asked[number], lines), request.spec.batch,
+                hang_up=lines.hang_up,
+            )  # fmt: skip
+            found = [one.answer for one in sent]
         return Decoded(found, time.perf_counter() - began)
 
     def close(self) -> None:
@@ -133,24 +138,22 @@ class Server:
         self.process.wait()
         self._log.close()
 
-    def _complete(self, body: Mapping[str, Any]) -> Finished:
+    def _complete(self, body: Mapping[str, Any], lines: Lines) -> Finished:
         began = time.perf_counter()
         try:
-            status, text = self._ask("POST", "/completion", json.dumps(body))
-        except (OSError, http.client.HTTPException) as error:
+            status, text = self._ask(lines, self.patience, "POST", "/completion", json.dumps(body))
+        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:
             raise self._lost(str(error) or type(error).__name__) from error
         if status != HTTPStatus.OK:
             raise UnusableModelError(f"{NAME}: its server answered {status} ({clean(text, 200)})")
         return finished(text, time.perf_counter() - began)
 
-    def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
-        try:
+    def _ask(self, lines: Lines, seconds: float, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        with lines.open(connection, Bounds(seconds, LARGEST)):
             connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
             response = connection.getresponse()
-            return response.status, response.read().decode(errors="replace")
-        finally:
-            connection.close()
+            return response.status, response.read(LARGEST).decode(errors="replace")
 
     def _lost(self, why: str) -> UnusableModelError:
         """What a server that does not answer says, in one line."""
@@ -190,9 +193,11 @@ def finished(text: str, seconds: float) -> Finished:
         said = json.loads(text)
         tokens, times = tuple(map(int, said["tokens"])), said["timings"]
         drafted, accepted = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
+        if not 0 <= accepted <= drafted:
+            raise ValueError
         first = min(float(times["prompt_ms"]) / 1000, seconds)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise UnusableModelError(f"{NAME}: its server answered {clean(text)}, which is no completion") from error
     rounds = max(len(tokens) - 1 - accepted, 0) if drafted else 0
-    counts = spread(max(drafted, accepted), rounds), spread(accepted, rounds)
+    counts = spread(drafted, rounds), spread(accepted, rounds)
     return Finished(tokens, first, seconds, *map(tuple, counts))

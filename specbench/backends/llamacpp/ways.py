@@ -11,7 +11,7 @@ from specbench.backends.checked import CheckedPair
 from specbench.backends.generation.ways import parts_of
 from specbench.errors import UsageError
 from specbench.models.checkpoints.write_gguf import gguf_of, refuse_unable
-from specbench.models.execution.regions.folder import place as caches
+from specbench.models.execution.regions.folder import own_place
 from specbench.spec import RunSpec
 
 NAME = "llama.cpp"
@@ -87,7 +87,7 @@ def file_of(name: str, pair: CheckedPair) -> Path:
     folder, found = files_of(role)
     if role.checkpoint.file:
         return folder / role.checkpoint.file
-    return gguf_of(role.checkpoint.name, found, role.config, role.tokenizer, role.dtype, caches() / "gguf")
+    return gguf_of(role.checkpoint.name, found, role.config, role.tokenizer, role.dtype, own_place() / "gguf")
 
 
 def cache_of(pair: CheckedPair) -> str:

@@ -6,7 +6,6 @@ Knows how a spec becomes requests; must not know checkpoints, statistics or file
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ import torch
 
 from specbench.backends.base import Backend, Decode, Held, Loading, unseen
 from specbench.backends.server import counts
-from specbench.backends.server.arrivals import arrival_times, sent_at
+from specbench.backends.server.arrivals import Sent, arrival_times, sent_at
 from specbench.backends.server.client import Answer, Client, Counters
 from specbench.errors import ServerError, UsageError
 from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, RoundCounts, Trace
@@ -103,6 +102,7 @@ class Server:
     chat: None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     warnings: tuple[str, ...] = ()
+    mute: set[str] = field(default_factory=set)  # URLs of servers whose counters did not come
 
     @property
     def execution(self) -> str:
@@ -111,7 +111,7 @@ class Server:
 
     def check(self, client: Client, model: str) -> None:
         """ServerError where the server serves no such model."""
-        served = [str(one.get("id")) for one in client.models()]
+        served = [name for one in client.models() if isinstance(name := one.get("id"), str)]
         if model not in served:
             raise ServerError(
                 f"{client.url}: it serves {clean(', '.join(served) or 'no model', 300)}, not {clean(model)}: name one "
@@ -146,9 +146,8 @@ class Server:
         return
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
-        client = Client(address(spec))
-
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+            client = Client(address(spec), self.mute)
             requests = [request_of(spec, *one) for one in zip(prompts, seeds, strict=True)]
             before = client.counters()
             began = time.perf_counter()
@@ -165,7 +164,10 @@ class Server:
     def rounds(
         self, spec: RunSpec, answers: Sequence[Answer], found: Counters | None
     ) -> Sequence[tuple[RoundCounts, ...]]:
-        """The rounds of some answers, by the best that there is to tell them by."""
+        """The rounds of some answers, by the best that there is to tell them by. ServerError for impossible counts."""
+        most = spec.max_new_tokens * len(answers) + 2 * spec.batch  # the counters' last rounds may come after an answer
+        if wrong := counts.impossible(found, answers, most):
+            raise ServerError(f"{address(spec)}: {wrong}")
         drafted = found is not None and found.drafts > 0
         totals = [counts.from_totals(answer) for answer in answers]
         if spec.method == BASELINE:
@@ -193,12 +195,11 @@ def steps(answer: Answer) -> tuple[RoundCounts, ...]:
 
 def answered(client: Client, requests: Sequence[Mapping[str, Any]], spec: RunSpec) -> list[Answer]:
     """The answers, with so many requests in flight: as one ends, the next begins; or each at a time of its own."""
-    if spec.arrivals is not None:
-        return come(client, requests, times_of(spec, requests), spec.batch)
     if spec.batch == 1:
         return [client.complete(request) for request in requests]
-    with ThreadPoolExecutor(spec.batch) as pool:
-        return list(pool.map(client.complete, requests))
+    times = [0.0] * len(requests) if spec.arrivals is None else times_of(spec, requests)
+    found = sent_at(times, lambda number: client.complete(requests[number]), spec.batch, hang_up=client.lines.hang_up)
+    return [one.answer for one in found] if spec.arrivals is None else list(map(as_it_came, found))
 
 
 def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -208,17 +209,10 @@ def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float
     return arrival_times(spec.arrivals, len(requests), seed)
 
 
-def come(client: Client, requests: Sequence[Mapping[str, Any]], times: Sequence[float], most: int) -> list[Answer]:
-    """The answers to requests that come at some times, their pieces counted from these."""
-    found = sent_at(times, lambda number: client.complete(requests[number]), most)
-    return [
-        replace(
-            one.answer,
-            arrived=tuple(one.late + seconds for seconds in one.answer.arrived),
-            held=one.late if one.held else None,
-        )
-        for one in found
-    ]
+def as_it_came(one: Sent[Answer]) -> Answer:
+    """An answer whose pieces are counted from when its request came."""
+    arrived = tuple(one.late + seconds for seconds in one.answer.arrived)
+    return replace(one.answer, arrived=arrived, held=one.late if one.held else None)
 
 
 def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared: bool) -> Trace:

@@ -5,23 +5,38 @@ library: the clients that come with other packages change their names from versi
 """
 
 import http.client
+import io
 import json
+import math
 import os
 import re
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import zip_longest
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from specbench.errors import ServerError, UsageError
 from specbench.wording import clean
 
-STALL = 60.0  # seconds without a byte after which a server is given up
+KEY = "OPENAI_API_KEY"
+STALL = 60.0  # seconds without a piece of an answer after which a server is given up
+SLOWEST = 10.0  # seconds that a token may take: an answer has as many for each that it may hold, and STALL
+PAGE_SECONDS = 10.0  # of /v1/models and /metrics
 LONGEST = 1 << 20  # bytes of one line of a stream
+PAGE = 4 << 20  # bytes of /v1/models or /metrics
+EVENT = 4 << 10  # bytes of a stream for each token: what engines say of one, many times over
+SPARE = 16  # pieces beyond the tokens: the end of a text may come by itself
+WIDEST = 1024  # tokens of a draft: more than any engine drafts in a round
 COUNTER = re.compile(
-    r"^\w+?:spec_decode_num_(?P<name>\w+?)(?:_total)?(?:\{(?P<labels>[^}]*)\})? (?P<value>[0-9.eE+]+)$", re.MULTILINE
+    r"^\w+?:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?"
+    r"(?:\{(?P<labels>[^}\n]*)\})? +(?P<value>\S+)",
+    re.MULTILINE,
 )
 POSITION = re.compile(r'position="(\d+)"')
 
@@ -49,18 +64,111 @@ class Counters:
     by_position: tuple[int, ...] = ()
 
     def since(self, before: "Counters") -> "Counters":
-        old = (*before.by_position, *[0] * (len(self.by_position) - len(before.by_position)))
-        places = tuple(a - b for a, b in zip(self.by_position, old, strict=True))
+        """How far they rose; below 0 where the server was started again in between."""
+        places = tuple(a - b for a, b in zip_longest(self.by_position, before.by_position, fillvalue=0))
         return Counters(
             self.drafts - before.drafts, self.drafted - before.drafted, self.accepted - before.accepted, places
         )
 
 
+class BeyondError(OSError):
+    """An answer of a server that takes longer, or is larger, than it may; the text says which."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of one answer: seconds and bytes in all, headers included, and seconds without a piece of it."""
+
+    seconds: float
+    size: int
+    stall: float = math.inf
+
+
+class Wire(io.RawIOBase):
+    """A connection whose answer is read within bounds. Raises BeyondError.
+
+    http.client reads status, headers and chunks by itself: this takes the place of its socket, so that no byte of them
+    passes by.
+    """
+
+    def __init__(self, connection: socket.socket, bounds: Bounds) -> None:
+        self.connection, self.bounds = connection, bounds
+        self.ends, self.left = time.monotonic() + bounds.seconds, bounds.size
+        self.heard()
+
+    def heard(self) -> None:
+        """A piece of the answer has come."""
+        self.stalls = time.monotonic() + self.bounds.stall
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def sendall(self, data: bytes) -> None:
+        self.connection.sendall(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = min(self.ends, self.stalls) - time.monotonic()
+        self.connection.settimeout(max(left, 1e-6))  # what has come by then is read as well
+        try:
+            found = self.connection.recv_into(buffer)
+        except TimeoutError:
+            if self.stalls < self.ends:
+                raise BeyondError(f"the server has been silent for {self.bounds.stall:g} seconds") from None
+            raise BeyondError(f"the server has not ended its answer in {self.bounds.seconds:g} seconds") from None
+        self.left -= found
+        if self.left < 0:
+            raise BeyondError(f"the server's answer is longer than {self.bounds.size} bytes")
+        return found
+
+    def close(self) -> None:
+        """Nothing: http.client closes its socket before it reads the answer. `Lines` ends the connection."""
+
+    def hang_up(self) -> None:
+        """End the answer for whichever thread reads it."""
+        with suppress(OSError):
+            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
+
+
+class Lines:
+    """Connections under way, which can all be ended at once when nobody waits for them any more."""
+
+    def __init__(self) -> None:
+        self._open: set[Wire] = set()
+        self._over = False
+
+    @contextmanager
+    def open(self, connection: http.client.HTTPConnection, bounds: Bounds) -> Iterator[Wire]:
+        """Connect, for one answer. Raises OSError."""
+        with ExitStack() as ends:
+            ends.callback(connection.close)
+            connection.connect()
+            connection.sock = wire = Wire(ends.enter_context(connection.sock), bounds)
+            ends.callback(self._open.discard, wire)
+            self._open.add(wire)
+            if self._over:
+                wire.hang_up()
+            yield wire
+
+    def hang_up(self) -> None:
+        """End every answer under way, and those that would still begin."""
+        self._over = True
+        for wire in list(self._open):
+            wire.hang_up()
+
+
 @dataclass(frozen=True)
 class Client:
-    """A server by its URL, with or without the /v1 at its end. OPENAI_API_KEY, where it is set, goes with requests."""
+    """A server by its URL, with or without the /v1 at its end. OPENAI_API_KEY, where it is set, goes with requests.
+
+    mute: the URLs of servers whose counters did not come, which are not waited for again.
+    """
 
     url: str
+    mute: set[str] = field(default_factory=set, compare=False)
+    lines: Lines = field(default_factory=Lines, compare=False)
 
     @property
     def root(self) -> str:
@@ -68,77 +176,93 @@ class Client:
 
     def models(self) -> list[Mapping[str, Any]]:
         """What the server serves. ServerError where there is no server, or it is another kind of one."""
-        status, body = self._read("GET", "/v1/models")
+        status, body = self._read("/v1/models")
         if status != HTTPStatus.OK:
             self._wrong(status, body)
         try:
             return [dict(one) for one in json.loads(body)["data"]]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             self._wrong(status, body)
 
     def counters(self) -> Counters | None:
-        """Its counters of speculation; None where it has none."""
-        try:
-            status, body = self._read("GET", "/metrics")
-        except ServerError:
+        """Its counters of speculation; None where it has none. ServerError for counters that cannot be."""
+        if self.url in self.mute:
             return None
-        return counters_in(body) if status == HTTPStatus.OK else None
+        try:
+            status, body = self._read("/metrics")
+        except ServerError:
+            self.mute.add(self.url)
+            return None
+        try:
+            return counters_in(body) if status == HTTPStatus.OK else None
+        except ValueError as error:
+            raise ServerError(f"{self.url}: its counters (/metrics) have {error}: see what it logs") from None
 
     def complete(self, request: Mapping[str, Any]) -> Answer:
         """Stream one completion. ServerError, in one line, for whatever else a server does."""
+        most = int(request["max_tokens"])
+        bounds = Bounds(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
         body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
         began = time.perf_counter()
-        connection = self._connect()
-        try:
-            response = self._ask(connection, "POST", "/v1/completions", body)
+        with self._answer("POST", "/v1/completions", bounds, body) as (response, wire):
             if response.status != HTTPStatus.OK:
                 self._wrong(response.status, response.read(LONGEST).decode(errors="replace"), response)
-            return answer_of(events(response), began, self.url)
-        except (OSError, http.client.HTTPException) as error:
-            raise self._lost(error) from error
-        finally:
-            connection.close()
+            return answer_of(events(response, wire.heard), began, self.url, most)
 
-    def _read(self, method: str, path: str) -> tuple[int, str]:
-        connection = self._connect()
+    def _read(self, path: str) -> tuple[int, str]:
+        with self._answer("GET", path, Bounds(PAGE_SECONDS, PAGE)) as (response, _):
+            return response.status, response.read(PAGE).decode(errors="replace")
+
+    @contextmanager
+    def _answer(
+        self, method: str, path: str, bounds: Bounds, body: str | None = None
+    ) -> Iterator[tuple[http.client.HTTPResponse, Wire]]:
+        """An answer as it begins. ServerError for whatever goes wrong with it."""
+        silence = min(bounds.seconds, bounds.stall)
+        connection = self._connect(silence)
         try:
-            response = self._ask(connection, method, path)
-            return response.status, response.read().decode(errors="replace")
+            with self.lines.open(connection, bounds) as wire:
+                response = self._ask(connection, method, path, body)
+                try:
+                    yield response, wire
+                except (OverflowError, ValueError) as error:  # chunks of a size that no machine has, or below 0
+                    raise self._lost(error, silence) from error
         except (OSError, http.client.HTTPException) as error:
-            raise self._lost(error) from error
-        finally:
-            connection.close()
+            raise self._lost(error, silence) from error
 
-    def _connect(self) -> http.client.HTTPConnection:
-        kinds: dict[str, type[http.client.HTTPConnection]] = {
-            "http": http.client.HTTPConnection,
-            "https": http.client.HTTPSConnection,
+    def _connect(self, seconds: float) -> http.client.HTTPConnection:
+        kinds: dict[str, tuple[type[http.client.HTTPConnection], int]] = {
+            "http": (http.client.HTTPConnection, http.client.HTTP_PORT),
+            "https": (http.client.HTTPSConnection, http.client.HTTPS_PORT),
         }
-        wrong = UsageError(f"--url {clean(self.url)!r} is no URL of a server: write http://localhost:8000")
         try:
             parts = urlsplit(self.root)
-            port = parts.port
-        except ValueError:  # brackets or a port that are none
-            raise wrong from None
-        if parts.scheme not in kinds or not parts.hostname:
-            raise wrong
-        return kinds[parts.scheme](parts.hostname, port, timeout=STALL)
+            kind, port = kinds[parts.scheme]
+            host = (parts.hostname or "").replace("%25", "%")  # before the interface of an IPv6 address
+            if not host.encode("idna") or not re.fullmatch("[!-~]*", parts.path):
+                raise ValueError
+            return kind(host, port if parts.port is None else parts.port, timeout=seconds)
+        except (ValueError, KeyError, http.client.InvalidURL):  # brackets, a port or a name that are none
+            wrong = f"--url {clean(self.url)!r} is no URL of a server: write http://localhost:8000"
+            raise UsageError(wrong) from None
 
     def _ask(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
     ) -> http.client.HTTPResponse:
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        if key := os.environ.get("OPENAI_API_KEY", "").strip():  # a line end, as a file has it, is no part of a header
+        if key := api_key():
             headers["Authorization"] = f"Bearer {key}"
         connection.request(method, urlsplit(self.root).path + path, body, headers)
         return connection.getresponse()
 
-    def _lost(self, error: Exception) -> ServerError:
+    def _lost(self, error: Exception, seconds: float) -> ServerError:
         """What a connection that broke, or never was, says."""
+        if isinstance(error, BeyondError):
+            return ServerError(f"{self.url}: {error}: see what it logs")
         if isinstance(error, TimeoutError):
-            return ServerError(f"{self.url}: the server has been silent for {STALL:g} seconds: see what it logs")
+            return ServerError(f"{self.url}: the server has been silent for {seconds:g} seconds: see what it logs")
         said = clean(str(error) or type(error).__name__)
-        if isinstance(error, ConnectionRefusedError):
+        if isinstance(error, ConnectionRefusedError | socket.gaierror):
             return ServerError(f"{self.url}: no server is there ({said}): start it, or name another --url")
         return ServerError(f"{self.url}: the connection was lost ({said}): see what the server logs")
 
@@ -150,16 +274,26 @@ class Client:
         raise ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
 
 
-def events(response: http.client.HTTPResponse) -> Iterator[str]:
-    """The data of a stream of server-sent events, one after the other."""
+def api_key() -> str:
+    """The key of servers; empty where none is set. UsageError, without the key, for one that no header can carry."""
+    key = os.environ.get(KEY, "").strip()  # a line end, as a file has it, is no part of a header
+    if not all("!" <= letter <= "~" for letter in key):
+        raise UsageError(f"{KEY} holds a space, a line break or a letter that is not ASCII: set it to the key alone")
+    return key
+
+
+def events(response: http.client.HTTPResponse, heard: Callable[[], None]) -> Iterator[str]:
+    """The data of a stream of server-sent events, one after the other; `heard` is called for each."""
     while line := response.readline(LONGEST):
         text = line.decode(errors="replace").strip()
         if text.startswith("data:"):
+            heard()
             yield text.removeprefix("data:").strip()
 
 
-def answer_of(stream: Iterator[str], began: float, url: str) -> Answer:
-    """What a stream gave, in full: one that is cut off or no completion is a ServerError."""
+def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answer:
+    """What a stream of at most `most` tokens gave, in full. ServerError for one that is cut off, has more, or is no
+    completion."""
     pieces: list[str] = []
     arrived: list[float] = []
     usage: Any = None
@@ -168,39 +302,61 @@ def answer_of(stream: Iterator[str], began: float, url: str) -> Answer:
         now = time.perf_counter() - began
         if data == "[DONE]":
             break
-        try:
-            event = json.loads(data)
-            text = "".join(choice.get("text") or "" for choice in event.get("choices", ()))
-            usage, timings = event.get("usage") or usage, event.get("timings") or timings
-        except (ValueError, TypeError, AttributeError):
-            raise ServerError(
-                f"{url}: the stream holds {clean(data)!r}, which is no completion: another API?"
-            ) from None
-        if "error" in event:
-            raise ServerError(f"{url}: the server ended the stream: {clean(event['error'], 200)}")
+        text, *totals = event_of(data, url)
+        usage, timings = totals[0] or usage, totals[1] or timings
         if text:
             pieces.append(text)
             arrived.append(now)
+        if len(pieces) > most + SPARE:
+            raise ServerError(f"{url}: the stream has more pieces than --max-new-tokens {most}: see what it logs")
     else:
         raise ServerError(f"{url}: the stream broke off after {len(pieces)} pieces: see what the server logs")
     tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
-    if not isinstance(tokens, int) or not arrived:
+    if tokens is None or not arrived:
         raise ServerError(f"{url}: the stream ended without text or the number of its tokens (usage)")
+    if type(tokens) is not int or not 0 < tokens <= most:
+        raise ServerError(f"{url}: the server counts {clean(tokens)} tokens (usage) with --max-new-tokens {most}")
     return Answer("".join(pieces), tokens, tuple(arrived), timings if isinstance(timings, Mapping) else {})
 
 
+def event_of(data: str, url: str) -> tuple[str, Any, Any]:
+    """The text, `usage` and `timings` of an event. ServerError where it is an error, or no part of a completion."""
+    try:
+        event = json.loads(data)
+        text = "".join(choice.get("text") or "" for choice in event.get("choices", ()))
+        failed = clean(event["error"], 200) if "error" in event else None
+        totals = event.get("usage"), event.get("timings")
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise ServerError(f"{url}: the stream holds {clean(data)!r}, which is no completion: another API?") from None
+    if failed is not None:
+        raise ServerError(f"{url}: the server ended the stream: {failed}")
+    return text, *totals
+
+
 def counters_in(text: str) -> Counters | None:
-    """The counters of speculation in what Prometheus reads; the same names in vLLM and llama.cpp."""
-    totals: dict[str, int] = {}
-    places: dict[int, int] = {}
+    """The counters of speculation in what Prometheus reads; the same names in vLLM and llama.cpp. ValueError, saying
+    which, for one that cannot be."""
+    totals: Counter[str] = Counter()
+    places: Counter[int] = Counter()
     for found in COUNTER.finditer(text):
-        value = int(float(found["value"]))
+        value = count_in(found["value"], math.inf)
         position = POSITION.search(found["labels"] or "")
         if position and found["name"] == "accepted_tokens_per_pos":
-            places[int(position[1])] = places.get(int(position[1]), 0) + value
+            places[count_in(position[1], WIDEST)] += value
         else:
-            totals[found["name"]] = totals.get(found["name"], 0) + value
+            totals[found["name"]] += value
     if "drafts" not in totals:
         return None
-    by_position = tuple(places.get(i, 0) for i in range(max(places, default=-1) + 1))
-    return Counters(totals["drafts"], totals.get("draft_tokens", 0), totals.get("accepted_tokens", 0), by_position)
+    by_position = tuple(places[i] for i in range(max(places, default=-1) + 1))
+    return Counters(totals["drafts"], totals["draft_tokens"], totals["accepted_tokens"], by_position)
+
+
+def count_in(text: str, end: float) -> int:
+    """A whole number below `end`, which may be written as 16.0. ValueError for anything else."""
+    try:
+        value = float(text)
+        if 0 <= value < end and value.is_integer():
+            return int(value)
+    except ValueError:
+        pass
+    raise ValueError(f"{clean(text)!r} in the place of a count")

@@ -3,11 +3,13 @@
 Knows counts; must not know HTTP or specs. A server's first token comes with the prompt and is a round without a draft.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specbench.backends.server.client import Answer, Counters
+from specbench.backends.server.client import WIDEST, Answer, Counters
 from specbench.metrics import RoundCounts
+from specbench.wording import clean
 
 STEP = RoundCounts(0, 0, 0, 1, ())
 FROM_COUNTERS = "acceptance from the server's counters (/metrics)"
@@ -19,11 +21,32 @@ FROM_PIECES = (
 UNKNOWN = "the server says nothing of acceptance: every token counts as a round"
 
 
+def impossible(found: Counters | None, answers: Sequence[Answer], most: int) -> str | None:
+    """What cannot be in the counts of a server that was to decode at most `most` tokens; None where all can."""
+    for answer in answers:
+        drafted, accepted = (answer.timings.get(name) for name in ("draft_n", "draft_n_accepted"))
+        if type(drafted) is int and type(accepted) is int and not 0 <= accepted <= drafted <= most * WIDEST:
+            said = f"{clean(drafted)} drafted and {clean(accepted)} accepted tokens"
+            return f"an answer (timings) counts {said}: see what it logs"
+    if found is None:
+        return None
+    if min(found.drafts, found.drafted, found.accepted, *found.by_position) < 0:
+        return "its counters (/metrics) went back: it was started again meanwhile"
+    accepted = max(found.accepted, sum(found.by_position))
+    if found.drafts > most or not accepted <= found.drafted <= found.drafts * WIDEST:
+        return (
+            f"its counters (/metrics) rose by {clean(found.drafts)} rounds, {clean(found.drafted)} drafted and "
+            f"{clean(accepted)} accepted tokens for at most {most} new ones: nobody else may use it meanwhile"
+        )
+    return None
+
+
 def from_counters(found: Counters, answers: Sequence[Answer]) -> list[tuple[RoundCounts, ...]]:
     """The rounds of some answers that came while the counters rose by so much, a fair part for each. How many rounds
     accepted so many tokens is exact where the server counts them by position."""
-    accepted = [sum(count > number for count in found.by_position) for number in range(found.drafts)]
-    if not found.by_position:
+    places = sorted(found.by_position)
+    accepted = [len(places) - bisect_right(places, number) for number in range(found.drafts)]
+    if not places:
         accepted = spread(found.accepted, found.drafts)
     drafted = [max(pair) for pair in zip(spread(found.drafted, found.drafts), accepted, strict=True)]
     rounds = [counted(*pair) for pair in zip(drafted, accepted, strict=True)]

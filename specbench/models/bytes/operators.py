@@ -4,6 +4,7 @@ They are compiled at first use by the compiler that compiled rounds need, for th
 the code of those. Knows files and a compiler; must not know networks, or how codes are chosen.
 """
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from specbench.models.execution.compiled import COMPILERS, capabilities, missing_compiler
-from specbench.models.execution.regions.folder import place, tidy
+from specbench.models.execution.regions.folder import ALONE, open_ours, own_place, tidy
+from specbench.replacing import replacing
 from specbench.wording import first_line
 
 SOURCE = Path(__file__).with_name("products.cpp")
@@ -55,7 +57,7 @@ def missing() -> str:
     if reason:
         return reason
     try:
-        torch.ops.load_library(str(built()))  # type: ignore[no-untyped-call]
+        load(built())
     except subprocess.CalledProcessError:
         return "products of codes were not compiled: the C++ compiler ended with an error"
     except OSError as error:
@@ -63,25 +65,26 @@ def missing() -> str:
     return ""
 
 
+def load(file: Path) -> None:
+    """Load machine code, from the open file where the system can: by its name it might be another one by now."""
+    with open_ours(file) as code, torch._ops.dl_open_guard():
+        opened = f"/proc/self/fd/{code.fileno()}"
+        ctypes.CDLL(opened if os.path.exists(opened) else str(file))
+
+
 def built(*more: str) -> Path:
     """The machine code in the folder of caches, compiled now if it never was. more: further options of the compiler."""
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)))
     command = [compiler, *FLAGS, *EXACT, *more, *folders(), str(SOURCE)]
     about = [SOURCE.read_text(encoding="utf-8"), command, torch.__version__, platform.machine(), capabilities()]
-    folder = place() / "products"
-    file = folder / f"{hashlib.sha256(repr(about).encode()).hexdigest()}.so"
-    if file.exists():
-        with suppress(OSError):
-            os.utime(file)  # it was used
+    folder = own_place()
+    file = folder / "products" / f"{hashlib.sha256(repr(about).encode()).hexdigest()}.so"
+    with suppress(OSError), open_ours(file):
         return file
-    folder.mkdir(parents=True, exist_ok=True)
-    own = file.with_suffix(f".{os.getpid()}")  # several processes may compile it at once
-    try:
-        subprocess.run([*command, "-o", str(own), *libraries()], check=True, capture_output=True, text=True)
-        os.replace(own, file)
-    finally:
-        own.unlink(missing_ok=True)
-    tidy(place())
+    with replacing(file) as made:  # several processes may compile it at once
+        subprocess.run([*command, "-o", str(made), *libraries()], check=True, capture_output=True, text=True)
+        made.chmod(ALONE)  # the linker makes a file of its own
+    tidy(folder)
     return file
 
 

@@ -11,7 +11,9 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from specbench.errors import SpecbenchError, UnusableModelError
-from specbench.models.checkpoints import hub
+from specbench.files import read_whole
+from specbench.models.checkpoints import hub, remote_code
+from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.extras import require
 from specbench.models.checkpoints.pairs import Checkpoint, resolve
 from specbench.wording import clean
@@ -59,17 +61,20 @@ def find(checkpoint: Checkpoint, folder: Path) -> Adapter | None:
 
 def _described(checkpoint: Checkpoint, file: Path) -> _Description:
     try:
-        return _Description.model_validate_json(file.read_bytes())
+        return _Description.model_validate_json(read_whole(file, LARGEST))
     except ValidationError as error:
         first = error.errors()[0]
         reason = ": ".join([*map(str, first["loc"]), first["msg"]])
         raise UnusableModelError(f"{checkpoint.name}: unusable {file}: {clean(reason, 200)}") from error
+    except OSError as error:
+        raise UnusableModelError(f"{checkpoint.name}: cannot read {file}: {error.strerror}") from error
 
 
 def _base(checkpoint: Checkpoint, described: _Description) -> Checkpoint:
     name = described.base_model_name_or_path
     try:
-        return replace(resolve(name, described.revision), trusted=checkpoint.trusted)
+        # An adapter that can change can name another base, with other code.
+        return replace(resolve(name, described.revision), trusted=remote_code.may_run(checkpoint))
     except SpecbenchError as error:
         raise UnusableModelError(
             f"{checkpoint.name}: the base of this adapter, {clean(name)!r}, cannot be found: correct "

@@ -78,7 +78,7 @@ def description(checkpoint: Checkpoint) -> Path:
 
 def common(checkpoint: Checkpoint) -> dict[str, Any]:
     """What all loaders of transformers are told."""
-    trust = {"local_files_only": True, "trust_remote_code": checkpoint.trusted}
+    trust = {"local_files_only": True, "trust_remote_code": remote_code.may_run(checkpoint)}
     return {**trust, **gguf_files.arguments(checkpoint)}
 
 

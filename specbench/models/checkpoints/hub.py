@@ -8,10 +8,13 @@ from typing import Any
 
 from specbench import hub
 from specbench.errors import UnusableModelError
+from specbench.files import ANY, check_regular
 from specbench.models.checkpoints.pairs import HUB_ID, Checkpoint
 from specbench.repository import COMMIT, Repository
+from specbench.wording import clean
 
 DESCRIPTION = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")  # configuration and tokenizer: everything small
+READ = (*(pattern[1:] for pattern in DESCRIPTION), ".safetensors", ".bin", ".pt", ".py")
 SAFETENSORS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors-*-of-*.safetensors")
 PICKLED = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
 
@@ -21,14 +24,26 @@ def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), bars: type[Any]
 
     `bars` shows progress: a class like `tqdm`, made for the bytes of all files together.
     """
-    if Path(checkpoint.source).is_dir():
-        return Path(checkpoint.source)
+    if (folder := Path(checkpoint.source)).is_dir():
+        refuse_unreadable(checkpoint, folder)
+        return folder
     if not HUB_ID.fullmatch(checkpoint.source):
         raise UnusableModelError(f"{checkpoint.name}: there is no folder {checkpoint.source}")
     try:
         return hub.snapshot(repository(checkpoint), [*DESCRIPTION, *weights], bars)
     except hub.UnavailableError as error:
         raise UnusableModelError(str(error)) from error
+
+
+def refuse_unreadable(checkpoint: Checkpoint, folder: Path) -> None:
+    """UnusableModelError for a folder in which a file that a library may open is a pipe or a device: it would wait."""
+    try:
+        for path in folder.iterdir():
+            if path.suffix in READ and path.exists() and not path.is_dir():
+                check_regular(path, ANY)
+    except OSError as error:
+        found = clean(error.filename or folder, 300)
+        raise UnusableModelError(f"{checkpoint.name}: cannot read {found}: {error.strerror}") from error
 
 
 def repository(checkpoint: Checkpoint) -> Repository:

@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from specbench.errors import UnusableModelError
-from specbench.files import read_whole
+from specbench.files import ANY, check_regular, read_whole
 from specbench.models.checkpoints import gguf_files, hub
 from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.pairs import Checkpoint
@@ -30,10 +30,10 @@ def find(checkpoint: Checkpoint, watch: Watch = unwatched) -> tuple[Path, list[P
         single = patterns[0]
         folder = hub.fetch(checkpoint, patterns, bars(watch))
         if (folder / single).exists():
-            return folder, [_whole(checkpoint, folder / single)]
+            return folder, [_whole(checkpoint, folder, folder / single)]
         index = folder / f"{single}.index.json"
         if index.exists():
-            return folder, [_whole(checkpoint, file) for file in _shards(checkpoint, index)]
+            return folder, [_whole(checkpoint, folder, file) for file in _shards(checkpoint, index)]
     expected = f"{hub.SAFETENSORS[0]} or {hub.PICKLED[0]}"
     raise UnusableModelError(f"{checkpoint.name}: no weights in {folder}, expected {expected}, whole or in shards")
 
@@ -62,8 +62,8 @@ def _existing(files: list[Path]) -> list[Path]:
 def listed(index: Path) -> list[Path]:
     """The files that an index names; one of the errors `DAMAGED` for an index that is not usable."""
     names = sorted({str(name) for name in json.loads(read_whole(index, LARGEST))["weight_map"].values()})
-    if not names or any(Path(name).name != name or name == ".." for name in names):
-        raise ValueError("it names no file, or one of another folder")
+    if not names or any(Path(name).is_absolute() or ".." in Path(name).parts for name in names):
+        raise ValueError("it names no file, or one outside of its folder")
     return [index.parent / name for name in names]
 
 
@@ -78,25 +78,25 @@ def _shards(checkpoint: Checkpoint, index: Path) -> list[Path]:
     return files
 
 
-def _whole(checkpoint: Checkpoint, file: Path) -> Path:
-    if not _inside(file):
+def _whole(checkpoint: Checkpoint, folder: Path, file: Path) -> Path:
+    if not _inside(folder.resolve(), file.resolve()):
         raise UnusableModelError(
             f"{checkpoint.name}: {file} is a link to a file outside of its folder: copy the file into the folder"
         )
     # The header of a safetensors file states its length; transformers would not name the file that is too short.
-    if file.suffix == ".safetensors":
-        try:
+    try:
+        check_regular(file, ANY)
+        if file.suffix == ".safetensors":
             with safe_open(file, framework="pt", backend="pread"):
                 pass
-        except (SafetensorError, OSError) as error:
-            reason = f"{file} is damaged: {first_line(error)}{_again(checkpoint)}"
-            raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
+    except (SafetensorError, OSError) as error:
+        reason = f"{file} is damaged: {getattr(error, 'strerror', None) or first_line(error)}{_again(checkpoint)}"
+        raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
     return file
 
 
-def _inside(file: Path) -> bool:
-    """Whether a file is in its folder, or linked to in the cache of the hub: a folder may come from anybody."""
-    folder, found = file.parent.resolve(), file.resolve()
+def _inside(folder: Path, found: Path) -> bool:
+    """Whether a file is in a folder, or the cache of the hub has it for this folder, which may come from anybody."""
     blobs = folder.parents[1] / "blobs" if folder.parent.name == "snapshots" else folder
     return found.is_relative_to(folder) or found.parent == blobs.resolve()
 

@@ -18,7 +18,9 @@ from safetensors.torch import save_file
 from transformers import PreTrainedConfig
 
 from specbench.errors import UsageError
+from specbench.files import read_whole
 from specbench.models.checkpoints import description, hub, loading
+from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.pairs import GROWN, resolve
 from specbench.models.scale import grow, growth
 
@@ -124,8 +126,8 @@ def check_place(out: Path, overwrite: bool) -> None:
 
 def is_scale_model(folder: Path) -> bool:
     try:
-        return growth.KEY in json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, TypeError):
+        return growth.KEY in json.loads(read_whole(folder / "config.json", LARGEST))
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

@@ -3,7 +3,10 @@
 Knows tensors and the processor; must not know networks.
 """
 
+import math
 import platform
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ROWS = (1, 4, 5)  # as how many a single row may be multiplied: with two or three no processor was faster
+TURNS = 5  # in which all of them are timed; the least time counts
+PROBED = 64 << 20  # bytes of weights that are timed together: more than a processor's caches hold
 FASTER_ON = "AuthenticAMD"  # there it was measured; on an Intel Xeon plain float32 is as fast as compiled
 
 
@@ -28,11 +34,15 @@ def packed(weight: Tensor) -> Tensor:
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Matrix:
-    """A packed weight, which a copy of what has it has as well."""
+    """A packed weight, which a copy of what has it has as well.
+
+    rows: a single row is multiplied as so many equal ones, where the kernel for few rows is faster (`settle`).
+    """
 
     weight: Tensor
+    rows: int = 1
 
     @classmethod
     def of(cls, weight: Tensor) -> "Matrix":
@@ -42,7 +52,41 @@ class Matrix:
         return self
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        if self.rows > 1 and x.numel() == x.shape[-1]:
+            wide = product(x.reshape(1, -1).repeat(self.rows, 1), self.weight, bias)
+            return wide[:1].view(*x.shape[:-1], -1)
         return product(x, self.weight, bias)
+
+
+def settle(matrices: Sequence[Matrix], width: int, now: Callable[[], float] = time.perf_counter) -> None:
+    """Choose as how many rows some matrices of one shape [out, width] and dtype multiply a single one: with which all
+    of them together take the least time.
+
+    A baseline that used a slower kernel for its one row than the verify pass for its few would flatter every draft.
+    """
+    some = matrices[: max(1, PROBED // (matrices[0].weight.numel() * matrices[0].weight.itemsize))]
+    x = some[0].weight.new_ones((1, width), layout=torch.strided)
+    seconds = dict.fromkeys(counts(some[0], width), math.inf)
+    for _ in range(TURNS):
+        for rows in seconds:
+            probes = [Matrix(one.weight, rows) for one in some]
+            began = now()
+            for probe in probes:
+                probe(x)
+            seconds[rows] = min(seconds[rows], now() - began)
+    for one in matrices:
+        one.rows = min(seconds, key=lambda rows: (seconds[rows], rows))
+
+
+def counts(matrix: Matrix, width: int) -> tuple[int, ...]:
+    """As how many rows a single one may be multiplied: the choice among them changes no digit.
+
+    oneDNN rounds a single row of many float32 numbers otherwise than one among several; then it is always among some,
+    as in a verify pass.
+    """
+    x = torch.randn(1, width, generator=torch.Generator().manual_seed(0)).to(matrix.weight.dtype)
+    alike = torch.equal(Matrix(matrix.weight, 1)(x), Matrix(matrix.weight, ROWS[-1])(x))
+    return ROWS if alike else ROWS[1:]
 
 
 @cache

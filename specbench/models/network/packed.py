@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from specbench.models.execution.onednn import Matrix, dtypes
+from specbench.models.execution.onednn import Matrix, dtypes, settle
 from specbench.models.network.fused import fuse
 from specbench.models.network.layers import shared_tensors
 from specbench.models.network.reduced import ReducedHead
@@ -143,6 +143,18 @@ def twins(networks: Mapping[str, Any], compiled: bool = False) -> dict[str, Any]
         pack(found[name], matrices, compiled)
         if not compiled:
             fuse(found[name])
+    if not compiled:  # else eager passes read prompts alone, which have many rows
+        for (_, width, _), same in grouped_by_shape(matrices).items():
+            settle(same, width)
+    return found
+
+
+def grouped_by_shape(matrices: Mapping[Weights, Matrix]) -> dict[tuple[int, int, torch.dtype], list[Matrix]]:
+    """Matrices by how many numbers they give and read, and their dtype."""
+    found: dict[tuple[int, int, torch.dtype], list[Matrix]] = {}
+    for weights, matrix in matrices.items():
+        shape = (sum(len(weight) for weight in weights), weights[0].shape[1], weights[0].dtype)
+        found.setdefault(shape, []).append(matrix)
     return found
 
 

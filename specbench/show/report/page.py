@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from specbench import __version__
 from specbench.errors import UsageError
-from specbench.replacing import replace_text
+from specbench.replacing import own_folder, replace_text, replacing
 from specbench.results import folder, writing
 from specbench.show import batch_table, levels_table, token_view, verdict_lines
 from specbench.show.cell_text import pair_name
@@ -56,8 +56,8 @@ def write_report(
         forms = (("png", plots.write_png, png), ("svg", plots.write_svg, svg), ("pdf", plots.write_pdf, pdf))
         for form, write, wanted in forms:
             for name, picture in album.pictures.items() if wanted else ():
-                (file.parent / FOLDER).mkdir(exist_ok=True)
-                write(picture, file.parent / FOLDER / f"{name}.{form}")
+                with replacing(own_folder(file.parent / FOLDER) / f"{name}.{form}") as temporary:
+                    write(picture, temporary)
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise UsageError(f"cannot write {clean(file, 300)}: {reason}; choose another --output") from error

@@ -3,8 +3,6 @@
 Knows kinds of heads; must not know losses or data.
 """
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,9 @@ from specbench.models.heads.head import Head
 from specbench.models.heads.names import SPECULATORS
 from specbench.models.heads.recognition import flat
 from specbench.models.network.reduced import SIZE
+from specbench.replacing import filling
 from specbench.training.heads import eagle3, medusa, mtp
-from specbench.training.heads.layouts import CONFIG, Asked, Layout
+from specbench.training.heads.layouts import Asked, Layout
 from specbench.training.heads.students import Beside, Unrolled
 from specbench.wording import first_line
 
@@ -64,10 +63,7 @@ def save_head(student: Any, layout: Layout, folder: Path, dtype: torch.dtype) ->
     Files of the same names are replaced, all others stay. UsageError where they cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".head.", dir=folder) as scratch:
-            layout.write(student.head, Path(scratch), dtype)
-            for name in (CONFIG, layout.file):
-                os.replace(Path(scratch) / name, folder / name)
+        with filling(folder, layout.file) as scratch:
+            layout.write(student.head, scratch, dtype)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot write the head to {folder}: {first_line(error)}") from error

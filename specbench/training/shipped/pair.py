@@ -7,7 +7,6 @@ The script writes a checkpoint every few minutes and goes on from it when it is 
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
+from specbench.replacing import replacing
 from specbench.training.shipped import corpus, export
 from specbench.training.shipped.shapes import VOCABULARY, deepen, first_layer, llama, new_model
 
@@ -148,8 +148,8 @@ class Training:
         draft = self.draft and self.draft.state()
         layers = len(self.target.model.model.layers)
         state = {"progress": asdict(self.progress), "layers": layers, "target": self.target.state(), "draft": draft}
-        torch.save(state, self.work / "checkpoint.tmp")
-        os.replace(self.work / "checkpoint.tmp", self.work / "checkpoint.pt")
+        with replacing(self.work / "checkpoint.pt") as temporary:
+            torch.save(state, temporary)
 
     def enter(self, stage: Stage) -> None:
         """Give both models the shape that `stage` asks for."""

@@ -3,8 +3,6 @@
 Knows files and formats; must not know training. Tokenizer and model card are written by others.
 """
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import Tensor
 from specbench.errors import UsageError
 from specbench.models.checkpoints import reduced_heads
 from specbench.models.network.reduced import ReducedHead
+from specbench.replacing import filling
 from specbench.wording import first_line
 
 LAST = "model.safetensors"  # its file appears last: where it is, the others are
@@ -28,11 +27,8 @@ def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> No
     Files of the same names are replaced one by one, all others stay. UsageError where they cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".draft.", dir=folder) as scratch:
-            write(model, Path(scratch), dtype or model.dtype)
-            for file in sorted(Path(scratch).iterdir(), key=lambda file: file.name == LAST):
-                os.replace(file, folder / file.name)
+        with filling(folder, LAST) as scratch:
+            write(model, scratch, dtype or model.dtype)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot write the draft to {folder}: {first_line(error)}") from error
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from filelock import FileLock, Timeout
 
 from specbench.errors import UsageError
-from specbench.replacing import writing
+from specbench.replacing import clear_unfinished, writing
 from specbench.training.text.manifest import FILE, Manifest, Origin, read_manifest, refuse_other, write_manifest
 from specbench.training.text.shards import Example, check_files, write_shard
 from specbench.training.text.tokens import TokenCache
@@ -50,6 +50,7 @@ class CacheWriter:
                     f"the token cache {clean_path(path)} is being written by another process: wait for it, or end it"
                 ) from None
         try:
+            clear_unfinished(path)
             return cls(path, begun(path, origin), lock, size)
         except BaseException:
             lock.release()

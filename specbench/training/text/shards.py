@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.errors import UsageError
-from specbench.files import PART, open_regular
+from specbench.files import ANY, PART, open_regular
 from specbench.replacing import replacing
 from specbench.training.text.manifest import REMEDY, Manifest, Shard
 from specbench.wording import clean_path, first_line
 
 TOGETHER = 1024  # rows that are read at once
-LONGEST = 1 << 40  # bytes of a file, which is never read as a whole
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def write_shard(folder: Path, number: int, examples: Sequence[Example], parts: i
 def sha256_of(path: Path) -> str:
     """The digest of a file's content."""
     digest = hashlib.sha256()
-    with open_regular(path, LONGEST) as file:
+    with open_regular(path, ANY) as file:
         while part := file.read(PART):
             digest.update(part)
     return digest.hexdigest()

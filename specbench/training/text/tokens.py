@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specbench.data.readers import silence_datasets
 from specbench.errors import UsageError
+from specbench.replacing import own_folder
 from specbench.training.text.held_out import held_out
 from specbench.training.text.manifest import REMEDY, Manifest, Origin, read_manifest, refuse_other
 from specbench.training.text.shards import Example, batches, check_files, example_columns, learned, schema
@@ -126,9 +127,9 @@ def mapped(path: Path, manifest: Manifest) -> Any:
     silence_datasets()
     # names are patterns to `datasets`
     files = [glob.escape(str((path / shard.file).absolute())) for shard in manifest.shards]
-    place = (path / MAPPED / manifest.sha256[:12]).absolute()
     features = datasets.Features.from_arrow_schema(schema())
     try:
+        place = own_folder(path / MAPPED).absolute() / manifest.sha256[:12]
         found = datasets.Dataset.from_parquet(files, cache_dir=str(place), features=features)
     except Exception as error:  # it wraps whatever comes
         reason = error.__cause__ or error

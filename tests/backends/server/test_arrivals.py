@@ -2,6 +2,12 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -23,6 +29,7 @@ from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART
 from specbench.spec import RunSpec
 from tests.support.completions import Model, serving
 from tests.support.frontdoor import Command
+from tests.support.signals import MAIN, as_a_shell_leaves_them
 
 SOON = 10**6  # requests a second: none of them is waited for
 LONG = 60.0  # seconds after which a test that waits for ever fails
@@ -125,6 +132,65 @@ def test_the_first_failure_ends_all() -> None:
     with pytest.raises(ServerError, match="gone"):
         sent_at([0.0] * 4, ask, most=1, timer=Steps().timer)
     assert asked[:2] == [0, 1]
+
+
+def test_requests_under_way_are_hung_up_and_not_waited_for() -> None:
+    hung_up, began = Event(), time.monotonic()
+
+    def ask(number: int) -> int:
+        if number == 2:
+            raise ServerError("gone")
+        hung_up.wait(LONG)
+        return number
+
+    with pytest.raises(ServerError, match="gone"):
+        sent_at([0.0] * 3, ask, most=3, hang_up=hung_up.set)
+    assert time.monotonic() - began < LONG / 2
+    assert hung_up.is_set()
+
+
+@pytest.mark.parametrize("more", [{"arrivals": None}, {}], ids=["closed", "open"])
+def test_an_interrupt_ends_requests_that_hang(stack: ExitStack, more: dict[str, Any]) -> None:
+    hangs = Model(fault="stall")
+    spec = spec_of(stack, hangs, Model(), batch=4, **more)
+    engine = choose.backend_for([spec])
+    stack.enter_context(as_a_shell_leaves_them())
+    before = set(threading.enumerate())
+
+    def interrupt() -> None:
+        while len(hangs.requests) < 4:
+            time.sleep(0.01)
+        began.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    began: list[float] = []
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.prepare(spec, 9)([engine.encode("once upon a time")] * 6, list(range(6)))
+    assert time.monotonic() - began[0] < 2
+    assert len(hangs.requests) == 4
+    assert not [one for one in set(threading.enumerate()) - before if "serve" in one.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_over_servers_that_hang(stack: ExitStack, tmp_path: Path, number: signal.Signals) -> None:
+    hangs = Model(fault="stall")
+    url = stack.enter_context(serving(hangs))
+    (tmp_path / "words.jsonl").write_text("".join(f'{{"id": "p{n}", "prompt": "number {n}"}}\n' for n in range(4)))
+    options = ("--backend", "openai", "--url", url, "--method", "baseline", "--target", "tiny", "--dataset")
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "run", *options, "jsonl:words.jsonl", "--batch", "4", "--warmup", "0"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, cwd=tmp_path, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    stack.callback(process.kill)
+    while len(hangs.requests) < 4 and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(
+        timeout=LONG / 2
+    )  # requests hang for longer, and a busy machine ends a process slowly
+    assert (process.returncode, len(hangs.requests)) == (128 + number, 4), said
 
 
 # --- what becomes of them ---------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """Servers as engines: what is counted of their answers, and the one line that everything that goes wrong costs."""
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain, repeat
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -153,6 +155,170 @@ def test_what_a_server_does_wrong_is_one_line(stack: ExitStack, monkeypatch: pyt
     assert "\n" not in str(refused.value)
 
 
+OK = b"HTTP/1.1 200 OK\r\n"
+STREAM = OK + b"Content-Type: text/event-stream\r\n\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+PIECE = b'data: {"choices": [{"text": "a"}]}\n\n'
+
+
+def drip(begin: bytes, part: bytes) -> Iterator[bytes]:
+    yield begin
+    while True:
+        time.sleep(0.01)
+        yield part
+
+
+def flood(begin: bytes, part: bytes) -> Iterator[bytes]:
+    return chain([begin], repeat(part))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits that a test can wait for."""
+    small = {"STALL": 0.4, "SLOWEST": 0.01, "PAGE_SECONDS": 0.4, "PAGE": 1 << 16, "LONGEST": 1 << 16}
+    for name, limit in small.items():
+        monkeypatch.setattr(client, name, limit)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: drip(OK + b"\r\n", b"x"),
+        lambda: drip(OK, b"X-Name: value\r\n"),
+        lambda: drip(OK + b"X-Name: ", b"x"),
+        lambda: drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        lambda: drip(CHUNKED, b"1\r\nx\r\n"),
+        lambda: drip(b"", b""),
+    ],
+    ids=["body", "headers", "header", "continue", "chunks", "nothing"],
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
+@pytest.mark.usefixtures("quick")
+def test_an_answer_that_does_not_end_is_given_up(path: str, answer: Any) -> None:
+    line = {"/v1/models": "has not ended its answer in 0.4 seconds", "/v1/completions": "silent for 0.4 seconds"}[path]
+    with serving(Model(raw={path: answer})) as url, pytest.raises(ServerError, match=line):
+        ask_for(path, url)
+
+
+def ask_for(path: str, url: str) -> object:
+    request = {"model": "tiny", "prompt": "once", "max_tokens": 4}
+    return Client(url).models() if path == "/v1/models" else Client(url).complete(request)
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "line"),
+    [
+        ("/v1/models", lambda: flood(OK + b"\r\n", b"x" * 65536), "answer is longer than 65536 bytes"),
+        ("/v1/models", lambda: flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 999), "answer is longer than 65536"),
+        ("/v1/models", lambda: [OK + b"\r\n" + b"[" * 50_000], "the server answered 200"),
+        ("/v1/models", lambda: [OK + b"Content-Length: 99999999999999999999999\r\n\r\n?"], "the server answered 200"),
+        ("/v1/models", lambda: [CHUNKED + b"-5\r\nx"], "the connection was lost"),
+        ("/v1/completions", lambda: drip(STREAM, b": ping\n\n"), "silent for 0.4 seconds"),
+        ("/v1/completions", lambda: drip(STREAM + b"data: ", b"a"), "silent for 0.4 seconds"),
+        ("/v1/completions", lambda: drip(STREAM, b"data: {}\n\n"), "has not ended its answer in 0.44 seconds"),
+        ("/v1/completions", lambda: flood(STREAM, b": ping\n\n" * 999), "answer is longer than 81920 bytes"),
+        ("/v1/completions", lambda: flood(STREAM, b"a" * 65536), "answer is longer than 81920 bytes"),
+        ("/v1/completions", lambda: flood(STREAM, PIECE), "more pieces than --max-new-tokens 4"),
+        ("/v1/completions", lambda: [STREAM + b"data: " + b"[" * 50_000 + b"\n\n"], "which is no completion"),
+        ("/v1/completions", lambda: [CHUNKED + b"f" * 30 + b"\r\n" + PIECE], "the connection was lost"),
+        ("/v1/completions", lambda: [CHUNKED + b"-5\r\n" + PIECE], "the connection was lost"),
+    ],
+)
+@pytest.mark.usefixtures("quick")
+def test_an_answer_that_no_server_means_is_one_line(path: str, answer: Any, line: str) -> None:
+    with serving(Model(raw={path: answer})) as url, pytest.raises(ServerError, match=line) as refused:
+        ask_for(path, url)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_slow_server_has_time_as_long_as_pieces_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "STALL", 1.0)
+
+    def pieces() -> Iterator[bytes]:
+        yield STREAM
+        for _ in range(4):
+            time.sleep(0.3)
+            yield PIECE
+        yield b'data: {"choices": [], "usage": {"completion_tokens": 4}}\n\ndata: [DONE]\n\n'
+
+    with serving(Model(raw={"/v1/completions": pieces})) as url:
+        answer = ask_for("/v1/completions", url)
+    assert isinstance(answer, Answer)
+    assert answer.arrived[-1] > 1.0
+
+
+@pytest.mark.parametrize("metrics", [lambda: drip(OK, b"X-Name: value\r\n"), lambda: flood(OK + b"\r\n", b"x" * 65536)])
+def test_counters_that_do_not_come_are_waited_for_once(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, metrics: Any
+) -> None:
+    drafting = Model(k=3, tells="timings", raw={"/metrics": metrics})
+    spec = spec_of(stack, drafting)
+    engine = choose.backend_for([spec])
+    monkeypatch.setattr(client, "PAGE_SECONDS", 0.4)
+    for _ in range(2):
+        engine.prepare(spec, 9)([engine.encode("once")], [5])
+    assert drafting.paths.count("/metrics") == 1
+    assert list(engine.warnings) == [counts.FROM_TOTALS]
+
+
+@pytest.mark.parametrize("value", ["1e999", "-inf", "nan", "-3", "1.5", "1.2.3", "e+e", "9" * 5000])
+def test_a_counter_that_is_no_count_is_one_line(stack: ExitStack, value: str) -> None:
+    body = f"vllm:spec_decode_num_drafts_total {value}\n"
+    drafting = Model(k=3, raw={"/metrics": lambda: [OK + b"\r\n" + body.encode()]})
+    with pytest.raises(ServerError, match=r"its counters \(/metrics\) have '.*' in the place of a count"):
+        decoded(spec_of(stack, drafting))
+
+
+def test_a_place_in_a_draft_that_no_engine_has_is_refused() -> None:
+    for place in ("1024", "99999999999", "9" * 5000):
+        text = f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} 1.0\n'
+        with pytest.raises(ValueError, match="in the place of a count"):
+            counters_in("vllm:spec_decode_num_drafts_total 1.0\n" + text)
+
+
+def test_labels_without_an_end_cost_little() -> None:
+    began = time.monotonic()
+    assert counters_in("vllm:spec_decode_num_drafts{\n" * 20_000) is None
+    assert time.monotonic() - began < 2  # over a minute where labels may go on over lines
+
+
+def totals(drafts: float, drafted: float, accepted: float) -> bytes:
+    names = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": accepted}
+    lines = [f"vllm:spec_decode_num_{name}_total {value}" for name, value in names.items()]
+    return OK + b"\r\n" + "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ((9, 27, 9), (3, 9, 3), "went back: it was started again"),
+        ((0, 0, 0), (1e308, 1e308, 0), "rose by 1[0-9]{79} rounds"),
+        ((0, 0, 0), (1e15, 1e15, 0), "rose by 10{15} rounds, 10{15} drafted and 0 accepted tokens for at most 26"),
+        ((0, 0, 0), (4, 1e15, 0), "rose by 4 rounds, 10{15} drafted"),
+        ((0, 0, 0), (4, 12, 13), "12 drafted and 13 accepted"),
+    ],
+)
+def test_counters_that_cannot_rise_so_are_one_line(stack: ExitStack, before: Any, after: Any, line: str) -> None:
+    pages = iter([totals(*before), totals(*after)])
+    drafting = Model(k=3, raw={"/metrics": lambda: [next(pages)]})
+    with pytest.raises(ServerError, match=line):
+        decoded(spec_of(stack, drafting))
+
+
+@pytest.mark.parametrize("tokens", [NEW + 1, 10**6, 10**400, 0, -5, True, 3.0, "12"])
+def test_tokens_that_cannot_be_in_an_answer_are_one_line(stack: ExitStack, tokens: Any) -> None:
+    drafting = Model(k=3, says={"usage": {"completion_tokens": tokens}})
+    with pytest.raises(ServerError, match=f"the server counts {str(tokens)[:80]} tokens"):
+        decoded(spec_of(stack, drafting))
+
+
+@pytest.mark.parametrize(("drafted", "accepted"), [(10**12, 3), (10**400, 3), (3, 4), (3, -1), (-(10**12), -(10**12))])
+def test_totals_that_cannot_be_are_one_line(stack: ExitStack, drafted: int, accepted: int) -> None:
+    drafting = Model(k=3, says={"timings": {"draft_n": drafted, "draft_n_accepted": accepted}})
+    with pytest.raises(ServerError, match=r"an answer \(timings\) counts .* see what it logs"):
+        decoded(spec_of(stack, drafting))
+
+
 def test_a_server_that_is_not_there_or_serves_something_else_is_refused_before_anything_is_asked() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -162,7 +328,10 @@ def test_a_server_that_is_not_there_or_serves_something_else_is_refused_before_a
         choose.backend_for([spec])
     with serving(Model(name="other")) as there, pytest.raises(ServerError, match="it serves other, not tiny"):
         choose.backend_for([spec.with_(url=there)])
-    for wrong in ("localhost:80", "http://localhost:port", "http://[::1", "http://"):
+    long = f"http://{'x' * 70}"
+    paths = ("http://localhost/\u00e9", "http://localhost/a b")
+    hosts = ("http://", "http://a..b", "http://.", "http://a b", long)
+    for wrong in ("localhost:80", "http://localhost:port", "http://[::1", *hosts, *paths):
         with pytest.raises(UsageError, match="is no URL of a server"):
             choose.backend_for([spec.with_(url=wrong)])
 
@@ -191,6 +360,19 @@ def test_a_baseline_that_drafts_is_refused(stack: ExitStack, tells: Any) -> None
 def test_a_url_may_end_as_clients_of_openai_write_it() -> None:
     with serving(Model()) as url:
         assert Client(f"{url}/v1/").models() == Client(url).models() == [{"id": "tiny"}]
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("http://[::1]", ("::1", 80)),
+        ("https://[fe80::1%25eth0]/", ("fe80::1%eth0", 443)),
+        ("http://b\u00fccher.example:8000/v1", ("b\u00fccher.example", 8000)),
+    ],
+)
+def test_a_url_may_name_any_host(url: str, where: tuple[str, int]) -> None:
+    connection = Client(url)._connect(1.0)
+    assert (connection.host, connection.port) == where
 
 
 # --- from the command line --------------------------------------------------------------------------------------------

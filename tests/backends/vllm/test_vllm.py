@@ -173,6 +173,7 @@ def test_methods_are_its_own_by_other_names(pair: Pair, given: dict[str, object]
         ({"schedule": "heuristic"}, "--schedule: K is the same in every round"),
         ({"temperature": 1.0, "min_p": 0.1}, "--min-p: it heeds no such bound"),
         ({"tier": "graph"}, "--tier: take eager, or compile"),
+        ({"engine_option": "vllm.trust_remote_code=true"}, "--trust-remote-code alone says whether code"),
         ({"target": "demo", "draft": "demo-draft@llama-68m"}, "write it once with `specbench models grow`"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import make_dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from specbench.decoding import loop
 from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.branching import Top
@@ -29,6 +31,7 @@ from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.decoding.test_greedy import NEW, V, draft_of, expected, random_prompts, target_of, tokens_of
+from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.frontdoor import Command
 from tests.support.laws import EXACT, Outcomes, block_error, one_round
 from tests.support.rounding import same_texts
@@ -123,6 +126,33 @@ def test_an_empty_draft_is_a_token_of_the_model(verifier: Verifier) -> None:
     outcomes = one_round(chain(p, q, 2, verifier), [PROMPT], 4, budget=0)
     assert torch.equal(outcomes.step.verdict.distance, torch.zeros((3, 1), dtype=torch.float64))
     assert torch.equal(outcomes.weight, p[1])
+
+
+@lossy
+def test_tokens_behind_the_end_of_a_sequence_have_no_distance(verifier: Verifier) -> None:
+    p, q = random_pair(0, 3, 4)
+    step = one_round(chain(p, q, 3, verifier), [PROMPT], len(PROMPT) + 4, eos=(2,)).step
+    assert step.verdict.distance is not None
+    rows = list(zip(step.verdict.distance.tolist(), step.round.emitted.tolist(), strict=True))
+    assert any(sum(levels[emitted:]) > 0.1 for levels, emitted in rows)
+    assert step.round.distance.tolist() == pytest.approx([sum(levels[:emitted]) for levels, emitted in rows], abs=EXACT)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "distance behind the end counted": (
+        *(loop.distance, " * (levels < emitted.unsqueeze(1))", ""),
+        partial(test_tokens_behind_the_end_of_a_sequence_have_no_distance, Lenient(0.5)),
+    ),
+    "no distance of the last token": (
+        *(loop.distance, "levels < emitted", "levels + 1 < emitted"),
+        partial(test_tokens_behind_the_end_of_a_sequence_have_no_distance, Lenient(0.5)),
+    ),
+}
+
+
+@mutants(MUTANTS)
+def test_a_wrong_sum_of_distances_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 # --- where there is none ----------------------------------------------------------------------------------------------

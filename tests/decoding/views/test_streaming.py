@@ -1,5 +1,7 @@
 """A model with sinks and a window: the plain model on a short text of its own, row by row, whatever came before."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.views.streaming import Streaming
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, sequence_error
 from tests.support.random_histories import Chance, accept, append
@@ -81,6 +84,35 @@ def test_while_the_text_is_short_rows_are_the_models_own(name: str) -> None:
         tree = TokenTree.chain(chance.below(V, (3, 3)))
         assert worst(model.probs(context, tree), tree_rows(network(name, V), Law(), V, context, tree)) <= TOLERANCE
         accept(context, tree, chance, False, V)
+
+
+@pytest.mark.parametrize(("tokens", "seen"), [(8, 8), (9, 5), (10, 5)])
+def test_a_window_slides_as_soon_as_it_is_more_than_full(tokens: int, seen: int) -> None:
+    model, context = streaming("llama", 2, 6), context_of([[1] * tokens, [1] * 3, [1] * 8], 4, 0)
+    model.start(context)
+    assert [len(text) for text in short_texts(model, context)] == [seen, 3, 8]
+    context.seq[1, :tokens], context.pos[1] = 1, tokens - 1
+    model.admit(context, 1)
+    assert [len(text) for text in short_texts(model, context)] == [seen, seen, 8]
+    grown = context_of([[1] * 7], 4, 0)
+    model.start(grown)
+    grown.pos += tokens - 7
+    model.probs(grown, TokenTree.chain(grown.seq[:, :0]), refeed=tokens - 7)
+    assert [len(text) for text in short_texts(model, grown)] == [seen]
+
+
+MUTANTS: dict[str, Mutant] = {
+    f"a window that slides one token late in {function.__name__}": (
+        *(function, "> self.window", "> self.window + 1"),
+        partial(test_a_window_slides_as_soon_as_it_is_more_than_full, 9, 5),
+    )
+    for function in (Streaming.start, Streaming.admit, Streaming._slide)
+}
+
+
+@mutants(MUTANTS)
+def test_a_late_window_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 def test_tokens_that_were_taken_back_are_forgotten() -> None:

@@ -138,6 +138,20 @@ def test_machine_code_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pyt
         operators.built()
 
 
+def test_machine_code_that_others_may_have_written_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = operators.built()
+    mode = file.stat().st_mode
+    monkeypatch.setattr(operators.subprocess, "run", lambda *_, **__: never(None))
+    file.chmod(0o777)
+    try:
+        with pytest.raises(PermissionError, match="can be written by other users"):
+            operators.load(file)
+        with pytest.raises(AssertionError):
+            operators.built()
+    finally:
+        file.chmod(mode)
+
+
 def test_why_there_are_none_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path))
     broken = tmp_path / "broken.cpp"

@@ -3,8 +3,9 @@
 import json
 import os
 import shutil
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from transformers import LlamaForCausalLM
 
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import Loaded, load_model
-from specbench.models.checkpoints.missing import needed_extra
+from specbench.models.checkpoints.missing import needed_extra, without_extra
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.checkpoints.sizes import network_sizes
+from specbench.models.checkpoints.weights import find
 from specbench.models.network.attention import NAME
 from tests.support.checkpoints import CPU, WEIGHTS, WORDS, llama, refusal_of, save_tiny
 
@@ -79,6 +81,44 @@ def test_shards_load_and_a_missing_one_is_named(pristine: Path, tmp_path: Path) 
     assert load(tmp_path).warnings == ()
     shards[1].unlink()
     assert f"{shards[1].name} is missing" in refusal_of(load, tmp_path)
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Ends a test that waits."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+PIPES = ("config.json", WEIGHTS, "pytorch_model.bin", "model.safetensors.index.json", "adapter_config.json",
+         "generation_config.json", "tokenizer.json", "vocab.model", "merges.txt", "chat_template.jinja")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_in_a_checkpoint_is_refused_whoever_looks_first(folder: Path, name: str, impatient: None) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    for step in (find, load_config, load_tokenizer):
+        assert f"cannot read {folder / name}: it is a pipe or a device" in refusal_of(step, local(folder))
+    assert without_extra(local(folder)) is None
+
+
+def test_so_is_a_shard_that_is_a_pipe(folder: Path, impatient: None) -> None:
+    (folder / "inner").mkdir()
+    os.mkfifo(folder / "inner" / "shard.safetensors")
+    (folder / WEIGHTS).unlink()
+    index = {"weight_map": {"lm_head.weight": "inner/shard.safetensors"}}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    assert "shard.safetensors is damaged: it is a pipe or a device" in refusal_of(load, folder)
+
+
+def test_files_that_are_no_part_of_a_checkpoint_may_be_anything(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "notes.txt").symlink_to("nothing")
+    assert load(folder).warnings == ()
 
 
 def test_nothing_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,20 +1,30 @@
 """Our kernel for products of few rows: inductor takes it, and it gives what plain products give."""
 
 import copy
+import ctypes
+import shutil
+import subprocess
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor.codegen.cpp_utils import GemmBlocking
+from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512, VecISA
 
 from specbench.models.execution import compiled as execution
+from specbench.models.execution import few_rows
 from specbench.models.execution.compiled import by_few_rows, fast_bfloat16, settings
 from specbench.models.execution.regions.code import compiled
 from specbench.models.execution.regions.cut import Region, cut
 from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.execution.regions.store import Store
 from specbench.models.execution.regions.trace import trace
+from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.tiers import NEEDS_COMPILER, never
 from tests.support.toys import CPU
 
@@ -46,6 +56,171 @@ def test_it_is_used_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(execution, "capabilities", lambda: {"avx512_vnni": True})
     assert by_few_rows()
     assert not fast_bfloat16(CPU)
+
+
+# --- which products it takes ------------------------------------------------------------------------------------------
+
+
+TAKEN = [  # dtype, K, alpha, processor, whether it multiplies bfloat16, whether the product is taken
+    (torch.float32, 63, 1.0, VecAVX512, False, True),
+    (torch.float32, 64, 2.0, VecAVX512, False, False),
+    (torch.bfloat16, 64, 1.0, VecAVX512, True, True),
+    (torch.bfloat16, 63, 1.0, VecAVX512, True, False),  # the last number would have no pair
+    (torch.bfloat16, 64, 1.0, VecAVX512, False, False),
+    (torch.bfloat16, 64, 1.0, VecAVX2, True, False),
+]
+
+
+@pytest.mark.parametrize(("dtype", "k", "alpha", "processor", "bfloat16", "taken"), TAKEN)
+def test_it_takes_the_products_that_it_can_compute(
+    dtype: torch.dtype, k: int, alpha: float, processor: type[VecISA], bfloat16: bool, taken: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VecAVX512, "is_avx512_bf16_supported", lambda self: bfloat16)
+        patch.setattr(few_rows, "pick_vec_isa", processor)
+        assert few_rows.fits(SimpleNamespace(input_dtype=dtype), 5, 48, k, alpha) == taken
+
+
+def takes(case: int) -> partial[None]:
+    return partial(test_it_takes_the_products_that_it_can_compute, *TAKEN[case])
+
+
+CHOICES: dict[str, Mutant] = {
+    "an odd number of bfloat16": (few_rows.fits, " and k % pairs == 0", "", takes(3)),
+    "a product that is scaled": (few_rows.fits, " and alpha == 1", "", takes(1)),
+    "bfloat16 on any processor": (few_rows.fits, "multiplies and ", "", takes(4)),
+}
+
+
+@mutants(CHOICES)
+def test_a_product_that_it_cannot_compute_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
+
+
+@pytest.mark.parametrize(("rows", "columns"), few_rows.BLOCKS)
+def test_the_sums_of_a_block_fit_into_the_registers(rows: int, columns: int) -> None:
+    assert columns % 16 == 0
+    assert (rows + 1) * columns // 16 + 1 <= 32  # sums, a row of B and a number of A
+
+
+# --- the kernel, with vectors of plain C++ in the place of the processor's --------------------------------------------
+
+VECTORS = r"""
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+namespace at { struct BFloat16 { uint16_t bits; }; }
+namespace c10 {
+template <int n> struct ForcedUnroll {
+    template <class F, class... A> void operator()(const F& f, A... a) const {
+        if constexpr (n > 1) ForcedUnroll<n - 1>{}(f, a...);
+        f(std::integral_constant<int, n - 1>{}, a...);
+    }
+};
+}
+struct __m256i { uint16_t x[16]; };
+struct __m512 { float x[16]; };
+struct __m512i { uint32_t x[16]; };
+struct __m512bh { uint32_t x[16]; explicit __m512bh(__m512i v) { std::memcpy(x, v.x, sizeof x); } };
+constexpr int _MM_HINT_T0 = 0;
+inline void _mm_prefetch(const char*, int) {}
+template <class V> V read(const void* at) { V v; std::memcpy(&v, at, sizeof v); return v; }
+template <class V, class F> V each(F f) { V v; for (int i = 0; i < 16; ++i) v.x[i] = f(i); return v; }
+inline float number(uint32_t bits) { return read<float>(&(bits <<= 16)); }
+inline __m512 _mm512_loadu_ps(const void* at) { return read<__m512>(at); }
+inline __m512i _mm512_loadu_si512(const void* at) { return read<__m512i>(at); }
+inline __m256i _mm256_loadu_si256(const __m256i* at) { return read<__m256i>(at); }
+inline void _mm512_storeu_ps(float* at, __m512 v) { std::memcpy(at, v.x, sizeof v.x); }
+inline __m512 _mm512_setzero_ps() { return each<__m512>([](int) { return 0.f; }); }
+inline __m512 _mm512_set1_ps(float a) { return each<__m512>([&](int) { return a; }); }
+inline __m512i _mm512_set1_epi32(int32_t a) { return each<__m512i>([&](int) { return a; }); }
+inline __m512i _mm512_cvtepu16_epi32(__m256i a) { return each<__m512i>([&](int i) { return a.x[i]; }); }
+inline __m512i _mm512_slli_epi32(__m512i a, int n) { return each<__m512i>([&](int i) { return a.x[i] << n; }); }
+inline __m512i _mm512_or_si512(__m512i a, __m512i b) { return each<__m512i>([&](int i) { return a.x[i] | b.x[i]; }); }
+inline __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
+    return each<__m512>([&](int i) { return a.x[i] * b.x[i] + c.x[i]; });
+}
+inline __m512 _mm512_dpbf16_ps(__m512 c, __m512bh a, __m512bh b) {
+    return each<__m512>([&](int i) {
+        return c.x[i] + number(a.x[i] >> 16) * number(b.x[i] >> 16) + number(a.x[i]) * number(b.x[i]);
+    });
+}
+"""
+RUN = r"""
+extern "C" void run(const {0}* A, const {0}* B, float* C, int64_t M, int64_t N, int64_t K, bool accum) {{
+    if (accum) few_rows<true>(A, B, C, M, N, K, K + 2, N, N + 1);
+    else few_rows<false>(A, B, C, M, N, K, K + 2, N, N + 1);
+}}
+"""
+M, K, ROWS, COLUMNS = 3, 6, 2, 32  # the last row is a block of its own
+
+
+def kernel(dtype: torch.dtype, local: bool, folder: Path) -> Any:
+    """The kernel as machine code. local: it makes the pairs of B itself."""
+    blocks = GemmBlocking(ROWS, COLUMNS, few_rows.PAIRS[dtype])
+    made = few_rows.FewRows("few_rows", dtype, dtype, torch.float32, torch.float32, blocks)
+    made.use_local_vnni_blocking(local)
+    source, library = folder / "kernel.cpp", folder / "kernel.so"
+    text = made.codegen_define(None) + RUN.format(made.get_common_options()["input_t"])  # type: ignore[no-untyped-call]
+    source.write_text(VECTORS + text)
+    compiler = next(filter(None, map(shutil.which, execution.COMPILERS)))
+    subprocess.run([compiler, "-std=c++17", "-O0", "-shared", "-fPIC", source, "-o", library], check=True)
+    return ctypes.CDLL(str(library)).run
+
+
+KERNELS = {  # name: (dtype, whether it makes the pairs of B itself)
+    "float32": (torch.float32, False),
+    "pairs of bfloat16": (torch.bfloat16, False),
+    "bfloat16": (torch.bfloat16, True),
+}
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("how", KERNELS)
+def test_the_kernel_multiplies_and_adds(how: str, tmp_path: Path) -> None:
+    dtype, local = KERNELS[how]
+    width = COLUMNS if how == "pairs of bfloat16" else 2 * COLUMNS  # of these inductor gives it one block at a time
+    generator = torch.Generator().manual_seed(0)
+    a, b, before = (
+        torch.randint(-8, 8, size, generator=generator) for size in ((M, K + 2), (K, width), (M, width + 1))
+    )
+    laid_out = b.reshape(K // 2, 2, width).transpose(1, 2) if how == "pairs of bfloat16" else b
+    given = [a.to(dtype), laid_out.to(dtype).contiguous()]
+    run = kernel(dtype, local, tmp_path)
+    for accum in (False, True):
+        c = before.float()
+        tensors = (ctypes.c_void_p(x.data_ptr()) for x in (*given, c))
+        run(*tensors, *map(ctypes.c_int64, (M, width, K)), ctypes.c_bool(accum))
+        assert torch.equal(c[:, :width], (a[:, :K] @ b + accum * before[:, :width]).float())
+        assert torch.equal(c[:, width], before[:, width].float())
+
+
+# name: (kernel, a part of its source, what takes its place)
+WRONG: dict[str, tuple[str, str, str]] = {
+    "sums begin at zero": ("float32", "vc[i] = _mm512_loadu_ps(C + (i / COLS) * ldc + (i % COLS) * 16)",
+                           "vc[i] = _mm512_setzero_ps()"),
+    "sums begin at what was there": ("float32", "if constexpr (accum)", "if constexpr (true)"),
+    "the last rows left out": ("float32", "range(block_m, 0, -1)", "range(block_m, 1, -1)"),
+    "columns of the first block": ("float32", "B + n, C", "B, C"),
+    "the first number of a pair twice": ("bfloat16", "wide(k + 1)", "wide(k)"),
+    "a number of a row for a pair": ("pairs of bfloat16", "k += {{pairs}}", "k += 1"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+@pytest.mark.mutant(test=test_the_kernel_multiplies_and_adds)
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_kernel_is_caught(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how, right, wrong = WRONG[what]
+    assert few_rows.KERNEL.count(right) == 1
+    monkeypatch.setattr(few_rows, "KERNEL", few_rows.KERNEL.replace(right, wrong))
+    with pytest.raises(AssertionError):
+        test_the_kernel_multiplies_and_adds(how, tmp_path)
+
+
+# --- in inductor ------------------------------------------------------------------------------------------------------
 
 
 class Layers(nn.Module):

@@ -2,7 +2,9 @@
 
 import json
 import os
+import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from specbench.decoding.timing import WallClock
-from specbench.models.execution.compiled import settings
+from specbench.models.execution.compiled import by_few_rows, settings
 from specbench.models.execution.regions import folder as folders
 from specbench.models.execution.regions import store as stores
 from specbench.models.execution.regions.code import Code, Layout, layout
@@ -22,6 +24,7 @@ from specbench.models.execution.regions.operators import UncutError
 from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.execution.regions.store import Store
 from specbench.models.execution.regions.trace import trace
+from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.frontdoor import Command
 from tests.support.tiers import NEEDS_COMPILER, AsRecorded, never
 from tests.support.toys import CPU
@@ -133,6 +136,46 @@ def test_layers_that_do_something_else_are_other_regions(other: Any) -> None:
         for net in (network(2), other)
     )
     assert len(first - second) >= 1
+
+
+def key(x: Tensor, weight: Tensor) -> str:
+    frozen = nn.Parameter(weight, False)
+    (found,) = cut(trace(lambda x: linear(x * 2, frozen), x)).steps
+    assert isinstance(found, Region)
+    assert len(found.weights) == 1
+    return found.key
+
+
+SQUARE = torch.ones(3, 3)
+OTHERS = {
+    "shape": (torch.ones(2, 3), SQUARE),
+    "strides": (SQUARE.t(), SQUARE),
+    "the shape of a weight": (SQUARE, torch.ones(2, 3)),
+    "the strides of a weight": (SQUARE, SQUARE.t()),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_the_same_operators_on_other_tensors_are_other_regions(what: str) -> None:
+    assert key(SQUARE, SQUARE) == key(SQUARE.clone(), SQUARE.clone())
+    assert key(SQUARE, SQUARE) != key(*OTHERS[what])
+
+
+def unlike(what: str) -> Callable[[], None]:
+    return partial(test_the_same_operators_on_other_tensors_are_other_regions, what)
+
+
+KEY = Region.key.func
+MUTANTS: dict[str, Mutant] = {
+    "a key without shapes": (KEY, "{tuple(x.shape)} ", "", unlike("shape")),
+    "a key without strides": (KEY, "{x.stride()} ", "", unlike("strides")),
+    "a key without weights": (KEY, "(*self.like, *self.weights)", "self.like", unlike("the shape of a weight")),
+}
+
+
+@mutants(MUTANTS)
+def test_a_key_that_says_less_is_caught(mutant: Mutant) -> None:
+    catches(*mutant)
 
 
 def test_other_weights_and_other_processes_have_the_same_regions() -> None:
@@ -260,15 +303,33 @@ def test_what_was_compiled_is_found_again(compiler: Stub, tmp_path: Path) -> Non
     assert compiler.calls == 2, "other settings make other code"
 
 
-def test_code_for_other_threads_or_another_torch_is_another(
-    compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# name: (owner, attribute, value in another process, part of the source of the store that depends on it)
+ELSEWHERE: dict[str, tuple[Any, str, Any, str]] = {
+    "the threads": (torch, "get_num_threads", lambda: 77, "torch.get_num_threads()"),
+    "the version of torch": (torch, "__version__", "9.9", "torch.__version__"),
+    "the processor": (stores, "capabilities", lambda: {"avx9": True}, "capabilities()"),
+    "the products of few rows": (stores, "by_few_rows", lambda: not by_few_rows(), "by_few_rows()"),
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_code_for_another_process_is_another(
+    what: str, compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    owner, attribute, value, _ = ELSEWHERE[what]
     Store({}, tmp_path).code(region())
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    monkeypatch.setattr(owner, attribute, value)
     Store({}, tmp_path).code(region())
-    monkeypatch.setattr(torch, "__version__", "9.9")
-    Store({}, tmp_path).code(region())
-    assert compiler.calls == 3
+    assert compiler.calls == 2
+
+
+@pytest.mark.mutant(test=test_code_for_another_process_is_another)
+@pytest.mark.parametrize("what", ELSEWHERE, ids="a store that forgets {}".format)
+def test_a_store_that_forgets_is_caught(
+    what: str, compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = partial(test_code_for_another_process_is_another, what, compiler, tmp_path, monkeypatch)
+    catches(Store._where.fget, ELSEWHERE[what][-1], "0", check)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"source": "x"}', '{"source": 1, "constants": {"w": {}}}'])
@@ -289,6 +350,84 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(compiler: Stub, 
     for _ in range(2):
         assert Store({}, tmp_path / "file").code(region()).constants
     assert compiler.calls == 2
+
+
+ALIEN = '{"source": "raise AssertionError(1)", "constants": {}, "numbers": {}}'
+
+
+def kept(folder: Path) -> Path:
+    """A file with code of a region in a folder of caches, in which something else was put since it was compiled."""
+    Store({}, folder).code(region())
+    (file,) = (folder / "regions").iterdir()
+    file.write_text(ALIEN)
+    return file
+
+
+def linked(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("elsewhere")
+
+
+OPEN: dict[str, Callable[[Path], object]] = {
+    "a folder for everybody": lambda folder: folder.chmod(0o777),
+    "a folder for a group": lambda folder: folder.chmod(0o770),
+    "a folder inside for everybody": lambda folder: (folder / "machine").chmod(0o777),
+    "a link": linked,
+    "a folder around it for everybody": lambda folder: folder.parent.chmod(0o777),
+    "a file for everybody": lambda folder: [file.chmod(0o666) for file in (folder / "regions").iterdir()],
+    "a folder of another user": lambda folder: None,
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_code_that_others_may_have_written_is_not_run(
+    name: str, compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "around" / "kept"
+    file = kept(folder)
+    monkeypatch.setenv(stores.MACHINE_CODE, str(folder / "machine"))
+    OPEN[name](folder)
+    if "another user" in name:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    folders.say_once.cache_clear()
+    own = Store({}, folder)
+    for _ in range(2):
+        assert "raise" not in own.code(region()).source
+    said = capsys.readouterr().err
+    assert (compiler.calls, said.count("specbench: "), said.count("\n")) == (2, 1, 1)
+    assert "compiled anew" in said
+    replaced = "file" in name
+    assert (own.folder == folder, file.read_text() == ALIEN) == (replaced, not replaced)
+    assert os.environ[stores.MACHINE_CODE] == str(own.folder / "machine")
+    assert stat.S_IMODE(own.folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_others_could_only_read_is_closed_and_used(compiler: Stub, tmp_path: Path) -> None:
+    Store({}, tmp_path / "kept").code(region())
+    (tmp_path / "kept").chmod(0o755)
+    Store({}, tmp_path / "kept").code(region())
+    assert (compiler.calls, stat.S_IMODE((tmp_path / "kept").stat().st_mode)) == (1, 0o700)
+
+
+def test_what_is_kept_is_this_users_whatever_the_umask(compiler: Stub, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            Store({}, tmp_path / "kept").code(region())
+    finally:
+        os.umask(before)
+    found = [path for path in (tmp_path / "kept").rglob("*") if path.name != folders.LOOKED]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o700, 0o600}
+    assert compiler.calls == 1
+
+
+def test_the_processes_that_follow_use_the_same_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(folders.NAME, str(tmp_path))
+    folders.place().mkdir()
+    folders.place().chmod(0o777)
+    made = folders.own_place()
+    assert made == folders.own_place() == folders.place()
+    assert not made.is_relative_to(tmp_path)
 
 
 def test_weights_are_laid_out_once_as_long_as_anything_needs_them() -> None:

@@ -18,7 +18,7 @@ import torch
 from specbench.models.execution.compiled import by_few_rows, capabilities
 from specbench.models.execution.regions.code import Code, Layout, compiled
 from specbench.models.execution.regions.cut import Region
-from specbench.models.execution.regions.folder import place, tidy
+from specbench.models.execution.regions.folder import ALONE_FILE, open_ours, own, place, tidy
 from specbench.replacing import replace_text
 
 FORMAT = 4  # of the files; another one, too, when `few_rows` or what settings do not say has changed
@@ -27,7 +27,7 @@ MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 @dataclass
 class Store:
-    """Code of regions that were compiled with the same settings. `folder` is made when something is kept."""
+    """Code of regions that were compiled with the same settings; kept in `folder` where nobody else writes there."""
 
     settings: Mapping[str, Any]
     folder: Path = field(default_factory=place)
@@ -38,7 +38,9 @@ class Store:
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
         # torch's own folder is a temporary one, and torch writes its name here as soon as it is asked for
-        if os.environ.get(MACHINE_CODE, default_cache_dir()) == default_cache_dir():
+        usual = (default_cache_dir(), str(self.folder / "machine"))
+        self.folder = own(self.folder)
+        if os.environ.get(MACHINE_CODE, usual[0]) in usual:
             os.environ[MACHINE_CODE] = str(self.folder / "machine")
 
     def code(self, region: Region) -> Code:
@@ -60,20 +62,18 @@ class Store:
         code = compiled(region, self.settings)
         self.compiled += 1
         with suppress(OSError):  # a full disk costs the next process time, and this one nothing
-            file.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(file, json.dumps(asdict(code)))
+            replace_text(file, json.dumps(asdict(code)), ALONE_FILE)
             tidy(self.folder)
         return code
 
 
 def read(file: Path) -> Code | None:
-    """The code in a file; None where there is none, or no whole one."""
+    """The code in a file; None where there is none, no whole one, or one that others may have written."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        with open_ours(file) as opened:
+            found = json.load(opened)
         constants = {name: Layout(tuple(one.pop("weights")), **one) for name, one in found["constants"].items()}
         code = Code(found["source"], constants, found["numbers"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    with suppress(OSError):
-        os.utime(file)  # it was used
     return code

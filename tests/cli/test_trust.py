@@ -1,0 +1,260 @@
+"""Folders and files from somebody else: they run no code and get no key unless the command line itself says so."""
+
+import http.client
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import specbench
+from specbench.errors import UsageError
+from specbench.jobs.description import described
+from specbench.spec import RunSpec
+from tests.support.completions import Handler, Model, serving
+from tests.support.frontdoor import Command
+from tests.support.tinypair import prompts
+
+KEY = "sk-secret-of-a-server"
+HOST = "http://127.0.0.1:9"
+CODE = """
+from pathlib import Path
+from transformers import PreTrainedTokenizerFast
+
+Path({marker!r}).touch()
+
+
+class OwnTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> Path:
+    """The file that code of a checkpoint leaves behind."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def target(pair: Any, tmp_path: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The target of the tiny pair with a tokenizer of its own."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    place = Path(shutil.copytree(pair.target, tmp_path / "own"))
+    file = place / "tokenizer_config.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**known, "auto_map": {"AutoTokenizer": [None, "tok.OwnTokenizer"]}}))
+    (place / "tok.py").write_text(CODE.format(marker=str(ran)))
+    return place
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is sent to servers, of which none is there: hosts, and the key where it goes with a request."""
+    found: list[str] = []
+
+    def request(self: Any, method: str, url: str, body: Any, headers: dict[str, str]) -> None:
+        found.append(f"{self.host}:{self.port} {headers.get('Authorization', 'no key')}")
+        raise ConnectionRefusedError("nobody")
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: setattr(self, "sock", socket.socket()))
+    monkeypatch.setattr(http.client.HTTPConnection, "request", request)
+    return found
+
+
+def folder_of(parent: Path, environment: dict[str, Any] | None = None, **settings: Any) -> Path:
+    """A run of one cell that was begun here, or on a machine with some other environment, and has measured nothing."""
+    spec = RunSpec(**{"max_new_tokens": 4, "limit": 1, "warmup": 0, "k": 2, **settings})
+    description = described([spec], torch.device("cpu"))
+    description["environment"] |= environment or {}
+    (parent / "foreign").mkdir()
+    (parent / "foreign" / "run.json").write_text(json.dumps(description))
+    (parent / "foreign" / "journal.jsonl").touch()
+    return parent / "foreign"
+
+
+def trusting(pair: Any, target: Path, **more: Any) -> dict[str, Any]:
+    """Settings that let code of a checkpoint run."""
+    data = prompts(target.parent / "words.jsonl", 4, 6)
+    return {"target": str(target), "draft": str(pair.draft), "dataset": data, "trust_remote_code": True, **more}
+
+
+def served(**more: Any) -> dict[str, Any]:
+    """Settings that name a server."""
+    return {"backend": "openai", "target": "tiny", "method": "baseline", "k": 0, "dataset": "code", "url": HOST, **more}
+
+
+# --- code -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_continued_run_runs_no_code_unless_that_is_typed_again(
+    command: Command, pair: Any, target: Path, ran: Path, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path, **trusting(pair, target))
+    found = command("run", "--resume", folder)
+    assert found.code == 2
+    assert "run.json asks for trust_remote_code" in found.line
+    assert "add --trust-remote-code" in found.line
+    assert not ran.exists()
+    with pytest.raises(UsageError, match="asks for trust_remote_code"):
+        specbench.resume(folder)
+    again = command("run", "--resume", folder, "--trust-remote-code")
+    assert (again.code, ran.exists()) == (0, True), again.err
+
+
+@pytest.mark.parametrize("name", ["run", "sweep-k", "check"])
+def test_a_configuration_runs_no_code_unless_that_is_typed(
+    command: Command, pair: Any, target: Path, ran: Path, tmp_path: Path, name: str
+) -> None:
+    settings = trusting(pair, target, trust_remote_code="yes")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings))
+    found = command(name, "--config", "mine.yaml")
+    assert (found.code, ran.exists()) == (2, False)
+    assert "mine.yaml asks for trust_remote_code" in found.line
+
+
+def test_an_option_goes_before_what_a_configuration_says(
+    command: Command, pair: Any, target: Path, ran: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(trusting(pair, target, max_new_tokens=4)))
+    for option, runs in (("--no-trust-remote-code", False), ("--trust-remote-code", True)):
+        assert command("check", "--config", "mine.yaml", option).code == 0
+        assert ran.exists() == runs
+
+
+def test_a_grid_hides_trust_in_no_pair(command: Command, pair: Any, target: Path, ran: Path, tmp_path: Path) -> None:
+    settings = trusting(pair, target)
+    one = {name: settings.pop(name) for name in ("target", "draft", "trust_remote_code")}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**settings, "pair": [one, {"target": "demo"}]}))
+    found = command("sweep", "grid.yaml")
+    assert (found.code, ran.exists()) == (2, False)
+    assert "grid.yaml asks for trust_remote_code" in found.line
+
+
+def test_the_machine_is_looked_at_before_anything_is_opened(
+    command: Command, pair: Any, target: Path, ran: Path, sent: list[str], tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path, {"cpu": "another one"}, **trusting(pair, target))
+    for options in ((), ("--trust-remote-code",), ("--limit", "9")):
+        assert "begun on another machine" in command("run", "--resume", folder, *options).line
+    assert not ran.exists()
+    shutil.rmtree(folder)
+    folder = folder_of(tmp_path, {"cpu": "another one"}, **served())
+    assert "begun on another machine" in command("run", "--resume", folder).line
+    assert sent == []
+
+
+# --- the key of a server ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"method": "chain", "k": 2, "url": "http://127.0.0.1:10", "baseline_url": HOST}])
+def test_a_continued_run_sends_no_key_to_a_server_that_was_not_typed(
+    command: Command, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    folder = folder_of(tmp_path, **served(**more))
+    for options in ((), ("--url", "http://127.0.0.1:10") if more else ()):
+        found = command("run", "--resume", folder, *options)
+        assert found.code == 2
+        assert "OPENAI_API_KEY is set and " in found.line
+        assert "names the server http://127.0.0.1:" in found.line
+        assert "name it with --url URL" in found.line
+    assert sent == []
+    named = ("--url", "http://127.0.0.1:10/", "--baseline-url", f"{HOST}/v1") if more else ("--url", HOST)
+    assert command("run", "--resume", folder, *named).code == 4
+    assert [line.split(" ", 1)[1] for line in sent] == [f"Bearer {KEY}"]
+
+
+def test_without_a_key_a_server_may_come_from_a_file(
+    command: Command, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert command("run", "--resume", folder_of(tmp_path, **served())).code == 4
+    assert sent == ["127.0.0.1:9 no key"]
+
+
+@pytest.mark.parametrize("name", ["run", "sweep"])
+def test_a_configuration_sends_no_key_to_a_server_that_was_not_typed(
+    command: Command, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({n: v for n, v in served().items() if n != "k"}))
+    file = ("mine.yaml",) if name == "sweep" else ("--config", "mine.yaml")
+    found = command(name, *file)
+    assert (found.code, sent) == (2, [])
+    assert "OPENAI_API_KEY is set and mine.yaml names the server http://127.0.0.1:9: name it with --url" in found.line
+    assert command(name, *file, "--url", HOST).code == 4
+    assert sent == [f"127.0.0.1:9 Bearer {KEY}"]
+
+
+@pytest.mark.parametrize("option", [("--url", "http://else.test"), ("--trust-remote-code",)])
+def test_what_a_continued_run_has_no_use_for_is_refused(
+    command: Command, sent: list[str], tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    found = command("run", "--resume", folder_of(tmp_path, **served()), *option)
+    assert (found.code, sent) == (2, [])
+    assert f"and no use for {' '.join(option)}" in found.line
+
+
+@pytest.mark.parametrize("key", ["sk-first-line\nsecond", "sk-€uro-and-more", "sk-bad\udcffbyte", "sk two words"])
+def test_a_key_that_no_header_can_carry_is_one_line_without_it(
+    command: Command, sent: list[str], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    found = command("run", *[f"--{name.replace('_', '-')}={value}" for name, value in served().items() if name != "k"])
+    assert (found.code, sent) == (2, [])
+    assert "OPENAI_API_KEY holds a space, a line break or a letter that is not ASCII" in found.line
+    assert not [part for part in key.split() if part in found.out + found.err]
+
+
+# --- what a server repeats --------------------------------------------------------------------------------------------
+
+
+def repeats(where: str) -> Any:
+    """A server that sends back what it was sent for a key, with completions."""
+
+    def complete(self: Handler, request: dict[str, Any], fault: str) -> None:
+        text = json.dumps({"error": {"message": f"Incorrect API key: {self.headers['Authorization']}. Really."}})
+        if where == "event":
+            self.send_response(200)
+            self.end_headers()
+        self.event(text) if where == "event" else self.answer(int(where), text)
+
+    return complete
+
+
+@pytest.mark.parametrize("where", ["401", "500", "event"])
+@pytest.mark.parametrize("key", ["sk-proj-aB3dEf6hIj9kLm2nOp", "any-Old.word+of/mine=="])
+def test_a_key_that_a_server_repeats_is_in_no_file_and_on_no_screen(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    monkeypatch.setattr(Handler, "complete", repeats(where))
+    (tmp_path / "one.jsonl").write_text('{"prompt": "once"}\n')
+    with serving(Model()) as url:
+        found = command(
+            "run", "--backend", "openai", "--url", url, "--target", "tiny", "--method", "baseline", "--dataset",
+            f"jsonl:{tmp_path / 'one.jsonl'}", "--warmup", "0", "--max-new-tokens", "4", "-vv",
+        )  # fmt: skip
+    assert "Incorrect API key: Bearer ***. Really." in found.err.replace("sk-***", "***")
+    shown = command("report", "--no-png", found.folder)
+    assert key not in found.out + found.err + shown.out + shown.err
+    files = [path for path in found.folder.rglob("*") if path.is_file()]
+    assert {"run.json", "journal.jsonl", "results.csv"} <= {path.name for path in files}
+    assert [path.name for path in files if key.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--engine-option", f"vllm.api_key={KEY}"), ("--engine-option", "llama.cpp.token=pa55word"),
+     ("--url", "http://localhost:1/?key=pa55word"), ("--engine-option", "api_key=pa55word")],
+)  # fmt: skip
+def test_a_key_in_an_option_is_refused_and_not_shown(command: Command, tmp_path: Path, option: str, value: str) -> None:
+    found = command("run", option, value)
+    assert found.code == 2
+    assert "holds a password or a token" in found.line or "is no ENGINE.NAME=VALUE" in found.line
+    assert value.rpartition("=")[2] not in found.out + found.err
+    assert list(tmp_path.iterdir()) == []
