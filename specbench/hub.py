@@ -38,7 +38,7 @@ def snapshot(repository: Repository, patterns: list[str], bars: type[Any] | None
             local_files_only=cached,
         )
 
-    return _fetched(repository, lambda cached: interruptible(lambda: fetch(cached)), known=_has_listing(repository))
+    return _fetched(repository, fetch, known=_has_listing(repository))
 
 
 def one_file(repository: Repository, file: str) -> Path:
@@ -72,7 +72,7 @@ def _fetched(repository: Repository, fetch: Callable[[bool], str], known: bool, 
             return folder
         refusal = answer_of(repository)
         try:
-            return Path(fetch(refusal is not None))
+            return Path(interruptible(lambda: fetch(refusal is not None)))
         except Exception as error:  # besides its own errors the hub lets those of its HTTP library through
             failure = refusal or error
             raise UnavailableError(reason(repository, failure, file)) from failure
@@ -121,11 +121,13 @@ def _ask(repository: Repository) -> Exception | None:
 
     bound_waiting()
     try:
-        huggingface_hub.HfApi().repo_info(
-            repository.id,
-            repo_type=repository.kind,
-            revision=repository.revision,
-            timeout=huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT,
+        interruptible(
+            lambda: huggingface_hub.HfApi().repo_info(
+                repository.id,
+                repo_type=repository.kind,
+                revision=repository.revision,
+                timeout=huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT,
+            )
         )
     except Exception as error:  # refused, no connection, no proxy, no answer in time
         return error.with_traceback(None)
@@ -140,7 +142,9 @@ def file_sizes(repository: Repository) -> dict[str, int]:
         return {}
     tree = huggingface_hub.HfApi().list_repo_tree
     try:
-        found = list(tree(repository.id, repo_type=repository.kind, revision=repository.revision, recursive=True))
+        found = interruptible(
+            lambda: list(tree(repository.id, repo_type=repository.kind, revision=repository.revision, recursive=True))
+        )
     except Exception:  # it is known already that nothing can be fetched, or that everything can
         return {}
     return {one.path: one.size for one in found if isinstance(one, huggingface_hub.hf_api.RepoFile)}

@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
+from specbench.hub_client import SlowError
 from specbench.repository import Repository
 from specbench.wording import first_line
 
@@ -108,6 +109,10 @@ def _slow(repository: Repository, error: Any, file: str) -> str:
     return _not_here(repository, why, file).removeprefix(f"{repository.subject} ")
 
 
+def _too_slow(repository: Repository, error: Any, file: str) -> str:
+    return f"cannot be fetched now: {constants.ENDPOINT} {error}: try again later; {KEPT}"
+
+
 def _broken(repository: Repository, error: Any, file: str) -> str:
     return f"did not arrive whole: the connection broke off ({first_line(error)}): run the same again; {KEPT}"
 
@@ -141,6 +146,7 @@ SENTENCES: tuple[tuple[Any, Callable[[Repository, Any, str], str]], ...] = (  # 
     (EntryNotFoundError, _no_file),
     (FileMetadataError, _no_hub),
     (HfHubHTTPError, _refused),
+    (SlowError, _too_slow),
     (http.TimeoutException, _slow),
     ((http.RemoteProtocolError, http.ReadError, http.WriteError), _broken),
     (http.HTTPError, _unreachable),

@@ -1,5 +1,6 @@
 """The Typer application: its commands, and how an error becomes one line and an exit code."""
 
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -46,6 +47,9 @@ from specbench.errors import (
 )
 from specbench.redact import redact
 from specbench.wording import first_line
+
+LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # what is quoted, and words
+VALUE, PATH = 80, 400  # characters of it that are shown
 
 app = typer.Typer(
     cls=Commands,
@@ -145,6 +149,8 @@ def unforeseen(error: BaseException) -> tuple[str, int]:
     """An error that no command expects: memory that ran out, a file that cannot be used, or a bug."""
     if out_of_memory(error):
         return f"out of memory ({first_line(error)}): {SMALLER}", UnusableModelError.exit_code
+    if type(error).__name__ == "PanicException":  # such as of a tokenizer whose patterns do not end
+        return f"a file of a checkpoint is not usable: {first_line(error)}", UnusableModelError.exit_code
     if isinstance(error, OSError):  # a path that cannot even be looked at, a terminal that takes no more
         place = str(error.filename or "the output")[:300]
         return f"cannot use {place}: {error.strerror or error}", UsageError.exit_code
@@ -152,9 +158,17 @@ def unforeseen(error: BaseException) -> tuple[str, int]:
     return "", SpecbenchError.exit_code
 
 
+def _shortened(found: re.Match[str]) -> str:
+    """The beginning of a long word or quotation; a path, which may be part of a command, is shown longer."""
+    text, most = found[0], PATH if "/" in found[0] else VALUE
+    return text if len(text) <= most else text[:most] + "…" + "'" * text.startswith("'")
+
+
 def end(message: str, code: int) -> NoReturn:
-    """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor."""
+    """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor, and what
+    is wrong is not quoted at length."""
     if message:
-        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in redact(message))
+        shown = LONG.sub(_shortened, redact(message))
+        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in shown)
         typer.echo(f"specbench: {line.replace('##[', '## [')}", err=True)  # the log of a CI job would obey ##[error]
     sys.exit(code)

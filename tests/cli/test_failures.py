@@ -1,6 +1,7 @@
 """`specbench run` where something is wrong: one line, an exit code, and what was measured stays on disk."""
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -178,6 +179,24 @@ def test_bad_input_is_one_line_and_the_exit_code_of_its_kind(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [(("--format", "a" * 5000), 79), (("--format", "a " * 2500), 40), (("a" * 5000,), 80), (("--" + "a" * 5000,), 78),
+     (("--dataset", "jsonl:" + "a/" * 2500), 200)],
+)  # fmt: skip
+def test_a_long_value_is_not_quoted_at_length(run: Command, arguments: tuple[str, ...], shown: int) -> None:
+    found = run(*arguments)
+    assert found.code == 2
+    assert 0 < found.line.count("a") < shown + 60
+
+
+def test_a_path_is_quoted_as_a_whole(run: Command, tmp_path: Path) -> None:
+    place = tmp_path / ("a" * 120) / "b c"
+    for name in (str(place), f"{place}.gguf", f"jsonl:{place}"):
+        found = run("--dataset", name) if name.startswith("jsonl:") else run("--target", name)
+        assert str(place) in found.line
+
+
+@pytest.mark.parametrize(
     ("content", "text"),
     [
         ("lookahead: 4\n", "unknown setting lookahead; known are acceptance, acceptance_source, arrivals"),
@@ -290,6 +309,16 @@ def test_a_corrupt_checkpoint_is_one_line(run: Command, pair: Pair, tmp_path: Pa
     found = run("--target", place, "-q")
     assert found.code == 4
     assert str(place) in found.line
+
+
+def test_a_panic_of_the_tokenizers_library_is_one_line(run: Command, pair: Pair, tmp_path: Path) -> None:
+    place = shutil.copytree(pair.target, tmp_path / "slow")
+    file = place / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "([w0-9 ]+)+$a"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "pre_tokenizer": split}))
+    found = run("--target", place, "--draft", place, "-q", "--dataset", prompts(tmp_path / "long.jsonl", 30))
+    assert found.code == 4
+    assert found.line.startswith("specbench: a file of a checkpoint is not usable: Onig: Regex search error: ")
 
 
 def test_running_out_of_memory_while_loading_is_one_line(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:

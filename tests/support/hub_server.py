@@ -34,7 +34,8 @@ class Fault:
     """What goes wrong with the first `times` requests of a path (a pattern of the shell) and a method.
 
     Another `status`, with an error `code` and further headers; the connection cut `after` so many bytes of the body;
-    `seconds` of silence before the answer, or before the cut.
+    `seconds` of silence before the answer, or before the cut. `drip`: seconds between two bytes of the body, or of a
+    header if it is in the `head`; the body has no end if it is `endless`.
     """
 
     path: str
@@ -45,6 +46,9 @@ class Fault:
     seconds: float = 0.0
     times: int = 1
     method: str = "*"
+    drip: float = 0.0
+    head: bool = False
+    endless: bool = False
 
 
 @dataclass
@@ -147,19 +151,35 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, answer: Answer, entry: Logged, fault: Fault) -> None:
         entry.status = answer.status
+        if fault.drip and fault.head:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            self.drip(b"a" * 1000, fault.drip)
         self.send_response(answer.status)
         for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
-            self.send_header(name, value)
+            if not (fault.endless and name == "Content-Length"):
+                self.send_header(name, value)
+        if fault.endless:
+            self.send_header("Content-Length", str(1 << 50))
         self.end_headers()
         if self.command == "HEAD":
             return
+        while fault.endless:
+            self.wfile.write(b" " * BLOCK)
         whole = memoryview(answer.body)[: fault.after]
+        if fault.drip:
+            self.drip(whole, fault.drip)
+            whole = whole[:0]
         for start in range(0, len(whole), BLOCK):
             entry.sent += self.wfile.write(whole[start : start + BLOCK])
         if fault.after is not None:
             self.server.closing.wait(fault.seconds)
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
+
+    def drip(self, content: bytes | memoryview, seconds: float) -> None:
+        for start in range(len(content)):
+            self.wfile.write(content[start : start + 1])
+            self.server.closing.wait(seconds)
 
 
 @contextmanager

@@ -4,10 +4,13 @@ Knows the words of config.json; must not know transformers. What is beyond the b
 hours, or fill the memory, before it looked at a weight.
 """
 
+import base64
 import json
 import re
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from specbench.files import check_regular, read_whole
@@ -15,8 +18,9 @@ from specbench.wording import clean, first_line
 
 LARGEST = 16 << 20  # bytes of config.json; lists of what is quantised make it long
 LARGEST_TOKENIZER = 256 << 20  # bytes of any other description; vocabularies of 256,000 words have 35 MiB
+TOKENIZER = "tokenizer.json"
 GENERATION = "generation_config.json"
-DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", GENERATION, "special_tokens_map.json")
+DESCRIPTIONS = (TOKENIZER, "tokenizer_config.json", GENERATION, "special_tokens_map.json")
 
 # The largest that a number may be, by the names that architectures give it: some ten times what is known of any.
 MOST = {
@@ -33,6 +37,8 @@ FLOATS = ("float", "bfloat", "half", "double", "auto")  # how the names of types
 PART = re.compile(r"-of-(\d+)\.")  # of so many files
 BUILT_AT_ONCE = 50_000_000  # weights; what a smaller network lacks is said by name once it is loaded
 DENSEST = 8  # weights of a byte, of the tightest quantisation
+GROWN = 512  # times as long as it was is what the steps of a tokenizer may make a text; those that are known make 108
+GROWING = (b"Replace", b"Precompiled", rb"\u00")  # steps that make a text longer, perhaps with their letters escaped
 NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration that say nothing of its sizes
 
 
@@ -54,6 +60,36 @@ def obstacle(folder: Path) -> str | None:
     if not reason and (other := next(objections({**config, "eos_token_id": ends_in(folder)}), None)):
         return f"unusable {folder / GENERATION}: {other}"
     return reason and f"unusable {file}: {reason}"
+
+
+def tokenizer_obstacle(folder: Path) -> str | None:
+    """Why a tokenizer.json cannot be used: its steps make a text so long that it fills the memory. None if it can."""
+    file = folder / TOKENIZER
+    try:
+        text = read_whole(file, LARGEST_TOKENIZER) if file.exists() else b""
+        described = json.loads(text) if any(step in text for step in GROWING) else {}
+        times = max(_growth(described.get(part)) for part in ("normalizer", "decoder"))
+    except OSError as error:
+        return f"cannot read {file}: {error.strerror}"
+    except (ValueError, RecursionError, AttributeError, TypeError, LookupError) as error:
+        return f"unusable {file}: {first_line(error)}"
+    return f"unusable {file}: it makes a text more than {GROWN} times as long" if times > GROWN else None
+
+
+def _growth(step: Any) -> int:
+    """How many times as long a text can be after a step of a tokenizer, or after several, one after the other."""
+    if isinstance(step, list):
+        return reduce(lambda times, one: min(times * _growth(one), GROWN + 1), step, 1)
+    if not isinstance(step, dict):
+        return 1
+    if step.get("type") == "Replace":
+        letters, pattern = len(step["content"]), step["pattern"]
+        return max(-(-letters // max(len(pattern.get("String", "")), 1)), 1) if "String" in pattern else letters + 1
+    if step.get("type") == "Precompiled":  # the size of a table, the table, and the texts that it leads to
+        table = base64.b64decode(step["precompiled_charsmap"])
+        texts = table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")
+        return max(1, *(len(text.decode(errors="replace")) for text in texts))
+    return _growth(list(step.values()))
 
 
 def ends_in(folder: Path) -> Any:
@@ -124,7 +160,9 @@ def is_count(value: Any) -> bool:
 
 
 def explained(error: Exception) -> str:
-    """What an error of loading says; of a word in a configuration that is no key of any table it says no more."""
+    """What an error of loading says, where its own words say it."""
+    if isinstance(error, UnpicklingError):  # torch would advise to run the code
+        return "damaged, or more than tensors, and no code of a pickle is run: copy it again, or convert to safetensors"
     if isinstance(error, KeyError):
         return f"config.json says {error}, which transformers does not know"
     return first_line(error)

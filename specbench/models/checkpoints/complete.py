@@ -3,7 +3,7 @@
 Knows the report of `from_pretrained`; must not know files or how a network is used.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from specbench.errors import UnusableModelError
@@ -22,6 +22,17 @@ def refuse_incomplete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
         raise UnusableModelError(f"{checkpoint.name}: weights are missing: {some(info['missing_keys'])}")
     if info["error_msgs"]:
         raise UnusableModelError(f"{checkpoint.name}: weights do not load: {' '.join(info['error_msgs'][0].split())}")
+
+
+def refuse_other_types(checkpoint: Checkpoint, model: Any, no_floats: Mapping[str, str]) -> None:
+    """UnusableModelError for weights that are stored as no floats (their names and types) and are computed as such."""
+    floats = {name for name, weight in model.named_parameters() if weight.is_floating_point()}
+    for name, kind in sorted(no_floats.items()):
+        if {name, f"{model.base_model_prefix}.{name}"} & floats:
+            raise UnusableModelError(
+                f"{checkpoint.name}: {name} is stored as {kind}, and config.json names no way of quantising: write the "
+                "weights as float32, float16 or bfloat16, or name in quantization_config how they are quantised"
+            )
 
 
 def loading_warnings(checkpoint: Checkpoint, config: Any, info: dict[str, Any], pickled: bool) -> tuple[str, ...]:

@@ -59,7 +59,8 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     remote_code.refuse_unpinned(checkpoint, folder)
     try:
-        config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
+        with gguf_files.read_once(checkpoint):
+            config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
         remote_code.register(checkpoint, folder, config)
         if checkpoint.file:
             config.dtype = gguf_files.dtype_of(folder / checkpoint.file)
@@ -103,13 +104,25 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     if not present:
         raise UnusableModelError(f"{checkpoint.name}: no tokenizer in {folder}: expected tokenizer.json")
     remote_code.refuse_unpinned(checkpoint, folder)
+    if not checkpoint.file and (beyond := bounds.tokenizer_obstacle(folder)):
+        raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     try:
-        tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
+        with gguf_files.read_once(checkpoint):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
         tokenizer("a")  # some faults of a description show with the first text only
+        _refuse_other_templates(getattr(tokenizer, "chat_template", None) or "")
     except Exception as error:  # the tokenizers library raises bare Exceptions
         reason = f"unusable tokenizer in {folder}: {first_line(error)}{_tokenizer_hint(checkpoint, folder)}"
         raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
-    return tokenizer
+    found: PreTrainedTokenizerBase = tokenizer
+    return found
+
+
+def _refuse_other_templates(found: Any) -> None:
+    """TypeError for a chat template, or one of several by their names, that is no text."""
+    for template in found.values() if isinstance(found, dict) else [found]:
+        if not isinstance(template, str):
+            raise TypeError(f"a chat_template is of type {type(template).__name__}, not text")
 
 
 def _tokenizer_hint(checkpoint: Checkpoint, folder: Path) -> str:

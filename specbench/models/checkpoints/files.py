@@ -35,9 +35,14 @@ class Files:
         return self.weights[0].suffix == ".bin"
 
     @property
+    def packed(self) -> bool:
+        """Whether these are other tensors than those of the network, from which they are made."""
+        return bool(self.checkpoint.file or quantised.method_of(self.config))
+
+    @property
     def plain(self) -> bool:
         """Whether these are tensors as the network has them, which can be read one by one."""
-        return not (self.pickled or self.checkpoint.file or quantised.method_of(self.config))
+        return not (self.pickled or self.packed)
 
     def label(self, device: torch.device) -> str:
         """What results say about the weights."""
@@ -106,12 +111,13 @@ def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings
 
 def _from_pretrained(files: Files, settings: dict[str, Any]) -> Any:
     """The same of files that transformers reads by itself."""
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        files.folder,
-        config=files.config,
-        use_safetensors=not files.pickled,
-        weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
-        **common(files.checkpoint),
-        **gguf_files.unpacking(files.checkpoint),
-        **settings,
-    )
+    with gguf_files.read_once(files.checkpoint):
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            files.folder,
+            config=files.config,
+            use_safetensors=not files.pickled,
+            weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
+            **common(files.checkpoint),
+            **gguf_files.unpacking(files.checkpoint),
+            **settings,
+        )

@@ -5,7 +5,10 @@ packed: transformers does that only for devices other than a CPU, with kernels t
 """
 
 import re
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,12 @@ from specbench.errors import UnusableModelError
 from specbench.models.checkpoints import hub
 from specbench.models.checkpoints.extras import require
 from specbench.models.checkpoints.pairs import GGUF, Checkpoint
+from specbench.wording import clean_path
 
 PART = re.compile(r"-\d{5}-of-\d{5}\.gguf")
 # Its bar is the only one of transformers that cannot be turned off otherwise.
 modeling_gguf_pytorch_utils.tqdm = logging.tqdm  # type: ignore[attr-defined]
+LARGE = 64 << 20  # bytes of a file; reading it takes so long that a line says it
 UNPACKED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -49,17 +54,51 @@ def unpacking(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"quantization_config": GgufConfig(dequantize=True)} if checkpoint.file else {}
 
 
+@contextmanager
+def read_once(checkpoint: Checkpoint) -> Iterator[None]:
+    """transformers reads meanwhile from the reader that is there already: configuration, tokenizer and weights each
+    begin with all words of the tokenizer, which take seconds. Its loaders take the class from the module `gguf`."""
+    if not checkpoint.file:
+        yield
+        return
+    import gguf
+
+    own, gguf.GGUFReader = gguf.GGUFReader, lambda file: reader(Path(file))  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = own  # type: ignore[misc]
+
+
+_READERS: dict[Path, tuple[int, Any]] = {}  # by the file, which is mapped: when it was changed, and what was read
+
+
+def reader(file: Path) -> Any:
+    """What the package reads from a file as it is now; `forget` frees it."""
+    from gguf import gguf_reader
+
+    changed = file.stat().st_mtime_ns
+    if _READERS.get(file, (None,))[0] != changed:
+        if file.stat().st_size > LARGE:
+            print(f"reading {clean_path(file)}", file=sys.stderr)
+        _READERS[file] = changed, gguf_reader.GGUFReader(file)
+    return _READERS[file][1]
+
+
+def forget(file: Path) -> None:
+    """Free what was read of a file whose weights are loaded: the words of a tokenizer take hundreds of megabytes."""
+    _READERS.pop(file, None)
+
+
 def kinds(file: Path) -> Counter[str]:
     """How its weights are packed: of every type of GGUF (Q4_1, F32 …) the number of weights."""
     return _kinds(file, file.stat().st_mtime_ns)
 
 
-@cache  # a file says it between all the words of its tokenizer, which take seconds to read
+@cache
 def _kinds(file: Path, _: int) -> Counter[str]:
-    from gguf import GGUFReader
-
     found: Counter[str] = Counter()
-    for tensor in GGUFReader(file).tensors:
+    for tensor in reader(file).tensors:
         found[tensor.tensor_type.name] += int(tensor.n_elements)
     return found
 

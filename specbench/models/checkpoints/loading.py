@@ -12,13 +12,23 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import adapters, complete, divided, hub, parallel, quantise, quantised, weights
+from specbench.models.checkpoints import (
+    adapters,
+    complete,
+    divided,
+    gguf_files,
+    hub,
+    parallel,
+    quantise,
+    quantised,
+    weights,
+)
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.files import Files, attempt, network
 from specbench.models.checkpoints.how import AS_STORED, How
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.checkpoints.precision import resolve_dtype
-from specbench.models.checkpoints.reading import Watch, unwatched
+from specbench.models.checkpoints.reading import Watch, no_floats, unwatched
 from specbench.models.scale import grow, growth
 
 # transformers may convert pickled checkpoints in a thread of its own: nothing is to run beside a timed loop.
@@ -105,7 +115,10 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     folder, found = weights.find(checkpoint, wanted.watch)
     files = Files(checkpoint, folder, found, config)
     model, info = network(files, wanted.dtype, wanted.device, wanted.how, wanted.watch)
+    gguf_files.forget(found[0])
     complete.refuse_incomplete(checkpoint, info)
+    if not files.packed:
+        complete.refuse_other_types(checkpoint, model, no_floats(files.weights))
     warnings = (
         *complete.loading_warnings(checkpoint, config, info, files.pickled),
         *divided.notes(checkpoint.name, model),

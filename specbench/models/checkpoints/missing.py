@@ -8,9 +8,11 @@ from pathlib import Path
 
 from specbench import hub
 from specbench.errors import UnusableModelError
+from specbench.files import read_whole
 from specbench.hub_refusals import refused
 from specbench.missing import Missing
 from specbench.models.checkpoints import adapters, quantised, weights
+from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.extras import install, require
 from specbench.models.checkpoints.hub import download_command, fetch, repository
 from specbench.models.checkpoints.pairs import Checkpoint
@@ -57,9 +59,9 @@ def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
     if (folder / adapters.CONFIG).is_file():
         return "peft", "an adapter"
     try:
-        found = json.loads((folder / "config.json").read_bytes()).get("quantization_config") or {}
+        found = json.loads(read_whole(folder / "config.json", LARGEST)).get("quantization_config") or {}
         method = str(found.get("quant_method"))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return "", ""  # who reads the configuration says what is wrong with it
     need = quantised.NEEDS.get(method)
     return (need.extra, f"its weights are quantised by {method}, which") if need else ("", "")

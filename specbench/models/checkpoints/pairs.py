@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import packaged
@@ -15,6 +16,7 @@ from specbench.models.checkpoints.alias_table import FILE, Packaged, shipped
 from specbench.models.scale import shapes
 from specbench.models.scale.shapes import Shape
 from specbench.shipped import ASSETS
+from specbench.wording import clean_path
 
 GGUF = ".gguf"
 PATHS = (".", "/", "~")  # how what is meant as a path begins
@@ -76,6 +78,12 @@ def resolve(name: str, revision: str | None = None) -> Checkpoint:
         return _on_disk(name, Path(name), revision)
     if name.endswith(GGUF):
         return _gguf(name, revision)
+    if f"{GGUF}.part" in name and Path(name).is_file():
+        whole = name.rpartition(".part")[0]
+        raise UnusableModelError(
+            f"{clean_path(Path(name))} is one part of a GGUF file: join all parts, as by "
+            f"cat {quote(whole)}.part* > {quote(Path(whole).name)}"
+        )
     if GROWN in name:
         return _grown(name, revision)
     if HUB_ID.fullmatch(name):

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.extras import require
 from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.wording import clean
 
 
 class UncompiledError(UsageError):
@@ -60,6 +62,11 @@ def method_of(config: Any) -> str:
 def refuse_unmet(checkpoint: Checkpoint, config: Any, device: torch.device) -> None:
     """UnusableModelError where what loads this checkpoint is not installed, or does not compute on `device`."""
     method = method_of(config)
+    if method and method not in {*NEEDS, *DEQUANTISED_ON_CPU, *AUTO_QUANTIZER_MAPPING}:
+        raise UnusableModelError(
+            f"{checkpoint.name}: its weights are quantised by {clean(method)!r}, which transformers does not know: it "
+            f"reads {', '.join(sorted({*NEEDS, *DEQUANTISED_ON_CPU}))}"
+        )
     if (need := NEEDS.get(method)) is None:
         return
     if device.type == "cpu" and not need.cpu:

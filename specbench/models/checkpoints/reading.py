@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from torch import Tensor
 
@@ -49,6 +50,21 @@ class Stored:
         self.counted.add(tensor.nbytes)
         # What is read lies at any multiple of 16 bytes, and processors load from multiples of 64.
         return (tensor.clone() if self.stays else tensor)[place]
+
+
+def no_floats(files: Sequence[Path]) -> dict[str, str]:
+    """The names of tensors of no floating type, and their types in the words of the files (I8, BOOL; torch.int8 …)."""
+    found: dict[str, str] = {}
+    for path in files:
+        if path.suffix == ".bin":  # without the numbers, which torch does not read for this device
+            tensors = torch.load(path, map_location="meta", weights_only=True)
+            weights = {name: one for name, one in tensors.items() if isinstance(one, torch.Tensor)}
+            found |= {name: str(one.dtype) for name, one in weights.items() if not one.is_floating_point()}
+            continue
+        with safe_open(path, framework="pt", backend="pread") as file:
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        found |= {name: kind for name, kind in types.items() if not kind.startswith(("F", "BF"))}
+    return found
 
 
 def stored(files: Sequence[Path], stays: bool, watch: Watch = unwatched) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 
 from specbench.models.checkpoints import divided, quantise, quantised, reduced_heads
+from specbench.models.checkpoints.files import attempt
 from specbench.models.checkpoints.how import AS_STORED, How
 from specbench.models.network.flexible import OURS
 from specbench.models.network.passes import windows_of
@@ -75,10 +76,11 @@ def kept_by(net: Any) -> int:
 
 
 def in_dtype(config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> Any:
-    """The network in a dtype, on the device meta."""
+    """The network in a dtype, on the device meta. UnusableModelError where its configuration contradicts itself."""
     wanted = copy(config)
     wanted.dtype = dtype
-    return reduced_heads.hollow(skeleton(wanted, attention), config)
+    unusable = f"unusable {config.name_or_path}/config.json: it describes no network"
+    return attempt(unusable, lambda: reduced_heads.hollow(skeleton(wanted, attention), config))
 
 
 def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: How) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 from specbench.errors import UnusableModelError
 from specbench.files import read_whole
 from specbench.models.checkpoints.bounds import LARGEST
+from specbench.models.checkpoints.weights import DAMAGED, listed
 from specbench.models.heads.head import Head, Shapes
 from specbench.models.heads.recognition import flat, recognise
 from specbench.wording import first_line
@@ -76,9 +77,8 @@ def open_files(folder: Path) -> Stored | None:
 
 def _shards(index: Path) -> list[Path]:
     try:
-        named = sorted(set(json.loads(read_whole(index, LARGEST))["weight_map"].values()))
-        files = [index.parent / str(name) for name in named]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        files = listed(index)
+    except DAMAGED as error:
         raise UnusableModelError(f"{index} is damaged; copy it again from where it came") from error
     if absent := [file.name for file in files if not file.is_file()]:
         raise UnusableModelError(f"{absent[0]} is missing in {index.parent}")

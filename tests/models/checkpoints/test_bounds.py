@@ -1,5 +1,6 @@
 """Descriptions of checkpoints that no network can have are refused before a library looks at them."""
 
+import base64
 import json
 import os
 from pathlib import Path
@@ -8,10 +9,10 @@ from typing import Any
 import pytest
 
 from specbench.models.checkpoints import bounds
-from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.shipped import ASSETS
-from tests.support.checkpoints import refusal_of
+from tests.support.checkpoints import refusal_of, save_tiny
 
 SHIPPED = json.loads((ASSETS / "pair" / "target" / "config.json").read_text())
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -105,3 +106,42 @@ def test_parts_that_are_still_to_come_are_not_counted_as_missing(tmp_path: Path)
     assert bounds.too_few_weights(tmp_path, shape) is None
     (tmp_path / "model-00002-of-00030.safetensors").rename(tmp_path / "model.safetensors")
     assert "the files of weights have 5 bytes" in str(bounds.too_few_weights(tmp_path, shape))
+
+
+TEN = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 10}
+SPACES = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+TABLE = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(bytes(4) + b"x" * 54 + b"\0y").decode()}
+
+
+@pytest.mark.parametrize(
+    ("steps", "fine"),
+    [([TEN] * 9, False), ([TEN] * 10**5, False), ([TEN] * 2, True), ([TABLE, SPACES], True), ([TABLE, TEN], False)],
+    ids=["nine", "many", "two", "known", "both"],
+)
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+def test_a_tokenizer_that_makes_texts_too_long(tmp_path: Path, part: str, steps: list[Any], fine: bool) -> None:
+    file = tmp_path / "tokenizer.json"
+    sequence = {"type": "Sequence", f"{part}s": steps}
+    file.write_text(json.dumps({part: sequence}).replace("Replace", "R\\u0065place"))
+    if fine:
+        assert bounds.tokenizer_obstacle(tmp_path) is None
+    else:
+        line = refusal_of(load_tokenizer, Checkpoint("x", str(tmp_path)))
+        assert line == f"x: unusable {file}: it makes a text more than 512 times as long"
+
+
+@pytest.mark.parametrize("content", ['[]"Replace"', '"Replace"', '{"normalizer": {"type": "Replace"}}', "[" * 10**5])
+def test_a_broken_tokenizer_file(tmp_path: Path, content: str) -> None:
+    save_tiny(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content)
+    assert "unusable" in refusal_of(load_tokenizer, Checkpoint("x", str(tmp_path)))
+
+
+@pytest.mark.parametrize("template", [5, [5], {"default": 5}])
+def test_a_chat_template_that_is_no_text(tmp_path: Path, template: Any) -> None:
+    save_tiny(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template}))
+    line = refusal_of(load_tokenizer, Checkpoint("x", str(tmp_path)))
+    assert line.startswith(f"x: unusable tokenizer in {tmp_path}: ")
+    assert line.endswith("a chat_template is of type int, not text") or template == [5]

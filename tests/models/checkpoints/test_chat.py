@@ -1,6 +1,8 @@
 """The chat of a tokenizer: transformers' own tokens, no second BOS, the same on every day, errors in one line."""
 
 import os
+import signal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specbench.errors import UsageError
+from specbench.models.checkpoints import chat
 from specbench.models.checkpoints.chat import DATE, TokenizerChat, runs_on
 
 HELLO = [{"role": "user", "content": "hello you"}]
@@ -72,6 +75,45 @@ def test_a_template_that_fails_is_one_line(template: str, line: str) -> None:
         TokenizerChat(tokenizer()).ids(template, HELLO, {})
     assert line in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [("{{ 'a' * 3000000000 }}", "it takes more than 512 MiB of memory"),
+     ("{{ '%1000000000d' % 5 }}", "it takes more than 512 MiB of memory"),
+     ("{{ 'a' * 300000 }}", "it writes 300,000 letters, where 66,"),
+     ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "more than 0.5 seconds"),
+     ("{{ 1.5|round(999999999, 'ceil') }}", "more than 0.5 seconds")],
+)  # fmt: skip
+def test_a_template_without_an_end_is_one_line(template: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "SERVE", chat.SERVE.replace("; chat.serve", "; chat.SECONDS = 0.5; chat.serve"))
+    monkeypatch.setattr(chat, "SECONDS", 0.5)
+    monkeypatch.setattr(chat, "_renderer", cache(chat._renderer.__wrapped__))
+    with pytest.raises(UsageError, match=r"^the chat template does not render these messages \(it ") as caught:
+        TokenizerChat(tokenizer()).ids(template, HELLO, {})
+    assert line in str(caught.value)
+    assert TokenizerChat(tokenizer()).ids("go", HELLO, {}) == [5], "the next one is rendered"
+
+
+def test_an_interrupted_template_answers_no_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = TokenizerChat(tokenizer())
+    assert found.ids("go", HELLO, {}) == [5]
+    child = chat._renderer()
+    with monkeypatch.context() as patch:
+        patch.setattr(child.stdin, "flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            found.ids("on", HELLO, {})
+    assert child.wait(5) == -signal.SIGKILL
+    assert found.ids("go", HELLO, {}) == [5]
+
+
+def interrupted() -> str:
+    raise KeyboardInterrupt
+
+
+def test_a_text_that_no_tokenizer_takes_is_one_line() -> None:
+    with pytest.raises(UsageError, match="does not render these messages"):
+        TokenizerChat(tokenizer()).ids(TEMPLATE, [{"role": "user", "content": "\ud800"}], {})
 
 
 def test_an_end_that_the_generation_config_does_not_know_is_said() -> None:

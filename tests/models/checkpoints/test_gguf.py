@@ -41,6 +41,35 @@ def test_a_file_is_the_model_it_was_written_from(tmp_path: Path) -> None:
 
 
 @needs_gguf
+def test_a_file_is_read_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gguf import gguf_reader
+
+    read: list[str] = []
+
+    class Reader(gguf_reader.GGUFReader):
+        def __init__(self, file: Path) -> None:
+            read.append(Path(file).name)
+            super().__init__(file)
+
+    monkeypatch.setattr(gguf_reader, "GGUFReader", Reader)
+    monkeypatch.setattr(gguf_files, "LARGE", 0)
+    monkeypatch.setattr(gguf_files, "_READERS", {})
+    file = save_gguf(tiny_llama(), tmp_path / "tiny.gguf", "F32")
+    for step in (load_config, load_tokenizer, load_config, lambda one: load_model(one, torch.float32, CPU)):
+        step(resolve(str(file)))
+    assert read == ["tiny.gguf"]
+    assert capsys.readouterr().err == f"reading {file}\n"
+    assert gguf_files._READERS == {}, "the memory is free again"
+    os.utime(file, (1, 1))
+    load_config(resolve(str(file)))
+    os.utime(file, (2, 2))
+    load_tokenizer(resolve(str(file)))
+    assert len(read) == 3
+
+
+@needs_gguf
 def test_packed_weights_are_those_that_the_package_unpacks_and_the_folder_made_of_them_decodes_alike(
     tmp_path: Path,
 ) -> None:
@@ -74,6 +103,14 @@ def test_what_reads_the_file_is_named_where_it_is_missing(tmp_path: Path, monkey
     assert refusal_of(load_config, resolve(str(file))) == (
         f"{file}: a GGUF file needs gguf: pip install 'specbench-decoding[gguf]'"
     )
+
+
+def test_a_part_that_was_cut_from_a_file_says_what_to_do(tmp_path: Path) -> None:
+    part = tmp_path / "tiny.gguf.part00"
+    part.touch()
+    line = f"{part} is one part of a GGUF file: join all parts, as by cat {tmp_path}/tiny.gguf.part* > tiny.gguf"
+    assert refusal_of(resolve, str(part)) == line
+    assert "unknown model" in refusal_of(resolve, str(tmp_path / "tiny.gguf.part01"))
 
 
 def test_files_are_found_by_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 The clients are the real ones; the hub is a server on this machine.
 """
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from specbench import hub
+from specbench import hub, hub_client
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.hub import fetch
 from specbench.models.checkpoints.loading import load_model
@@ -45,6 +46,44 @@ REFUSALS: dict[str, tuple[dict[str, Any], str | None, list[str]]] = {
     "down": ({"fault": Fault(ASK, status=503, times=9)}, None, ["answers with error 503: try again later"]),
     "not a hub": ({"fault": Fault("*/resolve/*", status=200, times=99)}, None, ["check HF_ENDPOINT and the proxy"]),
 }
+
+
+SLOW = "sent less than 10 KiB in 0.6 seconds"
+DRIPPING = {
+    "body of the API": (Fault(ASK, drip=0.05, times=99), SLOW),
+    "headers of the API": (Fault(ASK, drip=0.05, head=True, times=99), SLOW),
+    "headers of a file": (Fault("*/resolve/*/config.json", drip=0.05, head=True, times=99), SLOW),
+    "body of a file": (Fault("*config.json", method="GET", drip=0.05, times=99), SLOW),
+    "hangs again and again": (Fault("*config.json", method="GET", after=10, seconds=0.2, times=99), SLOW),
+    "no end": (Fault(ASK, endless=True, times=99), "gives an answer of more than 1 MiB, or 120 seconds"),
+}
+
+
+@pytest.mark.parametrize("case", DRIPPING)
+def test_a_hub_that_drips_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    fault, said = DRIPPING[case]
+    monkeypatch.setattr(hub_client, "PATIENCE", 0.6)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
+    monkeypatch.setattr(hub_client, "ANSWER", 1 << 20)
+    server = serve(fault)
+    began = time.monotonic()
+    message = refusal_of(load_config, PINNED)
+    assert time.monotonic() - began < 5
+    kept = "try again later; files that arrived whole are kept"
+    assert message == f"{OURS}cannot be fetched now: {server.url} {said}: {kept}"
+
+
+def test_who_waits_longer_for_a_sign_of_life_waits_longer_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hub_client._patience() == hub_client.PATIENCE
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 300)
+    assert hub_client._patience() == 309
+
+
+def test_a_file_that_is_longer_than_announced_is_given_up() -> None:
+    bar = hub_client.stoppable(None)(total=10, disable=True)
+    bar.update(20)
+    with pytest.raises(OSError, match="more came than the 10 bytes that were announced"):
+        bar.update(1)
 
 
 @pytest.mark.parametrize("case", REFUSALS)

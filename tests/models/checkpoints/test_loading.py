@@ -15,8 +15,9 @@ from transformers import LlamaForCausalLM
 
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import Loaded, load_model
-from specbench.models.checkpoints.missing import without_extra
+from specbench.models.checkpoints.missing import needed_extra, without_extra
 from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.sizes import network_sizes
 from specbench.models.checkpoints.weights import find
 from specbench.models.network.attention import NAME
 from tests.support.checkpoints import CPU, WEIGHTS, WORDS, llama, refusal_of, save_tiny
@@ -210,11 +211,80 @@ def test_a_missing_tokenizer_is_refused(folder: Path) -> None:
     assert "expected tokenizer.json" in refusal_of(load_tokenizer, local(folder))
 
 
-@pytest.mark.parametrize("text", ["{nope", "{}", "[]", '{"weight_map": []}'])
+INDICES = ["{nope", "{}", "[]", '{"weight_map": []}', '{"weight_map": {}}', "[" * 200_000]
+ELSEWHERE = [json.dumps({"weight_map": {"a": name}}) for name in ("../x.safetensors", "/x", "..")]
+
+
+@pytest.mark.parametrize("text", [*INDICES, *ELSEWHERE])
 def test_a_broken_index_is_refused(folder: Path, text: str) -> None:
     (folder / WEIGHTS).unlink()
     (folder / "model.safetensors.index.json").write_text(text)
     assert "index.json is damaged" in refusal_of(load, folder)
+
+
+def test_weights_that_are_linked_from_elsewhere_are_refused(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder.parent / "mine")
+    (folder / WEIGHTS).symlink_to(folder.parent / "mine")
+    assert "is a link to a file outside of its folder: copy" in refusal_of(load, folder)
+    (folder / "here").hardlink_to(folder.parent / "mine")
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to("here")
+    assert load(folder).warnings == ()
+
+
+def test_weights_that_the_cache_of_the_hub_links_to_are_read(folder: Path, tmp_path: Path) -> None:
+    """`snapshots/COMMIT/model.safetensors` is a link to `blobs/HASH` in huggingface_hub's cache."""
+    (tmp_path / "models--a--b" / "snapshots").mkdir(parents=True)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "models--a--b" / "blobs").symlink_to(tmp_path / "disk")
+    (folder / WEIGHTS).rename(tmp_path / "disk" / "hash")
+    (folder / WEIGHTS).symlink_to("../../blobs/hash")
+    snapshot = folder.rename(tmp_path / "models--a--b" / "snapshots" / "commit")
+    (tmp_path / "short").symlink_to(snapshot)
+    for place in (snapshot, tmp_path / "short"):
+        assert load(place).warnings == ()
+
+
+@pytest.mark.parametrize(("kind", "said"), [(torch.int8, "I8"), (torch.bool, "BOOL"), (torch.complex64, "C64")])
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_weights_of_a_type_that_the_configuration_does_not_name(
+    folder: Path, kind: torch.dtype, said: str, prefix: str
+) -> None:
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in weights if name.startswith("model.")]:
+            weights[prefix + name.removeprefix("model.")] = weights.pop(name)
+        weights[f"{prefix}norm.weight"] = weights[f"{prefix}norm.weight"].to(kind)
+
+    rewrite(change)(folder)
+    configure(folder, dtype="bfloat16")
+    assert f"{prefix}norm.weight is stored as {said}, and config.json names no way" in refusal_of(load, folder)
+    pickle_weights(folder)
+    assert f"{prefix}norm.weight is stored as {kind}, and config.json names" in refusal_of(load, folder)
+
+
+def test_weights_of_several_floating_types_load(folder: Path) -> None:
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.float16)
+        weights["lm_head.weight"] = weights["lm_head.weight"].to(torch.float8_e4m3fn)
+        weights["model.layers.0.self_attn.bias"] = torch.ones(1, 1, 4, 4, dtype=torch.bool)  # a mask of old releases
+        weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"].bfloat16()
+
+    rewrite(change)(folder)
+    (warning,) = load(folder).warnings
+    assert warning.endswith("weights that the model does not use: model.layers.0.self_attn.bias")
+
+
+def test_a_configuration_that_contradicts_itself_is_refused(folder: Path) -> None:
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 3, "long_factor": [1.0] * 3, "factor": 2.0}
+    configure(folder, rope_parameters={**rope, "rope_theta": 1e4, "original_max_position_embeddings": 32})
+    line = refusal_of(network_sizes, load_config(local(folder)), torch.float32, CPU)
+    assert line.startswith(f"unusable {folder}/config.json: it describes no network: ")
+
+
+def test_a_configuration_of_many_levels_needs_nothing(folder: Path) -> None:
+    (folder / "config.json").write_text('{"a":' * 100_000)
+    assert needed_extra(local(folder), folder) == ("", "")
+    assert "not JSON" in refusal_of(load_config, local(folder))
 
 
 def test_weights_that_nobody_uses_are_a_warning(folder: Path) -> None:
@@ -262,7 +332,7 @@ def test_safetensors_come_before_pickled_weights(pristine: Path, folder: Path) -
 def test_code_in_pickled_weights_does_not_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pickle_weights(folder, payload=Payload())
-    assert "pytorch_model.bin: Weights only load failed" in refusal_of(load, folder)
+    assert "pytorch_model.bin: damaged, or more than tensors, and no code of a pickle" in refusal_of(load, folder)
     assert not (tmp_path / "pickled-code-ran").exists()
 
 

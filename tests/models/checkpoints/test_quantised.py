@@ -45,6 +45,7 @@ def declare(folder: Path, **quantization: object) -> Path:
         ({"quant_method": "torchao", "quant_type": {}}, "torchao, which needs torchao: pip install"),
         ({"quant_method": "nvfp4"}, "nvfp4, which needs a GPU"),
         ({"quant_method": "fbgemm_fp8"}, "fbgemm_fp8, which needs a GPU"),
+        ({"quant_method": "evil" * 99}, f"by '{'evil' * 20}', which transformers does not know: it reads awq, "),
     ],
 )
 def test_what_a_checkpoint_needs_is_named(

@@ -240,3 +240,5 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     assert "pytorch_model.bin is damaged" in refusal_of(read_head, folder)
     (folder / "model.safetensors.index.json").write_text("{}")
     assert "index.json is damaged" in refusal_of(read_head, folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../outside.safetensors"}}')
+    assert "index.json is damaged" in refusal_of(read_head, folder)
