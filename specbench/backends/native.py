@@ -37,6 +37,7 @@ from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.metrics import Trace
+from specbench.models.checkpoints import architectures
 from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import threads
 from specbench.models.execution.free_memory import give_back
@@ -154,9 +155,11 @@ class Native:
 
     @property
     def releases(self) -> bool:
-        """Whether weights may be dropped that passes have packed copies of: nobody else has, or will want, them."""
+        """Whether weights may be dropped that passes have packed copies of: nobody else has, or will want, them.
+        Networks with a recurrent state read them beside their layers."""
         learning = any(learners(spec.method) for spec in self.specs)
-        return not (self._looked_into or self.tier.lays_out or learning or self.pair.kept)
+        reading = any(architectures.recurrent(role.config) for role in self.pair.roles.values())
+        return not (self._looked_into or self.tier.lays_out or learning or reading or self.pair.kept)
 
     def network(self, name: str) -> Any:
         self._looked_into = True

@@ -35,7 +35,7 @@ TOO_LARGE = "memory is not enough for packed matrices: eager passes read plain o
 
 
 class PackedLinear(nn.Linear):
-    """What a linear layer computes, from a packed copy of its weights; they themselves stay where they are."""
+    """What a linear layer computes, from a packed copy of its weights; they stay where they are, or are `Released`."""
 
     def __init__(self, layer: nn.Linear, matrix: Matrix) -> None:
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
@@ -43,6 +43,15 @@ class PackedLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.matrix(x, self.bias)
+
+    def __getattr__(self, name: str) -> Any:
+        """Code that reads the weights of its layers by itself gets them, released or not."""
+        found: Any = super().__getattr__(name)
+        return self.unpacked() if name == "weight" and not found.numel() else found
+
+    def unpacked(self) -> Tensor:
+        """The weights [out, in], to the bit."""
+        return self.matrix.weight.to_dense()
 
 
 class PackedPart(PackedLinear):
@@ -55,6 +64,9 @@ class PackedPart(PackedLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.group.part(x, self.number)
+
+    def unpacked(self) -> Tensor:
+        return torch.split(super().unpacked(), list(self.group.sizes))[self.number]
 
     def whole(self, x: Tensor) -> Tensor:
         """What all of them make of x, side by side."""

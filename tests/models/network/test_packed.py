@@ -224,6 +224,9 @@ def test_weights_are_released_where_packed_copies_replace_them_and_come_back_to_
     gone = {name for name, weight in native.modules["target"].named_parameters() if not weight.numel()}
     assert "model.layers.0.self_attn.q_proj.weight" in gone
     assert not any("embed" in name or "norm" in name for name in gone)
+    layer = native.passing()["target"].model.layers[0].self_attn
+    for name in ("k_proj", "o_proj"):
+        assert torch.equal(getattr(layer, name).weight, before[f"model.layers.0.self_attn.{name}.weight"])
     looked_at = dict(native.network("target").named_parameters())
     assert all(torch.equal(looked_at[name], weight) for name, weight in before.items())
     assert [trace.tokens for trace in run([[1, 2, 3]], [0])] == found
