@@ -212,7 +212,7 @@ def test_cells_that_have_not_ended_are_told_and_the_others_believed(
         table(file, lambda found, rows=rows: found[:rows])(run)  # type: ignore[misc]
     found = read(name)
     assert "note: " in found.err
-    assert "1 of 3 cells have not ended; `specbench sweep --resume " in found.err
+    assert "1 of 3 cells have not ended; `specbench run --resume " in found.err
     assert found.code == (7 if name == "compare" else 0), "compare has nothing to say of a cell that NEW lacks"
 
 
@@ -311,7 +311,7 @@ def test_a_folder_that_is_not_whole_is_refused_by_every_command(
 def test_a_report_of_a_run_that_has_not_begun_says_what_begins_it(read: Callable[[str], Outcome], run: Path) -> None:
     (run / "journal.jsonl").write_bytes(b"")
     (run / "results.csv").unlink()
-    refused(read("report"), "no cell of ", "has begun: `specbench sweep --resume ")
+    refused(read("report"), "no cell of ", "has begun: `specbench run --resume ")
 
 
 # --- numbers that no decode gives -------------------------------------------------------------------------------------
