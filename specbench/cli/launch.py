@@ -95,7 +95,7 @@ def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:
     from specbench.jobs.trust import Typed, refuse_untyped
     from specbench.measure import grid
 
-    most = math.inf if given["yes"] else grid.MOST_CELLS
+    most = math.inf if given.get("yes") else grid.MOST_CELLS
     if MANY < (number := grid.count(settings)) <= most and not given["quiet"]:
         typer.echo(f"{number:,} cells", err=True)
     found = grid.cells(settings, IN_FILES, most)

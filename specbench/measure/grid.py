@@ -19,7 +19,7 @@ from specbench.profiles import read_profile
 from specbench.redact import redact
 from specbench.settings import declared, part
 from specbench.spec import BASELINE, CHOOSING, RunSpec
-from specbench.wording import grouped, near
+from specbench.wording import clean, grouped, near
 
 T = TypeVar("T")
 
@@ -109,6 +109,10 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
         return first.baseline.with_(draft=chosen["draft"])
     if first.method == CHOOSING:
         return choosing(chosen, first)
+    if chosen.get("k") == 0:
+        raise UsageError(
+            f"--k 0 drafts nothing with --method {clean(first.method)}: use 1 or more, or --method baseline"
+        )
     if first.choices is not None:
         raise UsageError(f"--choices is for --method {CHOOSING}: leave it out")
     if "k" not in chosen and first.schedule != "constant":

@@ -139,11 +139,12 @@ def test_verbose_prints_settings_and_environment_on_stderr(run: Command) -> None
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.processor
-def test_a_lookahead_of_zero_is_the_baseline(run: Command) -> None:
-    (row,) = run("--k", 0).table()
-    assert (row["drafted"], row["accepted"], row["alpha"], row["c"]) == ("0", "0", "", "0.0")
-    assert (row["speedup_predicted"], row["tokens_per_round"], row["lossless"]) == ("1.0", "1.0", "identical")
+@pytest.mark.parametrize("method", ["chain", "prompt-lookup"])
+def test_a_lookahead_of_zero_is_refused_before_anything_is_loaded(run: Command, method: str) -> None:
+    found = run("--k", 0, "--method", method, "--target", "nobody/nothing")
+    assert found.code == 2
+    assert found.line == f"specbench: --k 0 drafts nothing with --method {method}: use 1 or more, or --method baseline"
+    assert run("--k", 0, "--method", "baseline").code == 0
 
 
 @pytest.mark.processor
