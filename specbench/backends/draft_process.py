@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.backends.base import unseen
+from specbench.backends.forms import bounded
 from specbench.backends.native import open_pair
 from specbench.backends.weights import read_role
 from specbench.decoding.drafters.while_verifying import Chain, Onwards, WhileVerifying
@@ -218,4 +219,5 @@ class Side:
 def started(spec: RunSpec, width: int, place: Place, certain: bool) -> DraftProcess:
     """A process that drafts with the draft of a spec's pair. width: of the target's rows; certain: they are one-hot."""
     check_while_verifying(spec.method)
-    return DraftProcess(Order(partial(read_draft, spec.with_(device=place.device)), spec.k, place, certain), width)
+    make, k = partial(read_draft, spec.with_(device=place.device)), bounded(spec).k
+    return DraftProcess(Order(make, k, place, certain), width)

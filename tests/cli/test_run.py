@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+from specbench.decoding import loop
 from specbench.show.run_output import FORMATS
 from tests.support.frontdoor import Command
 from tests.support.tinypair import CONTEXT, Pair, prompts
@@ -145,6 +146,23 @@ def test_a_lookahead_of_zero_is_refused_before_anything_is_loaded(run: Command, 
     assert found.code == 2
     assert found.line == f"specbench: --k 0 drafts nothing with --method {method}: use 1 or more, or --method baseline"
     assert run("--k", 0, "--method", "baseline").code == 0
+
+
+@pytest.mark.parametrize(
+    "method", ["chain", "block", "tree-top", "cascade-vertical", "prompt-lookup", "suffix", "jacobi"]
+)
+def test_no_round_drafts_more_than_a_text_may_have(run: Command, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafted = []
+    count = loop.count
+    monkeypatch.setattr(
+        loop, "count", lambda draft, *rest: drafted.append(draft.tree.topology.depth) or count(draft, *rest)
+    )
+    found = run("--k", 24, "--max-new-tokens", 4, "--method", method, "--warmup", 1)
+    assert found.code == 0, found.err
+    (row,) = found.table()
+    assert (row["k"], row["lossless"], row["status"]) == ("24", "identical", "ok")
+    assert row["engine_notes"].endswith("a round drafts 4 tokens, as many as a text may have")
+    assert max(drafted) <= 4
 
 
 @pytest.mark.processor
