@@ -26,6 +26,7 @@ from specbench.decoding.method_files import check_while_verifying
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Again, FromUniforms, SeededUniforms, Source
 from specbench.errors import SpecbenchError, UnusableModelError, UsageError
+from specbench.models.execution.processes import end_with_parent
 from specbench.models.execution.threads import distinct_cores
 from specbench.models.network import packed
 from specbench.models.network.probe import model_of
@@ -170,6 +171,7 @@ def parallel(name: str, method: Speculate, partner: DraftProcess) -> Speculate:
 
 def work(pipe: Connection, order: Order, rows: Tensor) -> None:
     """The other process: make the model, then answer, and go on between two answers, until the pipe is closed."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells both; the one that asks decides
     order.place.take()
     try:
