@@ -1,5 +1,6 @@
 """The Typer application: its commands, and how an error becomes one line and an exit code."""
 
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -63,6 +64,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )
+LONG = re.compile(r"(\S{80})\S{320,}")  # a value that is quoted; a path may be long, too
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Measure": {"run": run.run, "sweep-k": sweep.sweep_k, "sweep": sweep.sweep},
     "Read what was measured": {
@@ -155,6 +157,7 @@ def unforeseen(error: BaseException) -> tuple[str, int]:
 def end(message: str, code: int) -> NoReturn:
     """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor."""
     if message:
-        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in redact(message))
+        short = LONG.sub(r"\1…", redact(message))
+        line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in short)
         typer.echo(f"specbench: {line.replace('##[', '## [')}", err=True)  # the log of a CI job would obey ##[error]
     sys.exit(code)

@@ -203,6 +203,14 @@ def test_a_bad_config_is_one_line(command: Command, tmp_path: Path, content: str
     assert text in found.line
 
 
+@pytest.mark.parametrize("option", ["--format", "--tier", "--k", "--output-dir"])
+def test_a_long_value_is_cut_in_the_line(command: Command, option: str) -> None:
+    found = command("run", f"{option}={'x' * 5000}")
+    assert found.code == 2
+    assert len(found.line) < 500
+    assert "x…" in found.line
+
+
 def test_no_command_at_all_shows_the_help(command: Command) -> None:
     found = command()
     assert (found.code, found.err) == (2, "")
