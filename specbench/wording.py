@@ -113,7 +113,7 @@ def clean_path(path: Path) -> str:
 
 def resume_command(run: Path) -> str:
     """What goes on with a run, in a sentence; the shell reads the name of its folder as one word."""
-    return f"`specbench sweep --resume {quote(clean_path(run))}`"
+    return f"`specbench run --resume {quote(clean_path(run))}`"
 
 
 def unverified(tables: str) -> str:

@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: network
 from specbench.cli import app
 from specbench.jobs import asked
 from specbench.wording import grouped
-from tests.support.frontdoor import SHORT, Command, Outcome
+from tests.support.frontdoor import SHORT, Command, Outcome, last_given
 
 # The same examples in every run, and no failure because a machine is slow or busy.
 settings.register_profile("specbench", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -81,7 +81,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
     def call(*arguments: object) -> Outcome:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["specbench", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["specbench", *last_given(arguments)])
         monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
         with pytest.raises(SystemExit) as ended:
             app.main()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specbench.backends.forms import form
+from specbench.backends.forms import bounded, form
 from specbench.backends.parallel import agreeing
 from specbench.decoding.batch import decode_batches
 from specbench.decoding.decode import buffer_length, decode
@@ -57,7 +57,7 @@ def whatever_prompts(spec: RunSpec) -> RunSpec:
 
 def places(spec: RunSpec, longest: int, costs: Costs | None) -> int:
     """How many places the texts of a spec have, after prompts of up to `longest` tokens."""
-    return buffer_length(longest, spec.max_new_tokens, form(spec, costs).drafter.room)
+    return buffer_length(longest, spec.max_new_tokens, form(bounded(spec), costs).drafter.room)
 
 
 def most_places(spec: RunSpec, specs: Sequence[RunSpec], longest: int, costs: Costs | None) -> int:

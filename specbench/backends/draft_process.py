@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.backends.base import unseen
+from specbench.backends.forms import bounded
 from specbench.backends.native import open_pair
 from specbench.backends.weights import read_role
 from specbench.decoding.drafters.while_verifying import Chain, Onwards, WhileVerifying
@@ -25,6 +26,7 @@ from specbench.decoding.method_files import check_while_verifying
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Again, FromUniforms, SeededUniforms, Source
 from specbench.errors import SpecbenchError, UnusableModelError, UsageError
+from specbench.models.execution.processes import end_with_parent
 from specbench.models.execution.threads import distinct_cores
 from specbench.models.network import packed
 from specbench.models.network.probe import model_of
@@ -169,6 +171,7 @@ def parallel(name: str, method: Speculate, partner: DraftProcess) -> Speculate:
 
 def work(pipe: Connection, order: Order, rows: Tensor) -> None:
     """The other process: make the model, then answer, and go on between two answers, until the pipe is closed."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells both; the one that asks decides
     order.place.take()
     try:
@@ -218,4 +221,5 @@ class Side:
 def started(spec: RunSpec, width: int, place: Place, certain: bool) -> DraftProcess:
     """A process that drafts with the draft of a spec's pair. width: of the target's rows; certain: they are one-hot."""
     check_while_verifying(spec.method)
-    return DraftProcess(Order(partial(read_draft, spec.with_(device=place.device)), spec.k, place, certain), width)
+    make, k = partial(read_draft, spec.with_(device=place.device)), bounded(spec).k
+    return DraftProcess(Order(make, k, place, certain), width)

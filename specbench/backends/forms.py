@@ -14,7 +14,7 @@ from specbench.decoding.spans import Spans
 from specbench.errors import UsageError
 from specbench.models.heads.recursive import Recursive
 from specbench.models.network.causal import Causal
-from specbench.spec import RunSpec
+from specbench.spec import CHOOSING, RunSpec
 from specbench.theory.costs import Costs
 
 NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
@@ -25,6 +25,14 @@ def form(spec: RunSpec, costs: Costs | None, around: Around | None = None) -> Sp
     """The method of a spec with nothing in the place of its models; `around` as of `build`."""
     nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
     return build(spec.method, nothing, spec.k, schedule=schedule_of(spec, costs), around=around)
+
+
+def bounded(spec: RunSpec) -> RunSpec:
+    """The spec as it is executed: no round drafts more tokens than a text may have."""
+    most = spec.max_new_tokens
+    if spec.k <= most or spec.method == CHOOSING or form(spec, None).drafter.depth <= most:
+        return spec
+    return spec.with_(k=most)
 
 
 def refuse_heads(spec: RunSpec, heads: Collection[str]) -> None:

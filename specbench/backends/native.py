@@ -20,7 +20,7 @@ from specbench.backends.cuts import complete, known_parts, said
 from specbench.backends.experts import experts_of
 from specbench.backends.fallback import eager_instead
 from specbench.backends.foreign import Joins
-from specbench.backends.forms import begin_anew, form, remarks_on, schedule_of
+from specbench.backends.forms import begin_anew, bounded, form, remarks_on, schedule_of
 from specbench.backends.memory import Estimate, demand_of, free_for
 from specbench.backends.modelled import Wanted, modelled
 from specbench.backends.opening import frugal, opened
@@ -118,7 +118,9 @@ class Native:
         return found | self.pair.columns(self.commits, self.weights, self.rollbacks)
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
-        return (packed.NOTE if self.tier.name == "eager" else packed.PROMPTS,) if self.tier.packed else ()
+        found = [packed.NOTE if self.tier.name == "eager" else packed.PROMPTS] if self.tier.packed else []
+        most = bounded(spec).k
+        return found if most == spec.k else [*found, f"a round drafts {most} tokens, as many as a text may have"]
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
         tier = self.tier
@@ -203,6 +205,7 @@ class Native:
         return modelled(self.pair, self.joins, networks, self.rollbacks, needs(spec.method), wanted)
 
     def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False, memory: Memory = OWN) -> Speculate:
+        spec = bounded(spec)
         models, schedule = self._models(spec, eager, memory), schedule_of(spec, self.costs)
         built = build(spec.method, models, spec.k, clock, schedule, self.joins.around, self.pair.thinking)
         return synthetic(built, spec.acceptance)

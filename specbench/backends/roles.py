@@ -6,6 +6,7 @@ Knows names, specs and configurations; must not know weights or how anything is 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from specbench.models.network.layers import base_of, chosen, cut_of, shares
 from specbench.named_models import PAIR_ROLES
 from specbench.shipped import PACKAGE
 from specbench.spec import RunSpec
-from specbench.wording import first_line
+from specbench.wording import clean, first_line
 
 
 @dataclass(frozen=True)
@@ -172,10 +173,16 @@ def draft_name(spec: RunSpec) -> str:
     """The draft that a spec names, or the usual one of its target."""
     name = spec.draft or pairs.default_draft(spec.target)
     if name is None:
-        raise UsageError(
-            f"no draft is known for {spec.target}: name one with --draft, or choose a pair of configs/pairs.yaml"
-        )
+        raise UsageError(undrafted(spec.target))
     return name
+
+
+def undrafted(target: str) -> str:
+    """What to do about a target for which no draft is known."""
+    return (
+        f"no draft is known for {clean(target)}: name one with --draft, use a method that needs none (--method "
+        f"prompt-lookup), or train one (specbench train draft --target {quote(clean(target))})"
+    )
 
 
 def half(config: Any) -> bool:

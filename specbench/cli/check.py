@@ -34,4 +34,4 @@ def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> N
     from specbench.jobs import check
 
     cells = cells_of({n: value for n, value in settings.items() if n not in IN_FILES}, given)
-    check.start(cells, given["format"], given["quiet"])
+    check.start(cells, given["format"], given["quiet"], method="method" in settings)

@@ -10,7 +10,14 @@ from specbench.cli.launch import EXECUTION, IN_FILES, preset_of, read_config, se
 from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, PLAIN, SAMPLING, Given, options, settings_in
 from specbench.jobs.asked import USUAL, with_lists
 
-config = typer.Typer(help="Look at settings.", no_args_is_help=True)
+config = typer.Typer(help="Look at settings.", invoke_without_command=True)
+
+
+@config.callback()
+def alone(context: typer.Context) -> None:
+    """Without a command: every setting."""
+    if context.invoked_subcommand is None:
+        show()
 
 
 @config.command(name="show", cls=Command)

@@ -12,6 +12,9 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from specbench.errors import UsageError
+from specbench.spec import RunSpec
+
 WIDEST = 100  # columns; longer lines of text are hard to read
 NAMES = 26  # columns of names and values at most, before what is said of them
 EXAMPLE = "specbench "  # how a paragraph of a docstring begins that is an example
@@ -20,7 +23,13 @@ VALUES = {"str": "TEXT", "int": "N", "int range": "N", "float": "X", "float rang
 
 
 class Command(TyperCommand):
-    """A command whose help is a page of this module."""
+    """A command whose help is a page of this module, and whose options are given once, unless they take several."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # a shell that completes a line
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            refuse_twice([one for one in given if isinstance(one, TyperOption)])
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         show(self, ctx)
@@ -31,6 +40,14 @@ class Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         show(self, ctx)
+
+
+def refuse_twice(given: Sequence[TyperOption]) -> None:
+    """UsageError where an option that takes one value is given again: the last value would win without a word."""
+    for number, one in enumerate(given):
+        if one in given[:number] and not (one.multiple or one.count or one.is_flag):
+            more = "; several values are compared by `specbench sweep GRID`" * (one.name in RunSpec.model_fields)
+            raise UsageError(f"{max(one.opts, key=len)} is given twice: give it once{more}")
 
 
 def show(command: TyperCommand | TyperGroup, ctx: Any) -> None:

@@ -1,10 +1,13 @@
 """From the options of a measuring command to its cells. torch is imported inside, after the options have been read."""
 
+import math
 import os
 import traceback
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from specbench.cli.options import OWN, Given, setting, settings_in
 from specbench.errors import SpecbenchError, UsageError
@@ -15,6 +18,7 @@ from specbench.spec import RunSpec
 
 EXECUTION = (setting("tier", usual="auto"), "execution")
 URLS = ("url", "baseline_url")
+MANY = 100  # cells; a user is to know of more before they are checked, which takes seconds
 IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
 
 
@@ -91,7 +95,10 @@ def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:
     from specbench.jobs.trust import Typed, refuse_untyped
     from specbench.measure import grid
 
-    found = grid.cells(settings, IN_FILES)
+    most = math.inf if given.get("yes") else grid.MOST_CELLS
+    if MANY < (number := grid.count(settings)) <= most and not given["quiet"]:
+        typer.echo(f"{number:,} cells", err=True)
+    found = grid.cells(settings, IN_FILES, most)
     refuse_untyped(found, Typed(**typed_in(given)), str(given.get("config") or f"preset {given.get('preset')}"))
     return found
 

@@ -15,7 +15,14 @@ from specbench.wording import clean
 
 BYTES = 2  # of a weight in bfloat16
 
-models = typer.Typer(help="List the models that have a name, and make scale models.", no_args_is_help=True)
+models = typer.Typer(help="List the models that have a name, and make scale models.", invoke_without_command=True)
+
+
+@models.callback()
+def alone(context: typer.Context) -> None:
+    """Without a command: the list."""
+    if context.invoked_subcommand is None:
+        list_models()
 
 
 @models.command(name="list", cls=Command)

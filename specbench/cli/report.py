@@ -10,6 +10,7 @@ from specbench.cli import completion
 from specbench.cli.options import OWN, Given, options
 from specbench.errors import UsageError
 from specbench.results.named_runs import found_run
+from specbench.wording import clean
 
 FILE = replace(OWN["output"], panel=None, help="The file. Default: report.html in the first folder.")
 
@@ -49,7 +50,10 @@ def report(
         raise UsageError(f"--output {output} is a folder: name a file in it, such as {output / 'report.html'}")
     from specbench.show.report.page import write_report
 
-    file = write_report([found_run(run) for run in runs], output, png=png, svg=svg, pdf=pdf)
-    typer.echo(str(file))
+    def note(line: str) -> None:
+        typer.echo(f"note: {line}", err=True)
+
+    file = write_report([found_run(run) for run in runs], output, png=png, svg=svg, pdf=pdf, note=note)
+    typer.echo(clean(file, 4096))
     if show:
         typer.launch(file.resolve().as_uri())

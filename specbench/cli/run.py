@@ -7,7 +7,7 @@ from specbench.jobs.asked import USUAL
 OPTIONS = (*PAIR, "preset", *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, *MEASURING)
 
 
-@options(*OPTIONS, "executor", "resume", "config", "explain", *RESULTS)
+@options(*OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
 def run(given: Given) -> None:
     """Measure baseline and speculative decoding of a pair over prompts.
 

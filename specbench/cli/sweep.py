@@ -24,9 +24,10 @@ HELP = (
 Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=completion.beginning(completion.grids))]
 
 
-@options(
-    *PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING, "executor", "resume", "config", "explain", *RESULTS
-)
+OPTIONS = (*PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING)
+
+
+@options(*OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
 def sweep_k(given: Given) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline.
 
@@ -41,7 +42,7 @@ def sweep_k(given: Given) -> None:
     launch(given, axes=("dataset", "context", "k", "backend", "batch", "arrivals"), k=DEFAULT_KS, **USUAL)
 
 
-@options(..., "limit", "max_new_tokens", "device", *URLS, *MEASURING, "executor", "resume", "explain", *RESULTS)
+@options(..., "limit", "max_new_tokens", "device", *URLS, *MEASURING, "executor", "yes", "resume", "explain", *RESULTS)
 def sweep(given: Given, grid: Grid = None) -> None:
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K.
 

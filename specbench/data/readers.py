@@ -3,17 +3,16 @@
 Knows formats. Knows nothing of the names of data sets, of prompts, tokens or samples.
 
 Lines are read with the standard library, within bounds that hold for what is packed, too: other readers of JSON and CSV
-turn texts that look like dates or numbers into dates and numbers, and name no line when one is bad. Parquet is streamed
-through `datasets`, which then keeps no converted copy in its cache, so that a changed file is never served stale.
+turn texts that look like dates or numbers into dates and numbers, and name no line when one is bad.
 """
 
 import csv
 import errno
-import glob
 import gzip
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -64,23 +63,22 @@ def check_bounds(rows: int, size: int, shown: str) -> None:
         raise UsageError(f"{shown} holds more than {in_units(LARGEST)}, unpacked: cut it to the rows you need")
 
 
-def stream(builder: str, path: Path, **options: object) -> list[DataRow]:
-    import datasets
-
-    silence_datasets()
-    # The name is a pattern to `datasets`: unescaped, `a[1].txt` would read a1.txt, and `*.txt` every file.
-    files = {"train": glob.escape(str(path.absolute()))}
-    rows = datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options)
-    return list(bounded(map(dict, rows), clean_path(path)))
-
-
 def parquet_rows(path: Path) -> list[DataRow]:
     try:
-        return stream("parquet", path, batch_size=TOGETHER)
+        return list(bounded(unpacked_rows(path), clean_path(path)))
     except UsageError:
         raise
     except Exception as error:
         raise UsageError(f"cannot read {clean_path(path)} as parquet: {first_line(error)}") from error
+
+
+def unpacked_rows(path: Path) -> Iterator[DataRow]:
+    """The rows of a parquet file, of which only a few are unpacked at a time."""
+    from pyarrow import parquet
+
+    with open_regular(path) as file:
+        for batch in parquet.ParquetFile(file).iter_batches(batch_size=TOGETHER, use_threads=False):
+            yield from batch.to_pylist()
 
 
 def text_rows(path: Path) -> list[DataRow]:
@@ -118,8 +116,9 @@ def csv_rows(path: Path) -> list[DataRow]:
 
 
 def check_header(names: Sequence[str], path: Path) -> None:
-    if twice := sorted({clean(name) for name in names if names.count(name) > 1}):
-        raise UsageError(f"{clean_path(path)}:1: column {', '.join(twice)} appears twice in the header")
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        shown = clean(", ".join(twice))
+        raise UsageError(f"{clean_path(path)}:1: column {shown} appears twice in the header")
 
 
 def whole_row(row: Mapping[str | None, object], where: str) -> DataRow:
@@ -176,13 +175,3 @@ READERS: dict[str, Callable[[Path], list[DataRow]]] = {
     "csv": csv_rows,
     "text": text_rows,
 }
-
-
-def silence_datasets() -> None:
-    """No progress bars, no log lines and no usage telemetry (a request even for a local file)."""
-    import datasets
-
-    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    if datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is None:  # else the user's environment has decided
-        datasets.disable_progress_bars()

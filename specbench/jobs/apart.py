@@ -5,6 +5,7 @@ this one everything that it would tell its observers, as it happens, so the one 
 """
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 from specbench.measure.failures import Failure
 from specbench.measure.group import INTERRUPTED, Observer, Past, ended
 from specbench.measure.pair import Measured, Note, Pair, Unusable, prepared
+from specbench.models.execution.processes import end_with_parent
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
@@ -150,6 +152,7 @@ def how_it_ended(code: int | None) -> str:
 
 def work(pipe: Connection, specs: Sequence[RunSpec], past: Past) -> None:
     """The other process: check, load and measure, and tell everything."""
+    end_with_parent()
     once = Once()
     signal.signal(signal.SIGTERM, once)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell decides so of what it starts in the background
@@ -192,9 +195,13 @@ class Once:
 
 
 def whole(event: Event, pipe: Connection, once: Once) -> None:
-    """Send an event; an interrupt waits for its end, as after half a message no other could be read."""
+    """Send an event; an interrupt waits for its end, as after half a message no other could be read. Where the process
+    that reads it has ended, this one ends, too."""
     with once.held():
-        pipe.send(event)
+        try:
+            pipe.send(event)
+        except BrokenPipeError:
+            os._exit(1)
 
 
 class Telling:

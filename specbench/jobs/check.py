@@ -9,6 +9,7 @@ from rich.console import Console
 
 from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
+from specbench.backends.roles import undrafted
 from specbench.choices import expanded
 from specbench.data.shifts import sets_of
 from specbench.errors import TooLargeError, UnusableModelError
@@ -22,7 +23,7 @@ from specbench.missing import MissingError, command_for
 from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.show.check_tables import memory_rows, memory_table, needed_rows, needed_table
 from specbench.show.records import Format, print_records
-from specbench.spec import RunSpec
+from specbench.spec import BASELINE, RunSpec
 from specbench.theory.memory import Fit
 from specbench.wording import gigabytes, grouped
 
@@ -30,11 +31,17 @@ TIGHT = 0.9  # of what is free
 ASSUMED = 1024  # tokens of the longest prompt of a data set that is not here yet
 
 
-def start(cells: Sequence[RunSpec], style: Format, quiet: bool) -> None:
-    """Check every pair of some cells; the first that is not ready ends the command with what is wrong."""
+def start(cells: Sequence[RunSpec], style: Format, quiet: bool, *, method: bool) -> None:
+    """Check every pair of some cells; the first that is not ready ends the command with what is wrong.
+
+    method: whether it was named; else a target for which no draft is known is checked alone.
+    """
     err = Console(stderr=True, quiet=quiet)
-    for specs in grid.by_pair(cells):
+    alone = not method and cells[0].draft is None and cells[0].backend != "openai"
+    for specs in grid.by_pair(list(dict.fromkeys(cell.baseline for cell in cells)) if alone else cells):
         check_pair(expanded(specs), style, err)
+    if alone:
+        say(err, [undrafted(cells[0].target)])
 
 
 def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
@@ -60,7 +67,7 @@ def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
     tables = {title: needed_table(found), **({f"memory of {fit.device}": memory_table(fit)} if fit else {})}
     print_records([*needed_rows(found), *(memory_rows(fit) if fit else [])], tables, style)
     said = [f"{s.method}, K {s.k}, batch {s.batch} would be left out: {why.error}" for s, why in left_out.items()]
-    say(err, [*conclusion(found, fit, backend), *said])
+    say(err, [*conclusion(found, fit, backend, specs[0].method == BASELINE), *said])
     if problem is not None:
         raise problem
 
@@ -76,11 +83,11 @@ def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], er
     ]
 
 
-def conclusion(found: Sequence[Needed], fit: Fit | None, backend: Backend) -> list[str]:
-    """What is to be known and done, line by line."""
+def conclusion(found: Sequence[Needed], fit: Fit | None, backend: Backend, alone: bool) -> list[str]:
+    """What is to be known and done, line by line; alone: of a target without a draft."""
     lines = [f"note: {warning}" for warning in backend.warnings]
     limit = "" if backend.context == NO_LIMIT else f"; texts have up to {backend.context:,} tokens"
-    lines += [f"the pair fits together{limit}", backend.execution]
+    lines += [f"{'the target can be decoded' if alone else 'the pair fits together'}{limit}", backend.execution]
     if command := command_for([one.lacking for one in found]):
         lines.append(f"to fetch, with one command (a run does it, too): {command}")
     if fit is not None and fit.fits:

@@ -49,10 +49,14 @@ def verified(paths: Sequence[Path], *, samples: bool) -> Checked:
             found.tables.add(path)
             description = beside(path)
         else:
-            from specbench.results.audit import audited, unfinished  # it takes a moment, which bare tables need not
+            from specbench.results.audit import (
+                audited,
+                edited,
+                unfinished,
+            )  # takes a moment, which bare tables need not
 
             run = audited(path, samples=samples)
-            found.notes.extend(unfinished(run))
+            found.notes.extend([*unfinished(run), *([] if samples else edited(run, "samples.csv"))])
             description = run.description
         found.commands[path] = str(description.get("command", ""))
     return found

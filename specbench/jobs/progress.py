@@ -5,6 +5,7 @@ Knows when to draw: between the turns, never beside a timed decode; must not kno
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from threading import Timer
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -23,6 +24,7 @@ from specbench.wording import number_in
 
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
 PLAIN = 30.0  # seconds between two lines where there is no terminal
+LONG = 5.0  # seconds after which an eager arm that is made ready is named; what is compiled is named at once
 HOUR = 3600.0  # the time left is reckoned from the turns of the last hour; of a large model one may take minutes
 
 
@@ -41,6 +43,7 @@ class Display:
         self._group: dict[RunSpec, panel.Rolling] = {}
         self._prepared = 0.0  # seconds in which arms were made ready
         self._since: float | None = None  # when the making of the arm began that is being made ready
+        self._late: Timer | None = None  # names that arm; it has ended before anything is timed
         self._live_cells: set[RunSpec] = set()
         self._threads = 0  # of the run; 0 is unknown
         self._crowded = False  # whether it was said that other programs run
@@ -60,6 +63,7 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._say_late(None)
         self._live.stop()
 
     def loading(self, what: str, done: int, total: int) -> None:
@@ -97,8 +101,20 @@ class Display:
         if spec is not None:
             self._look(environment.load_average() if self._known else None)  # a cluster measures elsewhere
             self._draw(f"preparing {panel.arm_of(spec)}")
-        if spec is not None and spec.tier != "eager" and not self._draws:
+        self._say_late(None if self._draws or self._quiet else spec)
+
+    def _say_late(self, spec: RunSpec | None) -> None:
+        """Name an arm once it is made ready and warmed up for long; None: no arm any more."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late.join()
+        self._late = None
+        if spec is not None and spec.tier != "eager":
             self._say(f"preparing {panel.name_of(spec)}")
+        elif spec is not None:
+            self._late = Timer(LONG, self._say, [f"preparing {panel.name_of(spec)}, with its warm-up"])
+            self._late.daemon = True
+            self._late.start()
 
     def _working(self) -> float:
         """The time, without that in which arms were made ready."""

@@ -44,7 +44,7 @@ from specbench.presets import preset, presets
 from specbench.results.agreement import agreements
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
-from specbench.results.named_runs import short_name
+from specbench.results.named_runs import resumed_as, short_name
 from specbench.results.reading import DESCRIPTION, Run, read_run
 from specbench.results.status import raise_for_status
 from specbench.show import run_output
@@ -216,6 +216,8 @@ def units_of(pairs: Sequence[Pair | Spread], executor: Executor, note: Note) -> 
 
 def conclude(done: Outcome, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or what its exit code says."""
+    if done.stop is not None and not any(cell.samples for cell in done.cells):
+        raise interrupted(done, "nothing was measured yet; ") from done.stop
     shown = run_output.Shown.of(done.cells, done.command, short_name(done.path), explain=output.explain)
     rows = [cell.row() for cell in done.cells]
     run_output.print_run(rows, output.style, screen(), shown)
@@ -239,4 +241,9 @@ def say_where(done: Outcome, output: Output) -> None:
     if not output.quiet:
         say(Console(stderr=True), [f"results: {done.path}"])
     if done.stop is not None:
-        raise InterruptedRunError(f"{resume_command(done.path)} goes on with it") from done.stop
+        raise interrupted(done) from done.stop
+
+
+def interrupted(done: Outcome, before: str = "") -> InterruptedRunError:
+    """How an interrupt ends a command."""
+    return InterruptedRunError(f"{before}{resume_command(resumed_as(done.path))} goes on with it")

@@ -3,6 +3,7 @@
 Knows the fields of RunSpec and the pairs; must not know files, models' weights or how anything is measured.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -18,7 +19,7 @@ from specbench.profiles import read_profile
 from specbench.redact import redact
 from specbench.settings import declared, part
 from specbench.spec import BASELINE, CHOOSING, RunSpec
-from specbench.wording import grouped, near
+from specbench.wording import clean, grouped, near
 
 T = TypeVar("T")
 
@@ -27,15 +28,22 @@ DEFAULT_LIMIT = 20
 AUTO = "auto"
 UNDER_WAY = 32  # requests at most where they come at times of their own, unless --batch says another number
 AUTO_CEILING = 12  # tokens an adaptive lookahead may draft unless --k gives another ceiling
+MOST_CELLS = 10_000  # unless a user allows more; to check and lay out so many takes a minute
 PAIR = tuple(setting.name for setting in part("loading", RunSpec))
 
 
-def cells(settings: Mapping[str, Any], besides: Collection[str] = ()) -> list[RunSpec]:
+def cells(settings: Mapping[str, Any], besides: Collection[str] = (), most: float = MOST_CELLS) -> list[RunSpec]:
     """Every combination of the settings, each once; the pair's own K and the shipped data sets where nothing is asked.
 
     `pair` is a list of targets, or of mappings with target, draft and what else differs between pairs. `besides` are
-    settings that a file may have with these; whoever read it took them out. UsageError for a setting that is unknown.
+    settings that a file may have with these; whoever read it took them out. UsageError for a setting that is unknown,
+    and for more than `most` cells, before any is made.
     """
+    if (number := count(settings)) > most:
+        raise UsageError(
+            f"these settings make {number:,} cells, more than {most:,}: shorten a list (or, to measure them all, add "
+            "--yes to run, sweep-k or sweep)"
+        )
     settings, usual = dict(settings), dict[str, int]()
     if settings.get("dataset") is None:
         settings["dataset"] = list(DEFAULT_DATASETS)
@@ -45,6 +53,13 @@ def cells(settings: Mapping[str, Any], besides: Collection[str] = ()) -> list[Ru
         return list(dict.fromkeys(map(cell, chosen)))
     except ValidationError as error:
         raise UsageError(one_line(error, besides)) from None
+
+
+def count(settings: Mapping[str, Any]) -> int:
+    """How many cells the settings make at most: the lengths of their lists, multiplied."""
+    if settings.get("dataset") is None:
+        settings = {**settings, "dataset": list(DEFAULT_DATASETS)}
+    return math.prod(len(value) for value in settings.values() if isinstance(value, list))
 
 
 def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -94,6 +109,10 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
         return first.baseline.with_(draft=chosen["draft"])
     if first.method == CHOOSING:
         return choosing(chosen, first)
+    if chosen.get("k") == 0:
+        raise UsageError(
+            f"--k 0 drafts nothing with --method {clean(first.method)}: use 1 or more, or --method baseline"
+        )
     if first.choices is not None:
         raise UsageError(f"--choices is for --method {CHOOSING}: leave it out")
     if "k" not in chosen and first.schedule != "constant":

@@ -12,7 +12,7 @@ from typing import Any
 from specbench.errors import UsageError
 from specbench.results import journal
 from specbench.results.cells import UNFINISHED
-from specbench.results.reading import RESULTS, SAMPLES, Run, read_run
+from specbench.results.reading import RESULTS, SAMPLES, Run, read_run, rows_of
 from specbench.results.writing import csv_cell, read_csv
 from specbench.wording import Row, clean, clean_path, first_line, grouped, resume_command
 
@@ -24,15 +24,22 @@ def audited(path: Path, *, samples: bool) -> Run:
     """A run from its folder; UsageError where results.csv, or samples.csv, is not what the journal renders."""
     check_journal(path)
     run = read_run(path)
-    results = read_table(run, RESULTS)
-    there = {row.get("cell", "") for row in results}
-    cells = [cell for cell in run.cells if cell.spec.key in there or cell.spec.key in run.ended]
-    older = {row.get("cell", "") for row in results if row.get("status") in UNFINISHED}
-    check_table(run, RESULTS, results, [cell.row() for cell in cells], older)
+    check_table(run, RESULTS)
     if samples:
-        rows = [row for cell in cells for row in cell.sample_rows()]
-        check_table(run, SAMPLES, read_table(run, SAMPLES), rows, older)
+        check_table(run, SAMPLES)
     return run
+
+
+def edited(run: Run, *tables: str) -> list[str]:
+    """What to know of tables that are not what the journal renders, where a command shows the journal's numbers."""
+    found = []
+    for name in tables:
+        try:
+            if (run.path / name).exists():
+                check_table(run, name)
+        except UsageError as error:
+            found.append(f"{error}; the numbers of the journal are shown")
+    return found
 
 
 def check_journal(path: Path) -> None:
@@ -70,13 +77,17 @@ def read_table(run: Run, name: str) -> list[dict[str, str]]:
         ) from error
 
 
-def check_table(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Row], older: Collection[str]) -> None:
-    """UsageError, naming the first difference, where a table is not what the journal renders.
+def check_table(run: Run, name: str) -> None:
+    """UsageError, naming the first difference, where results.csv or samples.csv is not what the journal renders.
 
-    `older` are the cells whose rows may be older than the journal, as in a run that was killed twice: they, and rows
+    Rows of cells that have not ended may be older than the journal, as in a run that was killed twice: they, and rows
     that are not there yet, are not said to be edited.
     """
-    ours, theirs = by_cell(rendered), by_cell(found)
+    found = read_table(run, name)
+    results = found if name == RESULTS else rows_of(run.path / RESULTS)
+    older = {row.get("cell", "") for row in results if row.get("status") in UNFINISHED}
+    there = {*(row.get("cell", "") for row in results), *run.ended}
+    ours, theirs = by_cell(rendered(run, name, there)), by_cell(found)
     for key in dict.fromkeys((*ours, *theirs)):
         rows = theirs.get(key, [])
         if said := difference(rows, ours.get(key, [])):
@@ -85,6 +96,12 @@ def check_table(run: Run, name: str, found: Sequence[Row], rendered: Sequence[Ro
                 f"{clean_path(run.path / name)}: {said} (cell {clean(key, 20)}): {stale}it was edited, damaged or "
                 f"rendered by another version; {resume_command(run.path)} renders it anew"
             )
+
+
+def rendered(run: Run, name: str, keys: Collection[str]) -> list[Row]:
+    """The rows that the journal gives for some cells of a table."""
+    cells = [cell for cell in run.cells if cell.spec.key in keys]
+    return [cell.row() for cell in cells] if name == RESULTS else [row for cell in cells for row in cell.sample_rows()]
 
 
 def by_cell(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -93,3 +93,8 @@ def short_name(run: Path) -> str:
         same = [other for other in runs_in(USUAL) if other.name.startswith(key) or key_of(other).startswith(key)]
         return key if len(same) == 1 else run.name
     return str(run)
+
+
+def resumed_as(run: Path) -> Path:
+    """What --resume may call a run: latest, where that means this one."""
+    return Path(LATEST) if not Path(LATEST).exists() and run_called(LATEST, USUAL) == run else run

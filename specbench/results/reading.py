@@ -141,9 +141,11 @@ class JournalState:
         self.former |= set(begun)
 
     def of(self, key: str) -> list[Sequence[Sample]]:
-        """The turns of a cell, which has begun."""
+        """The turns of a cell, which has begun and goes on."""
         if key not in self.turns:
             raise ValueError(f"cell {key} has not begun")
+        if key in self.ended and self.ended[key]["status"] not in UNFINISHED:
+            raise ValueError(f"cell {key} has ended before")
         return self.turns[key]
 
     def cells(self) -> list[Cell]:

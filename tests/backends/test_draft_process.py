@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from specbench.decoding.randomness import seeded
 from specbench.errors import UnusableModelError, UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
+from tests.support.signals import left_by_a_killed
 from tests.support.tiny import CPU
 from tests.support.tinypair import Pair, save_pair
 
@@ -90,3 +92,22 @@ def test_one_core_or_one_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UsageError, match="needs two GPUs, and there is 1"):
         two_places("cuda")
+
+
+BUSY = """
+import sys, time
+from specbench.backends.draft_process import DraftProcess, Order, Place
+
+def make():
+    print("busy", flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    DraftProcess(Order(make, 2, Place("cpu"), False), 8)
+"""
+
+
+@pytest.mark.slow
+def test_it_ends_silently_with_the_process_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(BUSY)
+    assert left_by_a_killed([sys.executable, str(tmp_path / "busy.py")]) == ""

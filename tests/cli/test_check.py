@@ -12,6 +12,7 @@ import torch
 from specbench.measure import fit
 from specbench.models.checkpoints import extras, loading, precision
 from specbench.models.checkpoints.pairs import resolve
+from specbench.wording import clean
 from tests.support.frontdoor import Command
 from tests.support.hub_repos import Repo, alias, official, shipped
 from tests.support.hub_server import serving, use
@@ -183,3 +184,26 @@ def test_a_gpu_is_asked_for_its_own_memory_and_quantised_weights_are_a_way_out(
 def test_a_name_given_twice_is_refused(command: Command) -> None:
     found = command("check", "demo", "--target", "demo")
     assert (found.code, "named twice" in found.line) == (2, True)
+
+
+THREE = (
+    "no draft is known for {0}: name one with --draft, use a method that needs none (--method prompt-lookup), or train "
+    "one (specbench train draft --target {0})"
+)
+
+
+def test_a_target_without_a_known_draft_is_checked_alone(
+    command: Command, pair: Pair, unloaded: None, tmp_path: Path
+) -> None:
+    found = command("check", pair.target, "--dataset", prompts(tmp_path / "w.jsonl", 4, 6), "--max-new-tokens", "8")
+    assert found.code == 0, found.err
+    assert "target" in found.out
+    assert "draft" not in found.out
+    assert "the target can be decoded" in found.err
+    assert " ".join(found.err.split()).endswith(THREE.format(clean(pair.target)))
+
+
+def test_a_run_without_a_known_draft_says_what_one_can_do(command: Command, pair: Pair, unloaded: None) -> None:
+    found = command("run", "--target", pair.target)
+    assert found.code == 2
+    assert found.line == f"specbench: {THREE.format(clean(pair.target))}"

@@ -31,6 +31,11 @@ def test_every_setting_says_where_it_comes_from(command: Command, tmp_path: Path
     assert "format" not in found
 
 
+def test_config_alone_shows_every_setting(command: Command) -> None:
+    assert command("config") == command("config", "show")
+    assert command("config").code == 0
+
+
 def test_a_list_shows_all_its_values(command: Command) -> None:
     done = command("config", "show", "--batch", "1,4", "--format", "json")
     assert next(row["value"] for row in json.loads(done.out) if row["setting"] == "batch") == "1, 4"

@@ -112,7 +112,7 @@ def test_a_signal_to_a_process_leaves_what_was_measured(
     assert untold in {0, 1}, "the interrupt may come after a line of the journal and before the runner has noted it"
     assert len(found.samples()) >= 4  # one of the five lines says that the cell has begun
     assert float(row["speedup"]) > 0
-    assert err.splitlines()[-1] == f"specbench: {said}; `specbench sweep --resume {found.folder}` goes on with it"
+    assert err.splitlines()[-1] == f"specbench: {said}; `specbench run --resume {found.folder}` goes on with it"
     assert "Traceback" not in err
     assert "partial: interrupted" in out
 
@@ -220,6 +220,14 @@ def test_a_bad_config_is_one_line(command: Command, tmp_path: Path, content: str
     found = command("run", "--config", tmp_path / "run.yaml")
     assert found.code == 2
     assert text in found.line
+
+
+@pytest.mark.parametrize("option", ["--format", "--tier", "--k", "--output-dir"])
+def test_a_long_value_is_cut_in_the_line(command: Command, option: str) -> None:
+    found = command("run", f"{option}={'x' * 5000}")
+    assert found.code == 2
+    assert len(found.line) < 500
+    assert "x…" in found.line
 
 
 def test_no_command_at_all_shows_the_help(command: Command) -> None:

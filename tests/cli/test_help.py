@@ -103,7 +103,7 @@ def test_a_long_example_is_copied_as_one_command() -> None:
     assert '    "speedup<-5%" --junit compare.xml' in lines
 
 
-@pytest.mark.parametrize("group", [(), ("models",)])
+@pytest.mark.parametrize("group", [(), ("backend",)])
 def test_a_group_without_a_command_shows_its_page(group: tuple[str, ...], command: Command) -> None:
     done = command(*group)
     assert (done.code, done.err) == (2, "")

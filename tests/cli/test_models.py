@@ -69,9 +69,9 @@ def test_the_list_is_data_in_every_other_format(command: Command) -> None:
     assert "| llama-300m | 322,479,104 |" in command("models", "list", "--format", "md").out
 
 
-def test_models_alone_shows_its_commands(command: Command) -> None:
-    found = command("models")
-    assert all(name in found.out for name in ("list", "grow"))
+def test_models_alone_is_the_list(command: Command) -> None:
+    assert command("models") == command("models", "list")
+    assert all(name in command("models", "--help").out for name in ("list", "grow"))
 
 
 # --- a folder ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+from specbench.decoding import loop
 from specbench.show.run_output import FORMATS
 from tests.support.frontdoor import Command
 from tests.support.tinypair import CONTEXT, Pair, prompts
@@ -139,11 +140,29 @@ def test_verbose_prints_settings_and_environment_on_stderr(run: Command) -> None
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.processor
-def test_a_lookahead_of_zero_is_the_baseline(run: Command) -> None:
-    (row,) = run("--k", 0).table()
-    assert (row["drafted"], row["accepted"], row["alpha"], row["c"]) == ("0", "0", "", "0.0")
-    assert (row["speedup_predicted"], row["tokens_per_round"], row["lossless"]) == ("1.0", "1.0", "identical")
+@pytest.mark.parametrize("method", ["chain", "prompt-lookup"])
+def test_a_lookahead_of_zero_is_refused_before_anything_is_loaded(run: Command, method: str) -> None:
+    found = run("--k", 0, "--method", method, "--target", "nobody/nothing")
+    assert found.code == 2
+    assert found.line == f"specbench: --k 0 drafts nothing with --method {method}: use 1 or more, or --method baseline"
+    assert run("--k", 0, "--method", "baseline").code == 0
+
+
+@pytest.mark.parametrize(
+    "method", ["chain", "block", "tree-top", "cascade-vertical", "prompt-lookup", "suffix", "jacobi"]
+)
+def test_no_round_drafts_more_than_a_text_may_have(run: Command, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafted = []
+    count = loop.count
+    monkeypatch.setattr(
+        loop, "count", lambda draft, *rest: drafted.append(draft.tree.topology.depth) or count(draft, *rest)
+    )
+    found = run("--k", 24, "--max-new-tokens", 4, "--method", method, "--warmup", 1)
+    assert found.code == 0, found.err
+    (row,) = found.table()
+    assert (row["k"], row["lossless"], row["status"]) == ("24", "identical", "ok")
+    assert row["engine_notes"].endswith("a round drafts 4 tokens, as many as a text may have")
+    assert max(drafted) <= 4
 
 
 @pytest.mark.processor

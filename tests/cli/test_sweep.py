@@ -134,6 +134,28 @@ def test_a_grid_is_every_combination(command: Command, pair: Pair, tmp_path: Pat
     assert {row["prompts"] for row in rows} == {"1"}, "the command line wins over the file"
 
 
+def test_too_many_cells_are_refused_before_any_is_made(command: Command, tmp_path: Path) -> None:
+    grid = written(tmp_path, k="1-1000", seed=list(range(1000)), dataset="code")
+    found = command("sweep", grid)
+    assert found.code == 2
+    assert found.line == (
+        "specbench: these settings make 1,000,000 cells, more than 10,000: shorten a list (or, to measure them all, "
+        "add --yes to run, sweep-k or sweep)"
+    )
+
+
+def test_many_cells_are_counted_before_they_are_checked(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.measure.grid.MOST_CELLS", 100)
+    grid = written(tmp_path, k="1-101", dataset="code", target="nobody/nothing", draft="demo-draft")
+    assert command("sweep", grid).code == 2
+    found = command("sweep", grid, "--yes")
+    assert found.code == 4
+    assert found.err.startswith("101 cells\n")
+    assert "101 cells" not in command("sweep", grid, "--yes", "-q").err
+
+
 def test_a_pair_that_is_unusable_ends_its_own_cells_and_the_sweep_goes_on(
     command: Command, pair: Pair, tmp_path: Path
 ) -> None:

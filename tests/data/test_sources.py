@@ -3,12 +3,14 @@
 import gzip
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
 from specbench.data.loading import load_prompts
+from specbench.data.readers import parquet_rows
 from tests.support.datafiles import complaint, jsonl, load, parquet, texts, write
 
 
@@ -107,6 +109,12 @@ def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         ("a.csv", b"prompt,category\na\n", "a.csv:2: the row has more or fewer cells"),
         ("a.csv", b'prompt\n"a\n', "a.csv:2: not CSV"),
         ("a.csv", b"prompt,prompt\na,b\n", "a.csv:1: column prompt appears twice"),
+        ("a.csv", b"x," * 100_000 + b"prompt\n", "a.csv:1: column x appears twice"),
+        (
+            "a.csv",
+            b",".join(b"%d" % n for n in range(100_000)) + b"\n" + b"," * 99_999,
+            "choose --column from its own: 0, 1, ",
+        ),
         ("a.parquet", b"PAR1 no", "as parquet"),
         ("a.parquet", b"", "as parquet"),
         ("a.text", "é".encode("utf-16"), "a.text:1: not UTF-8"),
@@ -189,6 +197,16 @@ def test_a_parquet_file_of_few_bytes_can_hold_too_much(tmp_path: Path, monkeypat
     data = parquet(tmp_path / "a.parquet", *[{"text": "x" * 10_000}] * 200)
     assert (tmp_path / "a.parquet").stat().st_size < 1 << 17
     assert "holds more than 1 MiB, unpacked" in complaint(data)
+
+
+def test_a_parquet_file_of_many_rows_is_read_in_seconds(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": ["word " * 200] * 200_000}), tmp_path / "a.parquet")
+    began = time.process_time()
+    assert len(parquet_rows(tmp_path / "a.parquet")) == 200_000
+    assert time.process_time() - began < 4, "one row takes microseconds"
 
 
 def test_a_long_prompt_is_too_long_before_it_is_tokenized(tmp_path: Path) -> None:

@@ -107,6 +107,21 @@ def test_an_interrupt_keeps_what_was_measured(asked: dict[str, Any], tmp_path: P
     assert "interrupted" in row["error"]
 
 
+def test_a_worker_ends_silently_with_the_process_that_was_killed(asked: dict[str, Any], tmp_path: Path) -> None:
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
+    command = [sys.executable, "-c", MAIN, "run", *options, "--repeat", "4000", "--executor", "process"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/*/journal.jsonl")) or '"turn"' not in journal(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    running.kill()
+    began = time.monotonic()
+    _, said = running.communicate(timeout=60)  # until the worker has closed the same streams
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in said
+
+
 def journal(folder: Path) -> str:
     return next(folder.glob("runs/*/journal.jsonl")).read_text()
 

@@ -248,6 +248,20 @@ def test_making_ready_is_told_where_it_takes_long_and_never_reckoned_with(tier: 
     assert [line.split(";")[0] for line in lines[len(said) :]] == ["1 of 10 prompts, about 3 min left"]
 
 
+def test_an_eager_arm_is_named_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(threading.enumerate())
+    stage, done = Stage(), cell(sample("p1"), k=2)
+    said = threading.Event()
+    monkeypatch.setattr("specbench.jobs.progress.LONG", 0.0)
+    with stage.display as display:
+        monkeypatch.setattr(display, "_say", lambda line: (stage.screen.write(line), said.set()))
+        display.preparing(done.spec)
+        assert said.wait(60)
+        display.preparing(None)
+        assert stage.text == "preparing code chain K=2, with its warm-up"
+        assert set(threading.enumerate()) <= before, "no thread is left when something is timed"
+
+
 def test_a_terminal_names_the_arm_that_is_made_ready() -> None:
     stage = Stage(terminal=True)
     done = cell(sample("p1"), k=2, tier="compile")

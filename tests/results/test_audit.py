@@ -171,6 +171,28 @@ def test_numbers_may_differ_in_their_last_digits_and_texts_may_not() -> None:
     assert agrees("'=1+1", "=1+1")
 
 
+@pytest.mark.parametrize(
+    ("name", "file"), [("report", "results.csv"), ("report", "samples.csv"), ("verdict", "samples.csv")]
+)
+def test_an_edited_table_that_is_not_read_is_named(
+    read: Callable[[str], Outcome], run: Path, name: str, file: str
+) -> None:
+    edited(file, tokens="7")(run)
+    found = read(name)
+    assert found.code == 0
+    (line,) = found.err.splitlines()
+    assert line.startswith("note: ")
+    assert f"/{file}: tokens is '7' where the journal gives " in line
+    assert line.endswith("; the numbers of the journal are shown")
+
+
+def test_the_name_of_a_report_cannot_move_the_cursor(command: Command, run: Path) -> None:
+    found = command("report", run, "--no-png", "--output", run / "a\x1b[2Jb.html")
+    assert found.code == 0
+    assert "\x1b" not in found.out
+    assert found.out.endswith("a\ufffd[2Jb.html\n")
+
+
 # --- runs that were killed --------------------------------------------------------------------------------------------
 
 
@@ -190,7 +212,7 @@ def test_cells_that_have_not_ended_are_told_and_the_others_believed(
         table(file, lambda found, rows=rows: found[:rows])(run)  # type: ignore[misc]
     found = read(name)
     assert "note: " in found.err
-    assert "1 of 3 cells have not ended; `specbench sweep --resume " in found.err
+    assert "1 of 3 cells have not ended; `specbench run --resume " in found.err
     assert found.code == (7 if name == "compare" else 0), "compare has nothing to say of a cell that NEW lacks"
 
 
@@ -246,6 +268,18 @@ def kept(keep: Callable[[dict[str, Any]], bool]) -> Change:
     return apply
 
 
+def repeated(kind: str) -> Change:
+    """A line about a cell after its end, with the checksum that it must have."""
+
+    def apply(run: Path) -> None:
+        found = journal.read_bodies(run / "journal.jsonl")
+        key = next(line["end"]["cell"] for line in found if "end" in line)
+        more = {"anew": {"anew": key}}.get(kind) or next(line for line in found if kind in line)
+        (run / "journal.jsonl").write_bytes(b"".join(map(journal.encode, [*found, more])))
+
+    return apply
+
+
 FIRST = [cell.spec.model_dump(mode="json") for cell in sweep("code", prompts=4, ks=(1,))]
 FOLDERS: dict[str, tuple[Change, str]] = {
     "a flipped bit": (flipped, "a damaged line"),
@@ -253,6 +287,9 @@ FOLDERS: dict[str, tuple[Change, str]] = {
     "an empty journal": (kept(lambda line: False), "has lost lines: results.csv lists cell"),
     "no ends": (kept(lambda line: "end" not in line), "as ok, the end of which the journal does not have"),
     "no turns": (kept(lambda line: "turn" not in line), "a cell with 0 samples that ended as 'ok'"),
+    "anew after the end": (repeated("anew"), "has ended before"),
+    "a turn after the end": (repeated("turn"), "has ended before"),
+    "another end": (repeated("end"), "has ended before"),
     "no beginnings": (kept(lambda line: "begin" not in line), "journal.jsonl:1: a line"),
     "no run.json": (lambda run: (run / "run.json").unlink(), "is not the folder of a run"),
     "a list": (lambda run: replaced(run / "run.json", b"[1]"), "is not a description of a run"),
@@ -274,7 +311,7 @@ def test_a_folder_that_is_not_whole_is_refused_by_every_command(
 def test_a_report_of_a_run_that_has_not_begun_says_what_begins_it(read: Callable[[str], Outcome], run: Path) -> None:
     (run / "journal.jsonl").write_bytes(b"")
     (run / "results.csv").unlink()
-    refused(read("report"), "no cell of ", "has begun: `specbench sweep --resume ")
+    refused(read("report"), "no cell of ", "has begun: `specbench run --resume ")
 
 
 # --- numbers that no decode gives -------------------------------------------------------------------------------------

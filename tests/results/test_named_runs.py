@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UsageError
-from specbench.results.named_runs import found_run, names_of_runs, runs_in, short_name
+from specbench.results.named_runs import found_run, names_of_runs, resumed_as, runs_in, short_name
 
 FIRST, SECOND, THIRD = (
     "20260101T000000Z_big_small_aaaa1111", "20260102T000000Z_big_small_aabb2222", "20260102T000000Z_big_small_ccdd3333",
@@ -119,3 +119,11 @@ def test_the_short_name_of_a_run_finds_it_again(runs: Path) -> None:
     (runs / "20260103T000000Z_big_small_aaaa1111" / "run.json").write_text("{}")
     assert short_name(Path("results") / FIRST) == FIRST, "a spec that was measured twice has its key twice"
     assert short_name(runs / FIRST) == str(runs / FIRST)
+
+
+def test_a_run_is_resumed_as_latest_where_that_means_it(runs: Path) -> None:
+    found = Path("results")
+    assert [resumed_as(found / name) for name in (FIRST, THIRD)] == [found / FIRST, Path("latest")]
+    assert resumed_as(runs / THIRD) == runs / THIRD, "a folder named elsewhere"
+    Path("latest").mkdir()
+    assert resumed_as(found / THIRD) == found / THIRD

@@ -1,7 +1,7 @@
 """How a command of `specbench` ended when it was called as a user calls it."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,18 @@ if TYPE_CHECKING:
     from specbench.results.samples import Sample
 
 SHORT = ("--limit", "2", "--max-new-tokens", "8", "--warmup", "0", "--k", "3")
+# Options of fixtures that a test may give again: its own value is meant.
+REPLACED = {
+    "-k", "--budget", "--contexts", "--depths", "--device-map", "--draft", "--evaluations", "--from", "--k", "--like",
+    "--limit", "--max-new-tokens", "--nodes", "--output", "--rungs", "--target", "--tokens", "--warmup", "--widths",
+}  # fmt: skip
+
+
+def last_given(arguments: Sequence[object]) -> list[str]:
+    """The arguments without the options of a fixture that come again later, and without their values."""
+    words = [{"-k": "--k"}.get(str(word), str(word)) for word in arguments]
+    replaced = {n for n, word in enumerate(words) if word in REPLACED and word in words[n + 1 :]}
+    return [word for n, word in enumerate(words) if n not in replaced and n - 1 not in replaced]
 
 
 @dataclass(frozen=True)

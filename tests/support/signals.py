@@ -4,7 +4,9 @@ A shell that starts something in the background makes it ignore Ctrl-C, and `noh
 """
 
 import signal
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 USUAL = {
@@ -34,3 +36,16 @@ def as_a_shell_leaves_them() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def left_by_a_killed(command: Sequence[str]) -> str:
+    """What comes on the streams of a program that was killed once it has said `busy`, until all of its processes have
+    closed them; that takes a moment at most."""
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "busy\n"
+    running.kill()
+    began = time.monotonic()
+    said, _ = running.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    return said

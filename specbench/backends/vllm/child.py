@@ -12,9 +12,14 @@ Run by the Python of vLLM's own environment: it imports nothing of specbench, an
 
 import json
 import os
+import signal
 import sys
 import time
+from queue import Queue
+from threading import Thread
 from typing import Any
+
+MOMENT = 0.2  # seconds between the end of a process's files and its own
 
 
 class Engine:
@@ -52,12 +57,24 @@ def told(output: Any, seconds: float) -> dict[str, Any]:
     }
 
 
+def read(lines: "Queue[str | None]", parent: int) -> None:
+    """Hand on the lines that come. Where their end is that of the process that wrote them, end all processes here, also
+    in the middle of a decode."""
+    for line in sys.stdin:
+        lines.put(line)
+    lines.put(None)
+    time.sleep(MOMENT)
+    if os.getppid() != parent and os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     """Answer line by line. What libraries print belongs to the log, not among the answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    engine = Engine()
-    for line in sys.stdin:
+    engine, lines = Engine(), Queue[str | None]()
+    Thread(target=read, args=(lines, os.getppid()), daemon=True).start()
+    for line in iter(lines.get, None):
         message = json.loads(line)
         try:
             answer = getattr(engine, message.pop("op"))(**message)

@@ -1,14 +1,17 @@
-"""Processes that compute one network together, as torchrun starts them, and what they must agree on.
+"""Processes that compute one network together, as torchrun starts them, and what they must agree on; and the end of one
+that Python's multiprocessing has started.
 
 All of them do the same, so that every pass of one is a pass of all. Whatever could differ between them (a number drawn
 from a distribution, a time, free memory) is that of the first. Knows torch's process groups; must not know what is
 computed, or who writes results.
 """
 
+import multiprocessing
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Thread
 from typing import TypeVar
 
 import torch
@@ -88,3 +91,19 @@ def decided(decision: Tensor) -> Tensor:
         decision = decision.contiguous()
         dist.broadcast(decision, src=0)
     return decision
+
+
+def end_with_parent() -> None:
+    """End this process at once when the one that started it has ended, however: nobody needs what it computes.
+
+    The thread waits for an event of the system, and takes no time from what is measured.
+    """
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    if parent is not None:
+        Thread(target=wait, daemon=True).start()

@@ -8,7 +8,7 @@ characters and escaped, whoever wrote the template.
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,22 @@ Part = RunPart | CalibrationPart | DesignPart
 
 
 def write_report(
-    paths: Sequence[Path], output: Path | None = None, *, png: bool = True, svg: bool = False, pdf: bool = False
+    paths: Sequence[Path],
+    output: Path | None = None,
+    *,
+    png: bool = True,
+    svg: bool = False,
+    pdf: bool = False,
+    note: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Write the report on folders of runs, calibrations and designs, and its figures as files beside it; the file.
 
-    Default: report.html in the first folder. png, svg, pdf: the forms of the figures' files. UsageError if a folder is
-    not a run, or the file cannot be written.
+    Default: report.html in the first folder. png, svg, pdf: the forms of the figures' files. note: called with what a
+    user should know. UsageError if a folder is not a run, or the file cannot be written.
     """
     parts = [part_of(path) for path in paths]
+    for line in (line for part in parts if isinstance(part, RunPart) for line in part.edited):
+        note(line)
     file = output or paths[0] / "report.html"
     album = Album()
     page = rendered(parts, album)

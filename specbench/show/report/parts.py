@@ -11,9 +11,9 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.presets import preset, presets
-from specbench.results import trace_file
+from specbench.results import audit, trace_file
 from specbench.results.cells import Cell
-from specbench.results.reading import read_run
+from specbench.results.reading import RESULTS, SAMPLES, read_run
 from specbench.results.trace_file import TokenView
 from specbench.show import context_table, run_notes
 from specbench.show.cells_table import by_speedup
@@ -60,7 +60,7 @@ class Contexts:
 @dataclass(frozen=True)
 class RunPart:
     """One run: where it comes from, its questions, its lengths of prompts, its batches, and notes on them; published:
-    of a preset, the numbers of its paper."""
+    of a preset, the numbers of its paper; edited: notes on tables that are not those of the journal."""
 
     name: str
     facts: Mapping[str, str]
@@ -74,6 +74,7 @@ class RunPart:
     traces: Sequence[tuple[str, TokenView]]
     certificates: Sequence[CertificatePart]
     published: NumberTable | None
+    edited: Sequence[str]
 
 
 def run_part(path: Path) -> RunPart:
@@ -97,6 +98,7 @@ def run_part(path: Path) -> RunPart:
         traces=views,
         certificates=papers,
         published=published(text_in(run.description, "preset"), rows),
+        edited=audit.edited(run, RESULTS, SAMPLES),
     )
 
 

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specbench.data.readers import silence_datasets
 from specbench.errors import UsageError
 from specbench.replacing import own_folder
 from specbench.training.text.held_out import held_out
@@ -140,3 +139,13 @@ def mapped(path: Path, manifest: Manifest) -> Any:
     if len(found) != manifest.rows:
         raise UsageError(f"the token cache {clean_path(path)} is damaged in its folder {MAPPED}; delete that folder")
     return found
+
+
+def silence_datasets() -> None:
+    """No progress bars, no log lines and no usage telemetry (a request even for a local file)."""
+    import datasets
+
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    if datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is None:  # else the user's environment has decided
+        datasets.disable_progress_bars()

@@ -16,6 +16,7 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.spec import BASELINE, RunSpec
 from tests.support import fake_vllm
 from tests.support.frontdoor import Command
+from tests.support.signals import left_by_a_killed
 from tests.support.tinypair import EOS, Pair, prompts
 
 STAND_IN = Vllm(Path(sys.executable), Path(fake_vllm.__file__), (60.0, 60.0))
@@ -221,3 +222,19 @@ def test_without_an_environment_a_line_says_how_to_get_one(
     monkeypatch.setenv(install.PYTHON, "/no/such/python")
     with pytest.raises(UnusableModelError, match=f"{install.PYTHON}: there is no /no/such/python"):
         choose.backend_for([spec_of(pair)])
+
+
+BUSY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, sys.argv[1]], stdin=subprocess.PIPE, start_new_session=True)
+child.stdin.write(b'{"op": "open", "llm": {}}\\n')
+child.stdin.flush()
+time.sleep(60)
+"""
+
+
+def test_a_busy_engine_ends_with_the_process_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("import time; print('busy', flush=True); time.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert left_by_a_killed([sys.executable, "-c", BUSY, str(fake_vllm.CHILD)]) == ""
