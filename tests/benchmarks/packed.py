@@ -3,7 +3,8 @@
     python -m tests.benchmarks.packed [--dtype float32,bfloat16]
 
 Layers of one size after another, as many as do not fit into the processor's caches, times several rows: plain as a
-checkpoint has them, plain but column by column, and packed, in turn. `specbench.models.network.packed` says where
+checkpoint has them, plain but column by column, packed, and packed with a single row multiplied as the fastest number
+of rows (`onednn.settle`), in turn. `specbench.models.network.packed` says where
 passes have them, and `python -m tests.benchmarks.peers --tiers eager,plain` what that does to whole decodes.
 """
 
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.models.execution.onednn import Matrix
+from specbench.models.execution.onednn import Matrix, settle
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Row, Sheet, listed, numbers, say
 
@@ -44,10 +45,14 @@ def sheet(dtype: torch.dtype, rows: Sequence[int], size: int, turns: int) -> She
         count = max(1, size // (out * width * dtype.itemsize))
         say(f"{count} matrices of {out} by {width}")
         weights = [torch.randn(out, width).to(dtype) for _ in range(count)]
-        arms = {
+        packed, settled = ([Matrix.of(weight) for weight in weights] for _ in range(2))
+        settle(settled)
+        say(f"a single row is multiplied as {settled[0].rows}")
+        arms: dict[str, Sequence[Product]] = {
             "plain": [of_plain(weight.clone()) for weight in weights],
             "by columns": [of_plain(weight.t().contiguous().t()) for weight in weights],
-            "packed": [Matrix.of(weight) for weight in weights],
+            "packed": packed,
+            "packed, settled": settled,
         }
         for number in rows:
             seconds = timed(arms, torch.randn(1, number, width).to(dtype), turns)
