@@ -62,10 +62,10 @@ class Estimate:
         return [*found, *self.reading(total(found))] if self.pair.device.type == "cpu" else found
 
     def reading(self, later: int) -> list[Part]:
-        """What reading the weights takes beyond all that is held later."""
-        networks = self.networks.values()
-        more = sum(net.weights for net in networks) + max(net.read for net in networks) - later
-        return [Part("reading", "working memory", more)] if more > 0 else []
+        """What unpacking GGUF files takes beyond all that is held later; other weights are read one by one."""
+        unpacked = [net.read for name, net in self.networks.items() if self.pair.roles[name].checkpoint.file]
+        more = sum(net.weights for net in self.networks.values()) + max(unpacked, default=0) - later
+        return [Part("reading", "working memory", more)] if unpacked and more > 0 else []
 
     def others(self, held: Sequence[Held]) -> list[tuple[str, "Estimate", Sequence[Held]]]:
         """Settings that take less memory: their names, and what they change."""

@@ -23,6 +23,7 @@ from specbench.jobs.pairs import (
     HOST,
     VERSIONS,
     Unit,
+    described_machine,
     device_of,
     measure_pairs,
     pairs_left,
@@ -152,6 +153,7 @@ def record_rest(
             raise UsageError(
                 f"a run that is given more prompts goes on in one process: leave out --executor {executor}"
             )
+        described_machine(run)
         if left := unfinished(run.specs, folder.past) if limit is None else run.specs:
             same_host(run, VERSIONS if executor == "ray" else (*VERSIONS, *HOST))
             refuse_untyped(left, typed, str(path / DESCRIPTION))

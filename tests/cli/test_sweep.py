@@ -232,7 +232,7 @@ def test_a_shipped_grid_is_known_by_its_name(command: Command) -> None:
 def test_a_finished_run_that_is_continued_stays_as_it_is(sweep_k: Command, command: Command) -> None:
     first = sweep_k("--k", "1-2")
     before = (first.folder / "journal.jsonl").read_bytes(), (first.folder / "results.csv").read_bytes()
-    again = command("sweep-k", "--resume", first.folder)
+    again = command("sweep-k", "--resume", Path("results") / first.folder.name)
     assert again.code == 0, again.err
     assert ((first.folder / "journal.jsonl").read_bytes(), (first.folder / "results.csv").read_bytes()) == before
     assert again.out == first.out

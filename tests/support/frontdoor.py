@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 SHORT = ("--limit", "2", "--max-new-tokens", "8", "--warmup", "0", "--k", "3")
 # Options of fixtures that a test may give again: its own value is meant.
 REPLACED = {
-    "-k", "--budget", "--contexts", "--depths", "--device-map", "--draft", "--evaluations", "--from", "--k", "--like",
-    "--limit", "--max-new-tokens", "--nodes", "--output", "--rungs", "--target", "--tokens", "--warmup", "--widths",
+    "-k", "--budget", "--contexts", "--depths", "--device-map", "--draft", "--evaluations", "--from", "--k",
+    "--layers", "--like", "--limit", "--max-new-tokens", "--nodes", "--output", "--rungs", "--target", "--tokens",
+    "--warmup", "--widths",
 }  # fmt: skip
 
 
