@@ -5,12 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fuzz.cases import KINDS
-from tests.support.fuzz.processes import DOCUMENTED, Ended, Limits
-from tests.support.fuzz.session import Session
+from tests.support.fuzz.processes import DOCUMENTED, MOST, Ended, Limits
+from tests.support.fuzz.session import KINDS, Session
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-CASES = {"options": 10, "yaml": 8, "rows": 6, "checkpoints": 4, "runs": 6}  # of each kind in every run of the tests
+CASES = {  # of each kind in every run of the tests
+    "options": 10, "yaml": 8, "rows": 6, "checkpoints": 4, "runs": 6,
+    "server": 8, "hub": 2, "links": 8, "caches": 4, "forged": 5,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,10 @@ WRONG = {
     "not printable": {"err": "specbench: \x1b[31m"},
     "file outside": {"made": ("home/x",)},
     "secret": {"leaked": ("out",)},
+    "memory": {"memory": MOST + 1},
+    "unfinished file": {"unfinished": ("cwd/.a.tmp",)},
+    "process left": {"outlived": True},
+    "accepted": {"accepted": True},
 }
 
 

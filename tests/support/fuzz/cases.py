@@ -21,7 +21,7 @@ from specbench.decoding.method_files import methods, read_method
 from specbench.results import journal
 from tests.support.fuzz import changes
 from tests.support.fuzz.options import given
-from tests.support.fuzz.processes import SECRET
+from tests.support.fuzz.servers import Reply
 from tests.support.tinypair import Pair
 
 QUICK = ("--limit", "1", "--max-new-tokens", "4", "--warmup", "0", "--k", "2", "--tier", "eager")
@@ -47,11 +47,25 @@ class Ground:
     pair: Pair
     words: Path
     run: Path
+    real: Path  # a run that was measured here and can be continued
+    looked_for: tuple[str, ...] = ()  # files of compiled code in a cache that runs would use: of a region, of products
+    library: Path | None = None  # machine code that leaves a file in the home when it is loaded
+    url: str = ""  # where a case may have a server
 
     def runs(self, **instead: str) -> tuple[str, ...]:
         """`specbench run` on it, with some options changed."""
         named = {"target": str(self.pair.target), "draft": str(self.pair.draft), "dataset": f"jsonl:{self.words}"}
         return ("run", *(word for name, value in {**named, **instead}.items() for word in (f"--{name}", value)), *QUICK)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command. before: what its process does first; reply: what the server says; bad: whether it must refuse."""
+
+    arguments: tuple[str, ...]
+    before: Callable[[], object] = lambda: None
+    reply: Reply | None = None
+    bad: bool = False
 
 
 def options(chance: random.Random, place: Path, ground: Ground) -> tuple[str, ...]:
@@ -178,10 +192,3 @@ def runs(chance: random.Random, place: Path, ground: Ground) -> tuple[str, ...]:
 KINDS: dict[str, Callable[[random.Random, Path, Ground], tuple[str, ...]]] = {
     "options": options, "yaml": yaml_files, "rows": data_rows, "checkpoints": checkpoints, "runs": runs,
 }  # fmt: skip
-
-
-def case(kind: str, seed: int, number: int, place: Path, ground: Ground) -> tuple[str, ...]:
-    """The arguments of a case; its files are in the folder."""
-    chance = random.Random(f"{seed} {kind} {number}")
-    arguments = KINDS[kind](chance, place, ground)
-    return (*arguments, f"https://user:{SECRET}@localhost/x") if chance.random() < 0.02 else arguments

@@ -4,15 +4,17 @@ Forking spares each of them the seconds in which libraries are loaded. Knows pro
 command was given.
 """
 
+import atexit
 import os
 import re
 import resource
-import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from specbench.cli import app
 
 DOCUMENTED = {0, 2, 3, 4, 5, 6, 7}  # 1 is a bug; the others are those of signals, which nobody sent
 GIB = 1 << 30
-SECRET = "hf_" + "S" * 24 + "QfUzZ"
+SECRET, KEY = "hf_" + "S" * 24 + "QfUzZ", "sk-" + "K" * 24 + "QfUzZ"  # every case has the one, some have the other
+MOST = 3 * GIB // 2  # bytes that a command on tiny models may hold at once, a third of them libraries
 OWN = ("cwd/results", "cwd/plots/")  # what every command may write to
 LINES = 5  # on stderr besides notes
 TOLD = re.compile(r"note: |results: |unverified: |.*: (ok|partial|skipped|error|nan|oom|mismatch)(,|$)|preparing ")
@@ -32,13 +35,15 @@ class Limits:
 
     seconds: float = 20
     computing: int = 20
-    memory: int = 6 * GIB
+    memory: int = 3 * GIB
     file: int = GIB // 4
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended. code: its exit code, below 0 the signal that killed it; made: files outside its results."""
+    """How a command ended. code: its exit code, below 0 the signal that killed it; memory: the most bytes it held;
+    made: files outside its results that it made, changed or deleted; unfinished: temporary files that it left;
+    outlived: whether processes that it began went on; accepted: whether it took what it must refuse."""
 
     code: int
     out: str
@@ -46,6 +51,10 @@ class Ended:
     seconds: float
     made: tuple[str, ...]
     leaked: tuple[str, ...]
+    memory: int = 0
+    unfinished: tuple[str, ...] = ()
+    outlived: bool = False
+    accepted: bool = False
 
     @property
     def wrong(self) -> list[str]:
@@ -62,6 +71,10 @@ class Ended:
             "not printable": any(not line.isprintable() for line in self.err.splitlines()),
             "file outside": bool(self.made),
             "secret": bool(self.leaked),
+            "memory": self.memory > MOST,
+            "unfinished file": bool(self.unfinished),
+            "process left": self.outlived,
+            "accepted": self.accepted,
         }
         return [kind for kind, so in found.items() if so]
 
@@ -83,20 +96,32 @@ def listing(place: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def carried_out(arguments: Sequence[str], place: Path, limits: Limits) -> Ended:
-    """Carry out a command in `place`/cwd and wait for its end."""
+def unfinished(place: Path) -> set[str]:
+    """Temporary files of writers in the rooms of a process."""
+    return {str(path.relative_to(place)) for room in rooms(place) for path in room.rglob("*.tmp")}
+
+
+Before = Callable[[], object]
+
+
+def carried_out(
+    arguments: Sequence[str], place: Path, limits: Limits, before: Before = lambda: None, bad: bool = False
+) -> Ended:
+    """Carry out a command in `place`/cwd and wait for its end; the process does `before` first. bad: it must refuse."""
     for room in rooms(place):
         room.mkdir(exist_ok=True)
-    before, began = listing(place), time.monotonic()
+    known, parts, began = listing(place), unfinished(place), time.monotonic()
     child = os.fork()
     if not child:
-        act(arguments, place, limits)
-    code = wait_for(child, began + limits.seconds)
+        act(arguments, place, limits, before)
+    code, memory, outlived = wait_for(child, began + limits.seconds)
     seconds, after = time.monotonic() - began, listing(place)
-    new = [name for name, known in after.items() if before.get(name) != known]
+    new = sorted(name for name in {**known, **after} if known.get(name) != after.get(name))
     made = [name for name in new if not asked_for(place, name, arguments)]
+    left = sorted(unfinished(place) - parts) if code >= 0 else []
     out, err = ((place / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
-    return Ended(code, out, err, seconds, tuple(made), leaks(place))
+    took = bad and code == 0
+    return Ended(code, out, err, seconds, tuple(made), leaks(place), memory, tuple(left), outlived, took)
 
 
 def asked_for(place: Path, name: str, arguments: Sequence[str]) -> bool:
@@ -106,11 +131,13 @@ def asked_for(place: Path, name: str, arguments: Sequence[str]) -> bool:
     return any(file == one or one in file.parents for one in named)
 
 
-def act(arguments: Sequence[str], place: Path, limits: Limits) -> None:
+def act(arguments: Sequence[str], place: Path, limits: Limits, before: Before) -> None:
     """What the child does; it never returns."""
     code = 1
     try:
+        atexit._clear()  # what the parent does at its end
         confine(place, limits)
+        before()
         sys.argv = ["specbench", *arguments]
         app.main()
     except SystemExit as ended:
@@ -118,6 +145,8 @@ def act(arguments: Sequence[str], place: Path, limits: Limits) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # an interpreter waits for its threads as well
+        atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code)
@@ -144,25 +173,36 @@ def confine(place: Path, limits: Limits) -> None:
         resource.setrlimit(what, (limit, limit + (what == resource.RLIMIT_CPU)))
 
 
-def wait_for(child: int, until: float) -> int:
-    """The exit code of a child that is killed if it has not ended by then."""
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
-            os.kill(child, 9)
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        time.sleep(0.003)
+def wait_for(child: int, until: float) -> tuple[int, int, bool]:
+    """The exit code of a child, which is killed if it has not ended by then, the most bytes of memory that it held, and
+    whether a process of its own goes on; that is killed as well."""
+    try:
+        while not (found := os.wait4(child, os.WNOHANG))[0]:
+            if time.monotonic() > until:
+                os.kill(child, 9)
+            time.sleep(0.003)
+        killed = os.WIFSIGNALED(found[1])
+        return os.waitstatus_to_exitcode(found[1]), found[2].ru_maxrss * 1024, not killed and not alone(child)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child, 9)
+
+
+def alone(group: int, seconds: float = 2.0) -> bool:
+    """Whether no process of a group is left, or only for a moment."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def leaks(place: Path) -> tuple[str, ...]:
-    """The files of a process that hold the secret that it was given."""
+    """The files of a process that hold a secret that it was given."""
     every = [place / "out", place / "err", *(path for room in rooms(place) for path in room.rglob("*"))]
     small = (path for path in every if path.is_file() and path.stat().st_size < GIB // 16)
-    return tuple(str(path.relative_to(place)) for path in small if SECRET.encode() in path.read_bytes())
-
-
-def removed(place: Path) -> None:
-    """Take the files of a case away."""
-    shutil.rmtree(place, ignore_errors=True)
+    known = re.compile(f"{SECRET}|{KEY}".encode())
+    return tuple(str(path.relative_to(place)) for path in small if known.search(path.read_bytes()))
