@@ -38,7 +38,7 @@ PART = re.compile(r"-of-(\d+)\.")  # of so many files
 BUILT_AT_ONCE = 50_000_000  # weights; what a smaller network lacks is said by name once it is loaded
 DENSEST = 8  # weights of a byte, of the tightest quantisation
 GROWN = 512  # times as long as it was is what the steps of a tokenizer may make a text; those that are known make 108
-GROWING = (b"Replace", b"Precompiled", rb"\u00")  # steps that make a text longer, perhaps with their letters escaped
+GROWING = (b"Replace", b"Prepend", b"Precompiled", rb"\u00")  # steps that make a text longer, perhaps with their letters escaped
 NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration that say nothing of its sizes
 
 
@@ -85,6 +85,8 @@ def _growth(step: Any) -> int:
     if step.get("type") == "Replace":
         letters, pattern = len(step["content"]), step["pattern"]
         return max(-(-letters // max(len(pattern.get("String", "")), 1)), 1) if "String" in pattern else letters + 1
+    if step.get("type") == "Prepend":
+        return len(step["prepend"]) + 1
     if step.get("type") == "Precompiled":  # the size of a table, the table, and the texts that it leads to
         table = base64.b64decode(step["precompiled_charsmap"])
         texts = table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")

@@ -115,8 +115,16 @@ TABLE = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(bytes(4
 
 @pytest.mark.parametrize(
     ("steps", "fine"),
-    [([TEN] * 9, False), ([TEN] * 10**5, False), ([TEN] * 2, True), ([TABLE, SPACES], True), ([TABLE, TEN], False)],
-    ids=["nine", "many", "two", "known", "both"],
+    [
+        ([TEN] * 9, False),
+        ([TEN] * 10**5, False),
+        ([TEN] * 2, True),
+        ([TABLE, SPACES], True),
+        ([TABLE, TEN], False),
+        ([{"type": "Prepend", "prepend": "▁"}, SPACES], True),
+        ([{"type": "Prepend", "prepend": "e" * 10**6}], False),
+    ],
+    ids=["nine", "many", "two", "known", "both", "one before", "many before"],
 )
 @pytest.mark.parametrize("part", ["normalizer", "decoder"])
 def test_a_tokenizer_that_makes_texts_too_long(tmp_path: Path, part: str, steps: list[Any], fine: bool) -> None:

@@ -394,7 +394,7 @@ def test_code_that_others_may_have_written_is_not_run(
     for _ in range(2):
         assert "raise" not in own.code(region()).source
     said = capsys.readouterr().err
-    assert (compiler.calls, said.count("specbench: "), said.count("\n")) == (2, 1, 1)
+    assert (compiler.calls, said.count("note: "), said.count("\n")) == (2, 1, 1)
     assert "compiled anew" in said
     replaced = "file" in name
     assert (own.folder == folder, file.read_text() == ALIEN) == (replaced, not replaced)

@@ -59,7 +59,8 @@ def private(folder: Path, reason: str) -> Path:
     """An empty folder in place of one that is not used. The processes that this one starts use it as well."""
     with writing("compiled code", f"name a folder of your own in {NAME}"):
         parent = tempfile.mkdtemp(prefix="specbench-")
-        (made := Path(parent) / OURS).mkdir(ALONE)
+        for name in INSIDE:
+            (made := Path(parent) / OURS).joinpath(name).mkdir(ALONE, parents=True)
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     if folder == place():
         os.environ[NAME] = parent
@@ -70,7 +71,7 @@ def private(folder: Path, reason: str) -> Path:
 
 @cache
 def say_once(line: str) -> None:
-    print(f"specbench: {line}", file=sys.stderr)
+    print(f"note: {line}", file=sys.stderr)
 
 
 def distrusted(folder: Path) -> str:
