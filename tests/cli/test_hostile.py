@@ -191,11 +191,12 @@ def test_an_error_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture(scope="module")
-def compared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> compare.Comparison:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> compare.Comparison:
     """A base and a run with fewer cells, some of which failed: every outcome that repeats a text has one."""
-    place = tmp_path_factory.mktemp("new")
-    failed = [replace(c, status="oom") if n % 21 else c for n, c in enumerate(cells_of(PAYLOADS)) if n % 4]
-    return compare.compare_runs([read_records(folder)], [read_records(write(place, failed))], compare.Policy())
+    measured = cells_of(PAYLOADS, status="ok")
+    failed = [replace(c, status="oom") if n % 21 else c for n, c in enumerate(measured) if n % 4]
+    base, new = (write(tmp_path_factory.mktemp("run"), cells) for cells in (measured, failed))
+    return compare.compare_runs([read_records(base)], [read_records(new)], compare.Policy())
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def parse(words: list[str]) -> Any:
     """The command with its arguments read; raises what typer says of wrong ones. Nothing is carried out."""
     group, rest = typer.main.get_command(app), words[1:]
     context = group.make_context("specbench", list(rest))
-    while hasattr(context.command, "resolve_command"):
+    while rest and hasattr(context.command, "resolve_command"):
         name, command, rest = context.command.resolve_command(context, rest)
         context = command.make_context(name, list(rest), parent=context)
     return context
@@ -61,7 +61,7 @@ def ours(block: Block) -> list[list[str]]:
 @pytest.mark.parametrize("block", CONSOLE, ids=lambda block: block.where)
 def test_commands_and_options_of_a_block_exist(block: Block) -> None:
     for words in ours(block):
-        assert parse(words).command.name == (words[2] if words[1] in GROUPS else words[1])
+        assert parse(words).command.name == (words[2] if words[1] in GROUPS and words[2:] else words[1])
 
 
 def test_an_option_that_does_not_exist_would_be_seen() -> None:

@@ -38,7 +38,7 @@ PART = re.compile(r"-of-(\d+)\.")  # of so many files
 BUILT_AT_ONCE = 50_000_000  # weights; what a smaller network lacks is said by name once it is loaded
 DENSEST = 8  # weights of a byte, of the tightest quantisation
 GROWN = 512  # times as long as it was is what the steps of a tokenizer may make a text; those that are known make 108
-GROWING = (b"Replace", b"Prepend", b"Precompiled", rb"\u00")  # steps that make a text longer, perhaps with their letters escaped
+GROWING = (b"Replace", b"Prepend", b"Precompiled", rb"\u00")  # they make a text longer; letters may be escaped
 NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration that say nothing of its sizes
 
 

@@ -47,7 +47,7 @@ OF_TIME = (  # parts of the names of columns that time, memory or the machine de
     *("free", "temperature_", "mhz", "clock", "watts", "drift", "node", "memory", "latency", "_ms", "bimodality"),
     *("break_even", "threads", "fingerprint"),
 )
-COSTS = ("c", "v")
+COSTS = ("c", "v", "v_low", "v_high")
 
 
 @pytest.fixture

@@ -59,8 +59,8 @@ def private(folder: Path, reason: str) -> Path:
     """An empty folder in place of one that is not used. The processes that this one starts use it as well."""
     with writing("compiled code", f"name a folder of your own in {NAME}"):
         parent = tempfile.mkdtemp(prefix="specbench-")
-        for name in INSIDE:
-            (made := Path(parent) / OURS).joinpath(name).mkdir(ALONE, parents=True)
+        for name in ("", *INSIDE):
+            (made := Path(parent) / OURS).joinpath(name).mkdir(ALONE)
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     if folder == place():
         os.environ[NAME] = parent
