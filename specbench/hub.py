@@ -81,6 +81,7 @@ def _fetched(repository: Repository, fetch: Callable[[bool], str], known: bool, 
 def _from_cache(fetch: Callable[[bool], str]) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    bound_waiting()
     try:
         return Path(fetch(True))
     except LocalEntryNotFoundError:

@@ -169,12 +169,17 @@ def _counted(stream: Any, transfer: _Transfer) -> Any:
 
 
 def bound_waiting() -> None:
-    """No request waits longer for a sign of life than HF_HUB_DOWNLOAD_TIMEOUT: listings have no limit of their own."""
+    """Bound every request, also those that the library sends by itself; to be called before anything of it is.
+
+    None waits longer for a sign of life than HF_HUB_DOWNLOAD_TIMEOUT: listings have no limit of their own.
+    """
     import huggingface_hub
     from huggingface_hub.utils import _http
 
     def bound(request: Any) -> None:
         stop_if_interrupted()
+        if request.url.path.endswith("/api/agent-harnesses"):  # for telemetry, and sent even if the cache has all
+            raise InterruptedError("not needed")
         _begin()
         most = huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
         limits = request.extensions.get("timeout", {})

@@ -63,6 +63,15 @@ def test_one_file_is_fetched_at_one_commit_and_then_lies_in_the_cache(serve: Ser
     assert server.log == []
 
 
+def test_no_request_for_telemetry_is_sent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would come before all others, from no thread that is watched."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
+    monkeypatch.setattr("huggingface_hub.utils._detect_agent._registry", None)
+    server = serve(official("xsum"))
+    load("xsum")
+    assert server.requests("/api/agent-harnesses") == []
+
+
 def test_a_row_without_a_text_is_counted(serve: Serve) -> None:
     serve(data_repo(sources.HUB["xsum"], [{"document": "", "summary": "s", "id": "1"}, *rows("xsum")]))
     assert load("xsum").rejected == {"empty": 1}
