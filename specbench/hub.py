@@ -122,14 +122,15 @@ def _ask(repository: Repository) -> Exception | None:
 
     bound_waiting()
     try:
-        interruptible(
-            lambda: huggingface_hub.HfApi().repo_info(
-                repository.id,
-                repo_type=repository.kind,
-                revision=repository.revision,
-                timeout=huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT,
+        with quiet():
+            interruptible(
+                lambda: huggingface_hub.HfApi().repo_info(
+                    repository.id,
+                    repo_type=repository.kind,
+                    revision=repository.revision,
+                    timeout=huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT,
+                )
             )
-        )
     except Exception as error:  # refused, no connection, no proxy, no answer in time
         return error.with_traceback(None)
     return None
@@ -143,9 +144,12 @@ def file_sizes(repository: Repository) -> dict[str, int]:
         return {}
     tree = huggingface_hub.HfApi().list_repo_tree
     try:
-        found = interruptible(
-            lambda: list(tree(repository.id, repo_type=repository.kind, revision=repository.revision, recursive=True))
-        )
+        with quiet():
+            found = interruptible(
+                lambda: list(
+                    tree(repository.id, repo_type=repository.kind, revision=repository.revision, recursive=True)
+                )
+            )
     except Exception:  # it is known already that nothing can be fetched, or that everything can
         return {}
     return {one.path: one.size for one in found if isinstance(one, huggingface_hub.hf_api.RepoFile)}

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, thread
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -80,8 +80,6 @@ def interruptible(work: Callable[[], T]) -> T:
     The library waits for all transfers of a snapshot before it lets an interrupt through, which may take an hour.
     SlowError where one of them does not get on, even if it waits for the first line of an answer.
     """
-    from huggingface_hub.utils import _xet
-
     result: Future[T] = Future()
     _TRANSFERS.clear()
     background = threading.Thread(target=lambda: _keep(result, work), daemon=True)
@@ -92,10 +90,23 @@ def interruptible(work: Callable[[], T]) -> T:
             for transfer in list(_TRANSFERS.values()):
                 transfer.check()
         return result.result()
-    except (KeyboardInterrupt, SystemExit):
-        _STOPPED.set()
-        _xet.abort_xet_session()  # type: ignore[no-untyped-call]  # its transfers do not pass through Python
-        raise
+    finally:
+        if not result.done():  # an interrupted `join` may say wrongly that the thread has ended
+            _abandon()
+
+
+def _abandon() -> None:
+    """End what goes on in the background at its next request or block; this process does not wait for it when it ends.
+
+    The threads of a pool that a daemon began are daemons as well, but Python waits for them unless it forgets them.
+    """
+    from huggingface_hub.utils import _xet
+
+    _STOPPED.set()
+    _xet.abort_xet_session()  # type: ignore[no-untyped-call]  # its transfers do not pass through Python
+    waited_for: Any = thread._threads_queues
+    for worker in [one for one in list(waited_for) if one.daemon]:
+        waited_for.pop(worker, None)
 
 
 def _keep(result: Future[T], work: Callable[[], T]) -> None:

@@ -4,16 +4,19 @@ The clients are the real ones; the hub is a server on this machine.
 """
 
 import time
+from concurrent.futures import thread
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils.logging import get_logger
 
 from specbench import hub, hub_client
 from specbench.models.checkpoints.description import load_config, load_tokenizer
-from specbench.models.checkpoints.hub import fetch
+from specbench.models.checkpoints.hub import fetch, repository
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.pairs import Checkpoint, resolve
 from tests.support.checkpoints import CPU, WEIGHTS, WORDS, refusal_of
@@ -66,11 +69,24 @@ def test_a_hub_that_drips_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
     monkeypatch.setattr(hub_client, "ANSWER", 1 << 20)
     server = serve(fault)
+    monkeypatch.setattr(get_logger("huggingface_hub"), "handlers", [logged := BufferingHandler(9)])
     began = time.monotonic()
     message = refusal_of(load_config, PINNED)
     assert time.monotonic() - began < 5
     kept = "try again later; files that arrived whole are kept"
     assert message == f"{OURS}cannot be fetched now: {server.url} {said}: {kept}"
+    assert [one for one in thread._threads_queues if one.is_alive()] == [], "Python would wait for it at its end"
+    get_logger("huggingface_hub").warning("Retrying in 8s")  # as a transfer does that still goes on
+    assert not (logged.buffer and case.startswith("headers")), "only these are still waited for in the background"
+
+
+def test_the_sizes_of_files_are_looked_up_without_a_word_of_the_library(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(get_logger("huggingface_hub"), "handlers", [logged := BufferingHandler(9)])
+    server = serve(Fault("*/tree/*", after=0, times=99))
+    assert hub.file_sizes(repository(PINNED)) == {}
+    assert (len(server.requests("*/tree/*")), logged.buffer) == (6, [])
 
 
 def test_who_waits_longer_for_a_sign_of_life_waits_longer_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
