@@ -8,6 +8,7 @@ of rows (`onednn.settle`), in turn. `specbench.models.network.packed` says where
 passes have them, and `python -m tests.benchmarks.peers --tiers eager,plain` what that does to whole decodes.
 """
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -45,7 +46,8 @@ def sheet(dtype: torch.dtype, rows: Sequence[int], size: int, turns: int) -> She
         count = max(1, size // (out * width * dtype.itemsize))
         say(f"{count} matrices of {out} by {width}")
         weights = [torch.randn(out, width).to(dtype) for _ in range(count)]
-        packed, settled = ([Matrix.of(weight) for weight in weights] for _ in range(2))
+        packed = [Matrix.of(weight) for weight in weights]
+        settled = [Matrix(one.weight) for one in packed]  # the same memory: where it is decides more than the kernel
         settle(settled)
         say(f"a single row is multiplied as {settled[0].rows}")
         arms: dict[str, Sequence[Product]] = {
@@ -54,9 +56,8 @@ def sheet(dtype: torch.dtype, rows: Sequence[int], size: int, turns: int) -> She
             "packed": packed,
             "packed, settled": settled,
         }
-        for number in rows:
-            seconds = timed(arms, torch.randn(1, number, width).to(dtype), turns)
-            found.append(line(f"{count} × {out}, {width}", number, seconds))
+        seconds = timed(arms, {number: torch.randn(1, number, width).to(dtype) for number in rows}, turns)
+        found += [line(f"{count} × {out}, {width}", number, seconds[number]) for number in rows]
     return Sheet(f"{str(dtype).removeprefix('torch.')}: all matrices of a size, one after the other", found)
 
 
@@ -64,17 +65,23 @@ def of_plain(weight: Tensor) -> Product:
     return lambda x: F.linear(x, weight)
 
 
-def timed(arms: Mapping[str, Sequence[Product]], x: Tensor, turns: int) -> dict[str, float]:
-    """Median seconds of every arm."""
-    found: dict[str, list[float]] = {name: [] for name in arms}
+def timed(
+    arms: Mapping[str, Sequence[Product]], factors: Mapping[int, Tensor], turns: int
+) -> dict[int, dict[str, float]]:
+    """Median seconds of every arm, by the number of rows of the other factor; all in turn, in random order, as what was
+    read last is partly in a cache."""
+    shuffled = random.Random(0)
+    found: dict[int, dict[str, list[float]]] = {number: {name: [] for name in arms} for number in factors}
     for turn in range(turns + 1):
-        for name, products in arms.items():
-            began = time.perf_counter()
-            for product in products:
-                product(x)
-            if turn:  # the first is warm-up
-                found[name].append(time.perf_counter() - began)
-    return {name: median(seconds) for name, seconds in found.items()}
+        for number, x in factors.items():
+            for name in shuffled.sample(list(arms), len(arms)):
+                products = arms[name]
+                began = time.perf_counter()
+                for product in products:
+                    product(x)
+                if turn:  # the first is warm-up
+                    found[number][name].append(time.perf_counter() - began)
+    return {n: {name: median(seconds) for name, seconds in some.items()} for n, some in found.items()}
 
 
 def line(what: str, rows: int, seconds: Mapping[str, float]) -> Row:

@@ -52,34 +52,43 @@ def test_a_packed_layer_computes_what_the_plain_one_does(
 
 
 @pytest.mark.processor
-@pytest.mark.parametrize("width", [33, 1500])  # oneDNN rounds a single row of the wide one otherwise than several
+@pytest.mark.parametrize("width", [33, 1500])
 @pytest.mark.parametrize("dtype", ERROR, ids=str)
-def test_a_single_row_is_rounded_as_among_the_rows_of_a_verification_however_it_is_multiplied(
-    dtype: torch.dtype, width: int
-) -> None:
+def test_a_single_row_among_others_is_rounded_as_a_row_of_a_verification(dtype: torch.dtype, width: int) -> None:
     if dtype not in dtypes():
         pytest.skip(f"this processor packs no {dtype}")
     torch.manual_seed(0)
     matrix, rows = Matrix.of(torch.randn(50, width, dtype=dtype)), torch.randn(1, 5, width, dtype=dtype)
-    for count in onednn.counts(matrix):
+    for count in onednn.ROWS if onednn.rounded_alike(matrix) else onednn.ROWS[1:]:
         matrix.rows = count
         alone = torch.cat([matrix(row[None, None]) for row in rows[0]], 1)
         assert torch.equal(alone, matrix(rows)), count
 
 
-def test_a_single_row_is_multiplied_as_the_fastest_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, cost = [0.0], {1: 3.0, 4: 1.0, 5: 2.0}
+@pytest.mark.parametrize(
+    ("alike", "seconds", "rows"),
+    [
+        (True, {1: 1.0, 4: 2.0, 5: 2.0}, 1),
+        (True, {1: 1.0, 4: 0.99, 5: 2.0}, 4),
+        (True, {1: 2.0, 4: 2.0, 5: 1.0}, 5),
+        (False, {1: 1.0, 4: 0.91, 5: 2.0}, 1),
+        (False, {1: 1.0, 4: 2.0, 5: 0.89}, 5),
+    ],
+)
+def test_a_single_row_is_multiplied_as_the_fastest_number_of_rows(
+    alike: bool, seconds: dict[int, float], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
 
     def timed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        clock[0] += cost[x.numel() // x.shape[-1]]
+        clock[0] += seconds[x.numel() // x.shape[-1]]
         return F.linear(x, weight, bias)
 
     monkeypatch.setattr(onednn, "product", timed)
+    monkeypatch.setattr(onednn, "rounded_alike", lambda _: alike)
     matrices = [Matrix(torch.randn(2, 3)) for _ in range(2)]
-    for fastest in (1, 4, 5):
-        cost.update(dict.fromkeys(cost, 2.0) | {fastest: 1.0})
-        onednn.settle(matrices, now=lambda: clock[0])
-        assert [one.rows for one in matrices] == [fastest] * 2
+    onednn.settle(matrices, now=lambda: clock[0])
+    assert [one.rows for one in matrices] == [rows] * 2
 
 
 def test_layers_that_read_the_same_are_one_product_and_any_other_use_is_right() -> None:
