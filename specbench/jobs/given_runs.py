@@ -49,11 +49,8 @@ def verified(paths: Sequence[Path], *, samples: bool) -> Checked:
             found.tables.add(path)
             description = beside(path)
         else:
-            from specbench.results.audit import (
-                audited,
-                edited,
-                unfinished,
-            )  # takes a moment, which bare tables need not
+            # it takes a moment, which bare tables need not
+            from specbench.results.audit import audited, edited, unfinished
 
             run = audited(path, samples=samples)
             found.notes.extend([*unfinished(run), *([] if samples else edited(run, "samples.csv"))])
