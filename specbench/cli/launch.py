@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from specbench.cli.options import OWN, Given, setting, settings_in
+from specbench.engine_options import engine_options
 from specbench.errors import SpecbenchError, UsageError
 from specbench.jobs.asked import with_lists
 from specbench.jobs.parsing import with_models
@@ -106,7 +107,11 @@ def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:
 def typed_in(given: Given) -> dict[str, Any]:
     """What the command line itself says of trust, as the fields of `Typed`."""
     urls = tuple(given[name] for name in URLS if name in given)
-    return {"trust_remote_code": bool(given.get("trust_remote_code")), "urls": urls}
+    try:
+        options = engine_options(given.get("engine_option"))
+    except ValueError as error:
+        raise UsageError(f"--engine-option: {error}") from error
+    return {"trust_remote_code": bool(given.get("trust_remote_code")), "urls": urls, "engine_options": options}
 
 
 def shared_out() -> dict[str, int]:
@@ -126,7 +131,7 @@ def go_on(settings: dict[str, Any], given: Given) -> None:
     from specbench.jobs.trust import Typed
 
     output, limit = output_of(settings, given), settings.pop("limit", None)
-    if others := settings.keys() - {"trust_remote_code", *URLS}:
+    if others := settings.keys() - {"trust_remote_code", "engine_option", *URLS}:
         name = min(others).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
     run.resume(found_run(given["resume"]), output, given.get("executor", "local"), limit, Typed(**typed_in(given)))

@@ -42,7 +42,10 @@ def sweep_k(given: Given) -> None:
     launch(given, axes=("dataset", "context", "k", "backend", "batch", "arrivals"), k=DEFAULT_KS, **USUAL)
 
 
-@options(..., "limit", "max_new_tokens", "device", *URLS, *MEASURING, "executor", "yes", "resume", "explain", *RESULTS)
+@options(
+    ..., "limit", "max_new_tokens", "device", *URLS, "engine_option", *MEASURING, "executor", "yes", "resume",
+    "explain", *RESULTS,
+)  # fmt: skip
 def sweep(given: Given, grid: Grid = None) -> None:
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K.
 

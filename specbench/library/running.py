@@ -3,11 +3,12 @@
 Knows the settings of the commands; must not know how a run is shown. Loads torch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specbench import presets
+from specbench.engine_options import engine_options
 from specbench.jobs import run as job
 from specbench.jobs.asked import USUAL, with_lists
 from specbench.jobs.parsing import with_models
@@ -54,13 +55,15 @@ def resume(
     on_progress: Hear | None = None,
     trust_remote_code: bool = False,
     urls: Sequence[str] = (),
+    engine_option: Mapping[str, str] | None = None,
 ) -> Result:
     """Measure what a run that was killed or interrupted lacks; with a larger `limit`, give it more prompts.
 
     path: its folder or name. trust_remote_code: let code of its checkpoints run, where the run did; urls: its servers,
-    if OPENAI_API_KEY may be sent to them. UsageError where that would mix machines or versions, or cannot be.
+    if OPENAI_API_KEY may be sent to them; engine_option: its engine options that name files or code. UsageError where
+    that would mix machines or versions, or cannot be.
     """
-    typed = Typed(trust_remote_code, tuple(urls))
+    typed = Typed(trust_remote_code, tuple(urls), engine_options(engine_option))
     return concluded(job.record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit, typed))
 
 

@@ -147,6 +147,38 @@ def test_the_machine_is_looked_at_before_anything_is_opened(
     assert sent == []
 
 
+# --- what engines are given ---
+
+
+LOG = "llama.cpp.log-file=/tmp/else.log"
+
+
+@pytest.mark.parametrize("option", [LOG, "vllm.worker_cls=stranger.Worker", "vllm.seed=../x", "vllm.tokenizer=other"])
+def test_no_file_gives_an_engine_what_names_files_or_code(
+    command: Command, pair: Any, tmp_path: Path, option: str
+) -> None:
+    settings = {"target": str(pair.target), "draft": str(pair.draft), "dataset": "code", "engine_option": option}
+    settings["backend"] = "llama.cpp" if option == LOG else "vllm"
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings))
+    folder = folder_of(tmp_path, **settings)
+    found = command("run", "--resume", folder)
+    assert found.code == 2
+    assert f"gives an engine {option}, which can name files or code" in found.line
+    assert f"add --engine-option {option}" in found.line
+    for words in (("run", "--resume", folder), ("run", "--config", "mine.yaml"), ("sweep", "mine.yaml")):
+        assert "gives an engine" in command(*words).line
+        assert "gives an engine" not in command(*words, "--engine-option", option).err
+    unused = command("run", "--resume", folder, "--engine-option", "vllm.swap_space=1", "--engine-option", option)
+    assert "no use for --engine-option vllm.swap_space=1" in unused.line
+
+
+def test_a_file_gives_an_engine_numbers_and_words(command: Command, pair: Any, tmp_path: Path) -> None:
+    settings = {"target": str(pair.target), "draft": str(pair.draft), "dataset": "code", "backend": "vllm"}
+    options = ["vllm.max_model_len=256", "vllm.quantization=fp8", "vllm.enforce_eager=true"]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**settings, "engine_option": options}))
+    assert "gives an engine" not in command("run", "--config", "mine.yaml").err
+
+
 # --- the key of a server ----------------------------------------------------------------------------------------------
 
 
