@@ -210,7 +210,7 @@ class _Waiting(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if "Rate limited" in record.getMessage():
-            print(record.getMessage(), file=sys.stderr)
+            print(f"note: {record.getMessage()}", file=sys.stderr)
 
 
 @contextmanager

@@ -157,8 +157,8 @@ class Native:
 
     @property
     def releases(self) -> bool:
-        """Whether weights may be dropped that passes have packed copies of: nobody else has, or will want, them.
-        Networks with a recurrent state read them beside their layers."""
+        """Whether the packed copies that passes read may be the only ones: nothing else reads these weights. Networks
+        with a recurrent state multiply by them without calling their layers."""
         learning = any(learners(spec.method) for spec in self.specs)
         reading = any(architectures.recurrent(role.config) for role in self.pair.roles.values())
         return not (self._looked_into or self.tier.lays_out or learning or reading or self.pair.kept)
