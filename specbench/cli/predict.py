@@ -16,23 +16,18 @@ from specbench.cli.predict_options import (
     Cs,
     Devices,
     Fleet,
-    Hit,
     Ks,
     OutputTokens,
-    Parallel,
     Price,
     Requests,
     Run,
     Seed,
     Slots,
-    Traces,
     Users,
-    Verify,
 )
 from specbench.errors import UsageError
 from specbench.jobs import fleet as of_load
 from specbench.jobs import predict as job
-from specbench.jobs import while_verifying
 from specbench.jobs.fleet import Servers
 from specbench.jobs.parsing import parse_k_list
 from specbench.results.named_runs import found_run
@@ -47,10 +42,6 @@ def predict(
     c_hat: CHat = None,
     k: Ks = None,
     from_run: Run = None,
-    parallel: Parallel = False,
-    v: Verify = None,
-    hit: Hit = None,
-    trace: Traces = None,
     fleet: Fleet = False,
     arrivals: Arrivals = None,
     users: Users = None,
@@ -75,48 +66,25 @@ def predict(
     specbench predict --from-run latest
     """
     style = given["format"]
-    check_parallel(parallel, c_hat=c_hat, v=v, hit=hit, trace=trace)
     if fleet:
-        others = {"alpha": alpha, "c": c, "c-round": c_round, "c-hat": c_hat, "k": k, "parallel": parallel or None}
+        others = {"alpha": alpha, "c": c, "c-round": c_round, "c-hat": c_hat, "k": k}
         servers = Servers(devices or 1, slots, output_tokens, requests or 1000, price, seed or 0)
         of_load.start(run_of_fleet(from_run, others), arrivals or [], users or [], servers, style)
         return
     check_alone(arrivals, users, devices, slots, output_tokens, requests, price, seed)
     if from_run is not None:
-        if any(option is not None for option in (alpha, c, c_round, c_hat, k, v)):
+        if any(option is not None for option in (alpha, c, c_round, c_hat, k)):
             raise UsageError(
-                "--from-run takes alpha, c and K from the run: leave out --alpha, --c, --c-round, --c-hat, --k and --v"
+                "--from-run takes alpha, c and K from the run: leave out --alpha, --c, --c-round, --c-hat and --k"
             )
-        run = found_run(from_run)
-        while_verifying.from_run(run, hit, trace or [], style) if parallel else job.from_run(run, style)
+        job.from_run(found_run(from_run), style)
         return
     costs = [*((one, False) for one in c or []), *((one, True) for one in c_round or [])]
-    if trace:
-        if not costs:
-            raise UsageError("--trace counts, and measures no costs: add --c and --v, or --from-run RUN")
-        if any(option is not None for option in (alpha, k)):
-            raise UsageError("--trace counts tokens and hits for the K of the traces: leave out --alpha and --k")
-        while_verifying.from_traces(trace, costs, 1.0 if v is None else v, style)
-        return
     if not alpha or not costs:
         raise UsageError(
             "nothing to predict from: give --alpha and --c (such as 0.7 and 0.1) or --c-round, or --from-run RUN"
         )
-    ks = parse_k_list(DEFAULT_KS if k is None else k)
-    if parallel:
-        while_verifying.from_rates(alpha, costs, ks, 1.0 if v is None else v, hit, style)
-    else:
-        job.from_rates(alpha, costs, c_hat, ks, style)
-
-
-def check_parallel(parallel: bool, *, c_hat: object, v: object, hit: object, trace: object) -> None:
-    """UsageError for options that say nothing without --parallel, or nothing with it."""
-    if not parallel and any(option is not None for option in (v, hit, trace)):
-        raise UsageError("--v, --hit and --trace are of drafting while verifying: add --parallel, or leave them out")
-    if parallel and c_hat is not None:
-        raise UsageError("--parallel predicts no operations: leave out --c-hat")
-    if hit is not None and trace is not None:
-        raise UsageError("--trace counts the share of hits: leave out --hit")
+    job.from_rates(alpha, costs, c_hat, parse_k_list(DEFAULT_KS if k is None else k), style)
 
 
 def run_of_fleet(run: Path | None, others: Mapping[str, object]) -> Path:

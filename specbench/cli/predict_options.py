@@ -23,18 +23,6 @@ Run = Annotated[
         help="Run folder or results.csv: predict its cells.", autocompletion=completion.beginning(completion.runs)
     ),
 ]
-Parallel = Annotated[
-    bool, typer.Option("--parallel", help="With the draft at work on a second device while the target verifies.")
-]
-Verify = Annotated[float | None, typer.Option("--v", help="With --parallel: verify pass ÷ target step (default 1).")]
-Hit = Annotated[
-    float | None,
-    typer.Option(help="With --parallel: share of rounds for whose text the draft is there already (default α^(K+1))."),
-]
-Traces = Annotated[
-    list[Path] | None,
-    typer.Option("--trace", help="With --parallel: count tokens and hits in what trace --output wrote. Repeatable."),
-]
 
 FLEET = "A fleet under load (--fleet)"
 

@@ -17,9 +17,6 @@ HEADER = {"summary", "paper", "lossless", "method"}
 JUDGING = ("Speculate", "Cascade")  # parts that judge
 LEARNS = "Distilled"  # the part that changes what it drafts with
 OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
-FITTING = (
-    "only methods whose every draft is one chain from a draft model of its own can draft while the target verifies"
-)
 
 
 def methods() -> dict[str, Path]:
@@ -77,21 +74,6 @@ def learners(name: str) -> set[str]:
     """The names of the models that change while a method drafts with them."""
     parts = {part for part, _, _ in leaves(read_method(name)["method"])}
     return drafts_with(name) if LEARNS in parts else set()
-
-
-def chains_from(name: str) -> str:
-    """The model, as the file names it, that every draft of a method is one chain from; "" of any other method."""
-    (outermost,) = read_method(name)["method"].values()
-    match outermost["drafter"]:
-        case {"ModelDrafter": {"model": str(model)}}:
-            return model
-    return ""
-
-
-def check_while_verifying(name: str) -> None:
-    """UsageError for a method whose drafts cannot be made while the target verifies."""
-    if chains_from(name) != "draft":
-        raise UsageError(f"{name} cannot: {FITTING}, such as chain")
 
 
 def nests(name: str) -> bool:

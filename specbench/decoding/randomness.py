@@ -179,32 +179,6 @@ class Counted:
         return drawn
 
 
-class Again:
-    """Uniforms of a round that may be begun several times: every time the same ones.
-
-    For draws of which all but the last are thrown away before anything has come of them: so every number still decides
-    one thing, and what a row draws does not depend on how often it was begun.
-    """
-
-    def __init__(self, uniforms: Uniforms) -> None:
-        self._uniforms, self._at = uniforms, 0
-        self._given: list[Tensor] = []
-
-    def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
-        if self._at == len(self._given):
-            self._given.append(self._uniforms(shape, stream))
-        self._at += 1
-        return self._given[self._at - 1]
-
-    def anew(self) -> None:
-        """The same round from its beginning."""
-        self._at = 0
-
-    def onwards(self) -> None:
-        """The next round."""
-        self._given, self._at = [], 0
-
-
 class Drawn:
     """Uniforms of one round that were drawn before it began: [B, n] per stream, handed out in order."""
 

@@ -10,8 +10,6 @@ from rich.console import Console
 from specbench.backends.base import Backend, Networks, networks_of
 from specbench.backends.choose import backend_for
 from specbench.data.rows import surely_longer
-from specbench.decoding.method_files import chains_from
-from specbench.decoding.protocols import Model
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.jobs.loading import load
@@ -105,13 +103,7 @@ def rounds_of(spec: RunSpec, networks: Networks, ids: list[int]) -> tuple[Traced
     method = networks.method(spec)
     rng = networks.source(spec, [seed_of(spec, PROMPT_ID, 0, "method")])
     to: Any = {"eos": networks.eos(spec), "device": networks.device, "tokenizer": networks.tokenizer}
-    return follow(method, ids, new=spec.max_new_tokens, rng=rng, drafting=drafting(spec, networks), **to)
-
-
-def drafting(spec: RunSpec, networks: Networks) -> Model | None:
-    """A copy of the network of its own that all drafts of a method are chains from; None of any other method."""
-    alone = chains_from(spec.method) == "draft" and "draft" in networks.plain
-    return networks.models(spec)["draft"] if alone else None
+    return follow(method, ids, new=spec.max_new_tokens, rng=rng, **to)
 
 
 def shown_settings(spec: RunSpec, backend: Backend) -> dict[str, Setting]:

@@ -6,7 +6,7 @@ decided again. Reading is slow, so nothing here is timed.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,10 +15,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from specbench.decoding.decode import begin, steps
 from specbench.decoding.levels import packed, read_counts
 from specbench.decoding.loop import Speculate, Step
-from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
-from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.types import Context
+from specbench.decoding.tokens import ROOT
 from specbench.results.trace_file import Kind, TracedRound, TracedToken
 
 WINDOW = 16  # tokens before a token that are decoded with it: more than any character or word piece reaches back
@@ -36,37 +34,17 @@ def trace(
     rng: Source,
     device: torch.device,
     tokenizer: Any,
-    drafting: Model | None = None,
 ) -> tuple[TracedRound, ...]:
     """The rounds in which `decode` with these arguments emits up to `new` tokens after the prompt.
 
-    prompt: its ids, at least one. drafting: the model that every draft of the method is one chain from, with a cache of
-    its own, which is then asked after every round what it would have guessed. Raises NonFiniteError as `decode` does.
+    prompt: its ids, at least one. Raises NonFiniteError as `decode` does.
     """
     known, rounds = list(prompt), list[TracedRound]()
     context = begin([prompt], new, method.drafter.room, eos, device)
-    if drafting is not None:
-        drafting.start(context)
     for step in steps(method, context, new, rng):
-        before = replace(context, pos=context.pos.new_tensor([len(known) - 1]))
-        guess = None if drafting is None else guessed(drafting, before, step)
-        rounds.append(replace(Reading(step, known, tokenizer).round(), guess=guess))
+        rounds.append(Reading(step, known, tokenizer).round())
         known += [t.id for t in rounds[-1].tokens if t.emitted]
     return tuple(rounds)
-
-
-def guessed(drafting: Model, before: Context, step: Step) -> int:
-    """See `TracedRound.guess`. before: the context as the round found it; of what was committed, the model was fed all
-    but the last token, by the round before.
-    """
-    tree, accepted, token = step.draft.tree, int(step.verdict.accepted[0]), int(step.verdict.token[0])
-    rows = drafting.expand(before, TokenTree.chain(tree.ids[:, :0]), 0, raw=True)
-    if tree.size:
-        rows = torch.cat([rows, drafting.expand(before, tree, tree.size, raw=True)], 1)
-    row = rows[0, accepted].clone()
-    if int(step.round.tested[0]) > accepted and (rejected := int(tree.ids[0, accepted])) != token:
-        row[rejected] = -torch.inf
-    return int((row > row[token]).sum())
 
 
 @dataclass(frozen=True)

@@ -51,15 +51,10 @@ class TracedToken:
 
 @dataclass(frozen=True)
 class TracedRound:
-    """One round: its tokens in the order in which they were judged, and its counts.
-
-    guess: how many tokens the draft held more likely, at its place, than the one that was drawn after the accepted ones
-    (the rejected draft, which it cannot be, left out); None where the method does not draft one chain from a model.
-    """
+    """One round: its tokens in the order in which they were judged, and its counts."""
 
     tokens: tuple[TracedToken, ...]
     counts: metrics.RoundCounts
-    guess: int | None = None
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,6 @@ COMMANDS = {
     "config show": ("config", "show", "--method", "chain", "--k", "1-8"),
     "models list": ("models", "list"),
     "predict": ("predict", "--alpha", 0.7, "--c", 0.05, "--k", "1-12"),
-    "predict --parallel": ("predict", "--parallel", "--alpha", 0.7, "--c", 0.05, "--v", 1.2, "--k", "1-12"),
 }
 
 

@@ -32,21 +32,8 @@ def cores(allowed: set[int], root: Path = Path("/")) -> int:
 
     Where the system does not say (it is not Linux), every processor counts as a core.
     """
-    return max(1, min(len(one_of_each(allowed, root)), quota(root)))
-
-
-def distinct_cores(root: Path = Path("/")) -> list[int]:
-    """A processor of every physical core that this process may use, no more of them than it is given the time of."""
-    return one_of_each(processors(), root)[: quota(root)]
-
-
-def one_of_each(allowed: set[int], root: Path) -> list[int]:
-    """The first of the allowed processors on every physical core."""
-    first: dict[str, int] = {}
-    for number in sorted(allowed):
-        file = root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"
-        first.setdefault(read(file) or str(file), number)
-    return list(first.values())
+    siblings = [root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list" for number in allowed]
+    return max(1, min(len({read(file) or str(file) for file in siblings}), quota(root)))
 
 
 def quota(root: Path) -> int:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.models.execution import threads
-from specbench.models.execution.threads import cores, distinct_cores, fit_threads
+from specbench.models.execution.threads import cores, fit_threads
 
 
 def machine(root: Path, siblings: dict[int, str], **groups: str) -> Path:
@@ -47,12 +47,6 @@ def test_cores_are_counted_and_time_is_not_exceeded(
 
 def test_only_the_processors_that_are_allowed_count(tmp_path: Path) -> None:
     assert cores({0, 4}, machine(tmp_path, FOUR)) == 1
-
-
-def test_of_every_core_one_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "processors", lambda: {5, 4, 1, 0})
-    assert distinct_cores(machine(tmp_path, FOUR)) == [0, 1]
-    assert distinct_cores(machine(tmp_path / "limited", FOUR, cpu__max="100000 100000")) == [0]
 
 
 def test_where_the_system_does_not_tell_every_processor_is_a_core(tmp_path: Path) -> None:
