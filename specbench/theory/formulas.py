@@ -1,8 +1,7 @@
 """What speculative decoding should give, as formulas: tokens per round, speedup, operations.
 
 Knows only numbers: alpha (acceptance of one tested token), the lookahead K, and costs in units of one target decode
-step; no model, file or other module. Nothing is rounded here. Which K is best: `optimum`; trees: `trees`; nests of
-speculations: `levels`.
+step. Nothing is rounded here. Which K is best: `optimum`; trees: `sequoia`; nests of speculations: `levels`.
 
 Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192.
 PEARL = Liu et al., arXiv 2408.11850. SSD = "speculative speculative decoding", arXiv 2603.03251.
@@ -117,15 +116,6 @@ def accepted_per_drafted(alpha: float, k: int) -> float:
     """
     check_drafts("accepted per drafted", k)
     return (expected_tokens(alpha, k) - 1) / k
-
-
-def oracle_tokens(alpha: float) -> float:
-    """Tokens per target pass if each round drafted just up to its first rejection: 1 / (1 − α). Leviathan, Section 3.5.
-
-    The limit of `expected_tokens` for K → ∞; infinite at alpha = 1. ValueError if alpha is outside [0, 1].
-    """
-    check_share("alpha", alpha)
-    return math.inf if alpha == 1 else 1 / (1 - alpha)
 
 
 def check_share(name: str, value: float) -> None:

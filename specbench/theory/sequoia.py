@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from operator import add, attrgetter
 from typing import Literal
 
-from specbench.theory.trees import ROOT
-
 Aim = Literal["speedup", "tokens"]  # on this machine, or on any machine
 
+ROOT = -1  # the parent of a first token
 NEVER = -math.inf  # there is no tree with that many nodes at that depth
 
 

@@ -22,7 +22,7 @@ from specbench.results import nests
 from specbench.results.journal_lines import samples_of, turn_line
 from specbench.results.numbers import numbers
 from specbench.theory.formulas import expected_tokens_by_position
-from specbench.theory.levels import chain_costs, nested_costs, relay_speedup
+from specbench.theory.levels import chain_costs, nested_costs
 from specbench.theory.waterfall import TERMS
 from tests.support import tiny
 from tests.support.measured import STEP, K, cell, one_round, sample
@@ -177,7 +177,7 @@ def test_a_relay_is_predicted_by_the_acceptance_of_every_token_and_the_costs_of_
     rounds = tuple(replace(r, overlap=overlaps[: r.tested]) for r in one.method.rounds)
     relay = replace(one, method=replace(one.method, rounds=rounds, spans={**one.method.spans, "draft/leg": 0.01}))
     found = numbers([relay], K)
-    assert found["speedup_predicted"] == pytest.approx(relay_speedup(overlaps, [found["c"]] * K))
+    assert found["speedup_predicted"] == pytest.approx(expected_tokens_by_position(overlaps) / (1 + K * found["c"]))
     assert found["term_levels"] == 0
 
 

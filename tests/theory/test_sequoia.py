@@ -23,12 +23,12 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.theory import formulas, optimum
 from specbench.theory.sequoia import ROOT, Search, best_sizes
-from specbench.theory.trees import tree_tokens
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.tiny import network, path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
 from tests.support.watched import Watched
+from tests.theory.oracles import tree_tokens
 
 GOLDEN = {
     (0.6, 0.2, 0.1): (1.6, 1.96, 2.176, 2.5056, 2.7456),
