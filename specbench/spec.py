@@ -80,7 +80,7 @@ class RunSpec(BaseModel):
         "Method", "acceptance", "Where the rates of --acceptance come from, for the row.", of=CELL,
         usual="what a profile says", late=True)] = None
     dataset: Annotated[str, Setting(
-        "Data", "data", "code, articles, shift (shipped), humaneval, xsum, mt_bench (hub), needle:, passkey:, "
+        "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench (hub), needle:, passkey:, "
         "longdoc:, pg19: and a LENGTH in tokens, or jsonl:, parquet:, csv:, text: and a path. Repeatable.", of=NAMED,
         usual="", typed=list[str])] = "code"
     column: Annotated[str | None, Setting(

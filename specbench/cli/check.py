@@ -13,7 +13,7 @@ Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same
 Draft = Annotated[str | None, typer.Argument(metavar="[DRAFT]", help="The same as --draft.", show_default=False)]
 
 
-@options(..., *PAIR, *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, "config", STYLE, "quiet")
+@options(..., *PAIR, *METHOD, *EXECUTION, *DATA, *SAMPLING, "config", STYLE, "quiet")
 def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
     """Say what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
 

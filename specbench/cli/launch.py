@@ -42,7 +42,7 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
 
 def settings_of(given: Given) -> dict[str, Any]:
     """What a preset says, overridden by a configuration file, and that by the options that were given."""
-    besides = {name: given[name] for name in (*IN_FILES, "shift") if given.get(name) not in (None, False)}
+    besides = {name: given[name] for name in IN_FILES if given.get(name) not in (None, False)}
     return with_models({**preset_of(given), **read_config(given.get("config")), **settings_in(given), **besides})
 
 

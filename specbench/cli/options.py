@@ -64,8 +64,6 @@ OWN = {
                "its own, so that a crash costs one cell) or ray (cells over the devices of a Ray cluster). "
                "Default: local."),
         Option("yes", bool, MEASURE, "Measure more than 10,000 cells.", absent=False),
-        Option("shift", bool, "Data", "Make one workload of the data sets: one after the other, then the first again, "
-               "with other prompts.", absent=False),
         Option("output_dir", Path, OUTPUT, "Where the run's folder is made. Default: results.", ("--output-dir", "-o"),
                in_file=True),
         Option("format", str, OUTPUT, "table, csv, json, jsonl or md on stdout. Default: table.", in_file=True),

@@ -4,7 +4,7 @@ from specbench.cli.launch import EXECUTION, launch
 from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, RESULTS, SAMPLING, Given, options
 from specbench.jobs.asked import USUAL
 
-OPTIONS = (*PAIR, "preset", *METHOD, *EXECUTION, *DATA, "shift", *SAMPLING, *MEASURING)
+OPTIONS = (*PAIR, "preset", *METHOD, *EXECUTION, *DATA, *SAMPLING, *MEASURING)
 
 
 @options(*OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)

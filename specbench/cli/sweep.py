@@ -24,7 +24,7 @@ HELP = (
 Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=completion.beginning(completion.grids))]
 
 
-OPTIONS = (*PAIR, "preset", *METHOD, *DATA, "shift", *SAMPLING, *MEASURING)
+OPTIONS = (*PAIR, "preset", *METHOD, *DATA, *SAMPLING, *MEASURING)
 
 
 @options(*OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench import hub, plugins
-from specbench.data import shifts
 from specbench.data.readers import READERS, DataRow, bounded, existing_file, jsonl_rows, parquet_rows
 from specbench.errors import SpecbenchError, UsageError
 from specbench.repository import Repository
@@ -54,8 +53,7 @@ SHIPPED = {"code": ASSETS / "prompts" / "code.jsonl", "articles": ASSETS / "prom
 
 def shipped_rows(dataset: str) -> int | None:
     """How many rows a shipped data set has; None of any other."""
-    files = [SHIPPED.get(name) for name in shifts.sets_of(dataset)]
-    return sum(file.read_bytes().count(b"\n") for file in files if file) if all(files) else None
+    return SHIPPED[dataset].read_bytes().count(b"\n") if dataset in SHIPPED else None
 
 
 def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
@@ -76,7 +74,7 @@ def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
 
 def added() -> list[str]:
     """The data sets that other packages add."""
-    return plugins.names(plugins.DATASETS, (*SHIPPED, shifts.NAME, *HUB, *READERS, *LONG))
+    return plugins.names(plugins.DATASETS, (*SHIPPED, *HUB, *READERS, *LONG))
 
 
 def plugin_rows(dataset: str) -> list[DataRow]:
@@ -93,7 +91,7 @@ def plugin_rows(dataset: str) -> list[DataRow]:
 
 def unknown(dataset: str) -> UsageError:
     forms = [*(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
-    names = [*SHIPPED, shifts.NAME, *HUB, *added(), *forms]
+    names = [*SHIPPED, *HUB, *added(), *forms]
     kind, colon, path = dataset.partition(":")
     if os.path.isfile(dataset):
         suffix = Path(dataset.removesuffix(".gz")).suffix.removeprefix(".")

@@ -1,12 +1,8 @@
-"""Settings as users write them, as values: texts and lists of K, of batches and contexts, data sets one after another.
-
-Knows the notation of settings; must not know where they were written. Loads nothing heavy.
-"""
+"""Settings as users write them, as values: texts and lists of K, of batches and contexts. Loads nothing heavy."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from specbench.data.shifts import joined
 from specbench.errors import UsageError
 from specbench.jobs.parsing import parse_counts, parse_k_list
 
@@ -16,7 +12,7 @@ USUAL = {"tier": "auto"}
 
 def with_lists(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with what may be a list as values, or as lists of them."""
-    return with_words(with_batches(with_ks(with_shift(settings))))
+    return with_words(with_batches(with_ks(settings)))
 
 
 def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,15 +23,6 @@ def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
         numbers = [k for part in parts if part != "auto" for k in ks_of(part)]
         ks: list[Any] = sorted(set(numbers)) + ["auto"] * ("auto" in parts)
         found["k"] = ks[0] if len(ks) == 1 else ks
-    return found
-
-
-def with_shift(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the data sets as one workload, where that is asked for."""
-    found = dict(settings)
-    if found.pop("shift", False):
-        datasets = found.get("dataset") or []
-        found["dataset"] = joined(datasets if isinstance(datasets, list) else [datasets])
     return found
 
 

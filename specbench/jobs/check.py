@@ -11,7 +11,6 @@ from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
 from specbench.backends.roles import undrafted
 from specbench.choices import expanded
-from specbench.data.shifts import sets_of
 from specbench.errors import TooLargeError, UnusableModelError
 from specbench.jobs.output import say
 from specbench.measure import grid
@@ -78,7 +77,7 @@ def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], er
     if absent:
         say(err, [f"note: {', '.join(sorted(absent))} not here yet: prompts of {ASSUMED} tokens are assumed"])
     return [
-        Held(group, ASSUMED if absent & {*sets_of(group[0].dataset)} else prompts_of(group, backend).longest)
+        Held(group, ASSUMED if group[0].dataset in absent else prompts_of(group, backend).longest)
         for group in grouped(specs, lambda spec: spec.baseline)
     ]
 

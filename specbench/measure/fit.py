@@ -11,7 +11,6 @@ from specbench import hub
 from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
 from specbench.data import sources
-from specbench.data.shifts import sets_of
 from specbench.errors import TooLargeError
 from specbench.missing import Missing, MissingError
 from specbench.models.execution.free_memory import free_memory, resident
@@ -39,7 +38,7 @@ def complete_backend(specs: Sequence[RunSpec]) -> Backend:
 def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
     """The data sets that can neither be found on this machine nor be fetched."""
     found = []
-    for dataset in dict.fromkeys(name for spec in specs for name in sets_of(spec.dataset)):
+    for dataset in dict.fromkeys(spec.dataset for spec in specs):
         if (source := sources.hub_file(dataset)) is None:
             continue
         repository = sources.repository(dataset, source)

@@ -12,7 +12,6 @@ from specbench import hub
 from specbench.backends.checked import checkpoints_of, lacking_extras
 from specbench.backends.roles import shipped_source
 from specbench.data import sources
-from specbench.data.shifts import sets_of
 from specbench.missing import Missing
 from specbench.models.checkpoints import missing, weights
 from specbench.models.checkpoints.hub import download_command, fetch
@@ -47,7 +46,7 @@ def needed(specs: Sequence[RunSpec]) -> list[Needed]:
     """All of it, in the order of its roles."""
     checkpoints = checkpoints_of(specs)
     models = [of_model(role, checkpoint) for role, checkpoint in checkpoints.items()]
-    data = [of_data(name) for name in dict.fromkeys(name for spec in specs for name in sets_of(spec.dataset))]
+    data = [of_data(name) for name in dict.fromkeys(spec.dataset for spec in specs)]
     extras = lacking_extras(checkpoints, specs[0])
     return [*models, *data, *(Needed(e.what, e.name, "", "missing", None, e.command, e.alone) for e in extras)]
 

@@ -5,9 +5,8 @@ Knows specs, backends and prompts; must not know weights or how anything is deco
 
 from specbench.backends.base import Backend
 from specbench.data.chats import ChatSettings, applied_to
-from specbench.data.loading import written_in
+from specbench.data.loading import load_prompts, written_in
 from specbench.data.prompts import PromptSet
-from specbench.data.workloads import load
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
 
@@ -20,7 +19,7 @@ def read_prompts(spec: RunSpec, backend: Backend, room: int) -> PromptSet:
             f"{spec.max_new_tokens} new tokens and a draft leave no room for a prompt: the context of these models is "
             f"{backend.context} tokens; lower --max-new-tokens"
         )
-    return load(
+    return load_prompts(
         spec.dataset,
         backend.encode,
         limit=spec.limit,

@@ -17,7 +17,6 @@ from specbench.results.outputs import output_columns
 from specbench.results.peaks import Peaks
 from specbench.results.reliability import belief_rows
 from specbench.results.samples import Sample
-from specbench.results.stretches import stretches
 from specbench.spec import CHOOSING, SCHEMA_VERSION, RunSpec
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
@@ -76,10 +75,6 @@ class Cell:
         found = numbers_by_category(self.samples, *asked) if self.status in MEASURED else []
         named = {name: getattr(self.spec, name) for name in NAMES}
         return [{"schema_version": SCHEMA_VERSION, "cell": self.spec.key, **named, **numbers} for numbers in found]
-
-    def stretch_rows(self) -> list[dict[str, Any]]:
-        """How the numbers change from request to request, see `stretches`; none where the cell has no numbers."""
-        return list(stretches(self.samples)) if self.samples and self.status in MEASURED else []
 
     def belief_rows(self) -> list[dict[str, float]]:
         """The reliability curve of its schedule; none where that believes nothing, or the cell has no numbers."""

@@ -7,7 +7,6 @@ hostile: no control character of theirs gets through.
 import math
 from typing import Any
 
-from specbench.data.shifts import BETWEEN, NAME, is_shift, sets_of
 from specbench.judge.drafts import drafting
 from specbench.spec import CHOOSING
 from specbench.wording import Row, clean, text_in
@@ -66,8 +65,6 @@ def lookahead(row: Row) -> str:
 
 def short_dataset(dataset: str) -> str:
     """A data set's name as the heading of a column: of a file only its name."""
-    if is_shift(dataset) and dataset != NAME:
-        return f"{NAME}:{BETWEEN.join(map(short_dataset, sets_of(dataset)))}"
     return dataset.rsplit("/", 1)[-1] if ":" in dataset else dataset
 
 

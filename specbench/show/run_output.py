@@ -37,7 +37,6 @@ from specbench.show.reliability_table import Beliefs, reliability_tables
 from specbench.show.run_notes import brief, notes
 from specbench.show.run_table import run_markdown, run_table
 from specbench.show.served_table import served_tables
-from specbench.show.stretches_table import Stretches, stretches_tables
 from specbench.show.sweep_table import acceptance_table, sweep_table
 from specbench.show.verdict_figures import details
 from specbench.show.verdict_lines import paragraphs, together
@@ -52,14 +51,13 @@ ANSWERS = ("YES", "NO", "PROVISIONAL", "UNCLEAR")
 class Shown:
     """What is shown of a run besides its rows.
 
-    command, run: the command line that made it, and its folder as it is named in commands; categories, stretches,
-    beliefs: the rows of these tables; explain: with every table that explains the numbers, and all notes.
+    command, run: the command line that made it, and its folder as it is named in commands; categories, beliefs:
+    the rows of these tables; explain: with every table that explains the numbers, and all notes.
     """
 
     command: str = ""
     run: str = ""
     categories: Sequence[Row] = ()
-    stretches: Stretches = field(default_factory=dict)
     beliefs: Beliefs = field(default_factory=dict)
     explain: bool = False
 
@@ -67,9 +65,8 @@ class Shown:
     def of(cells: Sequence[Cell], command: str, run: str, *, explain: bool) -> "Shown":
         """What is shown of a run besides the rows of its cells."""
         categories = [row for cell in cells for row in cell.category_rows()]
-        stretches = {cell.spec.key: cell.stretch_rows() for cell in cells}
         beliefs = {cell.spec.key: cell.belief_rows() for cell in cells}
-        return Shown(command, run, categories, stretches, beliefs, explain)
+        return Shown(command, run, categories, beliefs, explain)
 
 
 SHOWN = Shown()
@@ -97,8 +94,7 @@ def explanation(rows: Sequence[Row], shown: Shown = SHOWN) -> Group:
 
 def _further(rows: Sequence[Row], shown: Shown) -> list[NumberTable]:
     """What is not in the rows of the cells alone."""
-    tables = [*category_tables(rows, shown.categories), *stretches_tables(rows, shown.stretches)]
-    return [*tables, *reliability_tables(rows, shown.beliefs)]
+    return [*category_tables(rows, shown.categories), *reliability_tables(rows, shown.beliefs)]
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:

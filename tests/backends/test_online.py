@@ -1,5 +1,6 @@
-"""Online speculative decoding as a user runs it: a shifted workload, what is printed, and a run that was cut off."""
+"""Online speculative decoding as a user runs it: topics that change, what is printed, and a run that was cut off."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from specbench.models.network.learning import Learning
 from specbench.results import journal
 from specbench.spec import RunSpec
 from tests.support.frontdoor import Command, Outcome
-from tests.support.tinypair import Pair, prompts
+from tests.support.tinypair import Pair
 
 OFTEN = "every: 2"
 
@@ -30,17 +31,22 @@ def quick(tmp_path: Path) -> str:
 
 @pytest.fixture
 def online(command: Command, pair: Pair, quick: str, tmp_path: Path) -> Command:
-    """`specbench run` with it over six prompts of one kind, then three of another, then five of the first."""
-    one = prompts(tmp_path / "one.jsonl", *range(3, 9))
-    two = prompts(tmp_path / "two.jsonl", 4, 5, 6, first=20)
-    shift = ("--dataset", one, "--dataset", two, "--shift")
+    """`specbench run` with it over three prompts of one topic, three of another, and three more of the first."""
+    file = tmp_path / "topics.jsonl"
+    firsts = (1, 1, 1, 20, 20, 20, 1, 1, 1)
+    file.write_text("".join(json.dumps(line(*one)) + "\n" for one in enumerate(firsts)))
+    given = ("--method", quick, "--dataset", f"jsonl:{file}", "--max-new-tokens", 12, "--k", 3, "--explain")
 
     def call(*arguments: object) -> Outcome:
-        return command(
-            "run", *pair.options, "--method", quick, *shift, "--max-new-tokens", 12, "--k", 3, "--explain", *arguments
-        )
+        return command("run", *pair.options, *given, *arguments)
 
     return call
+
+
+def line(number: int, first: int) -> dict[str, str]:
+    """A prompt of 3 to 7 words from a first one on."""
+    words = " ".join(f"w{first + number + i}" for i in range(3 + number % 5))
+    return {"id": f"p{number}", "prompt": words, "category": "aaabbbccc"[number]}
 
 
 def decoded(found: Outcome) -> list[Any]:
@@ -49,20 +55,17 @@ def decoded(found: Outcome) -> list[Any]:
 
 
 def check_learning(found: Outcome) -> None:
-    """The workload is one data set whose categories are its phases, and the row says what is carried."""
+    """The row says what is carried, and the prompts are decoded in the order of the file."""
     (row,) = found.table()
     assert (row["carries"], row["prompts"], row["draws"]) == ("Distilled", "9", "5")
-    assert row["dataset"].startswith("shift:jsonl:")
     assert 0 < float(row["update_share"]) < 1
     assert float(row["speedup_elsewhere"]) > float(row["speedup"])
-    assert [one["category"] for one in found.table("samples.csv")] == ["1 one"] * 3 + ["2 two"] * 3 + ["3 one"] * 3
-    assert {one["category"]: one["prompts"] for one in found.table("categories.csv")}["3 one"] == "3"
-    assert "over the requests" in found.out
+    assert [one["category"] for one in found.table("samples.csv")] == [*"aaabbbccc"]
     assert "its interval is over 5 blocks of consecutive prompts" in " ".join(found.out.split())
 
 
 @pytest.mark.parametrize("turns", [pytest.param(1, marks=pytest.mark.slow), 5])
-def test_a_shifted_run_that_was_cut_off_goes_on_with_the_draft_that_it_had(
+def test_a_run_that_was_cut_off_goes_on_with_the_draft_that_it_had(
     online: Command, command: Command, turns: int, tmp_path: Path
 ) -> None:
     """Tokens and counts are those of the run that nothing had cut off; the draft has learned from all of them."""
@@ -137,8 +140,3 @@ def test_what_would_measure_something_else_is_refused_before_anything_is_loaded(
     assert found.code == 2
     assert said in found.line
     assert not (tmp_path / "results").exists()
-
-
-def test_a_shift_needs_two_data_sets(command: Command) -> None:
-    found = command("run", "--dataset", "code", "--shift")
-    assert (found.code, "name two or more different ones" in found.line) == (2, True)

@@ -5,10 +5,11 @@
 Baseline, the frozen draft and the one that learns decode every prompt one directly after the other; the frozen method
 is the file of the other without its `Distilled`. Differences of α and ratios of speeds are between these two on the
 same prompts, with 95 % intervals from a delete-one jackknife over blocks of consecutive prompts, because what is
-learned from one of them changes the next. The shipped workload is code, then articles, then other code; "after an
-update" leaves out the prompts of a phase before the first update that has seen its topic.
+learned from one of them changes the next. The workload is code, then articles, then other code; "after an update"
+leaves out the prompts of a phase before the first update that has seen its topic.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ import numpy as np
 import yaml
 from scipy.special import stdtrit
 
+from specbench.data.loading import load_prompts
 from specbench.decoding.method_files import leaves, read_method
 from specbench.measure.failures import Failure
 from specbench.measure.pair import Prepared, prepared
@@ -42,7 +44,7 @@ def main() -> None:
     options.add_argument("--tier", default="eager", help="eager, compile or auto (eager)")
     methods = ["online-early-exit", "online"]
     options.add_argument("--methods", type=harness.listed, default=methods, help="that learn (both that ship)")
-    options.set_defaults(dtype="float32", dataset="shift")
+    options.set_defaults(dtype="float32", dataset="code,articles,code")
     bench = harness.begin("online", "A draft that learns against the same draft frozen", options.parse_args())
     found = [sheet_of(bench, *one) for one in product(bench.args.methods, bench.args.temperature)]
     bench.publish([sheet for sheet, _ in found], [row for _, raw in found for row in raw])
@@ -60,7 +62,7 @@ def sheet_of(bench: Bench, method: str, temperature: float) -> tuple[Sheet, list
         f"{row['speedup']:.3f}"
     ]
     raw = [
-        {"learns": name, "temperature": temperature, **sample}
+        {"learns": name, "temperature": temperature, **sample, "dataset": bench.args.dataset}
         for name, cell in ((f"{method}, frozen", frozen), (method, learning))
         for sample in cell.sample_rows()
     ]
@@ -70,8 +72,10 @@ def sheet_of(bench: Bench, method: str, temperature: float) -> tuple[Sheet, list
 
 def measured(bench: Bench, method: str, temperature: float) -> tuple[Cell, Cell]:
     """The cells of the frozen draft and of the one that learns, side by side."""
-    spec = spec_of(bench, temperature=temperature, k=bench.args.k, tier=bench.args.tier, warmup=2, method=method)
+    how = {"temperature": temperature, "k": bench.args.k, "tier": bench.args.tier, "warmup": 2, "method": method}
     with TemporaryDirectory() as folder:
+        data = workload(bench, Path(folder))
+        spec = spec_of(bench, **how, dataset=data, limit=None)
         pair = prepared([spec.with_(method=str(without_learning(method, Path(folder)))), spec])
         assert isinstance(pair, Prepared), pair.failure.error
         cells, stop = pair.measure([], {}, say)
@@ -81,6 +85,28 @@ def measured(bench: Bench, method: str, temperature: float) -> tuple[Cell, Cell]
     frozen, learning = cells
     assert (frozen.status, learning.status) == ("ok", "ok"), (frozen.error, learning.error)
     return frozen, learning
+
+
+def workload(bench: Bench, folder: Path) -> str:
+    """A data set whose topic changes: equal parts of the named ones, no prompt twice.
+
+    The topics are its categories, and prompts are decoded in the order of the file.
+    """
+    topics = harness.listed(bench.args.dataset)
+    shares = [(bench.args.prompts + place) // len(topics) for place in reversed(range(len(topics)))]
+    most = {name: sum(share for one, share in zip(topics, shares, strict=True) if one == name) for name in topics}
+    found = {
+        name: load_prompts(name, lambda text: [*text.encode()], limit=limit, seed=bench.args.seed, longest=None).prompts
+        for name, limit in most.items()
+    }
+    lines = [
+        json.dumps({"id": f"{number + 1}:{one.id}", "prompt": one.text, "category": f"{number + 1} {name}"})
+        for number, name in enumerate(topics)
+        for one in found[name][topics[:number].count(name) :: topics.count(name)]
+    ]
+    file = folder / "topics.jsonl"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return f"jsonl:{file}"
 
 
 def without_learning(method: str, folder: Path) -> Path:

@@ -147,7 +147,7 @@ def test_names_that_are_no_file(tmp_path: Path) -> None:
 def test_unknown_names_come_with_close_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean humaneval?" in complaint("HumanEvl")
     assert "did you mean jsonl:x.json?" in complaint("json:x.json")
-    assert "there are: code, articles, shift, humaneval, xsum, mt_bench, jsonl:PATH" in complaint("\x1b[31mzzz")
+    assert "there are: code, articles, humaneval, xsum, mt_bench, jsonl:PATH" in complaint("\x1b[31mzzz")
     assert "unknown data set" in complaint("")
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "mine.jsonl.gz", "{}")

@@ -39,9 +39,8 @@ def run_folder(word: str, folder: Path) -> Path:
 def arguments(words: list[str], folder: Path) -> list[str]:
     """A command of a page as it is called: placeholders replaced, with less work where that is not said."""
     name, *given = (str(run_folder(word, folder)) if word.endswith(">") else word for word in words[1:])
-    phases = ("--limit", "3") if {"shift", "--shift"} & {*given} else ()  # a prompt each
     tier = ("--tier", "eager") if name in MEASURES and "--tier" not in given else ()  # compiling takes half a minute
-    return [name, *given, *(() if "--resume" in given else (*LESS_WORK.get(name, ()), *tier)), *phases]
+    return [name, *given, *(() if "--resume" in given else (*LESS_WORK.get(name, ()), *tier))]
 
 
 def parse(words: list[str]) -> Any:

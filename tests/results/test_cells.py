@@ -21,11 +21,11 @@ from specbench.results.losslessness import Losslessness
 from specbench.results.numbers import NUMBERS, numbers
 from specbench.results.outputs import output_columns
 from specbench.results.peaks import COLUMNS
-from specbench.results.samples import Sample, by_prompt, speedup_of
+from specbench.results.samples import Sample, by_prompt, speedup_of, without_updates
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas
 from tests.support.checkpoints import CPU, llama
-from tests.support.measured import K, baseline_trace, cell, method_trace, one_round, sample
+from tests.support.measured import STEP, K, baseline_trace, cell, method_trace, one_round, sample
 
 DESIGN = (
     "alpha", "alpha_tested", "accepted_per_drafted", "tokens_per_round", "acceptance_at_1", "acceptance_at_2",
@@ -37,7 +37,7 @@ LOSSLESS = Losslessness("identical", 2, 2)
 
 
 def exactly(value: float) -> float:
-    return pytest.approx(value, rel=1e-12)
+    return pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 # --- phase costs that are known ---------------------------------------------------------------------------------------
@@ -71,6 +71,29 @@ def test_the_parts_of_a_round_add_up_to_it() -> None:
     found = numbers(TWO, K)
     parts = K * found["draft_token_ms"] + found["v"] * 10 + found["overhead"] * 10
     assert parts == exactly(found["round_ms"])
+
+
+def test_the_cost_of_learning_is_counted_and_shown() -> None:
+    def learning(seconds: float) -> Sample:
+        trace = method_trace((4, 2, 0, 2))
+        spans = {**trace.spans, "update": seconds}
+        return sample(method=replace(trace, seconds=trace.seconds + seconds, spans=spans))
+
+    plain, slow = sample(), learning(0.5)
+    assert without_updates(slow).method.seconds == exactly(plain.method.seconds)
+    row = cell(slow, learning(0.25)).row()
+    assert row["speedup_elsewhere"] == exactly(cell(plain).row()["speedup"])
+    assert row["update_share"] == exactly(0.75 / (0.75 + 2 * plain.method.seconds))
+    assert row["round_update_ms"] == exactly(1000 * 0.75 / 8)
+    assert row["round_host_ms"] == exactly(cell(plain).row()["round_host_ms"])
+    assert row["term_host"] == exactly(cell(plain).row()["term_host"])
+    assert row["speedup_calibrated"] == exactly(3 / (1.95 + 0.75 / 8 / STEP))
+    assert row["term_update"] == exactly(3 / (1.95 + 0.75 / 8 / STEP) - 3 / 1.95)
+    assert row["speedup_calibrated"] + row["term_truncated"] == exactly(row["speedup"])
+    of_others = cell(plain).row()
+    assert [of_others[name] for name in ("speedup_elsewhere", "update_share")] == [None, None]
+    assert of_others["round_update_ms"] is None
+    assert of_others["term_update"] == 0.0, "so that the terms of a row add up"
 
 
 def test_acceptance_counts_what_was_tested() -> None:

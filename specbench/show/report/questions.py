@@ -11,7 +11,6 @@ from specbench.judge.questions import QUESTION
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import MEASURED, Cell
-from specbench.results.stretches import smoothed
 from specbench.show.category_table import several
 from specbench.show.cell_text import lookahead, short_dataset
 from specbench.show.grouping import LOOKAHEAD
@@ -22,7 +21,6 @@ from specbench.show.report import (
     plots_positions,
     plots_prompts,
     plots_reliability,
-    plots_requests,
     plots_round,
     plots_sweep,
     plots_why,
@@ -116,18 +114,7 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
             *(plots_category.by_category(categories, column) for column in plots_category.SHEETS),
             plots_prompts.over_time(cell.sample_rows()),
         ]
-    found.append(over_requests(cells, rows))
     yield from (picture for picture in found if picture is not None)
-
-
-def over_requests(cells: Sequence[Cell], rows: Sequence[Row]) -> Picture | None:
-    """How the numbers change while a draft learns, beside those of the other cells; None where none learns."""
-    learning = {label(row, rows) for row in rows if text_in(row, "carries")}
-    if not learning:
-        return None
-    named = sorted(zip((label(row, rows) for row in rows), cells, strict=True), key=lambda one: one[0] not in learning)
-    lines = {name: list(smoothed(cell.samples)) for name, cell in named if cell.status in MEASURED}
-    return plots_requests.over_requests(lines, sorted(learning))
 
 
 def curves(cells: Sequence[Cell], rows: Sequence[Row]) -> list[plots_reliability.Curve]:
