@@ -107,36 +107,3 @@ def scattered(w: Weights, logits: Tensor, vocabulary: int) -> Tensor:
     full = torch.full((len(logits), vocabulary), -torch.inf, dtype=logits.dtype)
     full[:, torch.arange(logits.shape[-1]) + w["d2t"]] = logits
     return full
-
-
-def mlp_speculator(w: Weights, c: Mapping[str, Any], z: Tensor, tokens: Tensor) -> list[Tensor]:
-    """The logits of all steps, each [V], from one last hidden state [H] and the tokens that follow it [n]."""
-    steps, inner = c["n_predict"], w["proj.0.weight"].shape[0]
-    weight = 0.5 ** (0.5 / steps)
-    alpha = ((1 - weight**2) * inner / 2) ** 0.5 / weight
-    state = rms(z, torch.ones_like(z), 1e-6) / 2**0.5 if c["scale_input"] else z
-
-    def of(name: str, step: int) -> Tensor:
-        while f"{name.format(step)}" not in w:
-            step -= 1
-        return w[name.format(step)]
-
-    found = []
-    for step in range(steps):
-        x = F.linear(state, of("proj.{}.weight", step)) + alpha * of("emb.{}.weight", step)[tokens[step]]
-        state = F.gelu(rms(x, of("ln.{}.weight", step), 1e-6) + of("ln.{}.bias", step))
-        found.append(F.linear(state, of("head.{}.weight", step)))
-    return found
-
-
-def hydra(w: Weights, c: Mapping[str, Any], z: Tensor, embedded: Tensor) -> list[Tensor]:
-    """The same of Hydra heads; embedded [n, H] are the embeddings of the tokens that follow z."""
-    found = []
-    for head in range(c["hydra_num_heads"]):
-        x, p = torch.cat([z, *embedded[: head + 1]]), f"hydra_mlp.{head}."
-        for layer in range(c["hydra_num_layers"]):
-            inner = F.silu(F.linear(x, w[f"{p}{layer}.linear.weight"], w[f"{p}{layer}.linear.bias"]))
-            beside = f"{p}{layer}.res_connection"
-            x = inner + (F.linear(x, w[f"{beside}.weight"], w[f"{beside}.bias"]) if f"{beside}.weight" in w else x)
-        found.append(F.linear(x, w[f"hydra_lm_head.{head}.weight"], w[f"hydra_lm_head.{head}.bias"]))
-    return found

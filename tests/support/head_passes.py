@@ -35,10 +35,10 @@ def tokens(network: Any, rows: int, length: int, seed: int = 0) -> Tensor:
 
 
 @torch.no_grad()
-def fed(module: Any, cache: RowStaticCache, ids: Tensor, states: Tensor, slots: Tensor, depth: Any = 0) -> Any:
+def fed(module: Any, cache: RowStaticCache, ids: Tensor, states: Tensor, slots: Tensor) -> Any:
     """One pass over pairs at slots [B, q] of a cache, each at the position of its slot."""
     cache.slots.place(slots, cache.length)
-    return module(ids, states, depth, slots, masks(module, slots, cache.length), cache)
+    return module(ids, states, slots, masks(module, slots, cache.length), cache)
 
 
 @torch.no_grad()
@@ -54,5 +54,5 @@ def in_pieces(module: Any, ids: Tensor, states: Tensor, cuts: Sequence[int]) -> 
         slots = torch.arange(begin, end).expand(rows, -1)
         logits, after = fed(module, cache, ids[:, begin:end], states[:, begin:end], slots)
         found.append(logits)
-        fed(module, cache, ids[:, end - 1 : end], after[:, -1:], slots[:, -1:] + 1, 1)  # temporary: overwritten next
+        fed(module, cache, ids[:, end - 1 : end], after[:, -1:], slots[:, -1:] + 1)  # temporary: overwritten next
     return torch.cat(found, 1)

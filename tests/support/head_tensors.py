@@ -145,33 +145,6 @@ def medusa(make: Maker, heads: int = 3, layers: int = 1, form: str = "") -> Made
     return {"medusa_num_heads": 2, "medusa_num_layers": layers, "base_model_name_or_path": "base"}, make.tensors
 
 
-def hydra(make: Maker, heads: int = 3, layers: int = 2) -> Made:
-    vocab, width = make.target.vocab_size, make.width
-    for head in range(heads):
-        for layer in range(layers):
-            wide = width if layer else (head + 2) * width
-            for name in ("linear",) if layer else ("linear", "res_connection"):
-                make.matrix(f"hydra_mlp.{head}.{layer}.{name}.weight", width, wide)
-                make.matrix(f"hydra_mlp.{head}.{layer}.{name}.bias", width)
-        make.matrix(f"hydra_lm_head.{head}.weight", vocab, width)
-        make.matrix(f"hydra_lm_head.{head}.bias", vocab)
-    return {"hydra_num_heads": heads, "hydra_num_layers": layers, "base_model_name_or_path": "base"}, make.tensors
-
-
-def mlp(make: Maker, steps: int = 3, inner: int | None = None, tied: bool = False, scale_input: bool = False) -> Made:
-    vocab, inner = make.target.vocab_size, inner or make.width
-    for step in range(steps):
-        if step < 2 or not tied:
-            make.matrix(f"speculator.proj.{step}.weight", inner, inner if step else make.width)
-        if not step or not tied:
-            make.matrix(f"speculator.emb.{step}.weight", vocab, inner)
-            make.norm(f"speculator.ln.{step}.weight", inner)
-            make.matrix(f"speculator.ln.{step}.bias", inner)
-            make.matrix(f"speculator.head.{step}.weight", vocab, inner)
-    return {"model_type": "mlp_speculator", "n_predict": steps, "emb_dim": make.width, "inner_dim": inner,
-            "vocab_size": vocab, "tie_weights": tied, "scale_input": scale_input}, make.tensors  # fmt: skip
-
-
 def dflash(make: Maker, layers: int = 2, aux: tuple[int, ...] = (0, 1), block: int = 4, **more: Any) -> Made:
     width = make.width
     make.matrix("fc.weight", width, len(aux) * make.target.hidden_size)
@@ -201,8 +174,6 @@ KINDS: dict[str, Callable[..., Made]] = {
     "eagle3": eagle3,
     "peagle": peagle,
     "medusa": medusa,
-    "hydra": hydra,
-    "mlp": mlp,
     "dflash": dflash,
     "dspark": dspark,
 }

@@ -92,7 +92,6 @@ def second(module: Any, ids: Tensor, states: Tensor, after: Tensor) -> Tensor:
     rows, count = ids.shape
     true, drafted = torch.arange(count, device=ids.device), torch.arange(1, count, device=ids.device)
     positions = torch.cat([true, drafted])
-    depth = (torch.arange(len(positions), device=ids.device) >= count).long()
     masks = {}
     for name, window in windows_of(module.config).items():
         seen = causal_mask(positions.unsqueeze(0), count, window)[0, 0]
@@ -103,7 +102,6 @@ def second(module: Any, ids: Tensor, states: Tensor, after: Tensor) -> Tensor:
     logits, _ = module(
         torch.cat([ids, ids[:, 1:]], 1),
         torch.cat([states, after[:, :-1]], 1),
-        depth.expand(rows, -1),
         positions.expand(rows, -1),
         masks.get("", masks),
     )

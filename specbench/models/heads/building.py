@@ -13,17 +13,11 @@ from specbench.models.heads.dflash import DFlash
 from specbench.models.heads.eagle import Eagle1
 from specbench.models.heads.eagle3 import Eagle3
 from specbench.models.heads.head import WORDS, Head, Kind
-from specbench.models.heads.hydra import Hydra
 from specbench.models.heads.masked import PEagle
 from specbench.models.heads.medusa import Medusa
-from specbench.models.heads.mlp_speculator import MlpSpeculator
 from specbench.models.heads.mtp import Mtp
 from specbench.models.heads.vocabulary import without_copies
 
-# Heads that draft one token after the other, from pairs of a state and a token; those of the second table read layers
-# that the user may name.
-BY_Z: Mapping[Kind, Callable[[Head, Borrowed], Any]] = {"eagle1": Eagle1, "mlp": MlpSpeculator, "hydra": Hydra}
-BY_LAYERS: Mapping[Kind, Callable[[Head, Borrowed, Sequence[int] | None], Any]] = {"eagle3": Eagle3}
 # Heads that draft all tokens in one pass. PARD does, too, and is a network of its own, of which `masked.Pard` is made.
 AT_ONCE: Mapping[Kind, Callable[[Head, Borrowed, Sequence[int] | None], Any]] = {
     "medusa": Medusa,
@@ -42,7 +36,7 @@ def recurrent(head: Head, network: Any, layers: Sequence[int] | None = None, pos
     """
     target = Borrowed(network)
     head = without_copies(head, target)
-    if layers is not None and head.kind not in BY_LAYERS:
+    if layers is not None and head.kind != "eagle3":
         raise UsageError(f"--aux-layers: {head.name} ({WORDS[head.kind]}) reads the last hidden state only")
     if post_norm is not None and head.kind != "mtp":
         raise UsageError(
@@ -54,11 +48,11 @@ def recurrent(head: Head, network: Any, layers: Sequence[int] | None = None, pos
 def _made(head: Head, target: Borrowed, layers: Sequence[int] | None, post_norm: bool | None) -> Any:
     if head.kind == "mtp":
         return Mtp(head, target, post_norm)
-    if head.kind in BY_LAYERS:
-        return BY_LAYERS[head.kind](head, target, layers)
-    if head.kind not in BY_Z:
-        raise UnusableModelError(f"{head.name}: {head.words} heads do not draft one token after the other")
-    return BY_Z[head.kind](head, target)
+    if head.kind == "eagle3":
+        return Eagle3(head, target, layers)
+    if head.kind == "eagle1":
+        return Eagle1(head, target)
+    raise UnusableModelError(f"{head.name}: {head.words} heads do not draft one token after the other")
 
 
 def built(head: Head, network: Any, layers: Sequence[int] | None = None, post_norm: bool | None = None) -> Any:

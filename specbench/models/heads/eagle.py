@@ -64,7 +64,6 @@ class Eagle1(nn.Module):
         self,
         input_ids: Tensor,
         states: Tensor,
-        depth: Tensor | int,
         position_ids: Tensor,
         attention_mask: Any = None,
         past_key_values: Any = None,

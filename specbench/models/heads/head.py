@@ -12,15 +12,13 @@ from torch import Tensor
 
 from specbench.wording import clean
 
-Kind = Literal["eagle1", "eagle3", "mtp", "mlp", "hydra", "medusa", "pard", "peagle", "dflash", "dspark"]
+Kind = Literal["eagle1", "eagle3", "mtp", "medusa", "pard", "peagle", "dflash", "dspark"]
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
 
 WORDS: Mapping[Kind, str] = {
     "eagle1": "EAGLE-1",
     "eagle3": "EAGLE-3",
     "mtp": "MTP module",
-    "mlp": "MLP speculator",
-    "hydra": "Hydra",
     "medusa": "Medusa",
     "pard": "PARD",
     "peagle": "P-EAGLE",

@@ -124,7 +124,7 @@ class PEagle(nn.Module):
         hidden = torch.cat([features, self.mask_hidden.expand(len(ids), masks, -1)], 1)
         positions, mask = placed(self, context, text, places, masks, context.pos.clamp_min(1))
         ids = torch.cat([ids, ids.new_full((len(ids), masks), self.mask)], 1)
-        logits, _ = self.eagle(ids, self.eagle.enter(hidden), 0, positions, mask, places.cache, keep)
+        logits, _ = self.eagle(ids, self.eagle.enter(hidden), positions, mask, places.cache, keep)
         found: Tensor = logits
         return found
 

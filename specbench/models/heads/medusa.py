@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import LlamaConfig
 
 from specbench.decoding.types import Context
 from specbench.errors import UnusableModelError, UsageError
@@ -21,7 +22,6 @@ from specbench.models.heads.head import Head
 from specbench.models.heads.layers import shape_of
 from specbench.models.heads.parallel import Drafted
 from specbench.models.heads.places import Places
-from specbench.models.heads.steps import without_layers
 from specbench.models.heads.vocabulary import refuse_other
 from specbench.models.network.reduced import SIZE, ReducedHead
 
@@ -102,6 +102,15 @@ class Medusa(nn.Module):
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
         return None
+
+
+def without_layers(target: Borrowed, width: int) -> Any:
+    """The configuration of a head that has no layers, and so nothing in a cache."""
+    nobody: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    config = LlamaConfig(num_hidden_layers=0, hidden_size=width, num_attention_heads=1, **nobody)
+    config.vocab_size = target.vocabulary
+    config._attn_implementation = target.config._attn_implementation
+    return config
 
 
 def as_authors(head: Head) -> dict[str, Tensor]:

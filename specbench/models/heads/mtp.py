@@ -61,7 +61,6 @@ class Mtp(nn.Module):
         self,
         input_ids: Tensor,
         states: Tensor,
-        depth: Tensor | int,
         position_ids: Tensor,
         attention_mask: Any = None,
         past_key_values: Any = None,

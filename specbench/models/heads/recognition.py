@@ -10,7 +10,7 @@ from typing import Any
 
 from specbench.errors import UnusableModelError
 from specbench.models.checkpoints.complete import some
-from specbench.models.heads.head import Kind, Recognised, Shapes
+from specbench.models.heads.head import WORDS, Kind, Recognised, Shapes
 from specbench.models.heads.names import MTP_PREFIXES, SPECULATORS, cleaned, mtp_names
 
 SPECULATORS_KINDS: Mapping[str, Kind] = {
@@ -25,7 +25,11 @@ MEDUSA = re.compile(r"\d+\.0\.linear\.weight|blocks\.0\.layers\.0\.weight")
 MEDUSA_2 = "medusa_head."
 MTP = re.compile(r"(model\.)?mtp")
 TRANSFORMERS_KEYS = {"block_size", "mask_token_id", "target_layer_ids"}  # of any model that drafts as DFlash does
-REDRAFTER = {"rnn_u.weight", "rnn_w.weight"}
+UNSUPPORTED = {  # by a part of the names of their tensors
+    "hydra_mlp.": "Hydra heads",
+    "emb.0.weight": "MLP speculators",
+    "rnn_u.weight": "ReDrafter heads",
+}
 
 
 def recognise(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
@@ -113,22 +117,17 @@ def _eagle(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
 
 
 def _heads_on_z(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
-    """Heads without attention: Medusa and Hydra; MLP speculators."""
+    """Heads without attention: Medusa, and kinds that are known by name only."""
     if whole := [name for name in stored if name.startswith(MEDUSA_2)]:
         return Recognised("medusa", "Medusa-2" if len(whole) < len(stored) else "", cleaned(whole))
     if "medusa_num_heads" in config or config.get("model_type") == "medusa":
         return Recognised("medusa", "", cleaned(stored))
     names = cleaned(stored)
-    if _any(names, "hydra_mlp."):
-        return Recognised("hydra", "", names)
+    for prefix, kind in UNSUPPORTED.items():
+        if _any(names, prefix):
+            raise UnusableModelError(f"{kind} are not supported: use one of {', '.join(WORDS.values())}")
     if any(MEDUSA.fullmatch(name) for name in names):
         return Recognised("medusa", "", names)
-    if names.keys() >= {"emb.0.weight", "proj.0.weight"}:
-        return Recognised("mlp", "", names)
-    if names.keys() >= REDRAFTER:
-        raise UnusableModelError(
-            "ReDrafter heads draft by beam search, which is not supported: no token has a row it is drawn from"
-        )
     return None
 
 

@@ -36,9 +36,9 @@ class Output:
 class Pairs:
     """A head as a network that is given tokens alone: the other half of every pair it finds for itself.
 
-    The cache has one layer more than the head, with what the head gave out [B, 1, slots, W]. root [B]: the slot of the
-    last committed pair. parents [B, q]: the slots before those of the pass where it is over a tree. committed: whether
-    it is over committed pairs; of them the last alone has a row. row: see `Taps.at`.
+    The cache has one layer more than the head, with what the head gave out [B, 1, slots, W]. parents [B, q]: the slots
+    before those of the pass where it is over a tree. committed: whether it is over committed pairs; of them the last
+    alone has a row. row: see `Taps.at`.
     """
 
     def __init__(self, head: Any, taps: Taps) -> None:
@@ -46,10 +46,9 @@ class Pairs:
         self.modules = head.modules
         self.config = copy.deepcopy(head.config)
         self.config.num_hidden_layers += 1  # as the cache has it
-        self.root: Tensor | None = None
         self.parents: Tensor | None = None
         self.row: int | None = None
-        self.committed, self.ahead = False, 0
+        self.committed = False
 
     def __call__(
         self,
@@ -61,21 +60,13 @@ class Pairs:
         **rest: Any,
     ) -> Output:
         slots = past_key_values.slots.index
-        states, depth = self.states(past_key_values, slots), self.deep(position_ids)
+        states = self.states(past_key_values, slots)
         keep = 1 if self.committed else slots.shape[1]
-        logits, states = self.head(input_ids, states, depth, position_ids, attention_mask, past_key_values, keep=keep)
+        logits, states = self.head(input_ids, states, position_ids, attention_mask, past_key_values, keep=keep)
         kept = states.unsqueeze(1)
         past_key_values.rows[-1].update(kept, kept[..., :0])
         self.committed, self.parents = False, None
         return Output(logits)
-
-    def deep(self, positions: Tensor) -> Tensor | int:
-        """How many tokens after the text the pairs are: one number where all are as many, which is known beforehand."""
-        self.ahead = 0 if self.committed else self.ahead + 1
-        if self.parents is None:
-            return self.ahead  # a chain is drafted token by token
-        assert self.root is not None
-        return positions - self.root.unsqueeze(1)
 
     def states(self, cache: RowStaticCache, slots: Tensor) -> Tensor:
         """[B, q, W] the other halves: the target's rows, or what this head gave out for the tokens before."""
@@ -127,7 +118,7 @@ class Recursive:
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
         found = pairs_of(context)
         if tree.size:
-            self.pairs.root, self.pairs.parents = found.pos, parents(found, tree, new)
+            self.pairs.parents = parents(found, tree, new)
         else:
             self._feeds(context)
         return self.model.expand(found, tree, new, self._again(refeed), raw)

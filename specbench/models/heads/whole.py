@@ -14,10 +14,10 @@ from specbench.models.network.passes import windows_of
 
 
 @torch.no_grad()
-def whole_pass(module: Any, ids: Tensor, states: Tensor, depth: Tensor | int = 0) -> tuple[Tensor, Tensor]:
+def whole_pass(module: Any, ids: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
     """ids [B, T] and states [B, T, width] of pairs 0 to T − 1 → logits [B, T, V] and the next states [B, T, width]."""
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    return module(ids, states, depth, positions, masks(module, positions, ids.shape[1]))  # type: ignore[no-any-return]
+    return module(ids, states, positions, masks(module, positions, ids.shape[1]))  # type: ignore[no-any-return]
 
 
 def masks(module: Any, slots: Tensor, reach: int) -> Any:

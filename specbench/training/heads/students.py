@@ -55,7 +55,7 @@ class Unrolled(nn.Module):
         for step in range(steps):
             seen = chains(ids.shape[1], step, ids.device)
             mask = additive(seen, torch.float32) if self.eager else seen
-            _, states = self.head(ids, states, step, positions, mask, cache, keep=1)
+            _, states = self.head(ids, states, positions, mask, cache, keep=1)
             found.append(self.head.judged(states[reached(places, step)]))
             states = later(states, 1)
         return found

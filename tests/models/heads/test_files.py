@@ -14,10 +14,10 @@ from specbench.models.heads import files
 from specbench.models.heads.files import read_head
 from specbench.models.heads.recognition import without_mtp
 from tests.support.checkpoints import llama, refusal_of
-from tests.support.heads import NAMES, write_head
+from tests.support.heads import NAMES, save, write_head
 
 TARGET = llama(num_hidden_layers=8)
-KINDS = ("eagle1", "eagle3", "peagle", "medusa", "hydra", "mlp", "dflash", "dspark")
+KINDS = ("eagle1", "eagle3", "peagle", "medusa", "dflash", "dspark")
 FORMATS = [(kind, "midlayer") for kind in KINDS] + [
     *(("eagle3", names) for names in NAMES if names not in ("midlayer", "old")),
     *(("eagle1", names) for names in ("model", "old", "draft_model")),
@@ -221,10 +221,18 @@ def test_formats_that_are_known_and_not_supported_are_refused_by_name(tmp_path: 
     assert refused.startswith("my-head: ")
 
 
-def test_beam_search_heads_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "tensor", "file"), [
+    ("Hydra heads", "hydra_mlp.0.0.linear.weight", "hydra_lm_head.pt"),
+    ("MLP speculators", "speculator.emb.0.weight", "model.safetensors"),
+    ("ReDrafter heads", "rnn_u.weight", "model.safetensors"),
+])  # fmt: skip
+def test_kinds_that_are_not_supported_are_refused_with_those_that_are(
+    tmp_path: Path, kind: str, tensor: str, file: str
+) -> None:
     (tmp_path / "config.json").write_text("{}")
-    save_file({"rnn_u.weight": torch.ones(1), "rnn_w.weight": torch.ones(1)}, tmp_path / "model.safetensors")
-    assert "ReDrafter" in refusal_of(read_head, tmp_path)
+    save({tensor: torch.ones(1)}, tmp_path, file)
+    known = "EAGLE-1, EAGLE-3, MTP module, Medusa, PARD, P-EAGLE, DFlash, DSpark"
+    assert refusal_of(read_head, tmp_path, "head") == f"head: {kind} are not supported: use one of {known}"
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

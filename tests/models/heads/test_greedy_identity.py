@@ -34,8 +34,6 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "EAGLE-3 of some tokens": ("eagle3", {"aux": (1, 2), "vocab": 500, "names": "speculators"}),
     "P-EAGLE": ("peagle", {"aux": (1, 2), "names": "speculators"}),
     "Medusa": ("medusa", {"heads": K}),
-    "Hydra": ("hydra", {"heads": K, "layers": 1}),
-    "MLP speculator": ("mlp", {"tied": True}),
     "PARD": ("pard", {"scale": 0.4}),
     "DFlash": ("dflash", {"block": K + 1}),
     "DSpark": ("dspark", {"block": K}),

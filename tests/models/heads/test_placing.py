@@ -21,9 +21,7 @@ AUX = (0, 1, 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize(
-    ("kind", "switches"), [("eagle1", {}), ("eagle3", {"aux": AUX, "vocab": 5}), ("mlp", {}), ("hydra", {})]
-)
+@pytest.mark.parametrize(("kind", "switches"), [("eagle1", {}), ("eagle3", {"aux": AUX, "vocab": 5})])
 def test_weights_are_in_the_dtype_of_the_target_and_ids_stay_whole(
     tmp_path: Path, kind: str, switches: dict[str, Any], dtype: torch.dtype
 ) -> None:
@@ -61,7 +59,7 @@ def test_every_attention_gives_the_same(tmp_path: Path, kind: str, how: str) -> 
 def rows(module: Any, ids: Tensor, states: Tensor, positions: Tensor) -> Tensor:
     with torch.no_grad():
         slots = torch.arange(T).expand_as(ids)
-        found: Tensor = module(ids, states, 0, positions.expand_as(ids), masks(module, slots, T))[0]
+        found: Tensor = module(ids, states, positions.expand_as(ids), masks(module, slots, T))[0]
     return found
 
 
@@ -95,8 +93,6 @@ def test_a_copy_of_a_head_borrows_from_the_same_target(tmp_path: Path) -> None:
 HOLLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "eagle1": ("llama", "eagle1", {"embed": True}),
     "eagle3": ("llama", "eagle3", {"aux": AUX, "vocab": 5, "embed": True}),
-    "mlp": ("llama", "mlp", {}),
-    "hydra": ("llama", "hydra", {}),
     "medusa": ("llama", "medusa", {}),
     "mtp": ("qwen2", "mtp", {"family": "MiMo", "head": False}),
 }

@@ -41,9 +41,8 @@ from tests.support.tiny import (
 K = 3
 LAW = Law()
 kinds = pytest.mark.parametrize(("kind", "switches"), [
-    ("eagle1", {}), ("eagle3", {"aux": (0, 1, 2)}), ("eagle3", {"aux": (0, 1), "vocab": 3}), ("mlp", {"tied": True}),
-    ("hydra", {})],
-    ids=["EAGLE-1", "EAGLE-3", "EAGLE-3 of some tokens", "MLP speculator", "Hydra"])  # fmt: skip
+    ("eagle1", {}), ("eagle3", {"aux": (0, 1, 2)}), ("eagle3", {"aux": (0, 1), "vocab": 3})],
+    ids=["EAGLE-1", "EAGLE-3", "EAGLE-3 of some tokens"])  # fmt: skip
 
 
 def head_of(folder: Path, net: Any, kind: str, **switches: Any) -> Any:
@@ -81,8 +80,7 @@ def plain_row(net: Any, head: Any, text: list[int], drafted: list[int]) -> Tenso
     for n in range(len(drafted) + 1):
         length = tokens.shape[1]
         mask = torch.full((length, length), -torch.inf, dtype=states.dtype).triu(1)[None, None]
-        depth = torch.tensor([[max(0, at - len(text) + 2) for at in range(length)]])
-        logits, out = head(tokens, states, depth, torch.arange(length)[None], mask, None)
+        logits, out = head(tokens, states, torch.arange(length)[None], mask, None)
         if n < len(drafted):
             tokens = torch.cat([tokens, torch.tensor([[drafted[n]]])], 1)
             states = torch.cat([states, out[:, -1:]], 1)
@@ -216,9 +214,7 @@ class Knowing(torch.nn.Module):
     def enter(self, features: Tensor) -> Tensor:
         return features
 
-    def forward(
-        self, ids: Tensor, states: Tensor, depth: Tensor | int, *rest: Any, keep: int = 0
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, ids: Tensor, states: Tensor, *rest: Any, keep: int = 0) -> tuple[Tensor, Tensor]:
         embedded = self.net.get_input_embeddings()(ids)
         both = torch.stack([states, embedded], 2).flatten(0, 1)
         logits = self.net(inputs_embeds=both, use_cache=False).logits[:, -1].view(*ids.shape, -1)
