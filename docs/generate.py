@@ -8,13 +8,22 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel
+
+from specbench.settings import BOUNDS, MEANING, Declared, Panel, declared
+from specbench.show.markdown import table as markdown_table
+from specbench.spec import RunSpec
+from specbench.wording import literal
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "specbench"
 PUBLIC = ("decoding", "theory", "data", "backends", "models", "measure", "results", "judge")  # folders of the API pages
 PURE = ("spec", "errors", "metrics")
+SETTING = ("option", "values", "default", "meaning", "part of")
+TYPES = {str: "text", int: "whole number", float: "number", bool: "yes or no"}
 
 
 def write_pages(folder: Path) -> None:
@@ -48,10 +57,39 @@ def commands() -> str:
 
 def settings() -> str:
     """Every setting with its default and bounds, from where it is declared."""
-    from specbench.show.settings_page import markdown
-
     intro = "What every setting means, and its key in configuration and grid files: the option, with underscores."
-    return page("Settings", intro, markdown())
+    return page("Settings", intro, settings_of(RunSpec))
+
+
+def settings_of(model: type[BaseModel]) -> str:
+    """A table for each panel of `--help`, and what the words of its last column mean."""
+    found = list(declared(model).values())
+    panels = {panel: [setting(one) for one in found if one.setting.panel == panel] for panel in get_args(Panel)}
+    tables = [
+        f"## {panel}\n\n" + "\n".join(markdown_table(SETTING, rows, "l" * len(SETTING))) + "\n"
+        for panel, rows in panels.items()
+        if rows
+    ]
+    legend = "".join(f"- {part}: {text}\n" for part, text in MEANING.items())
+    return "\n".join([*tables, f"## What a setting is part of\n\n{legend}"])
+
+
+def setting(one: Declared) -> tuple[str, ...]:
+    """One setting in the columns of `SETTING`."""
+    if get_origin(one.type) is Literal:
+        values = ", ".join(f"`{value}`" for value in get_args(one.type))
+    else:
+        bounds = [f"{word} {one.bounds[bound]:g}" for bound, word in BOUNDS.items() if bound in one.bounds]
+        values = " ".join([TYPES.get(one.type, "text"), *bounds])
+    flags = ", ".join(f"`{flag}`" for flag in one.flags)
+    usual = literal(one.usual.removeprefix("Default: ").removesuffix("."))
+    return (
+        flags,
+        values,
+        usual,
+        literal(one.setting.help),
+        ", ".join(part for part in MEANING if part in one.setting.of),
+    )
 
 
 def columns() -> str:

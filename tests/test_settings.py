@@ -1,8 +1,10 @@
 """Every list of settings follows from the declarations in spec.py, none lacks a setting, and all are as they were."""
 
 import json
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
@@ -12,12 +14,15 @@ from specbench.judge import matching, verdict
 from specbench.measure import grid
 from specbench.settings import MEANING, ORDER, Group, Part, Setting, declared, group, part
 from specbench.show import grouping, headings
-from specbench.show.settings_page import markdown
 from specbench.spec import RunSpec
 
 LAW = ("temperature", "top_k", "top_p", "min_p", "eta")
 LOADED = ("quantize", "attn_implementation", "vocabulary", "device_map", "tensor_parallel")
 LENGTH = ("max_new_tokens", "ignore_eos")
+
+
+GENERATE = str(Path(__file__).parents[1] / "docs" / "generate.py")
+settings_page = runpy.run_path(GENERATE)["settings_of"]
 
 
 class Wider(RunSpec):
@@ -125,7 +130,11 @@ def test_the_help_names_every_word_that_a_setting_takes() -> None:
 
 
 def test_the_page_of_settings_has_them_all() -> None:
-    rows = [line.split(" | ")[0].removeprefix("| ") for line in markdown().splitlines() if line.startswith("| `")]
+    rows = [
+        line.split(" | ")[0].removeprefix("| ")
+        for line in settings_page(RunSpec).splitlines()
+        if line.startswith("| `")
+    ]
     assert sorted(rows) == sorted(", ".join(f"`{flag}`" for flag in one.flags) for one in declared(RunSpec).values())
 
 
@@ -151,7 +160,7 @@ def test_every_group_has_its_place_in_every_list_that_people_read() -> None:
 
 
 def test_the_page_explains_a_new_setting() -> None:
-    rows = markdown(Wider).splitlines()
+    rows = settings_page(Wider).splitlines()
     assert "| `--fresh` | whole number from 1 | 3 | A new setting. | identity, question, asked, heading |" in rows
     assert "| `--typical` | number above 0 below 1 | | Mass of \\| typical tokens. | identity, question, asked, heading |" in rows  # fmt: skip # noqa: E501
 
@@ -166,7 +175,7 @@ def test_a_late_setting_leaves_the_keys_of_its_default_alone() -> None:
 
 
 ADDED = """
-import json, sys
+import json, runpy, sys
 from typing import Annotated
 from pydantic import Field
 import specbench.spec
@@ -184,7 +193,7 @@ from specbench.cli.launch import settings_of
 from specbench.judge import matching, verdict
 from specbench.measure import grid
 from specbench.results.cells import Cell
-from specbench.show import grouping, headings, settings_page
+from specbench.show import grouping, headings
 
 cells = grid.cells({"fresh": [4, 5], "k": [1, 2]})
 rows = [Cell(spec, {}).row() for spec in cells]
@@ -195,13 +204,15 @@ print(json.dumps({
     "fresh": [row["fresh"] for row in rows],
     "series": [[row["k"] for row in some] for some in grouping.series(rows)],
     "identity": grouping.IDENTITY, "asked": matching.ASKED, "question": verdict.QUESTION,
-    "heading": headings.SETTINGS, "page": settings_page.markdown(specbench.spec.RunSpec),
+    "heading": headings.SETTINGS, "page": runpy.run_path(sys.argv[1])["settings_of"](specbench.spec.RunSpec),
 }))
 """
 
 
 def test_a_setting_added_on_the_fly_is_found_wherever_settings_are() -> None:
-    done = subprocess.run([sys.executable, "-c", ADDED], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", ADDED, GENERATE], capture_output=True, text=True, check=True, timeout=120
+    )
     found = json.loads(done.stdout)
     line = next(line for line in found["help"].splitlines() if "--fresh" in line)
     assert "A setting added on the fly. Default: 3." in line

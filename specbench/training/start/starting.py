@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints.check import context_length
-from specbench.training.shipped.shapes import silence
 
 HEAD = 64  # dimensions of an attention head
 STEP = 32  # widths are multiples of it, as processors multiply matrices in tiles
@@ -175,3 +174,9 @@ def principal(matrix: Tensor, rank: int) -> Tensor:
         gram += rows.double().T @ rows.double()
     directions: Tensor = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :rank]  # eigh gives the smallest first
     return matrix.float() @ directions.float()
+
+
+def silence(block: nn.Module, layers: int) -> None:
+    """Scale down what a fresh layer writes into the residual stream (GPT-2 §2.3)."""
+    for projection in (block.self_attn.o_proj, block.mlp.down_proj):  # type: ignore[union-attr]
+        projection.weight.data.mul_((2 * layers) ** -0.5)  # type: ignore[operator,union-attr]

@@ -1,11 +1,9 @@
-"""The shapes of the shipped pair, and how one grows out of another without losing what was learned.
-
-Knows Llama's weights by name; must not know data, losses or optimisers.
-"""
+"""The shapes of the shipped pair, and how one grows out of another without losing what was learned."""
 
 import torch
-from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from specbench.training.start.starting import silence
 
 VOCABULARY = 4096
 CONTEXT = 2048
@@ -34,12 +32,6 @@ def new_model(layers: int) -> LlamaForCausalLM:
     for block in model.model.layers:
         silence(block, layers)
     return model
-
-
-def silence(block: nn.Module, layers: int) -> None:
-    """Scale down what a fresh layer writes into the residual stream (GPT-2 §2.3)."""
-    for projection in (block.self_attn.o_proj, block.mlp.down_proj):  # type: ignore[union-attr]
-        projection.weight.data.mul_((2 * layers) ** -0.5)  # type: ignore[operator,union-attr]
 
 
 def deepen(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:

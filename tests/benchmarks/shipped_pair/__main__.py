@@ -1,4 +1,4 @@
-"""How the shipped pair was made: `python -m specbench.training.shipped.pair --work DIR` makes it again from scratch.
+"""How the shipped pair was made: `python -m tests.benchmarks.shipped_pair --work DIR` makes it again from scratch.
 
 A Llama target grows in depth while it learns (4, 8, 16 layers: new layers start as the identity, so that nothing is
 lost); then the one-layer draft is distilled from the logits that the target computes for its own loss, at last alone.
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from specbench.replacing import replacing
-from specbench.training.shipped import corpus, export
-from specbench.training.shipped.shapes import VOCABULARY, deepen, first_layer, llama, new_model
+from tests.benchmarks.shipped_pair import corpus, export
+from tests.benchmarks.shipped_pair.shapes import VOCABULARY, deepen, first_layer, llama, new_model
 
 EVERY = 200  # steps between two evaluations and checkpoints
 EVAL_ROWS, EVAL_LENGTH = 32, 256
-COMMAND = "python -m specbench.training.shipped.pair --work work --out specbench/assets/pair"
+COMMAND = "python -m tests.benchmarks.shipped_pair --work work --out specbench/assets/pair"
 
 
 @dataclass(frozen=True)

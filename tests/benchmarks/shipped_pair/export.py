@@ -1,4 +1,4 @@
-"""Writing the trained pair: tokenizer, bfloat16 safetensors and the model card. Knows formats, not training."""
+"""Writing the trained pair: tokenizer, bfloat16 safetensors and the model card."""
 
 import platform
 from collections import Counter
@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specbench.training.shipped import corpus
+from tests.benchmarks.shipped_pair import corpus
 
 CARD = """---
 license: apache-2.0
@@ -30,7 +30,7 @@ they know nothing and must not be used for anything but measuring.
 
 * **α** at temperature 1, mean Σ min(p, q): {alpha:.3f} on held-out text (greedy agreement {greedy_agreement:.3f}).
 * **Tokens seen**: target {tokens:,} in {steps:,} steps; the draft was distilled from the target's rows in
-  {distilled:,} steps (forward KL plus total variation). Stages, rates and shapes: `specbench/training/shipped/pair.py`.
+  {distilled:,} steps (forward KL plus total variation). Stages, rates and shapes: `tests/benchmarks/shipped_pair`.
 * **Tokenizer**: byte-level BPE, {vocabulary:,} tokens, trained on the same text.
 * **Context**: {context:,} positions; trained on windows of 256 tokens, at the end of 1,024.
 

@@ -1,7 +1,4 @@
-"""The text of the shipped pair: the sources and the documentation of the Python that runs this module.
-
-Knows where that text lies, how it is cleaned, split and turned into token ids. It must not know what is trained on it.
-"""
+"""The text of the shipped pair: the sources and the documentation of the Python that runs this module."""
 
 import hashlib
 import re

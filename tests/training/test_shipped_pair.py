@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from specbench.training.shipped import corpus, pair, shapes
+from tests.benchmarks.shipped_pair import __main__ as pair
+from tests.benchmarks.shipped_pair import corpus, shapes
 
 IDS = np.random.default_rng(0).integers(0, shapes.VOCABULARY, 4000).astype(np.uint16)
 STAGES = (
