@@ -33,7 +33,6 @@ from specbench.cli import (
     verdict,
     verify,
 )
-from specbench.cli.address_space import refuse_too_small
 from specbench.cli.help_page import Command, Commands
 from specbench.cli.signals import INTERRUPTED, Heard, heeded
 from specbench.cli.streams import fit_columns, streams
@@ -50,6 +49,7 @@ from specbench.wording import first_line
 
 LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # what is quoted, and words
 VALUE, PATH = 80, 400  # characters of it that are shown
+LEAST = 2 << 30  # bytes of address space; in less the libraries crash or wait for ever while they load
 
 app = typer.Typer(
     cls=Commands,
@@ -104,7 +104,19 @@ def main_options(
     ] = False,
 ) -> None:
     """Options that stand before the command."""
-    refuse_too_small()
+    if sys.platform != "win32" and (limit := address_space()) < LEAST:
+        raise UnusableModelError(
+            f"out of memory before the start: this shell limits the address space to {limit >> 20} MiB, "
+            f"and loading torch takes {LEAST >> 20} MiB: raise it (ulimit -v unlimited)"
+        )
+
+
+def address_space() -> float:
+    """The bytes that `ulimit -v` leaves this process."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return float("inf") if limit == resource.RLIM_INFINITY else limit
 
 
 def main() -> None:

