@@ -23,7 +23,7 @@ GENERATION = "generation_config.json"
 DESCRIPTIONS = (TOKENIZER, "tokenizer_config.json", GENERATION, "special_tokens_map.json")
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-MOST_LAYERS = 10_000  # a module is made of each before its weights are looked for
+MOST_LAYERS = 2_000  # a module is made of each before its weights are looked for
 WIDTH = ("hidden_size", "n_embd", "d_model")
 ROWS = ("vocab_size", "intermediate_size", "n_inner", "ffn_dim")  # of matrices that are as wide as the network
 FLOATS = ("float", "bfloat", "half", "double", "auto")  # how the names of types begin that can be computed in

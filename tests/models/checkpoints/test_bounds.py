@@ -16,7 +16,7 @@ from tests.support.checkpoints import refusal_of, save_tiny
 
 SHIPPED = json.loads((ASSETS / "pair" / "target" / "config.json").read_text())
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, where whole numbers up to 10,000 are possible"),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, where whole numbers up to 2,000 are possible"),
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
     ({"num_hidden_layers": True}, "num_hidden_layers is True"),
     ({"num_hidden_layers": 2.5}, "num_hidden_layers is 2.5"),
