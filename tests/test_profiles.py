@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specbench.errors import UsageError
-from specbench.judge.acceptance_profile import profile_of_run
+from specbench.judge.acceptance_profile import means, profile_of_run
 from specbench.measure.grid import cells
 from specbench.profiles import profile_of, read_profile
 from specbench.show.headings import caveats
@@ -77,6 +77,18 @@ def test_a_cell_is_chosen_and_trees_have_no_profile() -> None:
         profile_of_run(rows)
     with pytest.raises(UsageError, match="no cell drafted a chain"):
         profile_of_run([{**rows[0], "drafted_per_round": 2.0, "nodes_per_round": 6.0}])
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "meant"),
+    [
+        ("K4", "chain K4", True), ("k = 4", "chain K4", True), ("K=4", "chain K4", True), ("chain", "chain K4", True),
+        ("chain, K = 4", "chain K4", True), ("Chain K4", "chain K4", True), ("K4", "chain K40", False),
+        ("block", "chain K4", False), ("4", "chain K4", False), ("", "chain K4", False),
+    ],
+)  # fmt: skip
+def test_a_cell_is_named_as_people_write_it(given: str, name: str, meant: bool) -> None:
+    assert means(given, name) == meant
 
 
 def row(dataset: str, k: int, *acceptance: float, method: str = "chain") -> Row:

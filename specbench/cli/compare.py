@@ -25,15 +25,8 @@ Base = Annotated[
 New = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="The run in question, and reruns of it: all must show a regression. Without it, --cell is needed.",
+        help="The run in question, and reruns of it: all must show a regression. Required.",
         autocompletion=RUNS,
-    ),
-]
-Cells = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cell",
-        help="Compare the cells of BASE: all with the fastest; K4 or 'block K4': all with it. Repeated: only these.",
     ),
 ]
 Reruns = Annotated[list[Path] | None, typer.Option(help="A rerun of BASE, for the second NEW, and so on. Repeatable.")]
@@ -49,7 +42,7 @@ Level = Annotated[
     typer.Option(
         min=80,
         max=99.99,
-        help="Confidence of a regression: percent, one-sided, over all of a check. Default: 99; of one run: 95.",
+        help="Confidence of a regression: percent, one-sided, over all of a check. Default: 99.",
     ),
 ]
 JUnit = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file, too.")]
@@ -65,14 +58,11 @@ def compare(
     fail_on: Gates = None,
     checks: Checks = None,
     margin: Margin = None,
-    cell: Cells = None,
     level: Level = None,
     junit: JUnit = None,
     gha: Gha = None,
 ) -> None:
     """Compare runs: exit 0 if nothing became worse, 3 on a regression, 7 where something could not be compared.
-
-    With --cell, the cells of one run with each other, paired by prompt and Holm-corrected; then the exit code is 0.
 
     Counts and outputs must be equal where seeds and versions are; ratios and times must be worse by more than the
     margin and by more than chance. Under GitHub Actions the table is added to the summary of the job.
@@ -84,20 +74,14 @@ def compare(
     specbench compare results/baseline latest --fail-on "speedup<-5%" --junit compare.xml
 
     specbench compare previous latest
-
-    specbench compare latest --cell all
     """
-    from specbench.jobs import compare, rivals
+    from specbench.jobs import compare
 
     if not new:
-        of_two = [base_rerun, fail_on, checks, margin, junit, gha]
-        if not cell or any(option is not None for option in of_two):
-            raise UsageError("give NEW; or, of one run, --cell all or the cells, such as --cell K2 --cell K4")
-        chosen = [] if cell == ["all"] else cell
-        rivals.start(found_run(base), chosen, given["format"], given["quiet"], (level or 95) / 100)
-        return
-    if cell:
-        raise UsageError("--cell is for the cells of one run: leave out NEW")
+        raise UsageError(
+            "give two runs, BASE and NEW; the best cell of one run is named by `specbench verdict RUN` and "
+            "`specbench sweep-k`"
+        )
     policy = compare.policy_of(fail_on or [], checks or [], margin, level or 99)
     output = compare.Output(given["format"], given["quiet"], junit, gha)
     bases, news = ([found_run(run) for run in runs] for runs in ([base, *(base_rerun or [])], new))

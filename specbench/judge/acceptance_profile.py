@@ -3,12 +3,12 @@
 Knows the columns of results.csv, as numbers or as text; must not know files.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from specbench.errors import UsageError
 from specbench.judge.advice import drafts_trees
-from specbench.judge.rivals import means
 from specbench.profiles import DIGITS, Profile
 from specbench.spec import BASELINE, CHOOSING
 from specbench.wording import Row, clean, number_in, text_in
@@ -44,3 +44,14 @@ def conditional(row: Row) -> tuple[float, ...]:
 def name_of(row: Row) -> str:
     parts = (text_in(row, "dataset"), text_in(row, "method"), f"K{text_in(row, 'k')}")
     return clean(" ".join(parts), 200)
+
+
+def means(given: str, name: str) -> bool:
+    """Whether a user's name is that of a cell: the method, the lookahead, or both; `K = 4`, `k=4` and `K4` are one."""
+    words, own = squeezed(given), squeezed(name)
+    return words == own or words in own.split(" ")
+
+
+def squeezed(name: str) -> str:
+    """Small letters, without commas, and the number at its K."""
+    return re.sub(r"\bk\s*=?\s*(?=[\d≤])", "k", " ".join(name.lower().replace(",", " ").split()))

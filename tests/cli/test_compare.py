@@ -416,3 +416,11 @@ def test_a_machine_that_slowed_down_for_both_is_seen_by_a_rerun_of_base(compare:
     assert compare("--checks", "absolute", base, new, later).code == 3
     assert compare("--checks", "absolute", base, base, new, "--base-rerun", later).code == 0
     assert compare(base, new, "--base-rerun", later).code == 2
+
+
+def test_one_run_alone_is_a_usage_error_that_says_what_answers_that(compare: Command, runs: Runs) -> None:
+    (run,) = runs([cell()])
+    found = compare(run)
+    assert found.code == 2, "a gate must not pass because NEW is missing"
+    assert "give two runs, BASE and NEW" in found.line
+    assert "`specbench verdict RUN` and `specbench sweep-k`" in found.line

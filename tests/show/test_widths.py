@@ -2,13 +2,12 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Table
 
 from specbench.cli.predict import predict
@@ -18,7 +17,6 @@ from specbench.jobs.run import Outcome, Terminal, say_more, say_where
 from specbench.judge.compare import Comparison
 from specbench.judge.compare import Finding as Compared
 from specbench.judge.fleet import Arm
-from specbench.judge.rivals import Duel
 from specbench.measure.needed import Needed
 from specbench.models.execution.compiled import COMPILING
 from specbench.results.losslessness import Losslessness
@@ -27,7 +25,6 @@ from specbench.show.check_tables import memory_table, needed_table
 from specbench.show.fitting import COMMAND, Fitted, draw, screen
 from specbench.show.fleet_table import Line, print_fleet
 from specbench.show.records import print_numbers, print_table
-from specbench.show.rivals_table import rivals_tables
 from specbench.show.run_output import Shown
 from specbench.theory.fleet import Engine, Load, simulate
 from specbench.theory.memory import Demand, Fit, Part
@@ -121,15 +118,6 @@ def explained() -> None:
     run_output.print_run(rows_of("run"), "table", screen(), Shown(explain=True))
 
 
-def rivals() -> None:
-    """The cells of one run against each other: long names, two questions, one that could not be compared."""
-    names = ("chain K4", "mine/cascade-of-three-models-and-bigrams K12", "chain confidence 0.4 K≤16")
-    found = [Duel(f"{data}, T = 0.7, batch 1", "prompt-lookup K4", name, 1.5, 1.2, -0.2, -0.31, -0.08, 0.012, "slower")
-             for data in ("code", "articles") for name in names]  # fmt: skip
-    found.append(replace(found[-1], other="block K4", low=None, reason="fewer than two prompts to compare"))
-    draw(screen(), Group(*(table.drawn() for table in rivals_tables(found, 0.95))))
-
-
 def live() -> None:
     """The panel, while a sweep over methods with long names goes on."""
     methods = ("chain", "prompt-lookup", "early-exit-shared", "cascade-horizontal", "cascade-vertical")
@@ -174,7 +162,7 @@ ROWS: dict[str, Callable[[], list[Row]]] = {
 }  # fmt: skip
 OTHERS: dict[str, Callable[[], None]] = {
     "by category": by_category, "compare": compared, "calibrate": calibrated, "skip-layers": searched,
-    "predict from a run": of_a_run, "run, explained": explained, "compare one run": rivals, "live panel": live,
+    "predict from a run": of_a_run, "run, explained": explained, "live panel": live,
     "list": listed, "check": checked, "predict --fleet": fleet,
 }  # fmt: skip
 COMMANDS = {

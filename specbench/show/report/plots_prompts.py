@@ -45,7 +45,7 @@ INTERVALS = Sheet(
     "intervals",
     "All cells side by side",
     "Measured speedup of every cell with its 95 % interval over prompts; hollow: lossy. Two intervals "
-    "that overlap may still differ: specbench compare RUN --cell all tests the difference.",
+    "that overlap may still differ.",
     "speedup over the baseline",
     "",
     width=WIDTH * 1.25,
