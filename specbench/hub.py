@@ -1,155 +1,414 @@
-"""Files of the hub in its cache on this machine: fetched where they are missing, named where they cannot be.
+"""Files of the hub in its cache on this machine: fetched if missing, within bounds, or refused in one sentence.
 
-Knows huggingface_hub; must not know what is in a file or what it is for. The library is imported when something is
-fetched, because most commands fetch nothing. The hub is asked first whether it answers: a download that nobody answers
-would be tried again for minutes.
+huggingface_hub is imported when something is fetched, because most commands fetch nothing.
 """
 
+import importlib
+import logging
+import re
+import sys
+import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, thread
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from specbench.hub_client import bound_waiting, interruptible, quiet, stoppable
-from specbench.repository import COMMIT, Repository
+from specbench.files import in_units
+from specbench.wording import first_line
 
-FRESH = 60.0  # seconds for which an answer counts for the next files of a repository, too
+T = TypeVar("T")
+Progress = Callable[[int, int], None]  # (bytes that have arrived, bytes in all)
+
+COMMIT = re.compile("[0-9a-f]{40}")
+FRESH = 60.0  # seconds for which an answer about a repository is used again
+LEAST, PATIENCE = 10 << 10, 90.0  # bytes that must arrive in so many seconds; the library's six attempts take less
+ANSWER, ANSWERED = 64 << 20, 120.0  # largest size and time of an answer of the API; a page of a listing has 1 MiB
 
 
 class UnavailableError(Exception):
-    """A file of the hub cannot be had: one line that says why, and what to do."""
+    """A file of the hub is not available: one line with the reason and what to do."""
 
 
-def snapshot(repository: Repository, patterns: list[str], bars: type[Any] | None = None) -> Path:
-    """The folder in the cache with those files of a repository that match, none of a subfolder.
+class SlowError(Exception):
+    """The hub sends too little, or without an end."""
 
-    `bars` shows progress: a class like `tqdm`, made for the bytes of all files together. Raises UnavailableError.
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository at a revision (None: its main branch). `name` is the user's word for it.
+
+    `gated`: known to need a login, even when the hub cannot be reached.
     """
-    import huggingface_hub
 
-    def fetch(cached: bool) -> str:
-        return huggingface_hub.snapshot_download(
-            repository.id,
-            repo_type=repository.kind,
-            revision=repository.revision,
-            allow_patterns=patterns,
-            ignore_patterns=["*/*"],
-            tqdm_class=stoppable(bars),
-            local_files_only=cached,
-        )
+    id: str
+    revision: str | None = None
+    name: str = ""
+    kind: str = "model"
+    gated: bool = False
 
-    return _fetched(repository, fetch, known=_has_listing(repository))
+    @property
+    def subject(self) -> str:
+        """How a sentence about it begins."""
+        return self.id if self.name in ("", self.id) else f"{self.name} ({self.id})"
+
+    @property
+    def url(self) -> str:
+        from huggingface_hub import constants
+
+        return f"{constants.ENDPOINT}/{'datasets/' if self.kind == 'dataset' else ''}{self.id}"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """As the library's functions take it."""
+        return {"repo_id": self.id, "repo_type": self.kind, "revision": self.revision}
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the revision always means the same files."""
+        return COMMIT.fullmatch(self.revision or "") is not None
+
+    def command(self, file: str = "") -> str:
+        """The command that fetches all of it, or one file."""
+        kind = " --repo-type dataset" if self.kind == "dataset" else ""
+        revision = f" --revision {self.revision}" if self.revision else ""
+        return f"hf download {self.id}{' ' * bool(file)}{file}{kind}{revision}"
+
+
+# --- what is fetched --------------------------------------------------------------------------------------------------
+
+
+def snapshot(repository: Repository, patterns: list[str], progress: Progress | None = None) -> Path:
+    """The folder in the cache with the top-level files that match. Raises UnavailableError."""
+    return _fetched(repository, {"allow_patterns": patterns, "ignore_patterns": ["*/*"]}, progress)
 
 
 def one_file(repository: Repository, file: str) -> Path:
     """One file of a repository in the cache. Raises UnavailableError."""
-    import huggingface_hub
-
-    def fetch(cached: bool) -> str:
-        return huggingface_hub.hf_hub_download(
-            repository.id, file, repo_type=repository.kind, revision=repository.revision, local_files_only=cached
-        )
-
-    return _fetched(repository, fetch, known=_is_commit(repository), file=file)
+    if repository.pinned and (path := cached_file(repository, file)):
+        return path
+    return _fetched(repository, {"allow_patterns": [file]}, file=file) / file
 
 
 def cached_file(repository: Repository, file: str) -> Path | None:
-    """Where one file of a repository lies in the cache."""
+    """Where one file of a repository is in the cache."""
     import huggingface_hub
 
-    found = huggingface_hub.try_to_load_from_cache(
-        repository.id, file, revision=repository.revision, repo_type=repository.kind
-    )
+    found = huggingface_hub.try_to_load_from_cache(filename=file, **repository.place)
     return Path(found) if isinstance(found, str) else None
 
 
-def _fetched(repository: Repository, fetch: Callable[[bool], str], known: bool, file: str = "") -> Path:
-    """What `fetch` gives: from the cache alone where that is `known` to tell whether it is whole, or nobody answers."""
-    from specbench.hub_refusals import reason
+def _fetched(repository: Repository, wanted: Any, progress: Progress | None = None, file: str = "") -> Path:
+    """The snapshot with what is wanted; from the cache alone if it is complete there, or if the hub does not answer."""
+    import huggingface_hub
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError, EntryNotFoundError, LocalEntryNotFoundError
 
-    with quiet():
-        if known and (folder := _from_cache(fetch)):
-            return folder
-        refusal = answer_of(repository)
+    def fetch(watch: Watch, cached: bool) -> Path:
+        shown: Any = {"tqdm_class": bars(watch, progress), "local_files_only": cached}
+        return Path(huggingface_hub.snapshot_download(**repository.place, **wanted, **shown))
+
+    if not file and repository.pinned:
         try:
-            return Path(interruptible(lambda: fetch(refusal is not None)))
-        except Exception as error:  # besides its own errors the hub lets those of its HTTP library through
-            failure = refusal or error
-            raise UnavailableError(reason(repository, failure, file)) from failure
-
-
-def _from_cache(fetch: Callable[[bool], str]) -> Path | None:
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    bound_waiting()
+            huggingface_hub.get_cached_repo_tree(**repository.place)  # else nobody knows whether the cache is complete
+            return _bounded(lambda watch: fetch(watch, True))
+        except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
+            pass
+    refusal = answer_of(repository)  # first, because a download would try for minutes to reach the hub
     try:
-        return Path(fetch(True))
-    except LocalEntryNotFoundError:
-        return None
-
-
-def _is_commit(repository: Repository) -> bool:
-    """Whether the revision can never mean other files."""
-    return COMMIT.fullmatch(repository.revision or "") is not None
-
-
-def _has_listing(repository: Repository) -> bool:
-    """Whether the cache knows which files the commit has, and so whether it is whole."""
-    from huggingface_hub import get_cached_repo_tree
-    from huggingface_hub.errors import CachedRepoTreeNotFoundError
-
-    try:
-        get_cached_repo_tree(repository.id, repo_type=repository.kind, revision=repository.revision)
-    except CachedRepoTreeNotFoundError:
-        return False
-    return _is_commit(repository)
+        folder = _bounded(lambda watch: fetch(watch, refusal is not None))
+        if file and not (folder / file).exists():
+            raise EntryNotFoundError(file)
+    except Exception as error:  # the library also raises the errors of its HTTP library
+        failure = refusal or error
+        raise UnavailableError(reason(repository, failure, file)) from failure
+    return folder
 
 
 _ANSWERS: dict[Repository, tuple[float, Exception | None]] = {}
 
 
 def answer_of(repository: Repository) -> Exception | None:
-    """Why the hub does not give this repository, or that nobody answers; None if it does."""
+    """Why the hub refuses this repository or does not answer; None if it gives it."""
+    import huggingface_hub
+
     asked, answer = _ANSWERS.get(repository, (-FRESH, None))
-    if time.monotonic() - asked >= FRESH:
-        answer = _ask(repository)
-        _ANSWERS[repository] = time.monotonic(), answer
+    if time.monotonic() - asked < FRESH:
+        return answer
+    answer, most = None, huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT
+    try:
+        _bounded(lambda _: huggingface_hub.HfApi().repo_info(timeout=most, **repository.place))
+    except Exception as error:  # refused, no connection, no proxy, no answer in time
+        answer = error.with_traceback(None)
+    _ANSWERS[repository] = time.monotonic(), answer
     return answer
 
 
-def _ask(repository: Repository) -> Exception | None:
-    import huggingface_hub
-
-    bound_waiting()
-    try:
-        with quiet():
-            interruptible(
-                lambda: huggingface_hub.HfApi().repo_info(
-                    repository.id,
-                    repo_type=repository.kind,
-                    revision=repository.revision,
-                    timeout=huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT,
-                )
-            )
-    except Exception as error:  # refused, no connection, no proxy, no answer in time
-        return error.with_traceback(None)
-    return None
-
-
 def file_sizes(repository: Repository) -> dict[str, int]:
-    """The bytes of the files of a repository, as the hub lists them; empty where it does not answer."""
+    """The bytes of the files of a repository; empty if the hub does not answer."""
     import huggingface_hub
 
     if answer_of(repository) is not None:
         return {}
-    tree = huggingface_hub.HfApi().list_repo_tree
     try:
-        with quiet():
-            found = interruptible(
-                lambda: list(
-                    tree(repository.id, repo_type=repository.kind, revision=repository.revision, recursive=True)
-                )
-            )
-    except Exception:  # it is known already that nothing can be fetched, or that everything can
+        found = _bounded(lambda _: list(huggingface_hub.HfApi().list_repo_tree(recursive=True, **repository.place)))
+    except Exception:  # the sizes are only shown
         return {}
     return {one.path: one.size for one in found if isinstance(one, huggingface_hub.hf_api.RepoFile)}
+
+
+# --- bounds on time and size ------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """The bytes that one call of the library has received, over all of its threads."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self.restart()
+
+    def restart(self, wait: float = 0.0) -> None:
+        self.since, self.came = time.monotonic() + wait, 0
+
+    def add(self, size: float) -> None:
+        """Called in the background for every block, and for every request: where an interrupt ends it."""
+        if self.stopped.is_set():
+            raise InterruptedError("interrupted")
+        self.came += int(size)
+        if self.came >= LEAST:
+            self.restart()
+
+    def check(self) -> None:
+        if time.monotonic() - self.since > (most := patience()):
+            raise SlowError(f"sent less than {in_units(LEAST)} in {most:g} seconds")
+
+
+def patience() -> float:
+    """Seconds; more if the user set a longer HF_HUB_DOWNLOAD_TIMEOUT."""
+    from huggingface_hub import constants
+
+    return max(PATIENCE, constants.HF_HUB_DOWNLOAD_TIMEOUT + PATIENCE / 10)
+
+
+def _bounded(work: Callable[[Watch], T]) -> T:
+    """What `work` returns, computed in the background: an interrupt, or a hub that is too slow, ends the wait.
+
+    The library itself waits for all transfers of a snapshot before it lets an interrupt through.
+    """
+    watch, result = Watch(), Future[T]()
+    _set_client(watch)
+
+    def keep() -> None:
+        try:
+            result.set_result(work(watch))
+        except BaseException as error:  # raised again below
+            result.set_exception(error)
+
+    background = threading.Thread(target=keep, daemon=True)
+    with _quiet(watch):
+        try:
+            background.start()
+            while background.is_alive():
+                background.join(0.5)  # a signal just before an endless wait would not end it
+                watch.check()
+            return result.result()
+        finally:
+            if not result.done():
+                watch.stopped.set()
+                waited_for: Any = thread._threads_queues  # Python would wait at its end for the library's workers
+                for worker in [one for one in list(waited_for) if one.daemon]:
+                    waited_for.pop(worker, None)
+
+
+def _set_client(watch: Watch) -> None:
+    """Make the library send through a client with bounds; its own requests have no limit of time or size."""
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    # httpx or httpx2, whichever this release of the library uses
+    http: Any = importlib.import_module(HfHubHTTPError.__mro__[1].__module__.partition(".")[0])
+
+    def request(sent: Any) -> None:
+        if huggingface_hub.is_offline_mode():
+            raise OfflineModeIsEnabled(f"cannot reach {sent.url}: HF_HUB_OFFLINE is set")
+        if sent.url.path.endswith("/api/agent-harnesses"):  # telemetry, requested even if the cache is complete
+            raise InterruptedError("not needed")
+        watch.add(0)
+        most = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        limits = sent.extensions.get("timeout", {})
+        sent.extensions["timeout"] = {step: min(limit or most, most) for step, limit in limits.items()}
+
+    class Counted(http.SyncByteStream):  # type: ignore[misc]
+        def __init__(self, stream: Any) -> None:
+            self.stream, self.close = stream, stream.close
+
+        def __iter__(self) -> Iterator[bytes]:
+            for part in self.stream:
+                watch.add(len(part))
+                yield part
+            watch.restart()
+
+    def response(received: Any) -> None:
+        if received.status_code >= 400:
+            watch.restart(_wait(received.headers) or 0)  # the library waits that long before its next attempt
+        received.stream = Counted(received.stream)
+        path = received.request.url.path
+        if received.status_code < 300 and ("/api/" not in path or "/resolve" in path):
+            return  # a file, read by the library block by block
+        parts, size, began = [], 0, time.monotonic()
+        for part in received.iter_bytes():
+            size += len(part)
+            if size > ANSWER or time.monotonic() - began > ANSWERED:
+                raise SlowError(f"gives an answer of more than {in_units(ANSWER)}, or {ANSWERED:g} seconds")
+            parts.append(part)
+        received._content = b"".join(parts)  # what `read` of the client returns from now on
+
+    hooks = {"request": [request], "response": [response]}
+    huggingface_hub.set_client_factory(lambda: http.Client(event_hooks=hooks, follow_redirects=True, timeout=None))
+
+
+def _wait(headers: Any) -> int | None:
+    """The seconds for which the hub asks to wait."""
+    limit = re.search(r";\s*t\s*=\s*(\d{1,9})\b", headers.get("RateLimit", ""))
+    after = limit or re.fullmatch(r"\s*(\d{1,9})\s*", headers.get("Retry-After", ""))
+    return int(after[1]) if after else None
+
+
+def bars(watch: Watch, progress: Progress | None) -> type[Any]:
+    """The class of the library's progress bars: drawn nowhere, they report bytes and refuse twice what was announced.
+
+    The library makes one for the bytes on disk, one for those on the wire, and one that counts files.
+    """
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)  # type: ignore[no-untyped-call]
+            self.on_disk = settings.get("unit") == "B" and not str(settings.get("desc", "")).startswith("Downloading b")
+            self.came = 0
+
+        def update(self, n: float | None = 1) -> None:
+            watch.add(n or 0)
+            self.came += int(n or 0)
+            if self.total and self.came > 2 * self.total:  # a second attempt may count again
+                raise OSError(f"more came than the {self.total:,} bytes that were announced")
+            if progress and self.on_disk:
+                progress(self.came, int(self.total or 0))
+
+    return Bar
+
+
+class _Waiting(logging.Handler):
+    """Shows only the message that explains a silence: that the hub asks to wait."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "Rate limited" in record.getMessage():
+            print(f"note: {record.getMessage()}", file=sys.stderr)
+
+
+@contextmanager
+def _quiet(watch: Watch) -> Iterator[None]:
+    """Silence the library's retries, advice and progress bars; too little room on the disk becomes an error."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    no_bars, library = are_progress_bars_disabled(), logging.getLogger("huggingface_hub")
+    handlers, library.handlers = library.handlers, [_Waiting()]
+    disable_progress_bars()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            warnings.filterwarnings("error", "Not enough free disk space")
+            yield
+    finally:
+        if not watch.stopped.is_set():  # otherwise the background would complain about its end
+            library.handlers = handlers
+        if not no_bars:
+            enable_progress_bars()
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+NOT_HERE = "is not complete in the cache and {why}: run `{command}` where there is a network{gated}"
+SILENT = "{hub} was silent for {most} seconds (HF_HUB_DOWNLOAD_TIMEOUT sets how long to wait)"
+UNREACHABLE = "{hub} cannot be reached ({kind}: {error})"
+BROKEN = "did not arrive whole: the connection broke off ({error}): run the same again; {kept}"
+NO_FILE = "has no file {file} at {revision}: see {url}/tree/main"
+NOT_FOUND = "does not exist ({where} {url}), or it is gated or private: then {login}"
+SENTENCES = {  # by the name of the error or of one of its bases, for a refusal by its status
+    "GatedRepoError": "is gated: accept its conditions on {url}, then {login}",
+    "RepositoryNotFoundError": NOT_FOUND,
+    "RevisionNotFoundError": "has no revision {revision}: see {url}/commits/main",
+    "RemoteEntryNotFoundError": NO_FILE,
+    "EntryNotFoundError": NO_FILE,
+    "FileMetadataError": "cannot be fetched: {hub} does not answer as a hub does: check HF_ENDPOINT and the proxy",
+    "401 without a token": NOT_FOUND,
+    "401": "is refused: the token in use is not valid: log in again with `hf auth login`, or set or unset HF_TOKEN",
+    "403": "is refused: the token in use lacks the permission to read it: see {hub}/settings/tokens",
+    "429": "cannot be fetched now: the hub's rate limit is reached: run the same again {when}{more}; {kept}",
+    "5xx": "cannot be fetched now: {hub} answers with error {status}: try again later; {kept}",
+    "HfHubHTTPError": "is refused with status {status}: {error}",
+    "SlowError": "cannot be fetched now: {hub} {error}: try again later; {kept}",
+    "TimeoutException": NOT_HERE.replace("{why}", SILENT),
+    "RemoteProtocolError": BROKEN,
+    "ReadError": BROKEN,
+    "WriteError": BROKEN,
+    "HTTPError": NOT_HERE.replace("{why}", UNREACHABLE),
+    "OSError without a number": BROKEN,  # what arrived has not the size that was announced
+    "OSError": "could not be fetched into {cache}: {strerror} (HF_HOME names another place)",
+    "UserWarning": "does not fit on the disk: {size} for one file, {free} free in {cache} "
+    "(HF_HOME names another place); {kept}",
+    "Exception": "cannot be fetched: {kind}: {error}; {kept}",
+}
+
+
+def reason(repository: Repository, error: Exception, file: str = "") -> str:
+    """The line for an error of the library; `file` is the one that was wanted."""
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    while isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # not in the cache, because of an earlier failure
+    hub, token, offline = constants.ENDPOINT, huggingface_hub.get_token(), huggingface_hub.is_offline_mode()
+    status, wait = (error.response.status_code, _wait(error.response.headers)) if refused(error) else (0, None)
+    sizes = re.findall(r"[\d.]+ [kMGT]?B", str(error)) or ["more than there is"]
+    names = [kind.__name__ for kind in type(error).__mro__]
+    if "HfHubHTTPError" in names:
+        at = names.index("HfHubHTTPError")
+        names[at:at] = ["401 without a token"] * (status == 401 and not token) + [str(status), f"{status // 100}xx"]
+    elif "OSError" in names and not error.errno:
+        names.insert(names.index("OSError"), "OSError without a number")
+    known = not offline and not isinstance(error, LocalEntryNotFoundError)
+    text = next(SENTENCES[name] for name in names if name in SENTENCES) if known else NOT_HERE
+    login = "log in with `hf auth login` or set HF_TOKEN (no token is set)"
+    return f"{repository.subject} " + text.format(
+        url=repository.url,
+        hub=hub,
+        login="check that the token in use may read it (`hf auth whoami`, HF_TOKEN)" if token else login,
+        where="neither as a folder nor at" if repository.kind == "model" else "at",
+        revision=repository.revision or "main",
+        file=file or "of that name",
+        status=status,
+        when=f"in {wait} seconds" if wait is not None else "in some minutes",
+        more="" if token else " (more requests are allowed after `hf auth login`)",
+        kind=type(error).__name__,
+        error=first_line(error),
+        strerror=getattr(error, "strerror", ""),
+        kept="files that arrived whole are kept",
+        most=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+        cache=constants.HF_HUB_CACHE,
+        size=sizes[0],
+        free=sizes[-1],
+        why="HF_HUB_OFFLINE is set" if offline else f"there is no answer from {hub}",
+        command=repository.command(file),
+        gated=" (it is gated: log in with `hf auth login` first)" if repository.gated else "",
+    )
+
+
+def refused(error: Any) -> bool:
+    """Whether the hub answered with a refusal."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return isinstance(error, HfHubHTTPError)

@@ -14,7 +14,6 @@ from specbench.data import sources
 from specbench.errors import TooLargeError
 from specbench.missing import Missing, MissingError
 from specbench.models.execution.free_memory import free_memory, resident
-from specbench.repository import Repository
 from specbench.spec import RunSpec
 from specbench.theory.memory import Fit
 
@@ -49,11 +48,9 @@ def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
     return found
 
 
-def unavailable(dataset: str, repository: Repository, file: str, error: hub.UnavailableError) -> Missing:
+def unavailable(dataset: str, repository: hub.Repository, file: str, error: hub.UnavailableError) -> Missing:
     """A data set that cannot be had."""
-    from specbench.hub_refusals import refused
-
-    refusal = str(error).removeprefix(f"{repository.subject} ") if refused(error.__cause__) else ""
+    refusal = str(error).removeprefix(f"{repository.subject} ") if hub.refused(error.__cause__) else ""
     return Missing("data set", dataset, str(error), repository.command(file), refusal)
 
 

@@ -70,10 +70,9 @@ def of_data(dataset: str) -> Needed:
     repository = sources.repository(dataset, source)
     if (file := hub.cached_file(repository, source.file)) is not None:
         return Needed("data set", dataset, source.repo, "here", file.stat().st_size)
-    from specbench.hub_refusals import reason
-
     command, refusal = repository.command(source.file), hub.answer_of(repository)
     if refusal is None:
         size = hub.file_sizes(repository).get(source.file)
         return Needed("data set", dataset, source.repo, "to fetch", size, command)
-    return Needed("data set", dataset, source.repo, "missing", None, command, reason(repository, refusal, source.file))
+    why = hub.reason(repository, refusal, source.file)
+    return Needed("data set", dataset, source.repo, "missing", None, command, why)

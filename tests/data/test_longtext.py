@@ -7,7 +7,7 @@ import pytest
 from specbench import hub
 from specbench.data.longtext import LENGTH, cut, long_rows
 from specbench.data.sources import LONG, PG19
-from specbench.repository import Repository
+from specbench.hub import Repository
 from tests.support.datafiles import bytes_of, complaint, load, parquet, texts
 
 MADE = ("needle", "passkey", "longdoc")

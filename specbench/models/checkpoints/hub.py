@@ -1,16 +1,12 @@
-"""The files of a checkpoint as a local folder: the folder itself, or a snapshot in the hub's cache, fetched if need be.
-
-Knows which files of a repository belong to a checkpoint; must not know what is in them, or how the hub is asked.
-"""
+"""The files of a checkpoint as a local folder: the folder itself, or a snapshot in the hub's cache."""
 
 from pathlib import Path
-from typing import Any
 
 from specbench import hub
 from specbench.errors import UnusableModelError
 from specbench.files import ANY, check_regular
+from specbench.hub import COMMIT, Progress, Repository
 from specbench.models.checkpoints.pairs import HUB_ID, Checkpoint
-from specbench.repository import COMMIT, Repository
 from specbench.wording import clean
 
 DESCRIPTION = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")  # configuration and tokenizer: everything small
@@ -19,18 +15,15 @@ SAFETENSORS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetenso
 PICKLED = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
 
 
-def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), bars: type[Any] | None = None) -> Path:
-    """The folder with the description of `checkpoint` and those of the given weight files that it has.
-
-    `bars` shows progress: a class like `tqdm`, made for the bytes of all files together.
-    """
+def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), progress: Progress | None = None) -> Path:
+    """The folder with the description of `checkpoint` and those of the given weight files that it has."""
     if (folder := Path(checkpoint.source)).is_dir():
         refuse_unreadable(checkpoint, folder)
         return folder
     if not HUB_ID.fullmatch(checkpoint.source):
         raise UnusableModelError(f"{checkpoint.name}: there is no folder {checkpoint.source}")
     try:
-        return hub.snapshot(repository(checkpoint), [*DESCRIPTION, *weights], bars)
+        return hub.snapshot(repository(checkpoint), [*DESCRIPTION, *weights], progress)
     except hub.UnavailableError as error:
         raise UnusableModelError(str(error)) from error
 

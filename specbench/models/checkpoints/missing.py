@@ -9,7 +9,6 @@ from pathlib import Path
 from specbench import hub
 from specbench.errors import UnusableModelError
 from specbench.files import read_whole
-from specbench.hub_refusals import refused
 from specbench.missing import Missing
 from specbench.models.checkpoints import adapters, quantised, weights
 from specbench.models.checkpoints.bounds import LARGEST
@@ -69,7 +68,7 @@ def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
 
 def described(role: str, checkpoint: Checkpoint, message: str, cause: BaseException | None) -> Missing:
     """A checkpoint that cannot be had, with its size where the hub says it. cause: what the hub answered, if it did."""
-    refusal = message.removeprefix(f"{repository(checkpoint).subject} ") if refused(cause) else ""
+    refusal = message.removeprefix(f"{repository(checkpoint).subject} ") if hub.refused(cause) else ""
     return Missing(role, checkpoint.name, message, download_command(checkpoint), refusal, download_size(checkpoint))
 
 

@@ -14,9 +14,9 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from specbench.errors import UnusableModelError
 from specbench.files import read_whole
+from specbench.hub import COMMIT
 from specbench.models.checkpoints.bounds import LARGEST_TOKENIZER
 from specbench.models.checkpoints.pairs import Checkpoint
-from specbench.repository import COMMIT
 from specbench.wording import clean
 
 OPTION = "--trust-remote-code"

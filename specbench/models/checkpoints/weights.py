@@ -1,6 +1,7 @@
 """The weight files of a checkpoint: which there are, and whether they are whole. Opens headers, reads no weights."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -10,7 +11,6 @@ from specbench.files import ANY, check_regular, read_whole
 from specbench.models.checkpoints import gguf_files, hub
 from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.pairs import Checkpoint
-from specbench.models.checkpoints.progress import bars
 from specbench.models.checkpoints.reading import Watch, unwatched
 from specbench.wording import first_line
 
@@ -28,7 +28,7 @@ def find(checkpoint: Checkpoint, watch: Watch = unwatched) -> tuple[Path, list[P
         return folder, [folder / checkpoint.file]
     for patterns in (hub.SAFETENSORS, hub.PICKLED):
         single = patterns[0]
-        folder = hub.fetch(checkpoint, patterns, bars(watch))
+        folder = hub.fetch(checkpoint, patterns, partial(watch, "fetching"))
         if (folder / single).exists():
             return folder, [_whole(checkpoint, folder, folder / single)]
         index = folder / f"{single}.index.json"

@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils.logging import get_logger
 
-from specbench import hub, hub_client
+from specbench import hub
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.hub import fetch, repository
 from specbench.models.checkpoints.loading import load_model
@@ -65,9 +65,9 @@ DRIPPING = {
 @pytest.mark.parametrize("case", DRIPPING)
 def test_a_hub_that_drips_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     fault, said = DRIPPING[case]
-    monkeypatch.setattr(hub_client, "PATIENCE", 0.6)
+    monkeypatch.setattr(hub, "PATIENCE", 0.6)
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
-    monkeypatch.setattr(hub_client, "ANSWER", 1 << 20)
+    monkeypatch.setattr(hub, "ANSWER", 1 << 20)
     server = serve(fault)
     monkeypatch.setattr(get_logger("huggingface_hub"), "handlers", [logged := BufferingHandler(9)])
     began = time.monotonic()
@@ -90,13 +90,13 @@ def test_the_sizes_of_files_are_looked_up_without_a_word_of_the_library(
 
 
 def test_who_waits_longer_for_a_sign_of_life_waits_longer_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hub_client._patience() == hub_client.PATIENCE
+    assert hub.patience() == hub.PATIENCE
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 300)
-    assert hub_client._patience() == 309
+    assert hub.patience() == 309
 
 
 def test_a_file_that_is_longer_than_announced_is_given_up() -> None:
-    bar = hub_client.stoppable(None)(total=10, disable=True)
+    bar = hub.bars(hub.Watch(), None)(total=10, disable=True)
     bar.update(20)
     with pytest.raises(OSError, match="more came than the 10 bytes that were announced"):
         bar.update(1)
