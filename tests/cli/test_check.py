@@ -14,8 +14,7 @@ from specbench.models.checkpoints import extras, loading, precision
 from specbench.models.checkpoints.pairs import resolve
 from specbench.wording import clean
 from tests.support.frontdoor import Command
-from tests.support.hub_repos import Repo, alias, official, shipped
-from tests.support.hub_server import serving, use
+from tests.support.hub import Repo, alias, official, serving, shipped, use
 from tests.support.tinypair import Pair, prompts
 
 GB = 10**9
@@ -35,7 +34,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with serving() as server:
-        use(server, tmp_path / "cache", monkeypatch)
+        use(server.url, tmp_path / "cache", monkeypatch)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
@@ -88,11 +87,11 @@ def test_what_can_be_fetched_is_listed_with_its_size_and_not_fetched(
 ) -> None:
     target, draft = shipped("llama-7b", "llama-68m")
     with serving(target, draft, official("humaneval")) as server:
-        use(server, tmp_path / "cache", monkeypatch)
+        use(server.url, tmp_path / "cache", monkeypatch)
         found = command("check", "llama-7b", "llama-68m", "--dataset", "humaneval", "--format", "jsonl")
         assert server.requests("/storage/*") == []
     rows = [row for row in map(json.loads, found.out.splitlines()) if row["kind"] == "needed"]
-    weights = len(target.contents["model.safetensors"])
+    weights = len(target.files["model.safetensors"])
     assert (found.code, [row["state"] for row in rows]) == (0, ["to fetch"] * 3)
     assert weights < rows[0]["bytes"] < weights + GB / 1000
     assert " && ".join(row["command"] for row in rows) in found.err
@@ -103,7 +102,7 @@ def test_what_a_hub_refuses_is_told_beside_what_is_missing(
     command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(alias("llama3-8b", pair.target), Repo("some/private", {}, readers=("hf_x",))) as server:
-        use(server, tmp_path / "cache", monkeypatch)
+        use(server.url, tmp_path / "cache", monkeypatch)
         found = command("run", "-t", "llama3-8b", "-d", "some/gone", "--dataset", "xsum")
     assert found.code == 4
     assert "target llama3-8b (" in found.line

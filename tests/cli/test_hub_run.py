@@ -17,12 +17,22 @@ import pytest
 from specbench.data.sources import HUB
 from specbench.models.checkpoints.pairs import resolve
 from tests.support.frontdoor import Command, Outcome
-from tests.support.hub_repos import Repo, alias, official, shipped
-from tests.support.hub_server import Fault, HubServer, environment, serving, use
+from tests.support.hub import (
+    TOKEN,
+    Fault,
+    HubServer,
+    Repo,
+    alias,
+    environment,
+    official,
+    serving,
+    sha256,
+    shipped,
+    use,
+)
 from tests.support.signals import MAIN
 from tests.support.tinypair import Pair
 
-TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 ROOT = str(Path(__file__).parents[2])
 SMALL = ("--limit", "1", "--max-new-tokens", "4", "--warmup", "0", "--tier", "eager", "--quiet")
 PAIR = ("run", "--target", "llama-7b", "--draft", "llama-68m", *SMALL)
@@ -37,7 +47,7 @@ def test_a_gated_alias_ends_with_4_and_one_line(
 ) -> None:
     reader = Repo("some/private", {}, readers=(TOKEN,))
     with serving(alias("llama3-8b", pair.target), reader) as server:
-        use(server, tmp_path / "cache", monkeypatch)
+        use(server.url, tmp_path / "cache", monkeypatch)
         if token:
             monkeypatch.setenv("HF_TOKEN", token)
         found = command("run", "--target", "llama3-8b", "--draft", pair.draft, *SMALL)
@@ -52,7 +62,7 @@ def test_a_data_set_that_cannot_be_had_ends_with_2_before_weights_are_read(
     command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving() as server:
-        use(server, tmp_path / "cache", monkeypatch)
+        use(server.url, tmp_path / "cache", monkeypatch)
         found = command("run", *pair.options, "--dataset", "humaneval", *SMALL)
     assert found.code == 2
     assert "data set humaneval (openai/openai_humaneval) does not exist (at http" in found.line
@@ -72,7 +82,7 @@ def server() -> Iterator[HubServer]:
 
 
 def place_of_weights(repo: Repo) -> str:
-    return f"/storage/{repo.files['model.safetensors'].sha256}"
+    return f"/storage/{sha256(repo.files['model.safetensors'])}"
 
 
 def started(server: HubServer, folder: Path, *arguments: str, **more: str) -> "subprocess.Popen[str]":
@@ -101,10 +111,10 @@ def test_a_run_from_the_hub_and_the_same_without_it(server: HubServer, tmp_path:
     assert {row["dataset"]: row["dataset_revision"] for row in online.table()} == {
         name: HUB[name].revision for name in ("humaneval", "xsum")
     }
-    target = server.repos["models", "huggyllama/llama-7b"]
+    target = server.hub.repos["models", "huggyllama/llama-7b"]
     sent = server.requests(place_of_weights(target), "GET")
     assert [one.range for one in sent] == [None, f"bytes={10 << 20}-"], "in blocks of 10 MiB"
-    assert [one.sent for one in sent] == [12 << 20, len(target.contents["model.safetensors"]) - (10 << 20)]
+    assert [one.sent for one in sent] == [12 << 20, len(target.files["model.safetensors"]) - (10 << 20)]
     tokens = [sample.method.tokens for sample in online.samples()]
     server.log.clear()
     (tmp_path / "results").rename(tmp_path / "before")

@@ -3,10 +3,7 @@
 The clients are the real ones; the hub is a server on this machine.
 """
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,8 +14,7 @@ from specbench.data import sources
 from specbench.data.chats import ChatSettings
 from tests.support.chats import Spelled
 from tests.support.datafiles import complaint, load, texts
-from tests.support.hub_repos import Repo, data_repo, official, rows
-from tests.support.hub_server import Fault, HubServer, environment, serving, use
+from tests.support.hub import Fault, HubServer, Repo, Serve, data_repo, official, rows, serving, use
 
 PINNED = {
     "humaneval": (
@@ -32,7 +28,6 @@ FIRST = {
     "humaneval": "def add_0(a: int, b: int) -> int:\n    ",
     "xsum": "Article: It rained in town 0 for a day.\nSummary:",
 }
-Serve = Callable[..., HubServer]
 
 
 @pytest.fixture
@@ -43,7 +38,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
         def call(*repos: Repo, faults: tuple[Fault, ...] = ()) -> HubServer:
             server = stack.enter_context(serving(*repos, faults=faults))
-            use(server, tmp_path / "cache", monkeypatch)
+            use(server.url, tmp_path / "cache", monkeypatch)
             return server
 
         yield call
@@ -130,28 +125,3 @@ def test_progress_bars_of_the_hub_come_back(serve: Serve) -> None:
     serve()
     complaint("xsum")
     assert (get_logger("huggingface_hub").handlers, are_progress_bars_disabled()) == before
-
-
-THEIRS = """
-import json, sys, datasets
-repo, revision, file = sys.argv[1:]
-rows = datasets.load_dataset(repo, revision=revision, data_files={"test": file}, split="test")
-print(json.dumps([dict(row) for row in rows]))
-"""
-
-
-@pytest.mark.slow
-def test_the_rows_are_those_that_load_dataset_gives(serve: Serve, tmp_path: Path) -> None:
-    """The other client asks for much more: the card, the tree, infos, a script; this server has it all."""
-    server = serve(official("humaneval"))
-    done = subprocess.run(
-        [sys.executable, "-c", THEIRS, *PINNED["humaneval"]],
-        env=environment(server, tmp_path / "home"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    asked = {one.path.partition("?")[0].split("/")[-1] for one in server.log}
-    assert json.loads(done.stdout) == rows("humaneval") == sources.read_rows("humaneval")[0]
-    assert {"README.md", "paths-info", "openai_humaneval.py"} & asked

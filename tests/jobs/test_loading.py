@@ -10,8 +10,7 @@ from rich.progress import Progress
 from specbench.jobs.loading import AGAIN, SOON, Bytes, shown
 from specbench.models.checkpoints.pairs import resolve
 from specbench.models.checkpoints.weights import find
-from tests.support.hub_repos import shipped
-from tests.support.hub_server import serving, use
+from tests.support.hub import serving, shipped, use
 
 GB = 10**9
 
@@ -76,8 +75,8 @@ def test_bytes_of_a_download_are_told(tmp_path: Path, monkeypatch: pytest.Monkey
     told: list[tuple[str, int, int]] = []
     target, draft = shipped("llama-7b", "llama-68m")
     with serving(target, draft) as server:
-        use(server, tmp_path / "cache", monkeypatch)
+        use(server.url, tmp_path / "cache", monkeypatch)
         find(resolve("llama-68m"), lambda *one: told.append(one))
-    sizes = {name: len(data) for name, data in draft.contents.items()}
+    sizes = {name: len(data) for name, data in draft.files.items()}
     assert {verb for verb, *_ in told} == {"fetching"}
     assert sizes["model.safetensors"] <= told[-1][1] == told[-1][2] <= sum(sizes.values())

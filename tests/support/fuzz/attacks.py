@@ -12,17 +12,17 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
 
 from specbench.errors import UnusableModelError
-from tests.support import hub_server
+from tests.support import hub as fake
 from tests.support.fuzz import servers
 from tests.support.fuzz.cases import QUICK, Case, Ground
 from tests.support.fuzz.processes import KEY, SECRET
-from tests.support.hub_repos import Repo, folder_files, official
+from tests.support.hub import Repo, folder_files, official
 
 MARK = "MARK"
 LEAVE = f"import os, pathlib; pathlib.Path(os.environ['HOME'], {MARK!r}).touch()\n"
@@ -81,7 +81,7 @@ def ask(url: str, place: Path) -> None:
     from huggingface_hub import constants
     from transformers import dynamic_module_utils
 
-    hub_server.use(cast(hub_server.HubServer, SimpleNamespace(url=url)), place / "hub", pytest.MonkeyPatch())
+    fake.use(url, place / "hub", pytest.MonkeyPatch())
     os.environ["HF_TOKEN"] = SECRET
     constants.HF_HUB_DOWNLOAD_TIMEOUT = constants.HF_HUB_ETAG_TIMEOUT = 1
     dynamic_module_utils.HF_MODULES_CACHE = str(place / "modules")

@@ -16,13 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support import hub_answers
 from tests.support.fuzz import changes
-from tests.support.hub_repos import Repo
+from tests.support.hub import Hub, Repo
 
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = OK + b"Content-Type: text/event-stream\r\n\r\n"
@@ -209,16 +207,13 @@ def counters(chance: random.Random, wrong: int) -> str:
 
 def hub(url: str, token: str, repos: Sequence[Repo]) -> Honest:
     """The hub with some repositories, as their readers see it; large files are on another host."""
-    storage = url.replace("127.0.0.1", "localhost")
-    known = {(repo.kind, repo.id): repo for repo in repos}
-    place: Any = SimpleNamespace(repos=known, tokens={token}, prefix="", page=1000, url=url, storage=storage)
+    place = Hub(repos, url)
+    place.tokens.add(token)
 
     def honest(asked: Request) -> tuple[bytes, bytes]:
-        parts, form = urlsplit(asked.path), parse_qs(asked.body.decode("latin-1"))
+        parts = urlsplit(asked.path)
         came = asked.headers.get("Authorization", "").removeprefix("Bearer ") or None
-        found = hub_answers.answer_to(
-            hub_answers.Asked(parts.path, parse_qs(parts.query), form, came, asked.headers.get("Range")), place
-        )
+        found = place.answer(parts.path, parse_qs(parts.query), came, asked.headers.get("Range"))
         headers = {"Content-Length": str(len(found.body)), "Connection": "close", **found.headers}
         lines = [f"HTTP/1.1 {found.status} as said", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
         return "\r\n".join(lines).encode(), found.body
