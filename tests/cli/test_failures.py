@@ -127,56 +127,6 @@ def wait_for_lines(results: Path, lines: int) -> None:
 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
-BAD = [
-    (("--k", "-1"), 2, "--k"),
-    (("--k", "513"), 2, "--k 513"),
-    (("--k", "many"), 2, "--k"),
-    (("--temperature", "-0.5"), 2, "--temperature"),
-    (("--temperature", "nan"), 2, "--temperature"),
-    (("--temperature", "inf"), 2, "--temperature"),
-    (("--top-p", "0"), 2, "--top-p"),
-    (("--top-p", "nan"), 2, "--top-p"),
-    (("--eta", "2"), 2, "--eta"),
-    (("--limit", "0"), 2, "--limit"),
-    (("--nope",), 2, "No such option: --nope"),
-    (("extra",), 2, "extra"),
-    (("--format", "xml"), 2, "choose one of table, csv, json, jsonl, md"),
-    (("--method", "nope"), 2, "choose one of baseline, block, boosted-merge, "),
-    (("--dtype", "int3"), 2, "use auto, float32"),
-    (("--device", "abacus"), 2, "use auto, cpu"),
-    (("--device", "cuda:99"), 2, "use cpu or auto"),
-    (("--dataset", "nope"), 2, "unknown data set nope"),
-    (("--dataset", "jsonl:nope.jsonl"), 2, "no such file: nope.jsonl"),
-    (("--dataset", "jsonl:\x1b[31m.jsonl"), 2, "no such file"),
-    (("--dataset", "jsonl:\udcff.jsonl"), 2, "no such file"),
-    (("--column", "nope"), 2, "has no column nope"),
-    (("--config", "nope.yaml"), 2, "cannot read the configuration nope.yaml"),
-    (("--target", "lama-7b"), 4, "did you mean llama-7b"),
-    (("--target", "./nope"), 4, "unknown model './nope'"),
-    (("--output-dir", "words.jsonl"), 2, "choose another --output-dir"),
-    (("--output-dir", "\udcff"), 2, "is not UTF-8 text: choose another"),
-    (("--device", "cpu:99"), 2, "there is one CPU; its name is cpu"),
-    (("--draft", ""), 2, "--draft is empty: leave it out, or give it a value"),
-    (("--max-new-tokens", "9" * 23), 2, "--max-new-tokens"),
-    (("--max-new-tokens", "1000"), 2, "leave no room for a prompt: the context of these models is 48 tokens"),
-    (("--warmup", "1" + "0" * 12), 2, "--warmup"),
-    (("--dataset", "text:/dev/zero"), 2, "it is a pipe or a device, not a file"),
-    (("--config", "/dev/zero"), 2, "it is a pipe or a device, not a file"),
-    (("--method", "/dev/zero"), 2, "it is a pipe or a device, not a file"),
-    (("--method", "/"), 2, "it is a folder"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "text"), BAD, ids=[repr(" ".join(a)) for a, *_ in BAD])
-def test_bad_input_is_one_line_and_the_exit_code_of_its_kind(
-    run: Command, arguments: tuple[str, ...], code: int, text: str
-) -> None:
-    found = run(*arguments, "-q")
-    assert (found.code, found.out) == (code, ""), found.err
-    assert text in found.line
-    assert found.line.isprintable()
-    assert not (found.cwd / "results").exists()
-
 
 @pytest.mark.parametrize(
     ("arguments", "shown"),
