@@ -19,7 +19,6 @@ from specbench.metrics import Trace
 from specbench.models.network.law import Law
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.costs import Costs
-from specbench.theory.experts import Experts
 from specbench.theory.memory import Demand
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], list[Trace]]  # prompts as token ids, one seed per prompt
@@ -88,9 +87,9 @@ class Networks(Protocol):
         """Where the draws of a spec come from: one seed per row."""
         ...
 
-    def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Experts | None:
-        """The experts that the target's passes touch, of one that has any, counted while prompts are decoded in the
-        rows of one batch with the method of a spec, step by step and untimed."""
+    def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> dict[str, float] | None:
+        """The experts that the target's passes touch as columns, None of a target without any: counted while prompts
+        are decoded in the rows of one batch with the method of a spec, step by step and untimed."""
         ...
 
     def gradless(self) -> AbstractContextManager[None]:

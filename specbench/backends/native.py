@@ -17,7 +17,6 @@ from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair
 from specbench.backends.coverage import counted, known_in
 from specbench.backends.cuts import complete, known_parts, said
-from specbench.backends.experts import experts_of
 from specbench.backends.fallback import eager_instead
 from specbench.backends.foreign import Joins
 from specbench.backends.forms import begin_anew, bounded, form, remarks_on, schedule_of
@@ -30,6 +29,7 @@ from specbench.backends.scores import scores_along
 from specbench.backends.tiers import Tier
 from specbench.backends.weights import read_role
 from specbench.decoding.build import build
+from specbench.decoding.decode import decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import drafts_with, learners, needs
 from specbench.decoding.protocols import Model
@@ -42,13 +42,13 @@ from specbench.models.checkpoints.chat import TokenizerChat, runs_on
 from specbench.models.execution import threads
 from specbench.models.execution.free_memory import give_back
 from specbench.models.network import packed
+from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
 from specbench.models.network.law import Law
 from specbench.models.network.pool import OWN, Memory, Pool
 from specbench.models.network.probe import Rollback, rollback_of
 from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
-from specbench.theory.experts import Experts
 from specbench.theory.memory import Demand
 
 NAME = "native"
@@ -210,8 +210,16 @@ class Native:
         built = build(spec.method, models, spec.k, clock, schedule, self.joins.around, self.pair.thinking)
         return synthetic(built, spec.acceptance)
 
-    def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Experts | None:
-        return experts_of(self, self.passing()["target"], spec, prompts, seeds)
+    def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> dict[str, float] | None:
+        target = self.passing()["target"]
+        if not (layers := layers_with_experts(target)):
+            return None
+        count = Count(target, layers, len(prompts))
+        to: Any = {"new": min(spec.max_new_tokens, ENOUGH), "eos": self.eos(spec), "device": self.device}
+        with self.gradless(), count.counting():
+            method = self.method(spec, count, eager=True)
+            decode(method, prompts, rng=self.source(spec, seeds), clock=count, **to)
+        return count.row()
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
         return seeded(seeds, self.device, self.law(spec).certain, agreeing(spec))

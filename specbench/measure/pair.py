@@ -30,11 +30,11 @@ from specbench.measure.prompting import read_prompts
 from specbench.measure.runner import Bench, measure_beside
 from specbench.measure.sensors import sensors_for
 from specbench.models.execution import processes
+from specbench.models.network.experts import COLUMNS
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.environment import environment
 from specbench.spec import BASELINE, CHOOSING, RunSpec
 from specbench.theory.costs import Costs
-from specbench.theory.experts import COLUMNS
 from specbench.theory.memory import Fit
 from specbench.wording import grouped
 
@@ -128,7 +128,7 @@ class Prepared:
             return dict.fromkeys(COLUMNS)
         seeds = [seed_of(spec.baseline, prompt.id, 0, "experts") for prompt in first]
         found = attempt(lambda: networks.experts(spec, [prompt.ids for prompt in first], seeds))
-        return dict.fromkeys(COLUMNS) if found is None or isinstance(found, Failure) else found.row()
+        return dict.fromkeys(COLUMNS) if found is None or isinstance(found, Failure) else found
 
     def costs(self, past: Past) -> Costs | None:
         """The costs that `--k auto` computes with; None where no cell has that schedule."""

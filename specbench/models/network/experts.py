@@ -1,6 +1,7 @@
-"""Which experts the passes of a network touch: counted by hooks, in a decode that nobody times.
+"""What the passes of a mixture of experts read: the distinct experts that their tokens chose, counted by hooks.
 
-Knows modules that are given the experts chosen for every token; must not know methods.
+Where memory decides what a pass costs, this is v(K) before any kernel: tokens of a draft choose experts that one token
+alone does not. It is counted in a decode that is not timed.
 """
 
 import inspect
@@ -14,28 +15,41 @@ from torch import Tensor, nn
 
 from specbench.decoding.timing import NullClock
 from specbench.metrics import ratio
-from specbench.theory.experts import Experts, touched
 
+COLUMNS = ("experts", "experts_per_step", "experts_per_verify", "v_by_experts", "v_by_independence")
 ENOUGH = 32  # tokens after which passes are known well enough: each has many layers
 CHOSEN = "top_k_index"  # what transformers calls the experts [tokens, k] of a layer's tokens
 
 
+def touched(experts: int, chosen: int, tokens: float) -> float:
+    """Expected number of distinct experts of a layer, E(1 − (1 − k/E)^w), if each of w tokens chose k of E by itself.
+
+    Every token chooses k different ones, evenly and independently of the others: real texts, whose neighbouring tokens
+    choose alike, touch fewer.
+    """
+    return float(experts * (1 - (1 - chosen / experts) ** tokens))
+
+
 def layers_with_experts(network: nn.Module) -> list[Any]:
-    """The modules that hold the experts of a layer, and are told which of them every token chose."""
+    """The modules that hold the experts of a layer and receive the choice of every token."""
     return [m for m in network.modules() if CHOSEN in inspect.signature(type(m).forward).parameters]
 
 
 @dataclass
 class Count(NullClock):
-    """A clock for which a lap ends a phase: of the verify phases it counts what the passes of their layers touched."""
+    """A clock for which a lap ends a phase: of the verify phases it counts what the passes of the layers touched.
+
+    once: distinct experts of a step, of one token in each row; many: of a verify pass; independent: what `touched`
+    expects in the place of `many`.
+    """
 
     network: Any
     layers: list[Any]
     rows: int
     _noted: list[Tensor] = field(default_factory=list, init=False)
-    _once: list[int] = field(default_factory=list, init=False)
-    _many: list[int] = field(default_factory=list, init=False)
-    _independent: list[float] = field(default_factory=list, init=False)
+    once: list[int] = field(default_factory=list, init=False)
+    many: list[int] = field(default_factory=list, init=False)
+    independent: list[float] = field(default_factory=list, init=False)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -53,21 +67,26 @@ class Count(NullClock):
     def lap(self, phase: str, after: Tensor | None = None) -> None:
         for chosen in self._noted if phase == "verify" else ():
             by_row = chosen.reshape(self.rows, -1, chosen.shape[-1])
-            self._once.append(distinct(by_row[:, :1]))
-            self._many.append(distinct(by_row))
-            self._independent.append(touched(self.layers[0].num_experts, chosen.shape[-1], chosen.shape[0]))
+            self.once.append(len(torch.unique(by_row[:, :1])))
+            self.many.append(len(torch.unique(by_row)))
+            self.independent.append(touched(self.layers[0].num_experts, chosen.shape[-1], chosen.shape[0]))
         self._noted.clear()
 
-    def found(self) -> Experts:
-        """What was counted; NaN where there was no pass."""
-        once, many, independent = (ratio(sum(p), len(p)) for p in (self._once, self._many, self._independent))
-        experts, held = self.layers[0].num_experts, sum(map(weights, self.layers))
-        dense = weights(self.network) - held - looked_up(self.network)
-        return Experts(experts, once, many, independent, dense, held / experts)
+    def row(self) -> dict[str, float]:
+        """As columns of results.csv, means over all passes and layers; NaN where there was no pass."""
+        once, many, independent = (ratio(sum(p), len(p)) for p in (self.once, self.many, self.independent))
+        v, by_independence = (v_of(*self.bytes(), once, some) for some in (many, independent))
+        return dict(zip(COLUMNS, (self.layers[0].num_experts, once, many, v, by_independence), strict=True))
+
+    def bytes(self) -> tuple[float, float]:
+        """Of all weights that every pass reads, and of one expert in each of the layers that have experts."""
+        held = sum(map(weights, self.layers))
+        return weights(self.network) - held - looked_up(self.network), held / self.layers[0].num_experts
 
 
-def distinct(experts: Tensor) -> int:
-    return len(torch.unique(experts))
+def v_of(dense: float, expert: float, once: float, many: float) -> float:
+    """Bytes of a pass that touches `many` experts in every layer ÷ those of a step, which touches `once`."""
+    return ratio(dense + many * expert, dense + once * expert)
 
 
 def weights(module: nn.Module) -> int:
