@@ -17,11 +17,10 @@ from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.loading import Loaded
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.checkpoints.sizes import in_dtype, kept_by
-from specbench.models.heads import stored
-from specbench.models.heads.agreement import agreement, shifted
-from specbench.models.heads.borrowed import Borrowed
-from specbench.models.heads.building import built
-from specbench.models.heads.joined import joined, through_masks
+from specbench.models.heads import files
+from specbench.models.heads.build import built, joined, through_masks
+from specbench.models.heads.parts import Borrowed
+from specbench.models.heads.taps import agreement, shifted
 from specbench.models.network.causal import Causal
 from specbench.shipped import ASSETS
 from specbench.spec import RunSpec
@@ -35,7 +34,7 @@ def head_at(checkpoint: Checkpoint, target: Role, spec: RunSpec) -> Found | None
 
     UsageError or UnusableModelError for a head that does not fit, and for settings that what was found does not take.
     """
-    layers, head = boundaries(spec.aux_layers), stored.find(checkpoint, target.checkpoint)
+    layers, head = boundaries(spec.aux_layers), files.find(checkpoint, target.checkpoint)
     if head is None or head.kind == "pard":
         if layers is not None:
             raise UsageError(f"--aux-layers: {checkpoint.name} is a network, which reads no layers of the target")

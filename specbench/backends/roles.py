@@ -16,8 +16,8 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import pairs
 from specbench.models.checkpoints.cuts import Cut
 from specbench.models.checkpoints.how import AS_STORED, How
-from specbench.models.heads.head import Head
-from specbench.models.heads.vocabulary import cuttable
+from specbench.models.heads.parts import cuttable
+from specbench.models.heads.recognition import Head
 from specbench.models.network.layers import base_of, chosen, cut_of, shares
 from specbench.named_models import PAIR_ROLES
 from specbench.shipped import PACKAGE

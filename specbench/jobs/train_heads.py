@@ -11,7 +11,7 @@ from specbench.errors import UsageError
 from specbench.jobs.train_data import Teaching
 from specbench.jobs.train_start import Begun
 from specbench.models.checkpoints.frequent import most_frequent
-from specbench.models.heads.head import WORDS
+from specbench.models.heads.recognition import WORDS
 from specbench.models.network.reduced import SIZE
 from specbench.training.evaluation import chosen, sampled
 from specbench.training.heads.beginning import HeadKind, beginning, save_head

@@ -12,8 +12,8 @@ from specbench.jobs.train_data import Teaching
 from specbench.jobs.train_heads import head_begun
 from specbench.jobs.train_start import Begun
 from specbench.models.checkpoints import pairs
-from specbench.models.heads import stored
-from specbench.models.heads.head import Head
+from specbench.models.heads import files
+from specbench.models.heads.recognition import Head
 from specbench.training.heads.layouts import Asked
 from specbench.training.recipe import Recipe
 
@@ -47,7 +47,7 @@ class MtpStart:
             return None
         target = pairs.resolve(self.target, self.revision)
         checkpoint = target if self.begin == self.target else pairs.resolve(self.begin)
-        head = stored.find(checkpoint, target)
+        head = files.find(checkpoint, target)
         if head is None or head.kind != "mtp":
             raise UnusableModelError(
                 f"--from {self.begin}: it has no MTP module for {self.target}: name the target itself, if it has "

@@ -12,8 +12,7 @@ from specbench.backends.roles import Found, Role
 from specbench.decoding.randomness import seeded
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.checkpoints.sizes import in_dtype, network_sizes
-from specbench.models.heads.building import built
-from specbench.models.heads.joined import joined
+from specbench.models.heads.build import built, joined
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.training.heads.beginning import beginning, save_head

@@ -22,10 +22,8 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.heads.joined import joined, through_masks
-from specbench.models.heads.parallel import Drafted
-from specbench.models.heads.places import Places
-from specbench.models.heads.together import Together
+from specbench.models.heads.build import joined, through_masks
+from specbench.models.heads.together import Drafted, Places, Together
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.cases import quick_or_slow

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.models.heads.building import recurrent
+from specbench.models.heads.build import recurrent
 from specbench.models.heads.files import read_head
-from specbench.models.heads.head import Head
-from specbench.models.heads.whole import masks
+from specbench.models.heads.recognition import Head
+from specbench.models.heads.taps import masks
 from specbench.models.network.caches import RowStaticCache
 from tests.support.tiny import in_double
 

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM
 
 from specbench.decoding.types import Context
 from specbench.models.checkpoints.architectures import attention
-from specbench.models.heads.building import parallel
+from specbench.models.heads.build import parallel
+from specbench.models.heads.dflash import Pard
 from specbench.models.heads.files import read_head
-from specbench.models.heads.masked import Pard
 from specbench.models.heads.together import Together
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

@@ -1,4 +1,17 @@
-"""DFlash and DSpark: a block of masks after the text, over keys and values made of the target's hidden states.
+"""Heads that see masks after the text and give a row at each: PARD, a whole small network, and P-EAGLE.
+
+PARD: An et al. 2025, arXiv 2504.18583; P-EAGLE: arXiv 2602.01469, in the format of speculators. One causal pass over
+what was committed since the last one and K − 1 masks; the rows of its last K tokens are the drafts. Knows what a mask
+is made of; must not know what is done with the rows.
+
+What DSpark adds to DFlash (arXiv 2607.05147; DeepSpec, speculators): a correction of the logits by the token before,
+and how sure the head is of a token.
+
+The correction is W₂ W₁[token before], or gated by the state of the place, or made with a state that goes along the
+block (speculators, `markov_head_type`: vanilla, gated, rnn). Knows the equations and the tensors; must not know how
+the states of the places came about, or what is done with the rows.
+
+DFlash and DSpark: a block of masks after the text, over keys and values made of the target's hidden states.
 
 DFlash: arXiv 2602.06036 (z-lab, transformers, speculators). DSpark: arXiv 2607.05147 (DeepSpec, speculators),
 which corrects a row by the token before it. The text is seen by every layer as one projection of the target's states,
@@ -6,7 +19,7 @@ made once for every token; the block's own keys and values are temporary. Knows 
 done with the rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,28 +29,255 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from specbench.decoding.types import Context
 from specbench.errors import UnusableModelError
-from specbench.models.heads.borrowed import Borrowed
-from specbench.models.heads.boundaries import boundaries, named_in
-from specbench.models.heads.dspark import Confidence, Markov, confidence_of, markov_of
-from specbench.models.heads.filling import fill
-from specbench.models.heads.head import Head
-from specbench.models.heads.layers import (
+from specbench.models.heads.eagle import Eagle3
+from specbench.models.heads.parts import (
+    Borrowed,
     decoder_layer,
+    embedding,
+    fill,
     layer_config,
     layers_in,
     linear,
     mask_for,
     norm,
+    output,
+    refuse_other,
     rotary,
     shape_of,
+    stored,
 )
-from specbench.models.heads.masked import mask_of
-from specbench.models.heads.names import SPECULATORS, renamed
-from specbench.models.heads.parallel import Drafted
-from specbench.models.heads.places import Places, Seen, causal, everything, sliding
-from specbench.models.heads.recognition import part
-from specbench.models.heads.vocabulary import embedding, output, refuse_other, stored
+from specbench.models.heads.recognition import SPECULATORS, Head, part, renamed
+from specbench.models.heads.taps import boundaries, named_in
+from specbench.models.heads.together import Drafted, Places, Seen, causal, everything, sliding
+from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import ReducedHead, known_tokens
+
+MASKS = ("pard_token", "mask_token_id", "ptd_token_id")  # what engines call the mask in config.json
+
+
+class Pard:
+    """A network that was trained to go on through masks. It reads the text itself, and nothing of the target."""
+
+    taps: tuple[int | str, ...] = ()
+    steps: int | None = None
+    at_once, behind, width = True, 0, 0
+
+    def __init__(self, network: Any, width: int, name: str = "the draft") -> None:
+        self.network, self.config = network, network.config.get_text_config(decoder=True)
+        self.dtype: torch.dtype = network.dtype
+        said = {key: getattr(network.config, key, None) for key in MASKS}
+        self.mask = mask_of(name, said, int(self.config.vocab_size))
+        self.windows = {kind: (causal, window) for kind, window in windows_of(self.config).items()}
+        self.known = known_tokens(network, width)
+
+    def front(self, depth: int) -> int:
+        return depth - 1
+
+    def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
+        self._forward(context, text, places, 0, 1)
+
+    def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
+        logits = self._forward(context, text, places, depth - 1, depth)
+        return Drafted(logits, logits[..., :0])
+
+    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
+        return logits, None
+
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        return None
+
+    def _forward(self, context: Context, text: Tensor, places: Places, masks: int, keep: int) -> Tensor:
+        """[B, keep, V'] the logits of the last tokens of a pass over the text at places [B, q] and so many masks."""
+        ids = context.seq.gather(1, text).clamp_max(self.config.vocab_size - 1)  # a draft may misread the target's ids
+        positions, mask = placed(self, context, text, places, masks, context.pos + 1)
+        output = self.network(
+            input_ids=torch.cat([ids, ids.new_full((len(ids), masks), self.mask)], 1),
+            # learned positions may end where a text may: what is drafted after that is never emitted
+            position_ids=torch.minimum(positions, context.last.unsqueeze(1)),
+            attention_mask=mask,
+            past_key_values=places.cache,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
+        logits: Tensor = output.logits
+        return logits
+
+
+class PEagle(nn.Module):
+    """EAGLE-3 that goes on through masks in the place of its own states: pairs of the mask token and `mask_hidden`."""
+
+    steps: int | None = None
+    at_once, behind, width = True, 1, 0
+
+    def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
+        super().__init__()
+        if "mask_hidden" not in head.tensors:
+            raise UnusableModelError(f"{head.name}: weights are missing: mask_hidden")
+        rest = {name: tensor for name, tensor in head.tensors.items() if name != "mask_hidden"}
+        # without the key it is not: of EAGLE-3 in this format it is, by what vLLM takes for granted
+        config = {**head.config, "norm_before_residual": head.config.get("norm_before_residual") or False}
+        self.eagle = Eagle3(replace(head, tensors=rest, config=config), target, override)
+        self.target, self.taps, self.config, self.dtype = target, self.eagle.taps, self.eagle.config, self.eagle.dtype
+        self.mask = mask_of(head.name, head.config, target.vocabulary)
+        wide = len(self.taps) * target.width
+        if head.tensors["mask_hidden"].numel() != wide:
+            shape = list(head.tensors["mask_hidden"].shape)
+            raise UnusableModelError(f"{head.name}: mask_hidden is {shape}, and the head reads {wide} columns")
+        hidden = head.tensors["mask_hidden"].to(device=target.device, dtype=target.dtype, copy=True)
+        self.mask_hidden = nn.Parameter(hidden.reshape(1, 1, wide), requires_grad=False)
+        self.windows = {kind: (causal, window) for kind, window in sliding(self.config).items()}
+        self.known = known_tokens(self.eagle, target.vocabulary)
+        self.why, self.warnings = self.eagle.why, self.eagle.warnings
+
+    def front(self, depth: int) -> int:
+        return depth - 1
+
+    def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
+        self._forward(context, text, features, places, 0, 1)
+
+    def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
+        logits = self._forward(context, text, features, places, depth - 1, depth)
+        return Drafted(logits, logits[..., :0])
+
+    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
+        return logits, None
+
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        return None
+
+    def _forward(
+        self, context: Context, text: Tensor, features: Tensor | None, places: Places, masks: int, keep: int
+    ) -> Tensor:
+        """[B, keep, V]: pairs of the target's rows at places text [B, q] and the tokens after them, then masks."""
+        assert features is not None
+        ids = context.seq.gather(1, text + 1)
+        hidden = torch.cat([features, self.mask_hidden.expand(len(ids), masks, -1)], 1)
+        positions, mask = placed(self, context, text, places, masks, context.pos.clamp_min(1))
+        ids = torch.cat([ids, ids.new_full((len(ids), masks), self.mask)], 1)
+        logits, _ = self.eagle(ids, self.eagle.enter(hidden), positions, mask, places.cache, keep)
+        found: Tensor = logits
+        return found
+
+
+def placed(head: Any, context: Context, text: Tensor, places: Places, masks: int, end: Tensor) -> tuple[Tensor, Any]:
+    """Positions [B, q + masks] of a pass over places text [B, q] and so many masks from `end` [B] on, and what each of
+    its tokens sees; a prompt, which has no masks, ends where it ends."""
+    places.over(context, text, masks)
+    drafted = end.unsqueeze(1) + torch.arange(masks, device=end.device)
+    positions = torch.cat([text, drafted], 1)
+    if masks:
+        return positions, places.masks(head, context, positions, drafted, head.windows, end)
+    return positions, places.masks(head, context, positions, None, head.windows)
+
+
+def mask_of(name: str, config: Mapping[str, Any], vocabulary: int) -> int:
+    """The token that stands for one that is not there yet. UnusableModelError where there is none."""
+    found = next((config[key] for key in MASKS if config.get(key) is not None), None)
+    if type(found) is not int or not 0 <= found < vocabulary:
+        raise UnusableModelError(
+            f"{name}: its config.json names no mask among its {vocabulary:,} tokens ({MASKS[0]} or {MASKS[1]}): "
+            f"found {found!r:.40}"
+        )
+    return found
+
+
+MARKOV, OUTPUT = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
+GATE, JOINT = "markov_head.gate_proj", "markov_head.joint_proj"
+CONFIDENCE = "confidence_head.proj.weight"
+NEEDED = {"gated": GATE, "rnn": JOINT}
+
+
+class Markov(nn.Module):
+    """What is added to logits for the tokens before: of the last one alone, or, with a joint projection, of all drafted
+    ones through what every place carries on to the next. Names of the parts as in the files."""
+
+    def __init__(self, head: Head, target: Borrowed, width: int) -> None:
+        super().__init__()
+        tokens, rank = shape_of(head, MARKOV)
+        if tokens != target.vocabulary:
+            raise UnusableModelError(
+                f"{head.name}: {MARKOV} has {tokens:,} rows, and the target {target.vocabulary:,} tokens"
+            )
+        shape_of(head, OUTPUT)
+        self.markov_w1 = nn.Embedding(tokens, rank, device="meta")
+        self.markov_w2 = linear(head.tensors, "markov_head.markov_w2")
+        self.gate_proj = projection(head, GATE, (rank, width + rank))
+        self.joint_proj = projection(head, JOINT, (3 * rank, 2 * rank + width))
+
+    def begin(self, skipped: Tensor, pending: Tensor) -> Tensor | None:
+        """[B, r] what the first drafted place is given: nothing yet, or what the place of the pending token [B, 1]
+        carries on where that drafts nothing itself (its state [B, 1, H]; else [B, 0, H]). None without a joint
+        projection."""
+        if self.joint_proj is None:
+            return None
+        carried = skipped.new_zeros(len(skipped), 1, self.markov_w1.embedding_dim)
+        if skipped.shape[1]:
+            carried = self._carry(skipped, self.markov_w1(pending), carried)[1]
+        return carried[:, 0]
+
+    def forward(self, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """states [B, m, H], the tokens before [B, m] and what the places before carried on [B, m, r] → [B, m, N], and
+        what these carry on."""
+        known = self.markov_w1(before)
+        if carried is not None:
+            known, carried = self._carry(states, known, carried)
+        elif self.gate_proj is not None:
+            known = known * self.gate_proj(torch.cat([states, known], -1)).sigmoid()
+        return self.markov_w2(known), carried
+
+    def _carry(self, states: Tensor, known: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.joint_proj is not None
+        gate, candidate, output = self.joint_proj(torch.cat([carried, known, states], -1)).chunk(3, -1)
+        kept = gate.sigmoid()
+        return output.tanh(), kept * carried + (1 - kept) * candidate.tanh()
+
+
+def markov_of(head: Head, target: Borrowed, width: int) -> Markov | None:
+    """The correction in a head's files, if any. UnusableModelError: a part that config.json names is missing."""
+    if MARKOV not in head.tensors:
+        return None
+    said = head.config.get("markov_head_type")
+    if said in NEEDED:
+        shape_of(head, f"{NEEDED[said]}.weight")
+    return Markov(head, target, width)
+
+
+def confidence_of(head: Head, markov: Markov | None, width: int) -> "Confidence | None":
+    return Confidence(head, markov, width) if CONFIDENCE in head.tensors else None
+
+
+def projection(head: Head, name: str, shape: tuple[int, int]) -> nn.Linear | None:
+    if f"{name}.weight" not in head.tensors:
+        return None
+    found = shape_of(head, f"{name}.weight")
+    if tuple(found) != shape:
+        raise UnusableModelError(
+            f"{head.name}: weights do not fit config.json: {name}.weight is {list(found)}, not {list(shape)}"
+        )
+    return linear(head.tensors, name)
+
+
+class Confidence(nn.Module):
+    """How likely a token is accepted, by the state of its place and, in heads trained so, W₁[token before]."""
+
+    def __init__(self, head: Head, markov: Markov | None, width: int) -> None:
+        super().__init__()
+        self.proj = linear(head.tensors, "confidence_head.proj")
+        rank = 0 if markov is None else markov.markov_w1.embedding_dim
+        self.reads_token = rank > 0 and self.proj.in_features == width + rank
+        if self.proj.out_features != 1 or not (self.reads_token or self.proj.in_features == width):
+            raise UnusableModelError(
+                f"{head.name}: weights do not fit config.json: {CONFIDENCE} is {list(self.proj.weight.shape)}, and "
+                f"states are {width} wide"
+            )
+
+    def forward(self, states: Tensor, known: Tensor | None) -> Tensor:
+        """states [B, m, H] and W₁ of the tokens before [B, m, r] → [B, m]."""
+        if self.reads_token and known is not None:
+            states = torch.cat([states, known], -1)
+        chance: Tensor = self.proj(states).squeeze(-1).float().sigmoid()
+        return chance
+
 
 TRANSFORMERS = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."}  # its names for two of the parts
 

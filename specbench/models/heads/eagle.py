@@ -2,27 +2,41 @@
 
 Li et al. 2024, arXiv 2401.15077 and 2406.16858; Zhang et al. 2024, arXiv 2408.15766. The equations are those of
 SafeAILab's `cnets1.py`, with the norms of vLLM's and speculators' variants where their weights are there.
+
+EAGLE-3 heads: one decoder layer, twice as wide in its projections, on several hidden states and the next token.
+
+Li et al. 2025, arXiv 2503.01840. The equations are those of SafeAILab's `cnets.py`; the switches are those of vLLM,
+SpecForge, NVIDIA's Model Optimizer and speculators.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.models.heads.borrowed import Borrowed
-from specbench.models.heads.filling import fill
-from specbench.models.heads.head import Head
-from specbench.models.heads.layers import (
+from specbench.errors import UnusableModelError
+from specbench.models.checkpoints.reduced_heads import WEIGHT
+from specbench.models.heads.parts import (
+    Borrowed,
     decoder_layer,
+    embedding,
+    fill,
     layer_config,
     layers_in,
     linear,
     mask_for,
     norm,
+    number_in,
+    output,
+    refuse_other,
     rotary,
     shape_of,
+    stored,
 )
-from specbench.models.heads.vocabulary import embedding, output, refuse_other, stored
+from specbench.models.heads.recognition import SPECULATORS, Head, part
+from specbench.models.heads.taps import boundaries, named_in
 
 NORMS = ("embedding_layernorm", "hidden_states_layernorm", "pre_lm_head_layernorm")
 
@@ -78,3 +92,137 @@ class Eagle1(nn.Module):
             mask = mask_for(attention_mask, self.config, number)
             x = layer(x, attention_mask=mask, position_embeddings=angles, past_key_values=past_key_values)
         return (self.lm_head or self.target.logits)(self.pre_lm_head_layernorm(x[:, -keep:])), x
+
+
+Z: tuple[int | str, ...] = ("z",)
+
+
+class FirstLayer(nn.Module):
+    """The layer that takes in the token: attention over [embedding; state], both normed, beside the state.
+
+    residual_is_normed: whether what is added to is the state after its norm (`norm_before_residual`). needs_norm:
+    whether that norm must have weights; else it may be left out.
+    """
+
+    def __init__(self, head: Head, config: Any, residual_is_normed: bool, needs_norm: bool) -> None:
+        super().__init__()
+        layer = decoder_layer(head, config, 0)
+        self.self_attn, self.mlp = layer.self_attn, layer.mlp
+        self.input_layernorm, self.post_attention_layernorm = norm(config), layer.post_attention_layernorm
+        normed = needs_norm or "layers.0.hidden_norm.weight" in head.tensors
+        self.hidden_norm = norm(config) if normed else nn.Identity()
+        self.residual_is_normed = residual_is_normed
+
+    def forward(self, embedded: Tensor, state: Tensor, **attention: Any) -> Tensor:
+        normed: Tensor = self.hidden_norm(state)
+        x = torch.cat([self.input_layernorm(embedded), normed], -1)
+        x = (normed if self.residual_is_normed else state) + self.self_attn(hidden_states=x, **attention)[0]
+        done: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return done
+
+
+class Eagle3(nn.Module):
+    """Pair (features at t, token t+1) → logits of token t+2, and the state that stands in for `enter` in the next pair.
+
+    With `norm_output`, which only the speculators format means so, that state is the normed one. override: the
+    boundaries to read, where the user names them. why: the sentence that says which are read, and by which rule.
+    """
+
+    taps: tuple[int | str, ...]
+    at_once = False
+    steps: int | None = None
+
+    def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.target, self.dtype, own = target, target.dtype, head.format == SPECULATORS
+        self.config = layer_config(head, target)
+        self.width = int(self.config.hidden_size)
+        self.taps, self.why = reads(head, target, self.width, override)
+        self.fc = linear(head.tensors, "fc") if self.taps != Z else None
+        self.input_norm = (
+            norm(self.config, self.fc.in_features) if self.fc and "input_norm.weight" in head.tensors else None
+        )
+        self.fc_norm = nn.ModuleList(norm(self.config, target.width) for _ in chunks_normed(head))
+        residual = _key(head, "norm_before_residual", own and head.kind == "eagle3")
+        self.layers = nn.ModuleList([FirstLayer(head, self.config, residual, self.taps != Z)])
+        self.layers.extend(decoder_layer(head, self.config, number) for number in range(1, layers_in(head)))
+        self.norm, self.feeds_normed = norm(self.config), own and _key(head, "norm_output", False)
+        self.embed_tokens, self.lm_head = embedding(head, target, self.width), output(head, self.config, target)
+        self.tied = self.lm_head is None and not own and _key(head, "tie_word_embeddings", False)
+        if self.lm_head is None and not self.tied and self.width != target.width:
+            raise UnusableModelError(f"{head.name}: weights are missing: {WEIGHT}")
+        self.rotary_emb = rotary(self.config, target)
+        unused = () if self.fc else [name for name in head.tensors if name.startswith("fc.")]
+        self.warnings = fill(self, head, target, stored(head, target), unused)
+
+    def enter(self, features: Tensor) -> Tensor:
+        """[B, q, A·H] hidden states of the target side by side → [B, q, width] the states of true pairs."""
+        if self.input_norm is not None:
+            features = self.input_norm(features)
+        if self.fc_norm:
+            chunks = features.chunk(len(self.fc_norm), -1)
+            features = torch.cat([scale(chunk) for scale, chunk in zip(self.fc_norm, chunks, strict=True)], -1)
+        return features if self.fc is None else self.fc(features)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        states: Tensor,
+        position_ids: Tensor,
+        attention_mask: Any = None,
+        past_key_values: Any = None,
+        keep: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """ids [B, q], states [B, q, width] → logits [B, q, V], −inf where a token is unknown, and the next states; of
+        the last `keep` pairs alone the logits, unless that is 0."""
+        embedded = (self.embed_tokens or self.target.embed)(input_ids)
+        angles = self.rotary_emb(states, position_ids)
+        for number, layer in enumerate(self.layers):
+            told = {"attention_mask": mask_for(attention_mask, self.config, number), "position_embeddings": angles}
+            told["past_key_values"] = past_key_values
+            states = layer(states, **told) if number else layer(embedded, states, **told)
+        normed = self.norm(states)
+        return self._logits(normed[:, -keep:]), normed if self.feeds_normed else states
+
+    def judged(self, states: Tensor) -> Tensor:
+        """states [..., width] as `forward` leaves them → their logits."""
+        return self._logits(states if self.feeds_normed else self.norm(states))
+
+    def _logits(self, normed: Tensor) -> Tensor:
+        if self.tied:
+            embedding = self.embed_tokens or self.target.network.get_input_embeddings()
+            return F.linear(normed, embedding.weight)
+        found: Tensor = (self.lm_head or self.target.logits)(normed)
+        return found
+
+
+def reads(
+    head: Head, target: Borrowed, width: int, override: Sequence[int] | None
+) -> tuple[tuple[int | str, ...], str]:
+    """What a head of this width reads of its target, and why; z for one that is told not to use several layers."""
+    wide = number_in(head, "target_hidden_size") or width
+    refuse_other(head, target, wide)
+    if _key(part(head.config, "eagle_config"), "use_aux_hidden_state", True) is False:
+        return Z, "reads the last hidden state: its config.json says use_aux_hidden_state false"
+    columns = shape_of(head, "fc.weight")[1]
+    if columns % wide:
+        raise UnusableModelError(
+            f"{head.name}: weights do not fit config.json: fc reads {columns} columns, and the target is {wide} wide"
+        )
+    meaning, ids = named_in(head)
+    try:
+        found = boundaries(meaning, ids, target.layers, columns // wide, override)
+    except UnusableModelError as error:
+        raise UnusableModelError(f"{head.name}: {error}") from error
+    return found.taken, found.why
+
+
+def chunks_normed(head: Head) -> list[str]:
+    """The names of the norms of every layer's part of what fc reads."""
+    return [name for name in head.tensors if name.startswith("fc_norm.")]
+
+
+def _key(config: Any, key: str, otherwise: bool) -> bool:
+    """A switch of config.json; one that is null is one that is not there."""
+    found = (config.config if isinstance(config, Head) else config).get(key)
+    return otherwise if found is None else bool(found)

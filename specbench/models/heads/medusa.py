@@ -16,13 +16,9 @@ from transformers import LlamaConfig
 
 from specbench.decoding.types import Context
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.heads.borrowed import Borrowed
-from specbench.models.heads.filling import fill
-from specbench.models.heads.head import Head
-from specbench.models.heads.layers import shape_of
-from specbench.models.heads.parallel import Drafted
-from specbench.models.heads.places import Places
-from specbench.models.heads.vocabulary import refuse_other
+from specbench.models.heads.parts import Borrowed, fill, refuse_other, shape_of
+from specbench.models.heads.recognition import Head
+from specbench.models.heads.together import Drafted, Places
 from specbench.models.network.reduced import SIZE, ReducedHead
 
 VLLM = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")

@@ -13,12 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from specbench.errors import UnusableModelError
-from specbench.models.heads.borrowed import Borrowed
-from specbench.models.heads.filling import fill
-from specbench.models.heads.head import Head
-from specbench.models.heads.layers import linear, shape_of
-from specbench.models.heads.names import MIMO, SPECULATORS
-from specbench.models.heads.vocabulary import embedding, output, refuse_other
+from specbench.models.heads.parts import Borrowed, embedding, fill, linear, output, refuse_other, shape_of
+from specbench.models.heads.recognition import MIMO, SPECULATORS, Head
 from specbench.models.network.layers import layers_of
 from specbench.wording import first_line
 

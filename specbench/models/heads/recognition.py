@@ -1,17 +1,180 @@
-"""What a head is, from its config.json and the names and shapes of its tensors, and which are refused by name.
+"""A trained head as it was read from its files, before it is a module.
+
+Knows kinds, formats and tensors; must not know networks, or how a head is used.
+
+The names of a head's tensors, which every engine writes in its own way, as the one way that the modules have.
+
+Knows names; must not know shapes or what a tensor is for.
+
+What a head is, from its config.json and the names and shapes of its tensors, and which are refused by name.
 
 The order of the tests is that of the formats' likeness: each is told from all that come after it. Knows formats; must
 not know files, or read a weight.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
 
 from specbench.errors import UnusableModelError
 from specbench.models.checkpoints.complete import some
-from specbench.models.heads.head import WORDS, Kind, Recognised, Shapes
-from specbench.models.heads.names import MTP_PREFIXES, SPECULATORS, cleaned, mtp_names
+from specbench.wording import clean
+
+Kind = Literal["eagle1", "eagle3", "mtp", "medusa", "pard", "peagle", "dflash", "dspark"]
+Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
+
+WORDS: Mapping[Kind, str] = {
+    "eagle1": "EAGLE-1",
+    "eagle3": "EAGLE-3",
+    "mtp": "MTP module",
+    "medusa": "Medusa",
+    "pard": "PARD",
+    "peagle": "P-EAGLE",
+    "dflash": "DFlash",
+    "dspark": "DSpark",
+}
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """What the files of a head are. format: who wrote them, where that makes a difference; "" for the authors' own.
+
+    names: the tensors of the head by the names that modules give them, each with its name in the files. none: PARD,
+    which is a whole network and is loaded as such.
+    """
+
+    kind: Kind
+    format: str
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head of some kind and format (see `Recognised`): `config` has the keys of config.json in one level.
+
+    tensors are as stored, by the names that modules give them. folder: where it was read. name: what users call it.
+    """
+
+    kind: Kind
+    format: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    folder: Path
+    name: str
+
+    @property
+    def words(self) -> str:
+        """What tables and errors call it."""
+        return f"{WORDS[self.kind]} ({self.format} format)" if self.format else WORDS[self.kind]
+
+    @property
+    def trained_for(self) -> str | None:
+        """The target that its config.json names, as whoever trained it called it."""
+        about = self.config.get("speculators_config")
+        verifier = about.get("verifier") if isinstance(about, Mapping) else None
+        named = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
+        named = named or self.config.get("base_model_name_or_path")
+        return clean(named, 100) if isinstance(named, str) and named else None
+
+    def warnings_for(self, target: str, source: str = "") -> tuple[str, ...]:
+        """A line where its config.json names another target than this one, folders and owners aside; `source` is where
+        that comes from, if a user calls it otherwise."""
+        named = self.trained_for
+        if named is None or _last(named) in (_last(target), _last(source)):
+            return ()
+        return (f"{self.name}: it was trained for {named}, and the target is {target}: its drafts may be worse",)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
+
+
+PREFIXES = ("model.", "draft_model.", "speculator.", "eagle_module.", "medusa_heads.", "medusa_head.")
+OLD_SPECULATORS = {"fusion_fc.": "fc.", "transformer.": "layers.0."}  # EAGLE-1 of speculators before version 0.2
+MIDLAYER = re.compile(r"midlayers?\.(?:(\d+)\.)?")
+
+# MTP modules: of every family the prefix, and what it calls the parts that are no part of the decoder layer. {L} is the
+# number of layers of the target.
+DEEPSEEK, QWEN, MIMO, SPECULATORS = "DeepSeek", "Qwen3-Next", "MiMo", "speculators"
+MTP_PREFIXES = {DEEPSEEK: "model.layers.{L}.", QWEN: "mtp.", MIMO: "model.mtp_layers.0.", SPECULATORS: "mtp_layers.0."}
+MIMO_PARTS = {
+    "token_layernorm.": "embed_norm.",
+    "hidden_layernorm.": "hidden_norm.",
+    "input_proj.": "proj.",
+    "final_layernorm.": "norm.",
+}
+MTP_PARTS = {
+    DEEPSEEK: {
+        "enorm.": "embed_norm.",
+        "hnorm.": "hidden_norm.",
+        "eh_proj.": "proj.",
+        "shared_head.norm.": "norm.",
+        "shared_head.head.": "lm_head.",
+        "embed_tokens.": "embed_tokens.",
+    },
+    QWEN: {
+        "pre_fc_norm_embedding.": "embed_norm.",
+        "pre_fc_norm_hidden.": "hidden_norm.",
+        "fc.": "proj.",
+        "norm.": "norm.",
+        "layers.0.": "layer.",
+    },
+    MIMO: MIMO_PARTS,
+    SPECULATORS: MIMO_PARTS,
+}
+
+
+def cleaned(stored: Iterable[str]) -> dict[str, str]:
+    """The tensors of a head in files of its own: the module's name of each → its name in the files.
+
+    Of two with one name the second keeps that of the files, which no module has.
+    """
+    found: dict[str, str] = {}
+    for name in stored:
+        ours = plain_name(name)
+        found[name if ours in found else ours] = name
+    return found
+
+
+def plain_name(name: str) -> str:
+    """SafeAILab's `midlayer.` and SGLang's `midlayers.{i}.` are `layers.{i}.` elsewhere; prefixes tell nothing."""
+    while prefix := next((prefix for prefix in PREFIXES if name.startswith(prefix)), None):
+        name = name.removeprefix(prefix)
+    name = MIDLAYER.sub(lambda found: f"layers.{found[1] or 0}.", name) if MIDLAYER.match(name) else name
+    return renamed(name, OLD_SPECULATORS)
+
+
+def renamed(name: str, parts: Mapping[str, str], otherwise: str = "") -> str:
+    """The name with its beginning replaced by that of the table; one that is not there is put after `otherwise`."""
+    for theirs, ours in parts.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return otherwise + name
+
+
+def mtp_names(stored: Iterable[str], layers: int | None) -> tuple[str, dict[str, str]] | None:
+    """The family whose names the first MTP module among some tensors has, and these names (see `cleaned`).
+
+    Of a target of so many `layers`, in whose files it lies beside everything else. None where there is no module.
+    """
+    names = list(stored)
+    for family, pattern in MTP_PREFIXES.items():
+        prefix = pattern.format(L=layers)
+        inside = [name for name in names if name.startswith(prefix)]
+        parts, rest = MTP_PARTS[family], "" if family == QWEN else "layer."
+        found = {renamed(name.removeprefix(prefix), parts, rest): name for name in inside}
+        if "proj.weight" in found:
+            return family, found
+    return None
+
 
 SPECULATORS_KINDS: Mapping[str, Kind] = {
     "eagle": "eagle1",

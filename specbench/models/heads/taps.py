@@ -1,20 +1,121 @@
-"""Hidden rows of a target, kept in its cache for what drafts from them: one more layer, at the slots of its keys.
+"""Which layers of a target a head reads: the boundaries of the residual stream that a list of layers stands for.
+
+h[0] is what the embedding gives, h[j] what layer j (counted from 1) leaves, before any last norm. Heads name layers by
+other numbers, and nobody notices one that is off by one but for the tokens it costs. Knows lists and numbers of layers;
+must not know networks or tensors.
+
+Hidden rows of a target, kept in its cache for what drafts from them: one more layer, at the slots of its keys.
 
 So they are written by every pass, moved with accepted paths, and chosen and replaced with rows, as keys and values are;
 and a rollback is writing again. Knows where a decoder has its layers; must not know what hidden rows are used for.
+
+A head on a whole text at once, without a cache: what incremental passes must come out as.
+
+Knows modules of heads that draft one token after the other; must not know models or drafts.
+
+How often a head's best next token is its target's, on a text that both are given: whether its features are the right
+ones.
+
+A head that reads its layers off by one, or is fed back the wrong state, drafts without an error, only worse. Knows
+modules of heads that draft one token after the other, and their target; must not know what is done with the answer.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from specbench.errors import UnusableModelError
+from specbench.models.heads.parts import Borrowed
+from specbench.models.heads.recognition import Head, part
+from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.layers import layers_of, with_layers
+from specbench.models.network.masks import additive, causal_mask
+from specbench.models.network.passes import windows_of
+
+# What an id i of a list means: h[i]; h[i + 1], as the output of the layer with the index i; or, where engines disagree,
+# h[i + 1] if the list begins with 1 and h[i] if not (SGLang, pull request 25454).
+Meaning = Literal["boundary", "output", "either"]
+TOP = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
+OPTION = "--aux-layers"
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Boundaries j of the residual stream in rising order, and the sentence that says which rule gave them."""
+
+    taken: tuple[int, ...]
+    why: str
+
+
+def boundaries(
+    meaning: Meaning, ids: Sequence[int] | None, layers: int, count: int, override: Sequence[int] | None = None
+) -> Boundaries:
+    """The `count` boundaries that a head reads of a target with so many layers.
+
+    ids: the list of its config.json, None without one. override: boundaries that the user names, as they are.
+    UnusableModelError where they are not so many, or none of the target's; its words begin after the head's name.
+    """
+    if override is not None:
+        taken, rule = list(override), f"{OPTION} names them"
+    elif ids is None:
+        taken, rule = _usual(meaning, layers, count), "its config.json names none, and these are usual"
+    elif meaning == "output" or (meaning == "either" and ids[:1] == [1]):
+        taken, rule = [id_ + 1 for id_ in ids], f"its config.json names the outputs of layers {_listed(ids)}"
+    else:
+        taken, rule = list(ids), "its config.json names them"
+    return Boundaries(_checked(taken, layers, count, rule), f"reads the target at boundaries {_listed(taken)}: {rule}")
+
+
+def named_in(head: Head) -> tuple[Meaning, list[int] | None]:
+    """The list of layers in the config.json of a head, None without one, and what its numbers mean there."""
+    config = head.config
+    if ids := next((config[key] for key in TOP if config.get(key)), None):
+        return "boundary", _numbers(head, ids)
+    if head.kind in ("dflash", "dspark"):
+        nested = part(config, "dflash_config").get("target_layer_ids")
+        return "output", _numbers(head, nested or config.get("target_layer_ids"))
+    return "either", _numbers(head, part(config, "eagle_config").get(TOP[0]))
+
+
+def _numbers(head: Head, ids: Any) -> list[int] | None:
+    if ids is None or ids == []:
+        return None
+    if not isinstance(ids, list) or not all(type(id_) is int for id_ in ids):
+        raise UnusableModelError(f"{head.name}: unusable config.json: the layers that it reads are {ids!r:.80}")
+    return sorted(ids)
+
+
+def _usual(meaning: Meaning, layers: int, count: int) -> list[int]:
+    """EAGLE-3 (SafeAILab; vLLM, SGLang): near the beginning, the middle, and near the end. DFlash: spread evenly."""
+    if meaning == "output":
+        return [round(1 + i * (layers - 4) / (count - 1)) + 1 if count > 1 else layers // 2 + 1 for i in range(count)]
+    return [2, layers // 2, layers - 3] if count == 3 else []
+
+
+def _checked(taken: Sequence[int], layers: int, count: int, rule: str) -> tuple[int, ...]:
+    if len(taken) != count:
+        raise UnusableModelError(
+            f"its fc reads {count} layers of the target, and there are {len(taken)} ({rule}): name them with {OPTION}"
+        )
+    if list(taken) != sorted(set(taken)) or taken[0] < 0 or taken[-1] > layers:
+        raise UnusableModelError(
+            f"it reads the boundaries {_listed(taken)} ({rule}), and a target of {layers} layers has 0 to {layers}: "
+            f"name others, in rising order, with {OPTION}, or give the target that it was trained with"
+        )
+    return tuple(taken)
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids))
+
 
 Boundary = int | str  # h[j] of the residual stream, 0 before the first layer; "z" after the final norm
 
@@ -89,3 +190,105 @@ class Taps:
         if layer.keys is None:  # prompts of one token, which nobody has been fed yet
             return torch.zeros((*slots.shape, self.width), dtype=self.judge.dtype, device=slots.device)
         return layer.at(slots) if row is None else layer.at(slots, slice(row, row + 1))
+
+
+@torch.no_grad()
+def whole_pass(module: Any, ids: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+    """ids [B, T] and states [B, T, width] of pairs 0 to T − 1 → logits [B, T, V] and the next states [B, T, width]."""
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    return module(ids, states, positions, masks(module, positions, ids.shape[1]))  # type: ignore[no-any-return]
+
+
+def masks(module: Any, slots: Tensor, reach: int) -> Any:
+    """What pairs at slots [B, q] see of the first `reach` ones, in the form that the layers of a head take."""
+    seen = {name: causal_mask(slots, reach, window) for name, window in windows_of(module.config).items()}
+    ready = {name: for_groups(additive(mask, module.dtype), module.config) for name, mask in seen.items()}
+    return ready.get("", ready)
+
+
+CLEAR = 2.0  # standard errors
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of `rows` predictions, the share that is the target's; `error` is its standard error. same: which are, [rows]."""
+
+    share: float
+    error: float
+    rows: int
+    same: Tensor
+
+    def clearly_below(self, other: "Agreement") -> bool:
+        """Whether the other one, on the same text, is better by more than chance: by the error of the difference."""
+        gain = other.same.double() - self.same.double()
+        return bool(gain.mean() > CLEAR * gain.std() / sqrt(self.rows)) and bool(gain.mean() > 0)
+
+
+@torch.no_grad()
+def agreement(
+    module: Any, network: Any, text: Tensor, taps: Sequence[Boundary] | None = None, depth: int = 1
+) -> Agreement:
+    """Agreement of the argmax of a head with that of its target on a text [B, T] of ids, T at least 3.
+
+    taps: what the head is given, its own unless said. depth 2: its second draft, after a first that was the text's,
+    which is where what is fed back matters. One pass of the target and `depth` of the head.
+    """
+    features, logits = read(network, text, module.taps if taps is None else taps)
+    states, ids = module.enter(features[:, :-1]), text[:, 1:]
+    guessed, after = whole_pass(module, ids, states)
+    if depth == 2:
+        guessed = second(module, ids, states, after)
+    same = (guessed.argmax(-1) == logits[:, depth:].argmax(-1)).flatten()
+    share = float(same.double().mean())
+    return Agreement(share, sqrt(share * (1 - share) / len(same)), len(same), same)
+
+
+def shifted(taps: Sequence[Boundary], layers: int) -> tuple[Boundary, ...] | None:
+    """The taps of a head whose list was counted from one less; None where the target has no such ones."""
+    found = tuple(tap + 1 for tap in taps if isinstance(tap, int))
+    return found if len(found) == len(taps) and max(found) <= layers else None
+
+
+@torch.no_grad()
+def read(network: Any, text: Tensor, taps: Sequence[Boundary]) -> tuple[Tensor, Tensor]:
+    """[B, T, A·H] what a target leaves at the taps, and its logits [B, T, V]: one pass without a cache."""
+    with listening(network, taps) as heard:
+        logits = network(input_ids=text, use_cache=False).logits
+    return torch.cat([heard[tap] for tap in taps], -1), logits
+
+
+@contextmanager
+def listening(network: Any, taps: Sequence[Boundary]) -> Iterator[dict[Boundary, Tensor]]:
+    """What passes the taps while it lasts."""
+    heard: dict[Boundary, Tensor] = {}
+    handles = [listen(network, Borrowed(network).layers, tap, heard) for tap in taps]
+    try:
+        yield heard
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def second(module: Any, ids: Tensor, states: Tensor, after: Tensor) -> Tensor:
+    """[B, T − 1, V] logits of second drafts: drafted pair t + 1 is what pair t left, with the token of the text.
+
+    ids, states and what they left, after, are those of T true pairs. A drafted pair sees the true ones before it.
+    """
+    rows, count = ids.shape
+    true, drafted = torch.arange(count, device=ids.device), torch.arange(1, count, device=ids.device)
+    positions = torch.cat([true, drafted])
+    masks = {}
+    for name, window in windows_of(module.config).items():
+        seen = causal_mask(positions.unsqueeze(0), count, window)[0, 0]
+        seen[count:] &= true < drafted.unsqueeze(1)
+        itself = torch.eye(len(positions), dtype=torch.bool, device=ids.device)[:, count:]
+        whole = torch.cat([seen, itself], 1).expand(rows, 1, -1, -1)
+        masks[name] = for_groups(additive(whole, module.dtype), module.config)
+    logits, _ = module(
+        torch.cat([ids, ids[:, 1:]], 1),
+        torch.cat([states, after[:, :-1]], 1),
+        positions.expand(rows, -1),
+        masks.get("", masks),
+    )
+    found: Tensor = logits[:, count:]
+    return found

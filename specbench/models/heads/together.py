@@ -1,4 +1,12 @@
-"""Heads that draft all their tokens in one pass: Medusa, PARD, P-EAGLE, DFlash, DSpark.
+"""The cache of a head that drafts all its tokens in one pass: places for what is temporary, then those of the text.
+
+What stands for tokens that are not there yet (masks) lies in the first places and is written over by the next pass. So
+it never meets the text, needs no room behind it, and nothing is ever taken back. Knows slots and positions; must not
+know what a head computes.
+
+What a head that drafts in one pass can be asked, and what it reads and gives. Must not know who asks.
+
+Heads that draft all their tokens in one pass: Medusa, PARD, P-EAGLE, DFlash, DSpark.
 
 A pass gives the rows of the next K places after the text, each without the tokens before it that are not committed
 yet. So a draft of theirs is a product of K laws, and a tree the product of their children: a node has the row of its
@@ -7,8 +15,9 @@ was drawn from, so the target's law is emitted all the same. Knows that there is
 head computes it, or what judges its drafts.
 """
 
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -18,13 +27,122 @@ from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
-from specbench.models.heads.parallel import Drafted, Features, Parallel
-from specbench.models.heads.places import Places
+from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import scores_of
 from specbench.models.network.law import Law
+from specbench.models.network.masks import additive
 from specbench.models.network.pool import OWN, Memory
 from specbench.models.network.reduced import rows_of
+
+Seen = Callable[[Tensor, Tensor, int | None], Tensor]  # queries [B, q, 1], keys [B, 1, slots], window → bool
+
+
+@dataclass(frozen=True)
+class Places:
+    """A cache whose first `front` slots are temporary; the text's place t is the slot front + t."""
+
+    cache: RowStaticCache
+    front: int
+
+    def over(self, context: Context, text: Tensor, temporary: int = 0) -> None:
+        """The next pass writes at places text [B, q] of the text, and at the first so many temporary ones."""
+        first = torch.arange(temporary, device=text.device).expand(len(text), -1)
+        self.cache.slots.place(torch.cat([text + self.front, first], 1), self.front + context.reach)
+
+    def masks(
+        self,
+        head: Any,
+        context: Context,
+        queries: Tensor,
+        drafted: Tensor | None,
+        seen: Mapping[str, tuple[Seen, int | None]],
+        end: Tensor | None = None,
+    ) -> Any:
+        """What tokens at positions queries [B, q] see, for every type of layer, in the form that layers take.
+
+        drafted [B, front]: the positions of what is temporary; None where nobody sees it. end [B]: the first position
+        of the text that there is not; None where no query lies at or after it.
+        """
+        text = torch.arange(context.reach, device=queries.device).expand(len(queries), -1)
+        there = torch.ones_like(text, dtype=torch.bool) if end is None else text < end.unsqueeze(1)
+        at = text.new_zeros((len(queries), self.front)) if drafted is None else drafted
+        keys = torch.cat([at, text], 1).unsqueeze(1)
+        there = torch.cat([torch.full_like(at, drafted is not None, dtype=torch.bool), there], 1)
+        ready = {}
+        for name, (how, window) in seen.items():
+            mask = (how(queries.unsqueeze(2), keys, window) & there.unsqueeze(1)).unsqueeze(1)
+            ready[name] = for_groups(additive(mask, head.dtype), head.config)
+        return ready.get("", ready)
+
+
+def causal(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
+    """A token sees itself and what comes before it; in a window, itself and the window − 1 tokens before it."""
+    seen = keys <= queries
+    return seen if window is None else seen & (keys > queries - window)
+
+
+def everything(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
+    """A token sees what comes before it and after it; in a window, what is no further away than that."""
+    return (keys - queries).abs() <= (window if window is not None else torch.iinfo(keys.dtype).max)
+
+
+def sliding(config: Any) -> dict[str, int | None]:
+    """The window of every type of layer that a head has, by name."""
+    return {name: config.sliding_window if "sliding" in name else None for name in dict.fromkeys(config.layer_types)}
+
+
+class Features(Protocol):
+    """The target's hidden rows."""
+
+    def at(self, slots: Tensor, row: int | None = None) -> Tensor:
+        """[B, q, A·H] those of the places [B, q] of the texts of all rows, or of the one in `row` (B = 1)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What a pass gives for the next K places: logits [B, K, V'], and the states [B, K, H] that they were made of.
+    carried [B, R]: what the first of them is given by a correction that goes along the path; None where none does."""
+
+    logits: Tensor
+    states: Tensor
+    carried: Tensor | None = None
+
+
+class Parallel(Protocol):
+    """A head that drafts in one pass."""
+
+    config: Any
+    dtype: torch.dtype
+    taps: tuple[int | str, ...]  # what it reads of the target; nothing where it reads the text alone
+    steps: int | None  # how many tokens it drafts at most; None for no bound of its own
+    behind: int  # how many of the last committed tokens it keeps nothing of: one where it reads the target's rows
+    known: Tensor | None  # the tokens that it knows; None for all
+
+    def front(self, depth: int) -> int:
+        """How many temporary places it needs to draft so many tokens."""
+        ...
+
+    def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
+        """Take in the text at places [B, q], with the target's rows of these places."""
+        ...
+
+    def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
+        """The rows of the next `depth` places; the text at places [B, q] is taken in first, whose last is the last."""
+        ...
+
+    def corrected(
+        self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, m, V'] of places with states [B, m, H], given the tokens before them [B, m] and what the places
+        before them carried on [B, m, R] (`Drafted.carried`), and what they carry on themselves."""
+        ...
+
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        """[B, m] how likely tokens of these places are accepted, before they are drawn; None where it cannot say."""
+        ...
+
 
 BLOCK = 512  # tokens of a prompt in one pass: a mask of that many queries over a long text is no large tensor
 

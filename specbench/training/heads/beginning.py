@@ -13,10 +13,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specbench.errors import UsageError
-from specbench.models.heads.building import built
-from specbench.models.heads.head import Head
-from specbench.models.heads.names import SPECULATORS
-from specbench.models.heads.recognition import flat
+from specbench.models.heads.build import built
+from specbench.models.heads.recognition import SPECULATORS, Head, flat
 from specbench.models.network.reduced import SIZE
 from specbench.replacing import filling
 from specbench.training.heads import eagle3, medusa, mtp

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specbench.models.heads.head import Head
+from specbench.models.heads.recognition import Head
 from specbench.training.start.saving import in_dtype
 
 CONFIG = "config.json"

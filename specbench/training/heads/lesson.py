@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specbench.decoding.divergences import Divergence, ForwardKL, divergence, overlap
 from specbench.decoding.rows import point_mass
-from specbench.models.heads.agreement import listening
+from specbench.models.heads.taps import listening
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone
 from specbench.training.batches import Batch, batch_of

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from specbench.errors import UnusableModelError
-from specbench.models.heads.borrowed import Borrowed
-from specbench.models.heads.building import built
+from specbench.models.heads.build import built
 from specbench.models.heads.mtp import ROUTER, hidden_first, module_config, parts
-from specbench.models.heads.names import MIMO_PARTS, MTP_PREFIXES, SPECULATORS, renamed
+from specbench.models.heads.parts import Borrowed
+from specbench.models.heads.recognition import MIMO_PARTS, MTP_PREFIXES, SPECULATORS, renamed
 from specbench.models.network.layers import layers_of
 from specbench.models.network.passes import windows_of
 from specbench.training.heads.layouts import Asked, Layout, speculators_keys

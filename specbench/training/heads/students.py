@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from specbench.models.heads.borrowed import Borrowed
+from specbench.models.heads.parts import Borrowed
 from specbench.models.network.masks import additive
 
 

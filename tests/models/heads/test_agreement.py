@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.models.heads.agreement import agreement, read, second, shifted
-from specbench.models.heads.whole import whole_pass
+from specbench.models.heads.taps import agreement, read, second, shifted, whole_pass
 from specbench.models.network.caches import RowStaticCache
 from tests.support.families import UNLIKE
 from tests.support.head_passes import fed, module_of, random, tokens

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.models.heads.borrowed import Borrowed
+from specbench.models.heads.parts import Borrowed
 from tests.support.families import ARCHITECTURES
 from tests.support.tiny import network, worst
 

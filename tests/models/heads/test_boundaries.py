@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from specbench.models.heads.boundaries import Meaning, boundaries, named_in
+from specbench.models.heads.taps import Meaning, boundaries, named_in
 from tests.support.checkpoints import llama, refusal_of
 from tests.support.head_passes import head_of
 from tests.support.heads import write_head

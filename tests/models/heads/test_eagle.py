@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.models.heads.whole import whole_pass
+from specbench.models.heads.taps import whole_pass
 from specbench.models.network.reduced import known_tokens
 from tests.support import head_oracle as oracle
 from tests.support.checkpoints import refusal_of

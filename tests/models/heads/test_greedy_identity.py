@@ -15,9 +15,8 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.checkpoints import loading, pairs
 from specbench.models.checkpoints.description import load_tokenizer
-from specbench.models.heads.building import built
+from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.files import read_head
-from specbench.models.heads.joined import joined, through_masks
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.training.heads.beginning import beginning

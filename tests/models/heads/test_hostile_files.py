@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specbench.errors import SpecbenchError
-from specbench.models.heads.building import recurrent
+from specbench.models.heads.build import recurrent
 from specbench.models.heads.files import read_head
 from tests.support.cases import quick_or_slow
 from tests.support.checkpoints import llama

@@ -15,8 +15,8 @@ from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.checkpoints.architectures import attention, experts
-from specbench.models.heads.joined import joined
-from specbench.models.heads.whole import whole_pass
+from specbench.models.heads.build import joined
+from specbench.models.heads.taps import whole_pass
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support import head_oracle as oracle

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.heads.building import built, parallel
+from specbench.models.heads.build import built, parallel
+from specbench.models.heads.dflash import Pard
 from specbench.models.heads.files import read_head
-from specbench.models.heads.masked import Pard
 from specbench.models.heads.together import Together
 from specbench.models.network.law import Law
 from tests.support.checkpoints import refusal_of

@@ -11,9 +11,9 @@ from transformers import GenerationConfig, MuseGlimmerAssistantConfig, MuseGlimm
 from transformers.generation.candidate_generator import DFlashTokenCandidateGenerator
 
 from specbench.decoding.randomness import seeded
-from specbench.models.heads.building import parallel
+from specbench.models.heads.build import parallel
 from specbench.models.heads.files import read_head
-from specbench.models.heads.head import Head
+from specbench.models.heads.recognition import Head
 from specbench.models.heads.together import Together
 from specbench.models.network.law import Law
 from tests.support.parallel_heads import Plain, features

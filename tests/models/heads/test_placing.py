@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.models.heads.building import built, recurrent
-from specbench.models.heads.whole import masks, whole_pass
+from specbench.models.heads.build import built, recurrent
+from specbench.models.heads.taps import masks, whole_pass
 from specbench.models.network.attention import NAME
 from specbench.models.network.flexible import FLEX
 from tests.support.head_passes import head_of, in_pieces, module_of, random, tokens

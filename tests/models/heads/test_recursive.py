@@ -15,9 +15,8 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.heads.building import recurrent
+from specbench.models.heads.build import joined, recurrent
 from specbench.models.heads.files import read_head
-from specbench.models.heads.joined import joined
 from specbench.models.heads.recursive import Recursive
 from specbench.models.heads.taps import Tapped, Taps
 from specbench.models.network.causal import Causal

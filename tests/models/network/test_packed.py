@@ -14,7 +14,7 @@ from specbench.backends import memory, tier_choice, tiers
 from specbench.backends.native import Native, open_pair
 from specbench.models.execution import onednn
 from specbench.models.execution.onednn import Matrix, dtypes, pays
-from specbench.models.heads.borrowed import Borrowed
+from specbench.models.heads.parts import Borrowed
 from specbench.models.network import packed
 from specbench.models.network.layers import with_layers
 from specbench.models.network.packed import PackedHead, PackedLinear, packable, twins

@@ -9,7 +9,7 @@ import torch
 from specbench.decoding.divergences import ForwardKL
 from specbench.decoding.randomness import seeded
 from specbench.jobs.train_pard import unused
-from specbench.models.heads.joined import joined
+from specbench.models.heads.build import joined
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import reduce_head

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from specbench.models.heads.building import built
+from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
-from specbench.models.heads.whole import whole_pass
+from specbench.models.heads.taps import whole_pass
 from specbench.training.heads.beginning import beginning, save_head
 from specbench.training.heads.layouts import Asked
 from tests.support.checkpoints import refusal_of

@@ -1,6 +1,10 @@
 """From the files of a head and its target to a module: one class for every kind.
 
 Knows which class is whose; must not know how any of them computes.
+
+A target and a head as the two models of a method: one that leaves its hidden rows, and one that drafts from them.
+
+Knows both; must not know methods or files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,15 +12,16 @@ from typing import Any
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.files import attempt
-from specbench.models.heads.borrowed import Borrowed
-from specbench.models.heads.dflash import DFlash
-from specbench.models.heads.eagle import Eagle1
-from specbench.models.heads.eagle3 import Eagle3
-from specbench.models.heads.head import WORDS, Head, Kind
-from specbench.models.heads.masked import PEagle
+from specbench.models.heads.dflash import DFlash, Pard, PEagle
+from specbench.models.heads.eagle import Eagle1, Eagle3
 from specbench.models.heads.medusa import Medusa
 from specbench.models.heads.mtp import Mtp
-from specbench.models.heads.vocabulary import without_copies
+from specbench.models.heads.parts import Borrowed, without_copies
+from specbench.models.heads.recognition import WORDS, Head, Kind
+from specbench.models.heads.recursive import Recursive
+from specbench.models.heads.taps import Tapped, Taps
+from specbench.models.heads.together import Together
+from specbench.models.network.causal import Causal
 
 # Heads that draft all tokens in one pass. PARD does, too, and is a network of its own, of which `masked.Pard` is made.
 AT_ONCE: Mapping[Kind, Callable[[Head, Borrowed, Sequence[int] | None], Any]] = {
@@ -68,3 +73,25 @@ def parallel(head: Head, network: Any, layers: Sequence[int] | None = None) -> A
     if head.kind not in AT_ONCE:
         raise UnusableModelError(f"{head.name}: {head.words} heads do not draft all tokens in one pass")
     return AT_ONCE[head.kind](without_copies(head, target), target, layers)
+
+
+def joined(target: Causal, head: Any, depth: int) -> tuple[Causal, Recursive | Together]:
+    """The model that judges, in the place of `target` and on its weights, and the one that drafts up to `depth` tokens.
+
+    UnusableModelError for a head that reads layers which the target does not have. UsageError for one that drafts fewer
+    tokens.
+    """
+    tapped = Tapped(target.network, head.taps)
+    judge = Causal(tapped, target.law, target.width, target.fixed, memory=target.memory)
+    made = Together if head.at_once else Recursive
+    drafts = made(head, Taps(judge, tapped), target.law, target.width, depth, target.fixed, target.memory.beside())
+    return judge, drafts
+
+
+def through_masks(draft: Causal, name: str, depth: int) -> Together:
+    """A network that was trained as PARD was, as the model that drafts up to `depth` tokens in one pass.
+
+    UnusableModelError where its configuration names no mask.
+    """
+    head = Pard(draft.network, draft.width, name)
+    return Together(head, None, draft.law, draft.width, depth, draft.fixed, draft.memory)
