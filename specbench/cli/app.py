@@ -33,7 +33,7 @@ from specbench.cli import (
     verdict,
     verify,
 )
-from specbench.cli.help_page import Command, Commands
+from specbench.cli.help import Command, Commands
 from specbench.cli.signals import INTERRUPTED, Heard, heeded
 from specbench.cli.streams import fit_columns, streams
 from specbench.errors import (

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.help_page import Command
+from specbench.cli.help import Command
 from specbench.cli.options import OWN, Given, options
 
 backend = typer.Typer(help="Install engines for --backend in environments of their own.", no_args_is_help=True)

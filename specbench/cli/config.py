@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from specbench.cli.help_page import Command
+from specbench.cli.help import Command
 from specbench.cli.launch import EXECUTION, IN_FILES, preset_of, read_config, settings_of
 from specbench.cli.options import DATA, MEASURING, METHOD, PAIR, PLAIN, SAMPLING, Given, options, settings_in
 from specbench.jobs.asked import USUAL, with_lists

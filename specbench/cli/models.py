@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.help_page import Command
+from specbench.cli.help import Command
 from specbench.cli.options import OWN, PLAIN, Given, options
 from specbench.errors import UsageError
 from specbench.models.checkpoints import pairs

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.help_page import Command
+from specbench.cli.help import Command
 from specbench.cli.options import Given, options
 from specbench.cli.train_options import ALL, HEAD, TRAINING, USUAL, draft_of, head_of, training_of
 

@@ -1,0 +1,101 @@
+"""What `--help` shows: what a command does, examples of it, and every option, by panels, in plain text.
+
+Typer's own page, drawn with rich, loads twice as many modules and cuts long names at 80 columns.
+"""
+
+import inspect
+import re
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Any
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from specbench.errors import UsageError
+from specbench.spec import RunSpec
+
+WIDEST = 100  # columns; longer lines of text are hard to read
+NAMES = 26  # columns of names and values at most, before their text
+EXAMPLE = "specbench "  # how a paragraph of a docstring begins that is an example
+HYPHEN = "\u2011"  # at which no line is broken; shown as a plain one
+HEADING = "Examples:"  # the paragraph above them there
+
+
+class Command(TyperCommand):
+    """A command that takes every option once, unless the option takes several values."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # a shell that completes a line
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            refuse_twice([one for one in given if isinstance(one, TyperOption)])
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        typer.echo(page(self, ctx))
+
+
+class Commands(TyperGroup):
+    """A group of commands."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        typer.echo(page(self, ctx))  # printed here: text in the formatter would become the line of an error
+
+
+def refuse_twice(given: Sequence[TyperOption]) -> None:
+    """UsageError if an option that takes one value is given again: the last value would win silently."""
+    for number, one in enumerate(given):
+        if one in given[:number] and not (one.multiple or one.count or one.is_flag):
+            more = "; several values are compared by `specbench sweep GRID`" * (one.name in RunSpec.model_fields)
+            raise UsageError(f"{max(one.opts, key=len)} is given twice: give it once{more}")
+
+
+def page(command: TyperCommand | TyperGroup, ctx: Any) -> str:
+    """The help page, as wide as the terminal up to WIDEST columns."""
+    ctx.max_content_width = WIDEST
+    formatter = ctx.make_formatter()
+    arguments = [name_of(one, ctx) for one in command.params if isinstance(one, TyperArgument)]
+    rest = ["COMMAND [ARGS]..."] if isinstance(command, TyperGroup) else arguments
+    formatter.write_usage(ctx.command_path, " ".join(["[OPTIONS]", *rest]))
+    parts = inspect.cleandoc(command.help or "").split("\n\n")
+    examples = [part for part in parts if part.startswith(EXAMPLE)]
+    for part in parts:
+        if part != HEADING and part not in examples:
+            formatter.write_paragraph()
+            formatter.write_text(part.replace("-", HYPHEN))
+    if examples:
+        with formatter.section("Examples"):
+            for part in examples:  # in several lines that a shell reads as one
+                text = " ".join(part.split())
+                lines = wrap(text, formatter.width - 6, break_long_words=False, break_on_hyphens=False)
+                formatter.write("  " + " \\\n    ".join(lines) + "\n")
+    for name, rows in panels(command, ctx).items():
+        with formatter.section(name):
+            formatter.write_dl(rows, col_max=NAMES)
+    return str(formatter.getvalue()).rstrip().replace(HYPHEN, "-")
+
+
+def panels(command: TyperCommand | TyperGroup, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """The names and texts of commands, arguments and options, panel by panel."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, inner in command.commands.items() if isinstance(command, TyperGroup) else ():
+        summary = " ".join(inspect.cleandoc(inner.help or "").split("\n\n")[0].split())
+        found.setdefault(panel_of(inner, "Commands"), []).append((name, summary.replace("-", HYPHEN)))
+    for one in command.get_params(ctx):
+        if record := one.get_help_record(ctx):  # none if it is hidden
+            usual = "Arguments" if isinstance(one, TyperArgument) else "Options"
+            found.setdefault(panel_of(one, usual), []).append((name_of(one, ctx), record[1].replace("-", HYPHEN)))
+    return found
+
+
+def name_of(one: Any, ctx: Any) -> str:
+    """An option with its short name and the type of its value; an argument in capitals, in brackets if optional."""
+    names = str(one.get_help_record(ctx)[0])
+    if not isinstance(one, TyperArgument):
+        return re.sub(r"<list\[(.+)\]>", r"<\1>", names)
+    name = one.metavar or names.split(" <")[0].upper()
+    return name if one.required or "[" in name else f"[{name}]"
+
+
+def panel_of(one: Any, usual: str) -> str:
+    return one.rich_help_panel if isinstance(one.rich_help_panel, str) else usual
