@@ -6,7 +6,7 @@ Knows settings, backends and checks; must not know files or how anything is show
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from specbench.backends.base import Backend, networks_of
 from specbench.backends.choose import backend_for
@@ -22,7 +22,6 @@ from specbench.measure.weights_hash import weights_sha256
 from specbench.results.certificate import GREEDY, SURPRISE, Check
 from specbench.spec import BASELINE, RunSpec
 
-T = TypeVar("T")
 # Of sampled text: rows that are decoded at once, each as it would be alone, and tokens of one. Both save time.
 TOGETHER, LONGER = 8, 128
 USUAL = {"dataset": "code", "limit": 8, "max_new_tokens": 48}

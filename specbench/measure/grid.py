@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,8 +20,6 @@ from specbench.redact import redact
 from specbench.settings import declared, part
 from specbench.spec import BASELINE, CHOOSING, RunSpec
 from specbench.wording import clean, grouped, near
-
-T = TypeVar("T")
 
 DEFAULT_DATASETS = ("code", "articles")
 DEFAULT_LIMIT = 20

@@ -83,14 +83,19 @@ def log_error(interval: Interval, prompts: int) -> float:
     return _log_half(interval) / _student(prompts) if prompts > 1 else math.nan
 
 
-def needed(interval: Interval, prompts: int, goal: float) -> int | None:
-    """How many prompts in all would narrow the relative half width to `goal`; None without an interval."""
-    return _prompts_for(math.asinh(goal), interval, prompts)
-
-
 def to_settle(interval: Interval, prompts: int) -> int | None:
-    """How many prompts in all until the interval would exclude 1, if the value stays; None if the value is 1."""
-    return _prompts_for(abs(math.log(interval.value)), interval, prompts) if interval.value > 0 else None
+    """The least number of prompts, two or more, whose interval would exclude 1 if the value stays.
+
+    None if the value is 1, or without an interval.
+    """
+    half = abs(math.log(interval.value)) if interval.value > 0 else 0.0
+    spread = log_error(interval, prompts) * math.sqrt(prompts)
+    if not (half > 0 and math.isfinite(spread)):
+        return None
+    enough = max(2, math.ceil((ndtri((1 + LEVEL) / 2) * spread / half) ** 2))
+    while _student(enough) * spread > half * math.sqrt(enough):  # a few steps: t is wider than the normal distribution
+        enough += 1
+    return enough
 
 
 def widened(interval: Interval, comparisons: int) -> Interval:
@@ -134,14 +139,3 @@ def _log_half(interval: Interval) -> float:
     if not (interval.low > 0 and math.isfinite(interval.high)):
         return math.nan
     return math.log(interval.high / interval.low) / 2
-
-
-def _prompts_for(half: float, interval: Interval, prompts: int) -> int | None:
-    """The least number of prompts (two or more) whose interval would have this half width on the log scale."""
-    spread = log_error(interval, prompts) * math.sqrt(prompts)
-    if not (half > 0 and math.isfinite(spread)):
-        return None
-    enough = max(2, math.ceil((ndtri((1 + LEVEL) / 2) * spread / half) ** 2))
-    while _student(enough) * spread > half * math.sqrt(enough):  # a few steps: t is wider than the normal distribution
-        enough += 1
-    return enough

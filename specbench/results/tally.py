@@ -14,8 +14,6 @@ from dataclasses import dataclass, fields
 
 from scipy.special import ndtr
 
-ENOUGH = 2000  # tokens from which the test is worth something; docs/theory.md has its power
-
 
 @dataclass(frozen=True)
 class Tally:

@@ -19,7 +19,6 @@ from specbench.wording import literal
 COLUMNS = {  # a heading for every check of a method
     PROOF: "proof", GREEDY: "greedy", RESCORED: "re-\nscored", SURPRISE: "z sur-\nprise", LEANING: "z lean-\ning",
 }  # fmt: skip
-FINE = ("ok", "numeric", "lossy")
 LINES = ("check", "method", "outcome", "found", "limit", "detail")
 
 

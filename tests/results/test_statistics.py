@@ -15,7 +15,6 @@ from specbench.results.statistics import (
     geomean,
     half_width,
     log_error,
-    needed,
     ratio_of_totals,
     speedup_interval,
     to_settle,
@@ -160,31 +159,28 @@ def test_half_the_width_is_relative_to_the_value() -> None:
 
 
 def test_four_times_the_prompts_halve_the_width() -> None:
-    assert needed(of(1.6, 0.10), 400, 0.05) == pytest.approx(1600, rel=0.01)
     assert to_settle(of(math.exp(0.05), 0.10), 400) == pytest.approx(1600, rel=0.01)
 
 
 def test_the_numbers_asked_for_are_the_least_that_do() -> None:
     """Few prompts pay twice: their mean is worse known, and so is their spread (Student's t)."""
-    now, goal = of(1.6, 0.30), 0.10
+    now = of(1.1, 0.30)
     spread = log_error(now, 6) * math.sqrt(6)
-    enough = needed(now, 6, goal)
+    enough = to_settle(now, 6)
     assert enough is not None
-    halves = [math.sinh(t.ppf(0.975, n - 1) * spread / math.sqrt(n)) for n in (enough - 1, enough)]
-    assert halves[0] > goal >= halves[1]
+    halves = [t.ppf(0.975, n - 1) * spread / math.sqrt(n) for n in (enough - 1, enough)]
+    assert halves[0] > math.log(1.1) >= halves[1]
 
 
 @pytest.mark.parametrize("unknown", [Interval(1.5, math.nan, math.nan), Interval(math.nan, math.nan, math.nan)])
 def test_without_an_interval_nobody_knows_how_many_prompts_it_takes(unknown: Interval) -> None:
-    assert needed(unknown, 5, 0.02) is None
     assert to_settle(unknown, 5) is None
 
 
 def test_a_value_of_one_is_never_settled() -> None:
     assert to_settle(of(1.0, 0.1), 20) is None
     assert to_settle(Interval(0.0, math.nan, math.nan), 20) is None
-    assert needed(of(1.5, 0.1), 1, 0.02) is None  # one prompt has no interval, whatever stands there
-    assert needed(of(1.5, 0.1), 20, 0.0) is None
+    assert to_settle(of(1.5, 0.1), 1) is None  # one prompt has no interval, whatever it says
 
 
 def test_the_best_of_several_is_judged_more_strictly() -> None:

@@ -61,11 +61,6 @@ def described(alias: str) -> dict[str, str]:
     return {"source": model.source, "draft": pair.draft if pair else "", "note": "; ".join(notes)}
 
 
-def pairs() -> list[tuple[str, str]]:
-    """All pairs (target alias, draft alias); the first of a target is its default."""
-    return [(target, draft) for target, pair in shipped().pairs.items() for draft in (pair.draft, *pair.also)]
-
-
 def resolve(name: str, revision: str | None = None) -> Checkpoint:
     """The checkpoint that `name` stands for; `revision` takes the place of the pinned one."""
     if model := shipped().models.get(name):
