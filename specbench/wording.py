@@ -116,11 +116,6 @@ def resume_command(run: Path) -> str:
     return f"`specbench run --resume {quote(clean_path(run))}`"
 
 
-def unverified(tables: str) -> str:
-    """What to know of numbers from tables without a journal."""
-    return f"unverified: bare CSV, no journal to check it against: {tables}"
-
-
 def first_line(error: BaseException) -> str:
     """What an error says, in one line: the first of its own, with the next where that only announces it."""
     if isinstance(error, KeyError):

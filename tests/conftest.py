@@ -50,6 +50,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept / "specbench" / "machine")
 
 
+@pytest.fixture
+def made_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands read what `made_run` made as if it were the folder of a run."""
+    from specbench.results import reading
+    from tests.support.made_runs import MADE
+
+    read = reading.read_run
+    monkeypatch.setattr(reading, "read_run", lambda path: MADE[path] if path in MADE else read(path))
+
+
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Nothing is compiled unless a test asks for it: `--tier auto`, the default of commands, would."""

@@ -164,7 +164,7 @@ def test_a_bug_is_told_with_a_traceback_without_any(command: Command, monkeypatc
     def bug(*_: object) -> None:
         raise raised()
 
-    monkeypatch.setattr(verdict, "read_results", bug)
+    monkeypatch.setattr(verdict, "read_given", bug)
     found = command("verdict", "x")
     assert found.code == 1
     assert "Traceback (most recent call last)" in found.err

@@ -13,11 +13,11 @@ import typer
 
 from specbench.errors import NotComparableError, RegressionError, UsageError
 from specbench.files import check_regular
-from specbench.jobs.given_runs import verified
+from specbench.jobs.given_runs import read_given, tell
 from specbench.judge import compare as judge
 from specbench.judge.compare import Comparison, Finding, Policy
-from specbench.judge.compare_input import Record, read_records
-from specbench.judge.holm_test import Criterion
+from specbench.judge.matching import Record, records_of
+from specbench.judge.significance import Criterion
 from specbench.replacing import replace_text
 from specbench.results.numbers import NUMBERS
 from specbench.show import compare_export, compare_table
@@ -60,13 +60,14 @@ def start(bases: Sequence[Path], news: Sequence[Path], policy: Policy, output: O
     """Compare the i-th of `news` with the i-th of `bases`, or the last; raises what the exit code says."""
     if len(bases) > len(news):
         raise UsageError("a --base-rerun belongs to a second NEW: give no more runs of BASE than of NEW")
-    checked = verified([*bases, *news], samples=True)
-    old, new = [[read_records(path) for path in paths] for paths in (bases, news)]
+    read = read_given([*bases, *news])
+    records = list(map(records_of, read))
+    old, new = records[: len(bases)], records[len(bases) :]
     policy = replace(policy, gates=tuple(dict.fromkeys(named(gate, old[0]) for gate in policy.gates)))
-    result = replace(judge.compare_runs(old, new, policy), unverified=tuple(checked.bare))
+    result = judge.compare_runs(old, new, policy)
     leave(result, policy.confidence, new[0], output.junit, output.gha)
     if not output.quiet:
-        checked.tell()
+        tell(read)
         show(result, output.style, policy.confidence, new[0])
     conclude(result)
 

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.errors import UsageError
-from specbench.jobs.given_runs import content_of, read_results, verified
+from specbench.jobs.given_runs import read_given, rows_with, tell
 from specbench.judge.fleet import NEEDED, Arm, arms, lengths
 from specbench.show.fleet_table import Line, print_fleet
 from specbench.show.records import Format
 from specbench.theory.fleet import Load, simulate
-
-SAMPLES = "samples.csv"
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,10 @@ def start(run: Path, arrivals: Sequence[float], users: Sequence[int], servers: S
         raise UsageError("no load: give --arrivals (requests a second, such as 0.5) or --users (such as 16)")
     if not all(rate > 0 for rate in arrivals):
         raise UsageError("--arrivals must be above 0 requests a second")
-    if not run.is_dir():
-        raise UsageError("--fleet takes the lengths of answers from samples.csv: give the folder of a run")
-    checked = verified([run], samples=True)
-    found = arms([row for _, row in read_results(run, NEEDED)], servers.slots)
-    samples = content_of(run / SAMPLES)[0]
-    checked.tell()
+    (read,) = read_given([run])
+    found = arms([row for _, row in rows_with(read, NEEDED)], servers.slots)
+    samples = [row for rows in read.samples for row in rows]
+    tell([read])
     print_fleet([line for arm in found for line in lines(arm, samples, arrivals, users, servers)], servers.price, style)
 
 

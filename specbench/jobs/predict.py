@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.errors import UsageError
-from specbench.jobs.given_runs import read_results, verified
+from specbench.jobs.given_runs import read_given, rows_with, tell
 from specbench.judge.predictions import NEEDED, predictions, read_cell
 from specbench.show.predictions import print_measured, print_predictions
 from specbench.show.records import Format
@@ -12,9 +12,9 @@ from specbench.show.records import Format
 
 def from_run(run: Path, style: Format) -> None:
     """Predict the cells that a run measured."""
-    checked = verified([run], samples=False)
-    cells = [read_cell(row, where) for where, row in read_results(run, NEEDED)]
-    checked.tell()
+    (found,) = read_given([run])
+    cells = [read_cell(row, where) for where, row in rows_with(found, NEEDED)]
+    tell([found])
     print_measured(cells, style)
 
 

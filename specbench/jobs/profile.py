@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from specbench.errors import UsageError
-from specbench.jobs.given_runs import read_results, verified
+from specbench.jobs.given_runs import read_given, rows_with, tell
 from specbench.judge.acceptance_profile import profile_of_run
 from specbench.replacing import replace_text
 from specbench.wording import clean_path
@@ -15,9 +15,9 @@ NEEDED = ("status", "target", "dataset", "method", "k")
 
 def start(run: Path, cell: str, output: Path | None) -> None:
     """Write the profile of a cell of the run, or print it."""
-    checked = verified([run], samples=False)
-    rows = [row for _, row in read_results(run, NEEDED)]
-    checked.tell()
+    (read,) = read_given([run])
+    rows = [row for _, row in rows_with(read, NEEDED)]
+    tell([read])
     found, about = profile_of_run(rows, cell)
     if output is None:
         typer.echo(found.text(**about), nl=False)

@@ -1,14 +1,14 @@
 """The body of `specbench list`: the runs of a folder, each with the name that commands know it by. Loads no torch."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
-from specbench.jobs.given_runs import beside, content_of
 from specbench.judge.verdict import recommend
-from specbench.results.named_runs import runs_in, short_name
+from specbench.results.named_runs import DESCRIPTION, TABLE, runs_in, short_name
+from specbench.results.reading import rows_of
+from specbench.results.writing import read_json
 from specbench.show.records import Format, print_records
 from specbench.wording import clean, clean_path
 
@@ -26,7 +26,7 @@ def start(parent: Path, style: Format) -> None:
 
 def described(run: Path) -> dict[str, Any]:
     """A run in one line: its name, when it began, what it was asked for and what it answers."""
-    description, rows = beside(run), rows_of(run)
+    description, rows = read_json(run / DESCRIPTION), rows_of(run / TABLE)
     specs = description.get("specs")
     specs = [spec for spec in specs if isinstance(spec, dict)] if isinstance(specs, list) else []
     measured = [row for row in rows if row.get("status") in ("ok", "partial")]
@@ -54,11 +54,3 @@ def several(words: Any) -> str:
     """What cells have in common, or the first few of what they have."""
     found = list(dict.fromkeys(clean(word, 100) for word in words))
     return ", ".join(found[:3]) + f" and {len(found) - 3} more" * (len(found) > 3)
-
-
-def rows_of(run: Path) -> Sequence[dict[str, str]]:
-    """The rows of its results.csv; none where there is none yet."""
-    try:
-        return content_of(run / "results.csv")[0]
-    except UsageError:
-        return []

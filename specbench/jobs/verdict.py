@@ -10,13 +10,14 @@ from typing import Literal
 import typer
 
 from specbench.errors import NotComparableError, RegressionError, UsageError
-from specbench.jobs.given_runs import Checked, read_results, verified
+from specbench.jobs.given_runs import read_given, rows_with, tell
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, pays, recommend
 from specbench.results.named_runs import short_name
+from specbench.results.reading import Run
 from specbench.show.fitting import screen, sentence
 from specbench.show.verdict_lines import lead, paragraphs, together
-from specbench.wording import clean, literal, unverified
+from specbench.wording import clean, text_in
 
 Style = Literal["table", "json", "md"]
 NOTHING = "nothing to judge: no cell with a draft was measured"
@@ -30,17 +31,17 @@ def start(runs: Sequence[Path], style: Style, explain: bool, judges: bool = Fals
         raise UsageError(
             "--fail-under takes a speedup such as 1.1, and sets the exit code itself: leave out --exit-code"
         )
-    checked = verified(runs, samples=False)
-    results = [(run, [row for _, row in read_results(run, NEEDED)]) for run in runs]
-    checked.tell()
-    found = recommend([row for run, rows in results for row in with_command(rows, *named(run, checked))])
+    read = read_given(runs)
+    rows = [(run, [row for _, row in rows_with(run, NEEDED)]) for run in read]
+    tell(read)
+    found = recommend([row for run, some in rows for row in with_command(some, *named(run))])
     if style == "json":
-        typer.echo(json.dumps([{**asdict(one), "unverified": checked.bare} for one in found], indent=2))
+        typer.echo(json.dumps(list(map(asdict, found)), indent=2))
     elif explain:
-        for run in runs:
-            explained(run, checked, style)
+        for run in read:
+            explained(run, style)
     else:
-        show(found, checked.bare, style)
+        show(found, style)
     if judges or least is not None:
         conclude(found, least)
     elif not found:
@@ -62,25 +63,20 @@ def conclude(found: Sequence[Recommendation], least: float | None) -> None:
             raise error(f"{said} on {clean(those[0].dataset)}: {lead(those[0])}{more}")
 
 
-def named(run: Path, checked: Checked) -> tuple[str, str]:
-    """The command line that made a run, and its name in commands; a bare table has none."""
-    return checked.commands[run], "" if run in checked.tables else short_name(run)
+def named(run: Run) -> tuple[str, str]:
+    """The command line that made a run, "" where that is not known, and its name in commands."""
+    return text_in(run.description, "command"), short_name(run.path)
 
 
-def explained(run: Path, checked: Checked, style: Style) -> None:
-    """A run as it was printed when it was measured, with everything that explains it; of a bare table its answers."""
-    if run in checked.tables:
-        rows = with_command([row for _, row in read_results(run, NEEDED)], *named(run, checked))
-        show(recommend(rows), checked.bare, style)
-        return
-    from specbench.results.reading import read_run
+def explained(run: Run, style: Style) -> None:
+    """A run as it was printed when it was measured, with everything that explains it."""
     from specbench.show.run_output import Shown, print_run
 
-    cells = read_run(run).cells
-    print_run([cell.row() for cell in cells], style, screen(), Shown.of(cells, *named(run, checked), explain=True))
+    rows = [cell.row() for cell in run.cells]
+    print_run(rows, style, screen(), Shown.of(run.cells, *named(run), explain=True))
 
 
-def show(found: Sequence[Recommendation], bare: Sequence[str], style: Style) -> None:
+def show(found: Sequence[Recommendation], style: Style) -> None:
     """The answers, each with what stands below it."""
     if style == "table":
         for line in together(found) if found else []:
@@ -88,5 +84,3 @@ def show(found: Sequence[Recommendation], bare: Sequence[str], style: Style) -> 
         return
     for paragraph in paragraphs(found):
         typer.echo(paragraph)
-    if bare:
-        typer.echo(f"- {literal(unverified(', '.join(bare)))}")

@@ -1,23 +1,34 @@
 """Runs side by side: the findings of every tier on every cell that both sides have.
 
-Knows records and decisions; must not know the command line or how a table looks. `holm_test` has the test for noisy
-numbers, `counts` the comparison of exact ones.
-
 Noisy numbers are judged like this: the i-th NEW belongs to the i-th BASE (to the last where there are fewer). All pairs
 together must be worse by more than the margin, their bound must exclude zero at the confidence after Holm's correction
 over all tests of the tier, and each pair alone must be worse by more than half the margin.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specbench.errors import NotComparableError
-from specbench.judge.compare_input import Record
-from specbench.judge.counts import compare_counts
-from specbench.judge.evidence import NO_INTERVAL, evidence_of
-from specbench.judge.holm_test import METRICS, Criterion, Decision, Outcome, Trial, decide, relative
-from specbench.judge.matching import Match, RecordPair, matched
+from specbench.judge.matching import Match, Record, RecordPair, compare_counts, matched
+from specbench.judge.significance import (
+    METRICS,
+    TOTALLED,
+    Criterion,
+    Decision,
+    Estimate,
+    Outcome,
+    Trial,
+    decide,
+    estimate,
+    mean_of,
+    noiseless,
+    relative,
+)
 from specbench.results.cells import UNFINISHED
 from specbench.results.noise import other_conditions
 from specbench.wording import clean
@@ -28,6 +39,7 @@ RATIOS: tuple[tuple[str, Literal[-1, 1]], ...] = (("speedup", -1), ("alpha", -1)
 ABSOLUTES: tuple[tuple[str, Literal[-1, 1]], ...] = (("tokens_per_second", -1), ("baseline_tokens_per_second", -1))
 CLOCKED = ("_ms", "_seconds", "_per_second")  # how the names of numbers end that are seconds, or made of them
 RATIO_MARGIN, ABSOLUTE_MARGIN, CONFIDENCE = 0.025, 0.05, 0.99
+NO_INTERVAL = "a plain number, no interval"
 
 
 @dataclass(frozen=True)
@@ -64,11 +76,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every finding, sentences on the cells that only one side has, and the tables without a journal."""
+    """Every finding, and sentences on the cells that only one side has."""
 
     findings: tuple[Finding, ...]
     missing: tuple[str, ...]
-    unverified: tuple[str, ...] = ()
 
     def having(self, *outcomes: Outcome) -> list[Finding]:
         return [row for row in self.findings if row.outcome in outcomes]
@@ -202,3 +213,66 @@ def _finding(cell: str, tier: str, trial: Trial, decision: Decision) -> Finding:
         decision.p,
         decision.smallest if noisy else None,
     )
+
+
+# --- the evidence -----------------------------------------------------------------------------------------------------
+
+
+Totals = Mapping[str, NDArray[np.float64]]  # one vector of `TOTALLED` per draw
+
+
+def evidence_of(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | str | None:
+    """A trial, the reason why there is none, or None where no run has the number (nothing was drafted, say).
+
+    Ratios of totals are compared over prompts, paired where both runs had the same; other numbers as they are.
+    """
+    name = criterion.metric
+    values = [[record.number(name) for record in pair] for pair in pairs]
+    if all(math.isnan(value) for pair in values for value in pair):
+        return None
+    for before, after in values:
+        if math.isnan(before) or math.isnan(after):
+            return f"no {name} in {'BASE' if math.isnan(before) else 'NEW'}"
+    if name in METRICS:
+        return _from_totals(criterion, pairs)
+    runs = [noiseless(*pair) for pair in values]
+    whole = mean_of(runs)
+    if math.isnan(whole.log):
+        return f"{name} changed in opposite directions from or to 0"
+    return Trial(criterion, whole, tuple(runs))
+
+
+def _from_totals(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | str:
+    paired = all(base["prompts_sha256"] == new["prompts_sha256"] != "" for base, new in pairs)
+    totals: list[tuple[Totals, Totals]] = [(base.totals, new.totals) for base, new in pairs]
+    if paired:
+        totals = [_common(*pair) for pair in totals]
+    if min(len(run) for pair in totals for run in pair) < 2:
+        return "fewer than two prompts to compare"
+    bases, news = zip(*totals, strict=True)
+    pooled = (_sum(bases), _sum(news))
+    if paired:  # a prompt that one pair lacks is lacking on both sides
+        pooled = _common(*pooled)
+    runs = tuple(_estimate(criterion.metric, base, new, paired) for base, new in totals)
+    whole = _estimate(criterion.metric, *pooled, paired)
+    if whole.base == 0 or whole.new == 0:  # it has no logarithm, but no noise either
+        return Trial(criterion, noiseless(whole.base, whole.new), tuple(noiseless(run.base, run.new) for run in runs))
+    if not math.isfinite(whole.log) or math.isnan(whole.error):
+        return f"{criterion.metric} depends on a single prompt, or lacks a time"
+    return Trial(criterion, whole, runs)
+
+
+def _common(base: Totals, new: Totals) -> tuple[Totals, Totals]:
+    """The draws of both, in the order of the first."""
+    names = [name for name in base if name in new]
+    return {name: base[name] for name in names}, {name: new[name] for name in names}
+
+
+def _sum(runs: Sequence[Totals]) -> Totals:
+    """All runs together, draw by draw."""
+    return {name: np.sum([run[name] for run in runs if name in run], axis=0) for run in runs for name in run}
+
+
+def _estimate(metric: str, base: Totals, new: Totals, paired: bool) -> Estimate:
+    before, after = (dict(zip(TOTALLED, np.array(list(one.values())).T, strict=True)) for one in (base, new))
+    return estimate(METRICS[metric], before, after, paired)

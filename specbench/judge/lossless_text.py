@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from scipy.special import ndtri
 
-from specbench.judge.holm_test import holm
+from specbench.judge.significance import holm
 from specbench.results.tally import Tally, two_sided
 
 LEVEL = 0.001  # chance that any of the methods is accused wrongly

@@ -1,22 +1,24 @@
 """Turns as lines of the journal, and back: every arm's decode of its prompts, the shared baseline stored once.
 
-Knows the fields of samples and traces; must not know files. An impossible line is refused with a ValueError,
-KeyError, TypeError or the like.
+A line that no measurement wrote is refused with a ValueError, KeyError, TypeError or the like.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, get_args
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results.cells import Cell, Status
-from specbench.results.losslessness import Losslessness
+from specbench.results.losslessness import Agreement, Losslessness
 from specbench.results.peaks import read
-from specbench.results.possible import agreeing, check_sample, possible
 from specbench.results.readings import Reading, read_back
 from specbench.results.samples import ALONE, Sample
+from specbench.settings import is_number
 from specbench.spec import RunSpec
 
+DEEPEST = 4096  # tokens that a round may draft, eight times the largest K: there is a column for each
+ROUNDING = 0.01  # by how much a sum of probabilities in a low-precision dtype may exceed 1
 SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn
 
 
@@ -113,7 +115,9 @@ def _read(written: Mapping[str, Any]) -> Trace:
     spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
     seconds, prefill = float(written["seconds"]), float(written["prefill_seconds"])
     what = (written.get("draftable"), written.get("choice", ""))
-    return possible(Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans, *what))
+    trace = Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans, *what)
+    check_trace(trace)
+    return trace
 
 
 def begin_line(spec: RunSpec, resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,9 +148,87 @@ def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: 
         return Cell(spec, resolved, samples, status, "the run was cut off; go on with --resume")  # type: ignore[arg-type]
     if ended["status"] not in get_args(Status) or (ended["status"] in ("ok", "mismatch") and not samples):
         raise ValueError(f"a cell with {len(samples)} samples that ended as {ended['status']!r}")
-    lossless = agreeing(Losslessness(**ended["lossless"]))
+    lossless = Losslessness(**ended["lossless"])
+    check_lossless(lossless)
     if not all(type(ended[name]) is str for name in ("error", "detail")):
         raise ValueError("an error that is no text")
     ready = (float(ended["ready"][0]), float(ended["ready"][1]))
     peaks = read(ended.get("peaks", {}))
     return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready, peaks)
+
+
+# --- what no measurement can have written -----------------------------------------------------------------------------
+
+
+def check_trace(trace: Trace) -> None:
+    """ValueError for numbers that no clock and no loop produces."""
+    for name, seconds in {"seconds": trace.seconds, "prefill_seconds": trace.prefill_seconds, **trace.spans}.items():
+        if not 0 <= seconds < math.inf:  # which NaN is not
+            raise ValueError(f"{name} of {seconds}")
+    length, emitted = len(trace.tokens), sum(one.emitted for one in trace.rounds)
+    if length and not trace.seconds:
+        raise ValueError(f"{length} tokens in 0 seconds")
+    known = trace.draftable is None or (is_count(trace.draftable) and trace.draftable <= length)
+    if not (known and type(trace.choice) is str and all(map(is_count, trace.tokens))):
+        raise ValueError(f"tokens {str(trace.tokens)[:40]}, {str((trace.draftable, trace.choice))[:80]}")
+    for one in trace.rounds:
+        check_round(one)
+    if emitted != length:
+        raise ValueError(f"{length} tokens, where its rounds emitted {emitted}")
+
+
+def check_round(one: RoundCounts) -> None:
+    """What was accepted had been tested, what was tested drafted; a round emits at most one token more than it accepted
+    (fewer where the sequence ends), and says of every tested token by which chance it was accepted."""
+    sound = (
+        all(map(is_ordered, (one, *one.inner)))
+        and 1 <= one.emitted <= one.accepted + 1
+        and is_count(one.surplus)
+        and one.surplus <= one.drafted - one.tested
+        and one.drafted <= DEEPEST
+        and len(one.overlap) == one.tested
+        and all(map(is_chance, (*one.overlap, *(level.overlap / max(level.tested, 1) for level in one.inner))))
+        and len(one.belief) in (0, one.tested)
+        and all(belief is None or is_chance(belief) for belief in one.belief)
+        and is_count(one.nodes)
+        and 0 <= one.distance < math.inf
+    )
+    if not sound:
+        raise ValueError(f"a round of {str(one)[:300]}")
+
+
+def is_ordered(one: RoundCounts | LevelCounts) -> bool:
+    counts = (one.accepted, one.tested, one.drafted, one.emitted)
+    return all(map(is_count, counts)) and one.accepted <= one.tested <= one.drafted
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def is_chance(value: Any) -> bool:
+    return is_number(value) and -ROUNDING <= value <= 1 + ROUNDING
+
+
+def check_sample(about: Mapping[str, Any]) -> None:
+    """ValueError for what is said of a sample besides its traces, where it is of another kind than it must be."""
+    texts = [about[name] for name in ("prompt", "category", "cluster")]
+    counts = [about[name] for name in ("repeat", "prompt_tokens", "turn")] + list(about["order"])
+    load = about["load"]
+    known = load is None or (is_number(load) and 0 <= load < math.inf)
+    if not (known and all(type(text) is str for text in texts) and all(map(is_count, counts))):
+        raise ValueError(f"a sample of {str(about)[:200]}")
+
+
+def check_lossless(found: Losslessness) -> None:
+    """ValueError where the comparison of outputs contradicts itself."""
+    sound = (
+        found.verdict in get_args(Agreement)
+        and is_count(found.identical)
+        and is_count(found.compared)
+        and found.identical <= found.compared
+        and (found.verdict != "identical" or found.identical == found.compared)
+        and all(one is None or is_number(one) for one in (found.first_divergence, found.gap, found.noise))
+    )
+    if not sound:
+        raise ValueError(f"outputs compared as {str(found)[:200]}")

@@ -10,6 +10,7 @@ from specbench.errors import UsageError
 from specbench.wording import clean, clean_path, counted, near
 
 DESCRIPTION = "run.json"  # its readers take a moment to load, which a name need not
+TABLE = "results.csv"  # means the run that it lies in
 USUAL = Path("results")  # where commands leave runs that are told nothing else
 LATEST, PREVIOUS = "latest", "previous"
 BACK = re.compile(rf"{LATEST}(?:~(\d{{1,4}}))?|({PREVIOUS})", re.ASCII)  # how many runs before the latest
@@ -32,10 +33,16 @@ def began(path: Path) -> float:
 
 
 def found_run(given: Path) -> Path:
-    """The path that is meant: as it stands where it exists, else with the run that a part of it names.
+    """The folder of the run that is meant, by its path, its name or its results.csv; others are returned as they are.
 
     A name alone is looked for in `results`. UsageError where several runs begin with it.
     """
+    found = resolved(given)
+    return found.parent if found.name == TABLE else found
+
+
+def resolved(given: Path) -> Path:
+    """The path as it is where it exists, else with the run that a part of it names."""
     if given.exists():
         return given
     place = Path(given.anchor)

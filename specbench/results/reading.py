@@ -1,12 +1,11 @@
-"""A run as its folder holds it: run.json and the journal, refused where they contradict each other.
-
-Knows what the files of a run have in common; must not know how they are written or what is computed from them.
-"""
+"""A run as its folder holds it: run.json and the journal, refused where they contradict each other."""
 
 import csv
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from specbench.results import journal
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.journal_lines import cell_of, samples_of
 from specbench.results.samples import Sample
-from specbench.results.writing import read_csv
+from specbench.results.writing import as_text, read_csv
 from specbench.spec import SCHEMA_VERSION, RunSpec
-from specbench.wording import clean, first_line
+from specbench.wording import Row, clean, clean_path, first_line, resume_command
 
 DESCRIPTION, RESULTS, SAMPLES, CATEGORIES = "run.json", "results.csv", "samples.csv", "categories.csv"
+CLOSE = 1e-9  # other processors and versions of numpy and scipy differ in the last digits of what they compute
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)  # what a wrong line raises
 
 
@@ -38,6 +38,16 @@ class Run:
     cells: Sequence[Cell]
     ended: frozenset[str]
     limits: Sequence[int | None] = ()
+
+    @cached_property
+    def rows(self) -> list[dict[str, str]]:
+        """The rows of results.csv, as text."""
+        return as_text([cell.row() for cell in self.cells])
+
+    @cached_property
+    def samples(self) -> list[list[dict[str, Any]]]:
+        """The rows of samples.csv, by cell."""
+        return [cell.sample_rows() for cell in self.cells]
 
 
 def read_run(path: Path) -> Run:
@@ -68,7 +78,10 @@ def read_description(path: Path) -> dict[str, Any]:
         description = json.loads(read_whole(path / DESCRIPTION))
         version = description["schema_version"]
     except OSError as error:
-        raise UsageError(f"{path} is not the folder of a run ({DESCRIPTION}: {error.strerror})") from error
+        raise UsageError(
+            f"{clean_path(path)} is not the folder of a run ({DESCRIPTION}: {error.strerror}): give the folder of a "
+            "specbench run, its name, or the results.csv in it"
+        ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{path / DESCRIPTION} is not a description of a run: {first_line(error)}") from error
     if version != SCHEMA_VERSION:
@@ -179,8 +192,44 @@ def check_lost(run: Run, former: Collection[str] = ()) -> None:
             )
 
 
+def unfinished(run: Run) -> list[str]:
+    """A sentence for a reader of numbers where cells are not in them yet."""
+    left, where = len(run.specs) - len(run.ended), clean_path(run.path)
+    said = f"{where}: {left} of {len(run.specs)} cells have not ended; {resume_command(run.path)} goes on with them"
+    return [said] if left else []
+
+
+def edited(run: Run) -> list[str]:
+    """A sentence for each table of a finished run that is not what the journal renders: no command reads it."""
+    if unfinished(run):
+        return []
+    tables = {RESULTS: run.rows, SAMPLES: as_text([row for rows in run.samples for row in rows])}
+    return [
+        f"{clean_path(run.path / name)} was edited, damaged or rendered by another version: it is not read, the "
+        f"numbers are those of {journal.FILE}"
+        for name, rows in tables.items()
+        if (run.path / name).exists() and not same_rows(rows_of(run.path / name), rows)
+    ]
+
+
+def same_rows(found: Sequence[Row], rendered: Sequence[Row]) -> bool:
+    """Whether all cells are equal: texts to the letter, numbers but for their last digits."""
+    return len(found) == len(rendered) and all(
+        same_text(theirs.get(name, ""), ours.get(name, ""))
+        for theirs, ours in zip(found, rendered, strict=True)
+        for name in {**theirs, **ours}
+    )
+
+
+def same_text(one: str, other: str) -> bool:
+    try:
+        return one == other or math.isclose(float(one), float(other), rel_tol=CLOSE, abs_tol=CLOSE)
+    except ValueError:
+        return False
+
+
 def rows_of(table: Path) -> list[dict[str, str]]:
-    """The rows of a table; empty where it cannot be read: `audit` says so where it matters."""
+    """The rows of a table; empty where it cannot be read."""
     try:
         return read_csv(table)
     except (OSError, ValueError, csv.Error):

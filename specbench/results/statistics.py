@@ -117,17 +117,16 @@ def _interval(value: float, columns: Sequence[Sequence[float]], powers: Sequence
         return Interval(value, math.nan, math.nan)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         left_out = np.log(table.sum(axis=1, keepdims=True) - table)
-        half = _student(table.shape[1]) * _jackknife_error(np.asarray(powers) @ left_out)
+        half = _student(table.shape[1]) * math.sqrt(jackknife(np.asarray(powers) @ left_out))
         low, high = (value * np.exp([-half, half])).tolist()
     if not (low > 0 and high < math.inf):  # without one of its prompts there was nothing to divide (by)
         low = high = math.nan
     return Interval(value, low, high)
 
 
-def _jackknife_error(left_out: NDArray[np.float64]) -> float:
-    """The standard error of a statistic from its values without each of the prompts in turn."""
-    prompts = len(left_out)
-    return float(np.sqrt((prompts - 1) * np.var(left_out)))
+def jackknife(left_out: NDArray[np.float64]) -> float:
+    """The variance of a statistic from its values without each of the prompts in turn; NaN of one prompt."""
+    return float((len(left_out) - 1) * np.var(left_out)) if len(left_out) > 1 else math.nan
 
 
 def _student(prompts: int) -> float:

@@ -1,18 +1,18 @@
-"""Tables as files, with cells that no program executes.
-
-Knows CSV and file systems; must not know what a column means.
-"""
+"""Tables as files, with cells that no program executes, and JSON objects."""
 
 import csv
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.files import open_text
+from specbench.errors import UsageError
+from specbench.files import open_text, read_whole
 from specbench.replacing import replacing
-from specbench.wording import clean
+from specbench.wording import clean, first_line
 
+MOST = 2000  # rows of a table that a report shows
 LONGEST = 10_000  # characters of a text in a CSV cell; spreadsheets cut at 32,767
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # the wide forms, too: East Asian spreadsheets read them alike
 
@@ -39,6 +39,32 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file as text. OSError, ValueError or csv.Error where it cannot be read as one."""
     with open_text(path, "utf-8-sig") as file:
         return list(csv.DictReader(file, restkey="a cell too many", restval=""))
+
+
+def read_table(path: Path, columns: Sequence[str], remedy: str) -> list[dict[str, str]]:
+    """The first rows of a CSV file that has these columns; UsageError, ending in `remedy`, where it lacks one."""
+    try:
+        rows = read_csv(path)[:MOST]
+    except (OSError, ValueError, csv.Error) as error:
+        raise UsageError(f"cannot read {clean(path, 300)}: {first_line(error)}") from error
+    if missing := [name for name in columns if name not in (rows or [{}])[0]]:
+        raise UsageError(f"{clean(path, 300)} lacks the column(s) {', '.join(missing)}: {remedy}")
+    return rows
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none."""
+    try:
+        found = json.loads(read_whole(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def as_text(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The rows as `read_csv` reads them after `write_csv`."""
+    names = column_names(rows)
+    return [{name: str(csv_cell(row.get(name))) for name in names} for row in rows]
 
 
 def csv_cell(value: Any) -> Any:

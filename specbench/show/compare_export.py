@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from specbench.judge.compare import Comparison
-from specbench.judge.compare_input import Record
-from specbench.judge.matching import matched
+from specbench.judge.matching import Record, matched
 from specbench.show.compare_table import cells_of
 from specbench.wording import clean
 

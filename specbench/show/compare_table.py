@@ -16,7 +16,7 @@ from rich.text import Text
 
 from specbench.judge.compare import Comparison, Finding
 from specbench.show.fitting import Fitted
-from specbench.wording import clean, unverified
+from specbench.wording import clean
 
 HEADER = ("cell", "metric", "base", "new", "change", "bounds", "visible", "outcome")
 STYLES = {"REGRESSION": "bold red", "better": "green", "inconclusive": "yellow", "ok": ""}
@@ -85,8 +85,7 @@ def markdown(result: Comparison, confidence: float) -> str:
         outcome = f"**{row.outcome}**" if row.outcome == "REGRESSION" else row.outcome
         outcome += f": {code(row.detail)}" if row.detail else ""
         lines.append("| " + " | ".join([code(cell), *middle, outcome]) + " |")
-    remarks = [*result.missing, *map(unverified, result.unverified)]
-    lines += ["", *(f"- {code(line)}" for line in remarks), "", LEGEND.format(confidence=100 * confidence)]
+    lines += ["", *(f"- {code(line)}" for line in result.missing), "", LEGEND.format(confidence=100 * confidence)]
     return "\n".join(lines) + "\n"
 
 
@@ -99,7 +98,6 @@ def as_json(result: Comparison) -> str:
     """Every row with all its fields; a number that is not finite is null."""
     rows = [{key: _finite(value) for key, value in asdict(row).items()} for row in result.findings]
     content = {"exit_code": result.code, "summary": summary(result), "rows": rows, "missing": list(result.missing)}
-    content["unverified"] = list(result.unverified)
     return json.dumps(content, indent=2) + "\n"
 
 

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specbench.judge.compare import CONFIDENCE, RATIO_MARGIN, RATIOS
-from specbench.judge.holm_test import METRICS, TOTALLED, Criterion, Totals, Trial, decide, estimate
+from specbench.judge.significance import METRICS, TOTALLED, Criterion, Totals, Trial, decide, estimate
 
 SLOWDOWN, PAIRED_SD, OUTLIERS, OUTLIER = 1.05, 0.08, 0.03, 0.20
 SHAPES = ((20, 1), (20, 3), (48, 1), (48, 3))  # prompts, repetitions

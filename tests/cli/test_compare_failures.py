@@ -4,9 +4,8 @@ Seconds are counted work here: every pass of a network costs what it is told to 
 machine. `tests/benchmarks/slowdown.py` does the same with real seconds and real work.
 """
 
-import csv
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from specbench.backends import native
 from specbench.decoding.timing import WallClock
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import Pass
-from specbench.results.writing import write_csv
+from specbench.results import journal
 from tests.support.frontdoor import Command
 from tests.support.tinypair import Pair, prompts
 
@@ -66,12 +65,24 @@ def measured(command: Command, pair: Pair, tmp_path: Path, kept: Path, monkeypat
     return measure
 
 
-def changed(folder: Path, name: str, **columns: str) -> Path:
-    """Write other values into a table, as if another machine had; the folder's results.csv, to be given by itself."""
-    with (folder / name).open(newline="") as file:
-        rows = [{**row, **columns} for row in csv.DictReader(file)]
-    write_csv(folder / name, rows)
-    return folder / "results.csv"
+def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """Change the lines of the journal, as if another machine had written them."""
+    file = folder / journal.FILE
+    lines = journal.read_bodies(file)
+    for line in lines:
+        change(line)
+    file.write_bytes(b"".join(map(journal.encode, lines)))
+    return folder
+
+
+def on_another_machine(line: dict[str, Any]) -> None:
+    if "begin" in line:
+        line["begin"]["resolved"]["fingerprint"] = "0" * 12
+
+
+def with_another_text(line: dict[str, Any]) -> None:
+    for trace in (arm["trace"] for arm in line.get("turn", {}).get("arms", {}).values()):
+        trace["tokens"][0] += 1
 
 
 def test_a_run_compared_with_itself_is_fine(command: Command, measured: Any) -> None:
@@ -102,7 +113,7 @@ def test_one_that_got_faster_is_not(command: Command, measured: Any) -> None:
 
 @pytest.mark.slow
 def test_on_another_machine_ratios_are_judged_and_seconds_are_not(command: Command, measured: Any) -> None:
-    base, new = measured("base"), changed(measured("new", target=1.3), "results.csv", fingerprint="0" * 12)
+    base, new = measured("base"), changed(measured("new", target=1.3), on_another_machine)
     found = command("compare", base, new)
     assert found.code == 7
     assert "not comparable" in found.out
@@ -114,7 +125,7 @@ def test_on_another_machine_ratios_are_judged_and_seconds_are_not(command: Comma
 
 @pytest.mark.slow
 def test_another_text_is_a_regression_of_the_first_tier(command: Command, measured: Any) -> None:
-    base, new = measured("base"), changed(measured("new"), "samples.csv", output_sha256="0" * 16)
+    base, new = measured("base"), changed(measured("new"), with_another_text)
     found = command("compare", base, new, "--checks", "deterministic")
     assert found.code == 3
     assert "p0" in found.out

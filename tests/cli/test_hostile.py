@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from specbench.cli.app import end
 from specbench.jobs.progress import Display
 from specbench.judge import compare
-from specbench.judge.compare_input import read_records
+from specbench.judge.matching import records_of
 from specbench.metrics import RoundCounts
 from specbench.results import trace_file
 from specbench.results.cells import Cell
@@ -196,7 +196,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> compare.Comparison:
     measured = cells_of(PAYLOADS, status="ok")
     failed = [replace(c, status="oom") if n % 21 else c for n, c in enumerate(measured) if n % 4]
     base, new = (write(tmp_path_factory.mktemp("run"), cells) for cells in (measured, failed))
-    return compare.compare_runs([read_records(base)], [read_records(new)], compare.Policy())
+    return compare.compare_runs([records_of(read_run(base))], [records_of(read_run(new))], compare.Policy())
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_other_formats_parse_and_hold_no_command(compared: compare.Comparison, f
     assert len(suite) == len(compared.findings)
     rows = json.loads(compare_table.as_json(compared), parse_constant=pytest.fail)["rows"]
     assert len(rows) == len(compared.findings)
-    points = json.loads(compare_export.history(read_records(folder)), parse_constant=pytest.fail)
+    points = json.loads(compare_export.history(records_of(read_run(folder))), parse_constant=pytest.fail)
     assert not [p for p in points if set("<>[]()`|@\\\"'") & set(p["name"]) or not p["name"].isprintable()]
     assert not [p for p in points if any(link in p["name"] for link in ("https://", "www."))]
 

@@ -1,7 +1,6 @@
 """Hostile data sets, file names and results through the commands as a user calls them."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -21,8 +20,6 @@ from specbench.results.trace_file import to_json
 from specbench.show.report.page import write_report
 from specbench.wording import clean
 from tests.cli.test_hostile import traced, write
-from tests.support.cases import quick_or_slow
-from tests.support.compared_runs import CELL, decoded, measured
 from tests.support.frontdoor import Command, Outcome
 from tests.support.hostile import PAYLOADS, bars, commands, elements, harmless
 from tests.support.measured import cell, sample
@@ -112,30 +109,6 @@ def test_the_summary_of_a_job(ran: Outcome, command: Command, tmp_path: Path, mo
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     assert command("compare", "-q", ran.folder, ran.folder).code == 0
     assert_inert((tmp_path / "summary.md").read_text())
-
-
-@pytest.fixture(scope="module")
-def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results.csv that specbench did not write: its texts are as they are."""
-    path = tmp_path_factory.mktemp("edited") / "results.csv"
-    texts = [text[:1000].encode(errors="replace").decode().replace("\0", "") for text in PAYLOADS]
-    numbers = measured(decoded(3))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*CELL, "cell", *numbers])
-        writer.writeheader()
-        for n, text in enumerate(texts):
-            writer.writerow({**CELL, **numbers, "dataset": text, "method": text, "target": text, "cell": n, "seed": n})
-    return path
-
-
-@pytest.mark.parametrize(("name", "style"), quick_or_slow(FORMATS, lambda name, style: style in ("table", "md")))
-def test_commands_that_read_a_table_of_someone_else(edited: Path, command: Command, name: str, style: str) -> None:
-    quick = ("--checks", "deterministic") if name == "compare" else ()
-    found = command(name, *arguments(name, edited), *quick, "--format", style)
-    assert found.code == (7 if name == "compare" else 0)
-    assert (commands(found.out, style), commands(found.err)) == ([], [])
-    if style == "md":
-        assert_inert(found.out)
 
 
 # --- names of files ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from specbench.cli import predict
 from specbench.errors import UsageError
 from specbench.jobs.parsing import parse_k_list
 from specbench.theory import formulas
+from tests.support.made_runs import made_run
 
+pytestmark = pytest.mark.usefixtures("made_runs")
 app = typer.Typer()
 app.command(name="predict")(predict.predict)
 
@@ -39,8 +41,7 @@ def rows(*arguments: str | Path) -> list[dict[str, str]]:
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    (tmp_path / "results.csv").write_text(RESULTS, encoding="utf-8")
-    return tmp_path
+    return made_run(tmp_path, RESULTS)
 
 
 def test_csv_has_full_precision_one_row_per_alpha_c_and_k() -> None:
@@ -135,8 +136,7 @@ code,chain,2,0.5,0.125,1.5,0.25,0.8,0.5,0.5,2.0,token
 
 def test_from_run_takes_what_one_pass_drafts_for_the_same_at_every_k(tmp_path: Path) -> None:
     """1.75 tokens for 1.25 steps at K = 2, at most 2 for the same 1.25; with the costs measured for 0.25 + 1.75."""
-    (tmp_path / "results.csv").write_text(ONE_PASS, encoding="utf-8")
-    head, lookup, chain = rows("--from-run", tmp_path)
+    head, lookup, chain = rows("--from-run", made_run(tmp_path, ONE_PASS))
     assert (head["c_round"], head["speedup_predicted"]) == ("0.25", "1.4")
     assert (head["best_k"], head["best_speedup"], head["near_best"]) == ("1000", "1.6", "6-1000")
     assert float(head["speedup_calibrated"]) == pytest.approx(1.75 / 2)
@@ -163,17 +163,14 @@ def test_what_one_pass_drafts_can_be_given_in_the_place_of_c() -> None:
 
 
 def test_from_run_needs_only_alpha_c_k_and_speedup(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
-    file.write_text("\ufeffk,alpha,c,speedup\n4,0.7,0.1,1.5\n", encoding="utf-8")
-    (row,) = rows("--from-run", file)
+    (row,) = rows("--from-run", made_run(tmp_path, "k,alpha,c,speedup\n4,0.7,0.1,1.5\n"))
     assert (row["dataset"], row["v"], row["speedup_calibrated"]) == ("", "", "")
 
 
 def test_a_data_set_with_markup_in_its_name_is_printed_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "results.csv"
-    file.write_text("dataset,k,alpha,c,speedup\n[red]a|b,4,0.7,0.1,1.5\n", encoding="utf-8")
-    assert "[red]a|b" in call("--from-run", file).stdout
-    assert r"| \[red\]a\|b |" in call("--from-run", file, "--format", "md").stdout
+    run = made_run(tmp_path, "dataset,k,alpha,c,speedup\n[red]a|b,4,0.7,0.1,1.5\n")
+    assert "[red]a|b" in call("--from-run", run).stdout
+    assert r"| \[red\]a\|b |" in call("--from-run", run, "--format", "md").stdout
 
 
 @pytest.mark.parametrize(
@@ -202,8 +199,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: st
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("k,alpha\n4,0.7\n", "lacks the column(s) c, speedup"),
-        ("", "lacks the column(s) k, alpha, c, speedup"),
+        ("k,alpha\n4,0.7\n", "has no row with"),
+        ("", "no cell of"),
         ("k,alpha,c,speedup\n4,,0.1,\n", "has no row with"),
         ("k,alpha,c,speedup\n4,high,0.1,1.5\n", "row 1: alpha is 'high'"),
         ("k,alpha,c,speedup\n4,0.7,0.1,nan\n", "row 1: speedup is 'nan'"),
@@ -211,17 +208,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: st
         ("k,alpha,c,speedup\n2.5,0.7,0.1,1.5\n", "row 1: k must be a whole number"),
         ("k,alpha,c,speedup\n1e12,0.7,0.1,1.5\n", "row 1: k must be a whole number"),
         ("k,alpha,c,speedup\n-1,0.7,0.1,1.5\n", "row 1: K must be 0 or more"),
-        ("k,alpha,c,speedup\n4,0.7\n", "has no row with"),
     ],
 )
-def test_an_unusable_results_file_is_one_line_and_exit_code_2(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "results.csv").write_text(text, encoding="utf-8")
-    refused(call("--from-run", tmp_path), message)
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "results.csv").write_bytes(b"\xff\xfe\x00\x81PAR1")
-    refused(call("--from-run", tmp_path), "not a CSV text file")
+def test_an_unusable_run_is_one_line_and_exit_code_2(tmp_path: Path, text: str, message: str) -> None:
+    refused(call("--from-run", made_run(tmp_path, text)), message)
 
 
 def refused(result: Result, message: str) -> None:

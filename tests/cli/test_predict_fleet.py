@@ -12,7 +12,9 @@ from typer.testing import CliRunner, Result
 from specbench.cli import predict
 from specbench.errors import UsageError
 from specbench.judge.fleet import arms
+from tests.support.made_runs import made_run
 
+pytestmark = pytest.mark.usefixtures("made_runs")
 app = typer.Typer()
 app.command(name="predict")(predict.predict)
 
@@ -28,14 +30,15 @@ c4,code,chain,2,4,2.25,0.75,0.666667,4,8,50,60
 s1,code,sam,4,1,1.5,,,10,12,50,50
 s4,code,sam,4,4,1.5,,,4,4.5,50,50
 """
-SAMPLES = "cell,baseline_tokens\nc1,10\nc1,30\nc4,99\ns1,10\ns1,30\n"
+SAMPLES = [
+    [{"cell": cell, "baseline_tokens": tokens} for tokens in some]
+    for cell, some in (("c1", (10, 30)), ("c4", (99,)), ("s1", (10, 30)))
+]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    (tmp_path / "results.csv").write_text(HEADER + ROWS, encoding="utf-8")
-    (tmp_path / "samples.csv").write_text(SAMPLES, encoding="utf-8")
-    return tmp_path
+    return made_run(tmp_path, HEADER + ROWS, SAMPLES)
 
 
 def call(*arguments: object) -> Result:
@@ -128,7 +131,7 @@ def test_readers_get_a_table_a_capacity_and_what_was_assumed(run: Path) -> None:
 
 
 def test_numbers_that_are_not_known_are_null(run: Path) -> None:
-    (run / "samples.csv").write_text(SAMPLES.replace("30", "10"), encoding="utf-8")
+    made_run(run, HEADER + ROWS, [[{"cell": cell, "baseline_tokens": 10}] for cell in ("c1", "s1")])
     result = call("--from-run", run, "--users", 1, "--output-tokens", 1, "--requests", 20, "--format", "json")
     (row, *_) = json.loads(result.stdout)
     assert row["per_token_seconds_median"] is None  # answers of one token
@@ -143,7 +146,6 @@ def test_numbers_that_are_not_known_are_null(run: Path) -> None:
         (("--from-run", "RUN", "--users", 1, "--alpha", 0.5), "leave out --alpha"),
         (("--from-run", "RUN", "--users", 1, "--slots", 9), "--slots 9: measured were batches from 1 to 4"),
         (("--from-run", "RUN", "--arrivals", 0), "--arrivals must be above 0"),
-        (("--from-run", "TABLE", "--users", 1), "give the folder of a run"),
         (("--from-run", "ONE", "--users", 1), "make a run with --batch 1,2,4,8"),
         (("--from-run", "ODD", "--users", 1), "cell c4: round_ms is '-3'"),
     ],
@@ -151,12 +153,9 @@ def test_numbers_that_are_not_known_are_null(run: Path) -> None:
 def test_what_cannot_be_played_through_is_refused(
     run: Path, arguments: tuple[object, ...], line: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    one, odd = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("odd")
-    (one / "results.csv").write_text(HEADER + "\n" + ROWS.split("\n")[2] + "\n", encoding="utf-8")
-    (odd / "results.csv").write_text((HEADER + ROWS).replace("4,8,50", "4,-3,50"), encoding="utf-8")
-    for folder in (one, odd):
-        (folder / "samples.csv").write_text(SAMPLES, encoding="utf-8")
-    places = {"RUN": run, "TABLE": run / "results.csv", "ONE": one, "ODD": odd}
+    one = made_run(tmp_path_factory.mktemp("one"), HEADER + "\n" + ROWS.split("\n")[2] + "\n", SAMPLES)
+    odd = made_run(tmp_path_factory.mktemp("odd"), (HEADER + ROWS).replace("4,8,50", "4,-3,50"), SAMPLES)
+    places = {"RUN": run, "ONE": one, "ODD": odd}
     result = call(*(places.get(str(one), one) for one in arguments))
     assert isinstance(result.exception, Exception)
     assert line in str(result.exception)

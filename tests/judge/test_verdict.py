@@ -1,6 +1,5 @@
 """YES, NO, PROVISIONAL, UNCLEAR: which rows lead to which, what is never recommended, and how the answer reads."""
 
-import csv
 import json
 import math
 import re
@@ -16,6 +15,9 @@ from specbench.results.statistics import Interval, to_settle, widened
 from specbench.show.verdict_lines import reason, sentences, together
 from specbench.wording import verbatim
 from tests.support.frontdoor import Command
+from tests.support.made_runs import made_run
+
+pytestmark = pytest.mark.usefixtures("made_runs")
 
 
 def row(k: int = 3, speedup: float = 1.62, half: float = 0.05, **changes: Any) -> dict[str, Any]:
@@ -411,20 +413,15 @@ def test_a_command_is_copied_from_markdown_as_it_is(text: str, shown: str) -> No
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.mkdir()
-    with (path / "results.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+def write(path: Path, *rows: dict[str, Any], command: Any = "") -> Path:
+    return made_run(path, rows, command=command)
 
 
 def test_the_command_prints_the_lines_of_all_runs(command: Command, tmp_path: Path) -> None:
     one, two = write(tmp_path / "one", row()), write(tmp_path / "two", row(dataset="code", speedup=0.9))
     found = command("verdict", one, two / "results.csv")
     assert found.code == 0, found.err
-    answers = [line for line in found.out.splitlines() if line and not line.startswith(" ")]
+    answers = [line for line in found.out.splitlines() if " is " in line and not line.startswith(" ")]
     assert [answer.split(" is ")[0] for answer in answers] == ["YES — xsum: K = 3", "NO — code: K = 3, the least slow,"]
     markdown = command("verdict", one, "--format", "md").out.splitlines()
     assert markdown[0] == "**YES — K = 3 is 1.62× (1.54–1.70) as fast as no draft**"
@@ -486,9 +483,7 @@ def test_the_command_prints_json_without_nan(command: Command, tmp_path: Path) -
 
 
 def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> None:
-    run = write(tmp_path / "one", row(prompts=3))
-    (run / "run.json").write_text(json.dumps({"command": "specbench run --limit 3 --template 'a `b`_$c'"}))
-    run /= "results.csv"
+    run = write(tmp_path / "one", row(prompts=3), command="specbench run --limit 3 --template 'a `b`_$c'")
     again = "specbench run --template 'a `b`_$c' --limit 20"
     assert command("verdict", run).out.splitlines() == [
         "PROVISIONAL, leaning YES — K = 3 is 1.62× (1.54–1.70) as fast as no draft",
@@ -501,28 +496,23 @@ def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> 
     assert (found["reasons"], found["settle"]) == (["on 3 prompts, fewer than 20"], "settle it")
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"command": 3}', "\x00", "[" * 100_000])
-def test_without_the_command_of_the_run_there_is_a_hint(content: str | None, command: Command, tmp_path: Path) -> None:
-    run = write(tmp_path / "one", row(prompts=3))
-    if content is not None:
-        (run / "run.json").write_text(content)
+@pytest.mark.parametrize("content", [None, "", 3, "\x00"])
+def test_without_the_command_of_the_run_there_is_a_hint(content: Any, command: Command, tmp_path: Path) -> None:
+    run = write(tmp_path / "one", row(prompts=3), command=content)
     told = command("verdict", run / "results.csv").out.splitlines()
     assert told[-1] == "next: settle it: the same run with --limit 20"
 
 
 def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Path) -> None:
-    runs = [write(tmp_path / name, row(prompts=3, dataset=name)) for name in ("one", "two")]
-    for run in runs:
-        (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
+    made = "specbench run --dataset {}".format
+    runs = [write(tmp_path / name, row(prompts=3, dataset=name), command=made(name)) for name in ("one", "two")]
     told = [
         line
         for line in command("verdict", *(run / "results.csv" for run in runs)).out.splitlines()
         if "settle it" in line
     ]
     assert told == [f"next, to settle it: specbench run --dataset {name} --limit 20" for name in ("one", "two")]
-    same = [write(tmp_path / name, row(k, 0.8, prompts=3)) for k, name in ((1, "three"), (2, "four"))]
-    for run in same:
-        (run / "run.json").write_text(json.dumps({"command": f"specbench run --dataset {run.name}"}))
+    same = [write(tmp_path / n, row(k, 0.8, prompts=3), command=made(n)) for k, n in ((1, "three"), (2, "four"))]
     told = command("verdict", *(run / "results.csv" for run in same)).out.splitlines()
     assert told[-1] == "next: settle it: the same run with --limit 20", "neither alone settles a no"
 
@@ -536,4 +526,4 @@ def test_a_run_without_a_draft_is_said_to_have_nothing_to_judge(command: Command
 def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path) -> None:
     found = command("verdict", tmp_path / "none")
     assert found.code == 2
-    assert "give a run folder" in found.line
+    assert "give the folder of a specbench run" in found.line

@@ -21,7 +21,7 @@ from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
-from specbench.judge.holm_test import METRICS
+from specbench.judge.significance import METRICS
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.costs import cost_columns as columns
 from specbench.results.costs import timing

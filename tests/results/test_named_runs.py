@@ -32,15 +32,15 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("latest", THIRD),
         ("results/latest", THIRD),
-        ("results/latest/results.csv", f"{THIRD}/results.csv"),
+        ("results/latest/results.csv", THIRD),
         ("latest~0", THIRD),
         ("previous", SECOND),
         ("latest~1", SECOND),
-        ("results/latest~2/results.csv", f"{FIRST}/results.csv"),
+        ("results/latest~2/results.csv", FIRST),
         ("results/previous", SECOND),
         ("20260101", FIRST),
         ("aaaa", FIRST),
-        ("results/aaaa/results.csv", f"{FIRST}/results.csv"),
+        ("results/aaaa/results.csv", FIRST),
         ("cc", THIRD),
         ("baseline", "baseline"),
         ("base", "baseline"),
@@ -55,7 +55,7 @@ def test_elsewhere_names_are_looked_for_beside_them(runs: Path) -> None:
     assert found_run(runs / "latest") == runs / THIRD
     other = runs.rename(runs.parent / "mine")
     assert found_run(Path("mine/aaaa")) == Path("mine") / FIRST
-    assert found_run(other / "latest" / "results.csv") == other / THIRD / "results.csv"
+    assert found_run(other / "latest" / "results.csv") == other / THIRD
     assert found_run(Path("latest")) == Path("latest"), "there is no folder of results"
 
 

@@ -1,12 +1,12 @@
-"""Runs made by hand for `compare`: folders with results.csv and samples.csv, written as a run writes them."""
+"""Runs made by hand for `compare`: cells with numbers and samples (fixture `made_runs`)."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specbench.results.writing import write_csv
 from specbench.spec import SCHEMA_VERSION
+from tests.support.made_runs import made_run
 
 CELL: dict[str, Any] = {
     "schema_version": SCHEMA_VERSION, "status": "ok", "error": "", "target": "big", "draft": "small",
@@ -69,12 +69,7 @@ def cell(samples: list[dict[str, Any]] | None = None, **changes: Any) -> Cell:
     return {**CELL, **numbers, **changes}, rows
 
 
-def folder(path: Path, *cells: Cell, samples: bool = True) -> Path:
-    """A run folder with these cells."""
-    path.mkdir()
-    keyed = [(f"{i:012x}", *one) for i, one in enumerate(cells)]
-    write_csv(path / "results.csv", [{**row, "cell": key} for key, row, _ in keyed])
-    if samples:
-        lines = [{"cell": key, "dataset": row["dataset"], **line} for key, row, rows in keyed for line in rows]
-        write_csv(path / "samples.csv", lines or [{"cell": "", "dataset": "", **dict.fromkeys(decoded(1)[0])}])
-    return path
+def folder(path: Path, *cells: Cell) -> Path:
+    """A run with these cells."""
+    rows = [{**row, "cell": f"{i:012x}"} for i, (row, _) in enumerate(cells)]
+    return made_run(path, rows, [[{"cluster": one["prompt"], **one} for one in samples] for _, samples in cells])

@@ -1,6 +1,6 @@
 """The part of a report about a folder of `specbench calibrate`: what passes cost by their width, and which K follows.
 
-Reads what lies in the folder, which may have been edited: every value is text until it is a number.
+What lies in the folder may have been edited: every value is text until it is a number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.results.reading import DESCRIPTION
-from specbench.show.edited_files import mappings, read_json, read_table
+from specbench.results.writing import MOST, read_json, read_table
 from specbench.show.report import plots_why
 from specbench.show.report.parts import facts
 from specbench.show.report.plots import Picture
@@ -48,3 +48,8 @@ def calibration_part(path: Path) -> CalibrationPart:
         choices=mappings(document.get("choices")),
         pictures=[picture for picture in found if picture is not None],
     )
+
+
+def mappings(value: Any) -> list[Mapping[str, Any]]:
+    """The mappings in a list of JSON."""
+    return [one for one in value[:MOST] if isinstance(one, dict)] if isinstance(value, list) else []

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from specbench.results.reading import DESCRIPTION
+from specbench.results.writing import read_json, read_table
 from specbench.show.design_table import line, title
-from specbench.show.edited_files import mappings, read_json, read_table
 from specbench.show.report import plots_design
+from specbench.show.report.calibration import mappings
 from specbench.show.report.parts import facts
 from specbench.show.report.plots import Picture
 from specbench.wording import clean

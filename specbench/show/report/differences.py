@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from specbench.errors import UsageError
 from specbench.judge.compare import Comparison, Finding, Policy, compare_runs
-from specbench.judge.compare_input import Record
-from specbench.judge.matching import ASKED, FURTHER, Match, matched
+from specbench.judge.matching import ASKED, FURTHER, Match, Record, matched
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.peaks import COLUMNS as PEAKS
-from specbench.results.writing import csv_cell
+from specbench.results.writing import as_text
 from specbench.show.cell_text import cell_text, lookahead, one_line, short_dataset
 from specbench.show.cells_table import by_speedup
 from specbench.show.compare_table import HEADER, cells_of, percent
@@ -50,7 +47,8 @@ class Side:
 
     def records(self) -> list[Record]:
         """The cells as `specbench compare` reads them, out of the journal."""
-        return [record(self.name, cell, row) for cell, row in zip(self.cells, self.rows, strict=True)]
+        rows = as_text(self.rows)
+        return [Record(Path(self.name), row, cell.sample_rows()) for row, cell in zip(rows, self.cells, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -99,16 +97,6 @@ def paired(before: Sequence[Record], after: Sequence[Record]) -> tuple[list[Matc
         return matched([before], [after])
     except UsageError:
         return [], []
-
-
-def record(name: str, cell: Cell, row: Row) -> Record:
-    """A cell with its samples, all as the text of CSV files."""
-    return Record(Path(name), as_text(row), pd.DataFrame(list(map(as_text, cell.sample_rows()))))
-
-
-def as_text(row: Row) -> dict[str, str]:
-    """A row as a CSV file has it."""
-    return {column: str(csv_cell(value)) for column, value in row.items()}
 
 
 def rows_of(pair: tuple[Record, Record], one: Side, other: Side) -> RowPair:

@@ -11,9 +11,9 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.presets import preset, presets
-from specbench.results import audit, trace_file
+from specbench.results import trace_file
 from specbench.results.cells import Cell
-from specbench.results.reading import RESULTS, SAMPLES, read_run
+from specbench.results.reading import edited, read_run
 from specbench.results.trace_file import TokenView
 from specbench.show import context_table, run_notes
 from specbench.show.cells_table import by_speedup
@@ -98,7 +98,7 @@ def run_part(path: Path) -> RunPart:
         traces=views,
         certificates=papers,
         published=published(text_in(run.description, "preset"), rows),
-        edited=audit.edited(run, RESULTS, SAMPLES),
+        edited=edited(run),
     )
 
 

@@ -26,7 +26,7 @@ SECRET, KEY = "hf_" + "S" * 24 + "QfUzZ", "sk-" + "K" * 24 + "QfUzZ"  # every ca
 MOST = 3 * GIB // 2  # bytes that a command on tiny models may hold at once, a third of them libraries
 OWN = ("cwd/results", "cwd/plots/")  # what every command may write to
 LINES = 5  # on stderr besides notes
-TOLD = re.compile(r"note: |results: |unverified: |.*: (ok|partial|skipped|error|nan|oom|mismatch)(,|$)|preparing ")
+TOLD = re.compile(r"note: |results: |.*: (ok|partial|skipped|error|nan|oom|mismatch)(,|$)|preparing ")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Folders that somebody edited, or that a kill left half written: what every command that reads them says."""
+"""Runs that somebody edited, or that a kill left half written: commands read the journal and say so, or refuse it."""
 
 import csv
 import json
@@ -12,11 +12,8 @@ import pytest
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results import journal
-from specbench.results.audit import agrees
 from specbench.results.cells import Cell
-from specbench.results.folder import RunFolder
-from specbench.results.journal_lines import begin_line, end_line, turn_line
-from specbench.results.possible import possible
+from specbench.results.journal_lines import begin_line, check_trace, end_line, turn_line
 from specbench.results.writing import column_names
 from tests.support.cases import quick_or_slow
 from tests.support.frontdoor import Command, Outcome
@@ -26,6 +23,7 @@ from tests.support.simulated_sweeps import description, sweep, write_run
 Change = Callable[[Path], None]
 COMMANDS = ("verdict", "compare", "predict", "report", "--resume")
 JUDGES = ("verdict", "compare", "predict")
+READERS = (*JUDGES, "report")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +70,7 @@ def test_an_untouched_run_is_believed(read: Callable[[str], Outcome], name: str)
     assert (found.code, found.err) == (0, "")
 
 
-# --- tables that are not what the journal renders ---------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def table(name: str, change: Callable[[list[dict[str, str]]], Iterable[dict[str, str]]]) -> Change:
@@ -93,43 +91,42 @@ def edited(name: str, number: int = 1, **columns: str) -> Change:
     return table(name, lambda rows: [{**row, **columns} if n == number else row for n, row in enumerate(rows)])
 
 
-RESULTS: dict[str, tuple[Change, str]] = {
-    "a number": (edited("results.csv", speedup="9.99"), "speedup is '9.99' where the journal gives '1."),
-    "the fourth digit": (table("results.csv", lambda rows: [{**r, "c": f"{float(r['c']):.4f}"} for r in rows]), "c is"),
-    "no number": (edited("results.csv", speedup="fast"), "speedup is 'fast'"),
-    "a blank": (edited("results.csv", alpha=""), "alpha is ''"),
-    "a text": (edited("results.csv", device_name="H100"), "device_name is 'H100' where the journal gives 'Exam"),
-    "a number for nothing": (edited("results.csv", top2_gap="0.5"), "top2_gap is '0.5' where the journal gives ''"),
-    "a setting": (edited("results.csv", k="7"), "k is '7' where the journal gives '2'"),
-    "another column": (edited("results.csv", mine="x"), "mine is 'x' where the journal gives ''"),
-    "a lost column": (table("results.csv", lambda rows: [dict(list(r.items())[:-1]) for r in rows]), "is '' where"),
-    "a row twice": (table("results.csv", lambda rows: [*rows, rows[0]]), "2 rows where the journal gives 1"),
+TABLES: dict[str, tuple[Change, str]] = {
+    "a number": (edited("results.csv", speedup="9.99"), "results.csv"),
+    "the fourth digit": (
+        table("results.csv", lambda rows: [{**r, "c": f"{float(r['c']):.4f}"} for r in rows]), "results.csv",
+    ),
+    "no number": (edited("results.csv", speedup="fast"), "results.csv"),
+    "a blank": (edited("results.csv", alpha=""), "results.csv"),
+    "a setting": (edited("results.csv", k="7"), "results.csv"),
+    "another column": (edited("results.csv", mine="x"), "results.csv"),
+    "a row twice": (table("results.csv", lambda rows: [*rows, rows[0]]), "results.csv"),
+    "a hash": (edited("samples.csv", output_sha256="0" * 16), "samples.csv"),
+    "a sample": (table("samples.csv", lambda rows: rows[1:]), "samples.csv"),
+    "no table": (lambda run: replaced(run / "samples.csv", b"\xff"), "samples.csv"),
 }  # fmt: skip
-SAMPLES: dict[str, tuple[Change, str]] = {
-    "seconds": (edited("samples.csv", seconds="0.001"), "samples.csv: seconds is '0.001'"),
-    "a hash": (edited("samples.csv", output_sha256="0" * 16), "output_sha256 is '0000000000000000'"),
-    "a sample": (table("samples.csv", lambda rows: rows[1:]), "3 rows where the journal gives 4"),
-    "no file": (lambda run: (run / "samples.csv").unlink(), "has no samples.csv"),
-    "no table": (lambda run: replaced(run / "samples.csv", b"\xff"), "samples.csv is not a CSV text file"),
-}
 
 
-@pytest.mark.parametrize("name", quick_or_slow(JUDGES, lambda name: name == "verdict"))
-@pytest.mark.parametrize(("change", "said"), RESULTS.values(), ids=RESULTS)
-def test_a_judge_does_not_believe_an_edited_table(
-    read: Callable[[str], Outcome], run: Path, name: str, change: Change, said: str
+@pytest.mark.parametrize("name", quick_or_slow(READERS, lambda name: name in ("compare", "report")))
+@pytest.mark.parametrize(("change", "file"), TABLES.values(), ids=TABLES)
+def test_an_edited_table_is_not_read_and_a_note_says_so(
+    read: Callable[[str], Outcome], run: Path, name: str, change: Change, file: str
 ) -> None:
+    before = read(name)
     change(run)
-    refused(read(name), "results.csv", said, "it was edited, damaged or", "--resume")
+    found = read(name)
+    assert (found.code, found.out) == (before.code, before.out)
+    (line,) = found.err.splitlines()
+    assert line.startswith("note: ")
+    assert f"/{file} was edited, damaged or rendered by another version: it is not read" in line
 
 
-@pytest.mark.parametrize(("change", "said"), SAMPLES.values(), ids=SAMPLES)
-def test_nor_edited_samples_where_they_count(
-    read: Callable[[str], Outcome], run: Path, change: Change, said: str
+def test_the_last_digits_of_numbers_may_differ_and_tables_may_be_gone(
+    read: Callable[[str], Outcome], run: Path
 ) -> None:
-    change(run)
-    refused(read("compare"), said, "--resume")
-    assert read("verdict").code == 0
+    (run / "samples.csv").unlink()
+    table("results.csv", lambda rows: [{**r, "c": repr(float(r["c"]) * (1 + 1e-12))} for r in rows])(run)
+    assert (read("verdict").code, read("verdict").err) == (0, "")
 
 
 def test_the_journal_renders_an_edited_table_anew(read: Callable[[str], Outcome], clean: Path, run: Path) -> None:
@@ -138,52 +135,23 @@ def test_the_journal_renders_an_edited_table_anew(read: Callable[[str], Outcome]
     assert read("--resume").code == 0
     for name in ("results.csv", "samples.csv"):
         assert (run / name).read_bytes() == (clean / name).read_bytes()
-    assert read("compare").code == 0
+    assert read("verdict").err == ""
 
 
-def test_a_table_of_an_older_version_is_believed_where_a_zero_was_left_blank(
-    read: Callable[[str], Outcome], run: Path
-) -> None:
-    with (run / "results.csv").open(encoding="utf-8", newline="") as file:
-        assert {row["term_update"] for row in csv.DictReader(file)} == {"0.0"}
-    edited("results.csv", term_update="")(run)
-    found = read("compare")
-    assert (found.code, found.err) == (0, "")
-    edited("results.csv", term_update="0.5")(run)
-    refused(read("verdict"), "term_update is '0.5' where the journal gives '0.0'")
+def test_the_path_of_a_table_is_the_run_that_it_lies_in(command: Command, clean: Path) -> None:
+    for path in (clean, clean / "results.csv"):
+        compare = ("compare", clean, path, "--checks", "deterministic")
+        for given in (("verdict", path), ("predict", "--from-run", path, "--format", "csv"), compare):
+            found = command(*given)
+            assert (found.code, found.err) == (0, ""), given
 
 
-def test_a_row_that_is_gone_may_be_one_that_was_not_written_yet(read: Callable[[str], Outcome], run: Path) -> None:
-    table("results.csv", lambda rows: rows[1:])(run)
-    refused(read("verdict"), "0 rows where the journal gives 1", "it is older than the journal, or it was edited")
-
-
-def test_numbers_may_differ_in_their_last_digits_and_texts_may_not() -> None:
-    assert agrees("1.1999999999999", 1.2)
-    assert agrees("-3e-17", 2e-17), "a difference that is nothing but rounding"
-    assert agrees("", float("nan"))
-    assert agrees("inf", float("inf"))
-    assert not agrees("1.2000001", 1.2)
-    assert not agrees("nan", 1.2)
-    assert not agrees("", 1.2)
-    assert not agrees("1.0", 1)
-    assert not agrees("1.2 ", "1.2")
-    assert agrees("'=1+1", "=1+1")
-
-
-@pytest.mark.parametrize(
-    ("name", "file"), [("report", "results.csv"), ("report", "samples.csv"), ("verdict", "samples.csv")]
-)
-def test_an_edited_table_that_is_not_read_is_named(
-    read: Callable[[str], Outcome], run: Path, name: str, file: str
-) -> None:
-    edited(file, tokens="7")(run)
-    found = read(name)
-    assert found.code == 0
-    (line,) = found.err.splitlines()
-    assert line.startswith("note: ")
-    assert f"/{file}: tokens is '7' where the journal gives " in line
-    assert line.endswith("; the numbers of the journal are shown")
+def test_tables_without_their_run_are_refused(command: Command, clean: Path, tmp_path: Path) -> None:
+    for name in ("results.csv", "samples.csv"):
+        shutil.copy(clean / name, tmp_path)
+    for path in (tmp_path, tmp_path / "results.csv", tmp_path / "samples.csv"):
+        for given in (("verdict", path), ("compare", clean, path), ("predict", "--from-run", path), ("report", path)):
+            refused(command(*given), "give the folder of a specbench run, its name, or the results.csv in it")
 
 
 def test_the_name_of_a_report_cannot_move_the_cursor(command: Command, run: Path) -> None:
@@ -204,41 +172,20 @@ def lines(cells: list[Cell], *, ended: int, turns: int = 4) -> bytes:
 
 
 @pytest.mark.parametrize("name", JUDGES)
-def test_cells_that_have_not_ended_are_told_and_the_others_believed(
-    read: Callable[[str], Outcome], run: Path, cells: list[Cell], name: str
+@pytest.mark.parametrize("tables", [True, False])
+def test_cells_that_have_not_ended_are_told_and_the_others_read(
+    read: Callable[[str], Outcome], run: Path, cells: list[Cell], name: str, tables: bool
 ) -> None:
     (run / "journal.jsonl").write_bytes(lines(cells, ended=2))
     for file, rows in (("results.csv", 2), ("samples.csv", 8)):
         table(file, lambda found, rows=rows: found[:rows])(run)  # type: ignore[misc]
+        if not tables:
+            (run / file).unlink()
     found = read(name)
     assert "note: " in found.err
     assert "1 of 3 cells have not ended; `specbench run --resume " in found.err
-    assert found.code == (7 if name == "compare" else 0), "compare has nothing to say of a cell that NEW lacks"
-
-
-@pytest.mark.parametrize("name", JUDGES)
-@pytest.mark.parametrize("ended", [0, 1])
-def test_a_run_that_was_killed_before_it_rendered_is_not_called_edited(
-    read: Callable[[str], Outcome], run: Path, cells: list[Cell], name: str, ended: int
-) -> None:
-    (run / "journal.jsonl").write_bytes(lines(cells, ended=ended, turns=3 + ended))
-    for file in ("results.csv", "samples.csv"):
-        (run / file).unlink()
-    found = read(name)
-    refused(found, "has no results.csv: the run was cut off", "--resume")
-    assert "edited" not in found.line
-
-
-def test_rows_of_a_run_that_was_killed_twice_are_older_than_its_journal(
-    read: Callable[[str], Outcome], run: Path, cells: list[Cell]
-) -> None:
-    (run / "journal.jsonl").write_bytes(lines(cells, ended=0, turns=3))
-    (run / "results.csv").unlink()
-    RunFolder.resume(run).close()
-    (run / "journal.jsonl").write_bytes(lines(cells, ended=0, turns=4))
-    refused(read("verdict"), "it is older than the journal", "--resume")
-    RunFolder.resume(run).close()
-    assert read("verdict").code == 0
+    assert "edited" not in found.err
+    assert found.code == (7 if name == "compare" else 0), "compare does not judge a cell that was cut off"
 
 
 # --- folders that are not whole ---------------------------------------------------------------------------------------
@@ -308,10 +255,13 @@ def test_a_folder_that_is_not_whole_is_refused_by_every_command(
     refused(read(name), said)
 
 
-def test_a_report_of_a_run_that_has_not_begun_says_what_begins_it(read: Callable[[str], Outcome], run: Path) -> None:
+@pytest.mark.parametrize("name", READERS)
+def test_of_a_run_that_has_not_begun_it_is_said_what_begins_it(
+    read: Callable[[str], Outcome], run: Path, name: str
+) -> None:
     (run / "journal.jsonl").write_bytes(b"")
     (run / "results.csv").unlink()
-    refused(read("report"), "no cell of ", "has begun: `specbench run --resume ")
+    refused(read(name), "no cell of ", "has begun: `specbench run --resume ")
 
 
 # --- numbers that no decode gives -------------------------------------------------------------------------------------
@@ -366,58 +316,13 @@ IMPOSSIBLE = (
 @pytest.mark.parametrize("changes", IMPOSSIBLE, ids=str)
 def test_what_no_decode_gives(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\d|nan|inf"):
-        possible(replace(POSSIBLE, **changes))
+        check_trace(replace(POSSIBLE, **changes))
 
 
 def test_what_decodes_give() -> None:
     ended = RoundCounts(4, 4, 4, 2, (1.001, 0.0, 1.0, 0.5), 9, 0.25, (LEVEL,))  # a text ends within a round
     for trace in (POSSIBLE, baseline_trace((1, 2)), Trace((), ()), Trace((1, 2), (ended,), 0.1)):
-        assert possible(trace) is trace
-
-
-# --- tables without a journal -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bare(clean: Path, tmp_path: Path) -> Path:
-    """The tables of a run, without what else it left."""
-    folder = tmp_path / "bare"
-    folder.mkdir()
-    for name in ("results.csv", "samples.csv"):
-        shutil.copy(clean / name, folder)
-    return folder
-
-
-def test_bare_tables_are_read_and_called_unverified(command: Command, clean: Path, bare: Path) -> None:
-    for path in (bare, bare / "results.csv", clean / "results.csv"):
-        for found in (
-            command("verdict", path),
-            command("compare", clean, path, "--checks", "deterministic"),
-            command("predict", "--from-run", path, "--format", "csv"),
-        ):
-            said = f"unverified: bare CSV, no journal to check it against: {path}\n"
-            assert (found.code, found.err) == (0, said)
-
-
-def test_what_programs_read_says_so_too(command: Command, clean: Path, bare: Path) -> None:
-    (found,) = json.loads(command("verdict", bare, "--format", "json").out)
-    assert found["unverified"] == [str(bare)]
-    (found,) = json.loads(command("verdict", clean, "--format", "json").out)
-    assert found["unverified"] == []
-    options = ("compare", clean, bare, "--checks", "deterministic", "--format")
-    assert json.loads(command(*options, "json").out)["unverified"] == [str(bare)]
-    assert "`unverified: bare CSV, no journal to check it against: " in command(*options, "md").out
-    assert command("verdict", bare, "--format", "md").out.splitlines()[-1].startswith("- unverified: bare CSV")
-
-
-def test_quiet_is_quiet(command: Command, clean: Path, bare: Path) -> None:
-    found = command("compare", "-q", clean, bare, "--checks", "deterministic")
-    assert (found.code, found.out, found.err) == (0, "", "")
-
-
-def test_a_folder_without_its_journal_names_the_table_that_may_be_given(command: Command, run: Path) -> None:
-    (run / "journal.jsonl").unlink()
-    refused(command("verdict", run), f"give {run / 'results.csv'} by itself to have it read unverified")
+        check_trace(trace)
 
 
 def test_run_json_of_these_folders_is_that_of_a_run(clean: Path) -> None:

@@ -1,7 +1,5 @@
 """The test that `compare` uses: has a number become worse by more than a margin, and by more than chance?
 
-Knows totals per prompt, margins and confidence levels; must not know files, cells or how a decision is shown.
-
 A metric is a ratio of totals over prompts, and what is judged is log(new ÷ base). Its error is the delete-one jackknife
 over prompts (both runs lose the same prompt where they are paired), with Student's t on n − 1 degrees of freedom. Two
 runs of one commit can differ by more than the spread of their prompts (clock, neighbours, memory layout), which no
@@ -17,6 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
+
+from specbench.results.statistics import jackknife
 
 Outcome = Literal["ok", "better", "REGRESSION", "inconclusive", "not comparable", "not judged"]
 Totals = Mapping[str, NDArray[np.float64]]  # column of samples.csv → one total per prompt
@@ -120,7 +120,7 @@ def estimate(metric: Metric, base: Totals, new: Totals, paired: bool) -> Estimat
     left = [log_of(metric, totals, leave_one_out=True) for totals in (base, new)]
     with np.errstate(over="ignore", invalid="ignore"):
         values = [float(metric.scale * np.exp(log)) for log in (before, after)]
-        parts = [jackknife(left[1] - left[0])] if paired else [jackknife(one) for one in left]
+        parts = [(jackknife(one), one.size - 1) for one in ([left[1] - left[0]] if paired else left)]
     variance = math.fsum(v for v, _ in parts)
     # Welch and Satterthwaite; equal to n − 1 where there is one part
     spread = math.fsum(v * v / df for v, df in parts if df)
@@ -128,12 +128,17 @@ def estimate(metric: Metric, base: Totals, new: Totals, paired: bool) -> Estimat
     return Estimate(values[0], values[1], after - before, math.sqrt(variance), df)
 
 
-def jackknife(values: NDArray[np.float64]) -> tuple[float, int]:
-    """Variance and degrees of freedom from the n estimates that leave one prompt out."""
-    n = values.size
-    if n < 2:
-        return math.nan, 0
-    return float((n - 1) / n * ((values - values.mean()) ** 2).sum()), n - 1
+def noiseless(base: float, new: float) -> Estimate:
+    """The relative change of a number without noise, measured against the absolute value of `base`."""
+    change = (new - base) / abs(base) if base else math.copysign(math.inf, new) if new else 0.0
+    return Estimate(base, new, math.log1p(change) if change > -1 else -math.inf, 0.0, math.inf)
+
+
+def mean_of(runs: Sequence[Estimate]) -> Estimate:
+    """All runs together. The largest error stays: runs that share their base do not average its noise away."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a change from 0 is infinite, two of them may cancel
+        base, new, log = (float(np.mean([getattr(run, name) for run in runs])) for name in ("base", "new", "log"))
+    return Estimate(base, new, log, max(run.error for run in runs), min(run.df for run in runs))
 
 
 def holm(p: Sequence[float]) -> list[float]:
