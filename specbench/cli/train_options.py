@@ -16,8 +16,8 @@ from specbench.errors import UsageError
 from specbench.jobs.parsing import parse_size
 from specbench.settings import declared
 from specbench.spec import RunSpec
+from specbench.training.data import HELP
 from specbench.training.recipe import Recipe
-from specbench.training.text.data_options import HELP
 
 if TYPE_CHECKING:
     from specbench.jobs.train import Draft

@@ -6,8 +6,9 @@ Knows the engine, settings and token caches; must not know how a draft is begun 
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,19 @@ from specbench.models.network.reduced import known_tokens
 from specbench.shipped import PACKAGE
 from specbench.spec import BASELINE, RunSpec
 from specbench.training.batches import batch_of
+from specbench.training.cache import Example, Manifest, TokenCache, cached
+from specbench.training.data import Reading, Sources, sources
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import FOLDER, Teacher, with_states
-from specbench.training.text.answers import write_answers
-from specbench.training.text.cache_writer import CacheWriter, cached
-from specbench.training.text.data_options import Reading, Sources, sources
-from specbench.training.text.origins import answers_origin, text_origin, weights_digest, with_weights
-from specbench.training.text.progress import Progress
-from specbench.training.text.texts import write_texts
-from specbench.training.text.tokens import TokenCache
+from specbench.training.text import (
+    Progress,
+    answer_parts,
+    answers_origin,
+    text_origin,
+    text_parts,
+    weights_digest,
+    with_weights,
+)
 from specbench.wording import counted
 
 CACHE = "tokens"
@@ -174,15 +179,15 @@ def tokens(
     known = (found, described, networks.tokenizer, networks.width)
     watch = Told(err, "answered" if source.generate else "read")
     if not source.generate:
-        return cached(
-            folder, text_origin(*known, recipe.length), lambda w: write_texts(found, backend.encode, w, watch)
-        )
+        origin = text_origin(*known, recipe.length)
+        return cached(folder, origin, partial(text_parts, found, backend.encode, watch), lambda: found.left_out)
 
-    def fill(writer: CacheWriter) -> Mapping[str, int]:
+    def parts(manifest: Manifest) -> Iterator[Sequence[Example]]:
         decode = backend.prepare(asked, found.longest)
-        return write_answers(decode, found, backend.chat, writer, watch)
+        return answer_parts(decode, found, backend.chat, watch, manifest)
 
-    return cached(folder, answers_origin(found, asked, *known[1:], source.samples_per_prompt), fill)
+    origin = answers_origin(found, asked, *known[1:], source.samples_per_prompt)
+    return cached(folder, origin, parts, lambda: found.left_out, size=0)
 
 
 class Told:
@@ -209,7 +214,7 @@ def teacher_of(network: Any, source: Source, cache: TokenCache, recipe: Recipe, 
         return Teacher(network)
     known = f"{cache.manifest.sha256} {weights_digest(network)} {network.dtype} {recipe.prompts}"
     key = hashlib.sha256(known.encode()).hexdigest()[:12]
-    return with_states(network, cache.path / FOLDER, cache.learned(recipe.prompts), key, recipe.tokens)
+    return with_states(network, cache.path / FOLDER, cache.every.learned(recipe.prompts), key, recipe.tokens)
 
 
 def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teaching:

@@ -19,12 +19,12 @@ from specbench.models.checkpoints.frequent import most_frequent
 from specbench.models.checkpoints.pairs import Checkpoint
 from specbench.models.network.reduced import SIZE, reduce_head
 from specbench.replacing import filling
+from specbench.training.cache import Example
 from specbench.training.distil import Lesson
 from specbench.training.recipe import Recipe
 from specbench.training.start.pruning import Keep, pruned
 from specbench.training.start.saving import save_draft
 from specbench.training.start.starting import Shape, fresh, sized
-from specbench.training.text.shards import Example
 from specbench.wording import counted
 
 FRESH, PRUNED = "fresh", "pruned"

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.training.cache import Example, Examples
 from specbench.training.recipe import Recipe
-from specbench.training.text.shards import Example
-from specbench.training.text.tokens import Examples
 
 SORTED = 16  # batches within which sequences are sorted by length: short ones are not padded to long ones
 

@@ -16,6 +16,7 @@ from specbench.decoding.divergences import ForwardKL, divergence
 from specbench.models.network.law import Law
 from specbench.training import checkpoint, processes
 from specbench.training.batches import Batch, Batches
+from specbench.training.cache import TokenCache
 from specbench.training.curve import Progress, Trained
 from specbench.training.evaluation import Figures, Judge, chosen, sampled
 from specbench.training.learner import Learner
@@ -23,7 +24,6 @@ from specbench.training.recipe import Recipe
 from specbench.training.rows import on_common_tokens, text_rows
 from specbench.training.samples import continued
 from specbench.training.teacher import Teacher
-from specbench.training.text.tokens import TokenCache
 
 TEXT = "cross-entropy"  # the loss that needs no teacher
 Weights = Callable[[Batch, Tensor], Tensor]  # [n] how much each learned token counts, from the teacher's rows [n, V]

@@ -15,11 +15,10 @@ from specbench.decoding.divergences import overlap
 from specbench.models.network.law import Law
 from specbench.training.batches import Batch, batch_of
 from specbench.training.boost import hit
+from specbench.training.cache import Example, TokenCache
 from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of
 from specbench.training.teacher import Teacher
-from specbench.training.text.shards import Example
-from specbench.training.text.tokens import TokenCache
 
 
 @dataclass(frozen=True)

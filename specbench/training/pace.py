@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specbench.training import processes
+from specbench.training.cache import TokenCache
 from specbench.training.distil import Lesson, Run, silent
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
-from specbench.training.text.tokens import TokenCache
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.training.batches import Batch, batch_of
+from specbench.training.cache import Example
 from specbench.training.recipe import Recipe
-from specbench.training.text.shards import Example
 
 WARMEST = 1.0  # where greedy decoding is learned for: drafts of the most probable tokens alone repeat themselves
 

@@ -22,8 +22,8 @@ from specbench.errors import UsageError
 from specbench.models.network.law import Law
 from specbench.replacing import open_own, own_folder, writing
 from specbench.training.batches import Batch
+from specbench.training.cache import Example
 from specbench.training.rows import logits_of
-from specbench.training.text.shards import Example
 from specbench.wording import clean_path
 
 FOLDER = "states"  # in that of a token cache

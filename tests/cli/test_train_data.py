@@ -45,8 +45,8 @@ def test_a_cache_serves_other_losses_and_shapes_and_no_other_target(
     save_tokenizer(tmp_path / "respelled", "v{}")
     forged = ("--data", data, "--cache", "forged", "--output", "e")
     assert "was made with another tokenizer: " in refused(train(command, tmp_path / "respelled", *forged))
-    (tmp_path / "kept" / "000000.parquet").write_bytes(before["000000.parquet"][:-1])
-    assert "is damaged (000000.parquet is not the file" in refused(train(command, pair.target, *words, "f"))
+    (tmp_path / "kept" / "000000.arrow").write_bytes(before["000000.arrow"][:-1])
+    assert "is damaged (000000.arrow is not the file" in refused(train(command, pair.target, *words, "f"))
 
 
 def test_data_without_text_are_one_line_and_leave_the_folder_free(command: Command, pair: Pair, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench.training.text.shards import Example
+from specbench.training.cache import Example
 
 VOCABULARY = 31
 

@@ -1,6 +1,7 @@
 """The target's own answers: every turn and sample, by the project's engine, and the same after a kill."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,17 @@ from specbench.data.chats import ChatSettings
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
-from specbench.training.text.answers import Decode, calls, write_answers
-from specbench.training.text.cache_writer import cached
-from specbench.training.text.data_options import Reading, Sources, sources
-from specbench.training.text.manifest import Origin, read_manifest
-from specbench.training.text.origins import answers_origin, text_origin, with_weights
-from specbench.training.text.progress import Progress, unwatched
-from specbench.training.text.shards import Example
-from specbench.training.text.tokens import TokenCache
+from specbench.training.cache import Example, Origin, TokenCache, cached, read_manifest
+from specbench.training.data import Reading, Sources, sources
+from specbench.training.text import (
+    Decode,
+    Progress,
+    answer_parts,
+    answers_origin,
+    calls,
+    text_origin,
+    with_weights,
+)
 from tests.support.chats import WORDS, Spelled, give_template
 from tests.support.datafiles import jsonl
 from tests.support.tinypair import EOS, Pair, save_pair, save_tokenizer
@@ -69,9 +73,9 @@ def echo(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
 
 
 def fill(
-    path: Path, found: Sources, decode: Decode = echo, watch: Callable[[Progress], None] = unwatched, **changes: object
+    path: Path, found: Sources, decode: Decode = echo, watch: Callable[[Progress], None] = print, **changes: object
 ) -> TokenCache:
-    return cached(path, origin(found, **changes), lambda writer: write_answers(decode, found, Spelled(), writer, watch))
+    return cached(path, origin(found, **changes), partial(answer_parts, decode, found, Spelled(), watch), size=0)
 
 
 def all_of(cache: TokenCache) -> list[Example]:
@@ -178,7 +182,7 @@ def by_engine(path: Path, data: str, samples: int = 2, **settings: object) -> To
     made = answers_origin(found, spec, backend.describe(), networks.tokenizer, networks.width, samples)
     decode = backend.prepare(spec, found.longest)
     assert made.seed == (3 if spec.temperature else 0)
-    return cached(path, made, lambda writer: write_answers(decode, found, backend.chat, writer, unwatched))
+    return cached(path, made, partial(answer_parts, decode, found, backend.chat, print), size=0)
 
 
 def test_the_engine_answers_in_batches_as_alone(tmp_path: Path, chatty: Pair) -> None:

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from specbench.training.batches import Batches, batch_of, part_of
+from specbench.training.cache import Example
 from specbench.training.recipe import Recipe
-from specbench.training.text.shards import Example
 from tests.support.learning import InMemory, examples
 
 ALL = InMemory(examples(23))

@@ -13,6 +13,7 @@ from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone, reduce_head
 from specbench.training import checkpoint, distil
 from specbench.training.batches import batch_of
+from specbench.training.cache import Example
 from specbench.training.curve import Progress, Trained
 from specbench.training.distil import Kept, Run, train
 from specbench.training.evaluation import Figures
@@ -22,7 +23,6 @@ from specbench.training.recipe import Recipe
 from specbench.training.rows import logits_of
 from specbench.training.samples import continued, shortened
 from specbench.training.teacher import States, Teacher
-from specbench.training.text.shards import Example
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
 TEACHER = llama(2)

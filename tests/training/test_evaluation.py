@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from specbench.models.network.law import Law
+from specbench.training.cache import Example
 from specbench.training.evaluation import Judge, chosen, sampled, tokens_per_round
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
-from specbench.training.text.shards import Example
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
 TEACHER, STUDENT = llama(2), llama(1, seed=1)

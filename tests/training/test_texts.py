@@ -4,19 +4,17 @@ import gzip
 import os
 import tracemalloc
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from specbench.data.chats import ChatSettings
 from specbench.errors import UsageError
-from specbench.training.text import text_files
-from specbench.training.text.cache_writer import cached
-from specbench.training.text.data_options import Reading, Source, Sources, label_of, sources
-from specbench.training.text.manifest import Origin, read_manifest
-from specbench.training.text.progress import Progress, Watch, unwatched
-from specbench.training.text.texts import documents, windows, write_texts
-from specbench.training.text.tokens import TokenCache
+from specbench.training import data as training_data
+from specbench.training.cache import Origin, TokenCache, cached, read_manifest
+from specbench.training.data import Reading, Source, Sources, label_of, sources, text_files
+from specbench.training.text import Progress, Watch, documents, text_parts, windows
 from tests.support.chats import Spelled
 from tests.support.datafiles import jsonl, write
 
@@ -84,7 +82,7 @@ def test_patterns_and_single_files(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_long_file_is_read_in_parts_that_end_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "LENGTH", 10)
+    monkeypatch.setattr(training_data, "LENGTH", 10)
     write(tmp_path / "a.txt", "1234\n6789\nabcdefgh\n" + "x" * 25)
     found = contents(read(f"text:{tmp_path}/a.txt"))
     assert list(found) == ["text:a.txt/a.txt", *(f"text:a.txt/a.txt#{n}" for n in range(2, len(found) + 1))]
@@ -99,7 +97,7 @@ def test_what_is_no_text_is_counted(folder: Path, tmp_path: Path) -> None:
     os.mkfifo(folder / "j.txt")
     found = read(f"text:{folder}")
     assert len(contents(found)) == 4
-    assert found.left_out == {text_files.NOT_UTF8: 1, text_files.UNREADABLE: 2}
+    assert found.left_out == {training_data.NOT_UTF8: 1, training_data.UNREADABLE: 2}
     assert len(contents(found)) == 4
     assert found.left_out.total() == 3, "reading again does not count again"
 
@@ -176,13 +174,13 @@ def test_texts_become_a_cache_and_a_killed_one_goes_on(folder: Path, tmp_path: P
     assert len(whole.train) > len(whole.held_out) > 0
     assert {one.prompt for one in whole.train}.isdisjoint({one.prompt for one in whole.held_out})
     assert (seen[-1].what, seen[-1].done, seen[-1].total) == ("documents", 35, None)
-    assert seen[-1].tokens == whole.manifest.tokens
+    assert seen[-1].tokens == sum(one.tokens for one in whole.manifest.shards)
     with pytest.raises(KeyboardInterrupt):
         fill(tmp_path / "killed", found, lambda one: stop(one.done == 22))
     parts = read_manifest(tmp_path / "killed").parts
     assert 10 < parts < 22
     tokenized: list[str] = []
-    assert fill(tmp_path / "killed", found, unwatched, tokenized).manifest == whole.manifest
+    assert fill(tmp_path / "killed", found, lambda _: None, tokenized).manifest == whole.manifest
     assert len(tokenized) == 35 - parts, "what is on disk is not tokenized again"
 
 
@@ -190,7 +188,7 @@ def fill(path: Path, found: Sources, watch: Watch, tokenized: list[str] | None =
     def counted(text: str) -> Sequence[int]:
         return ([] if tokenized is None else tokenized).append(text) or encode(text)
 
-    return cached(path, origin(found), lambda writer: write_texts(found, counted, writer, watch), size=300)
+    return cached(path, origin(found), partial(text_parts, found, counted, watch), size=300)
 
 
 def stop(now: bool) -> None:
@@ -211,7 +209,7 @@ def test_a_folder_is_never_in_memory(tmp_path: Path) -> None:
     """100 files of which one alone is read at a time: what Python allocates meanwhile is far below their size."""
     for number in range(100):
         write(tmp_path / f"{number}.txt", f"{number} abc\n" * 10_000)
-    found = text_files.text_files(str(tmp_path))
+    found = text_files(str(tmp_path))
     tracemalloc.start()
     try:
         read_bytes = sum(len(text) for _, text in found.parts())
@@ -239,7 +237,7 @@ def test_names_without_text(tmp_path: Path) -> None:
     found = read(f"text:{tmp_path}")
     said = r"no text to learn from in text:.* \(1 not UTF-8 \(files.*: give data with text"
     with pytest.raises(UsageError, match=said):
-        fill(tmp_path / "c", found, unwatched)
+        fill(tmp_path / "c", found, lambda _: None)
 
 
 def test_lines_of_a_file_are_prompts_where_they_are_answered(tmp_path: Path) -> None:

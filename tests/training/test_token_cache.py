@@ -1,5 +1,6 @@
 """Token caches: written shard by shard, read from disk, refused where they are another's or damaged."""
 
+import contextlib
 import os
 import resource
 import socket
@@ -11,15 +12,23 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from specbench.errors import UsageError
-from specbench.training.text.cache_writer import CacheWriter, cached
-from specbench.training.text.held_out import held_out
-from specbench.training.text.manifest import FILE, Origin, read_manifest
-from specbench.training.text.shards import Example, prompt_key, schema, sha256_of
-from specbench.training.text.tokens import TokenCache
+from specbench.training.cache import (
+    FILE,
+    SIZE,
+    Example,
+    Manifest,
+    Origin,
+    TokenCache,
+    cached,
+    features,
+    held_out,
+    locked,
+    read_manifest,
+    sha256_of,
+)
 
 V = 50
 ORIGIN = Origin(
@@ -33,11 +42,30 @@ def example(number: int, category: str = "all") -> Example:
 
 
 def write(path: Path, examples: list[Example], origin: Origin = ORIGIN, size: int = 40) -> Path:
-    with CacheWriter.open(path, origin, size) as writer:
-        for one in examples:
-            writer.append([one])
-        writer.finish({})
+    """A complete cache, every example a part of its source; opened, a small one may be refused."""
+    with contextlib.suppress(UsageError):
+        cached(path, origin, parts_of(examples), size=size)
+    assert read_manifest(path).complete
     return path
+
+
+def parts_of(examples: list[Example], killed_after: int | None = None) -> Callable[[Manifest], Iterator[list[Example]]]:
+    """The examples that are not on disk, one by one, until the process dies."""
+
+    def parts(manifest: Manifest) -> Iterator[list[Example]]:
+        for number, one in enumerate(examples[manifest.parts :], manifest.parts):
+            if number == killed_after:
+                raise KeyboardInterrupt
+            yield [one]
+
+    return parts
+
+
+def begin(path: Path, count: int, size: int = 40) -> int:
+    """A cache whose writer dies after so many examples; how many of them are on disk."""
+    with pytest.raises(KeyboardInterrupt):
+        cached(path, ORIGIN, parts_of(EXAMPLES, count), size=size)
+    return read_manifest(path).parts
 
 
 EXAMPLES = [example(n, "code" if n < 60 else "chat") for n in range(120)]
@@ -59,8 +87,8 @@ def test_what_is_written_is_read_back_by_number(tmp_path: Path) -> None:
     found = [*cache.train, *cache.held_out]
     assert sorted(found, key=EXAMPLES.index) == EXAMPLES
     assert cache.train[-1] == list(cache.train)[-1]
-    assert list(cache.train[2:5]) == list(cache.train)[2:5]
-    assert (cache.manifest.rows, cache.manifest.tokens) == (120, sum(len(one.ids) for one in EXAMPLES))
+    assert cache.manifest.rows == len(cache.every) == 120
+    assert sum(shard.tokens for shard in cache.manifest.shards) == sum(len(one.ids) for one in EXAMPLES)
     assert len(cache.manifest.shards) > 10
     with pytest.raises(IndexError):
         cache.train[len(cache.train)]
@@ -93,7 +121,7 @@ def test_examples_stay_on_disk(tmp_path: Path) -> None:
         assert sum(len(one.ids) - 1 for one in cache.train) == learned
     finally:
         pa.set_memory_pool(usual)
-    assert cache.manifest.tokens * 4 > 7 << 20
+    assert cache.every.lengths.sum() * 4 > 7 << 20
     assert 0 < pool.max_memory() < 2 << 20
 
 
@@ -107,7 +135,7 @@ def test_nothing_is_written_outside_and_no_one_is_asked(
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     for name in ("HF_CACHE_HOME", "HF_DATASETS_CACHE", "DOWNLOADED_DATASETS_PATH", "EXTRACTED_DATASETS_PATH"):
         monkeypatch.setattr(datasets.config, name, str(tmp_path / "home"))
-    cache = TokenCache.open(write(tmp_path / "a[1] *", EXAMPLES), ORIGIN)  # the name is no pattern
+    cache = TokenCache.open(write(tmp_path / "a[1] *", EXAMPLES), ORIGIN)
     assert len(list(cache.train)) + len(cache.held_out) == 120
     assert os.listdir(tmp_path) == ["a[1] *"]
     assert capfd.readouterr() == ("", "")
@@ -118,11 +146,10 @@ def test_a_cache_is_used_again_as_it_lies_there(tmp_path: Path) -> None:
     before = files(tmp_path / "c")
     found = [cached(tmp_path / "c", ORIGIN, never) for _ in range(2)]
     assert [list(one.train) for one in found] == [list(found[0].train)] * 2
-    assert {name: before[name] for name in before} == {name: files(tmp_path / "c")[name] for name in before}
-    assert len(list((tmp_path / "c" / "mapped").iterdir())) == 1
+    assert before == files(tmp_path / "c")
 
 
-def never(_: CacheWriter) -> dict[str, int]:
+def never(_: Manifest) -> Iterator[list[Example]]:
     raise AssertionError("it is complete")
 
 
@@ -137,63 +164,42 @@ def test_a_killed_writer_goes_on_to_the_same_files(tmp_path: Path) -> None:
     write(tmp_path / "whole", EXAMPLES)
     for killed_after in (3, 11, 50):
         path = tmp_path / f"killed-{killed_after}"
-        first = CacheWriter.open(path, ORIGIN, 40)
-        for one in EXAMPLES[:killed_after]:
-            first.append([one])
-        first.close()  # as when the process dies: what was not flushed is gone
-        (path / "000099.parquet.tmp").write_bytes(b"the write that it died in")
+        assert killed_after - 7 < begin(path, killed_after) <= killed_after
+        (path / ".000099.arrow.0123456789abcdef.tmp").write_bytes(b"the write that it died in")
         assert "was not finished" in complaint(path)
-        with CacheWriter.open(path, ORIGIN, 40) as writer:
-            assert killed_after - 7 < writer.parts <= killed_after
-            for one in EXAMPLES[writer.parts :]:
-                writer.append([one])
-            writer.finish({})
-        assert {**files(path), "000099.parquet.tmp": b""} == {**files(tmp_path / "whole"), "000099.parquet.tmp": b""}
+        assert files(write(path, EXAMPLES)) == files(tmp_path / "whole")
 
 
-def test_a_shard_that_the_manifest_does_not_name_is_written_again(tmp_path: Path) -> None:
-    """The process dies between a shard and the manifest."""
+def test_a_file_that_the_manifest_does_not_name_is_written_again(tmp_path: Path) -> None:
+    """The process dies between a file and the manifest."""
     write(tmp_path / "whole", EXAMPLES)
     path = tmp_path / "c"
-    CacheWriter.open(path, ORIGIN, 40).close()
-    (path / "000000.parquet").write_bytes((tmp_path / "whole" / "000003.parquet").read_bytes())
-    write(path, EXAMPLES)
-    assert files(path) == files(tmp_path / "whole")
+    assert begin(path, 0) == 0
+    (path / "000000.arrow").write_bytes((tmp_path / "whole" / "000003.arrow").read_bytes())
+    assert files(write(path, EXAMPLES)) == files(tmp_path / "whole")
 
 
 def test_two_processes_do_not_write_one_cache(tmp_path: Path) -> None:
-    with CacheWriter.open(tmp_path / "c", ORIGIN), pytest.raises(UsageError, match="written by another process"):
-        CacheWriter.open(tmp_path / "c", ORIGIN)
+    with locked(tmp_path / "c"), pytest.raises(UsageError, match="written by another process"):
+        cached(tmp_path / "c", ORIGIN, never)
+    write(tmp_path / "c", EXAMPLES)
 
 
 def test_a_full_disk_is_one_line_and_what_was_written_stays(
     tmp_path: Path, largest_file: Callable[[int], None]
 ) -> None:
     path = tmp_path / "c"
-    with CacheWriter.open(path, ORIGIN, 40) as writer:
-        for one in EXAMPLES[:30]:
-            writer.append([one])
-        kept = writer.parts
-        largest_file(20_000)
-        with pytest.raises(UsageError, match=r"^cannot write the token cache .*; what is written stays, and the same"):
-            writer.append([Example([i * i * 7919 % 10007 % V for i in range(60_000)], 1, "", "p")])
+    kept = begin(path, 30)
+    largest_file(20_000)
+    large = Example([i * i * 7919 % 10007 % V for i in range(60_000)], 1, "", "p")
+    with pytest.raises(UsageError, match=r"^cannot write the token cache .*; what is written stays, and the same"):
+        cached(path, ORIGIN, lambda _: iter([[large]]))
     assert (read_manifest(path).parts, read_manifest(path).complete) == (kept, False)
     assert kept > 20
-    assert not list(path.glob("*.tmp"))
+    assert not list(path.glob(".*.tmp"))
     largest_file(-1)
-    with CacheWriter.open(path, ORIGIN) as writer:
-        writer.append(EXAMPLES[kept:])
-        writer.finish({})
-    cache = TokenCache.open(path, ORIGIN)
-    assert sorted([*cache.train, *cache.held_out], key=EXAMPLES.index) == EXAMPLES
-
-
-def test_so_is_one_when_a_cache_is_mapped(tmp_path: Path, largest_file: Callable[[int], None]) -> None:
-    path = write(tmp_path, [Example(list(range(V)) * 200, 1, "", f"p{n}") for n in range(9)], size=1 << 20)
-    largest_file(100_000)
-    assert "into memory: [Errno 27] File too large; free some space if the disk is full" in complaint(path)
-    largest_file(-1)
-    assert len(TokenCache.open(path, ORIGIN).train) == 8
+    cache = cached(path, ORIGIN, parts_of(EXAMPLES))
+    assert list(cache.every) == EXAMPLES
 
 
 @pytest.mark.slow
@@ -240,17 +246,14 @@ def largest_file() -> Iterator[Callable[[int], None]]:
 )
 def test_another_origin_is_refused_with_both_values(tmp_path: Path, change: dict[str, object], said: str) -> None:
     wanted = ORIGIN.model_copy(update=change)
-    assert wanted.key != ORIGIN.key
-    with CacheWriter.open(tmp_path, ORIGIN) as writer:
-        writer.append(EXAMPLES[:2])
-        writer.flush()
+    assert begin(tmp_path, 2, size=0) == 2
     assert said in complaint(tmp_path, wanted)
     with pytest.raises(UsageError, match="was made with another"):
-        CacheWriter.open(tmp_path, wanted)
+        cached(tmp_path, wanted, never)
 
 
 def test_a_cache_that_holds_nothing_yet_is_begun_anew(tmp_path: Path) -> None:
-    CacheWriter.open(tmp_path, ORIGIN).close()
+    assert begin(tmp_path, 3) == 0
     other = ORIGIN.model_copy(update={"temperature": 1.0})
     assert list(TokenCache.open(write(tmp_path, EXAMPLES, other), other).train)
 
@@ -260,25 +263,24 @@ def test_text_is_its_tokenizers_alone(tmp_path: Path) -> None:
     other = text.model_copy(update={"target": "smollm2", "weights": "int8", "temperature": 1.0, "dtype": "bfloat16"})
     write(tmp_path, EXAMPLES, text)
     assert TokenCache.open(tmp_path, other).manifest.rows == 120
-    assert other.key == text.key
     assert "another length of windows: 8 there, 9 here" in complaint(tmp_path, text.model_copy(update={"length": 9}))
 
 
 def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "c", EXAMPLES)
-    shard = path / "000001.parquet"
+    shard = path / "000001.arrow"
     content, good = shard.read_bytes(), (path / FILE).read_text()
     for bad in (content[:-10], content[:-1] + b"x", b""):
         shard.write_bytes(bad)
-        assert "is damaged (000001.parquet is not the file that was written)" in complaint(path)
+        assert "is damaged (000001.arrow is not the file that was written)" in complaint(path)
     shard.unlink()
-    assert "000001.parquet: No such file" in complaint(path)
+    assert "000001.arrow: No such file" in complaint(path)
     shard.write_bytes(content)
     for text, said in (
         ("{", "manifest.json is damaged (JSON: "),
         (good.replace('"complete": true', '"complete": 1'), "(complete: Input should be a valid boolean)"),
-        (good.replace("000001.parquet", "../../etc/x.parquet"), "(shards.1.file: "),
-        (good.replace('"version": 1', '"version": 2'), "written by another version of specbench"),
+        (good.replace("000001.arrow", "../../etc/x.arrow"), "(shards.1.file: "),
+        (good.replace('"version": 2', '"version": 1'), "written by another version of specbench"),
         ("[" * 10_000, "manifest.json is damaged"),
     ):
         (path / FILE).write_text(text)
@@ -299,36 +301,27 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         ({"ids": [[]], "start": [1]}, "examples without text"),
         ({"ids": [["1", "2"]], "start": [1]}, "has other columns or rows"),
         ({"ids": [[1, 2], [1, 2]], "start": [1, 1]}, "has other columns or rows"),
-        (None, "000000.parquet: "),
+        (None, "000000.arrow: "),
+        ({}, "has other columns or rows"),
     ],
 )
 def test_a_forged_shard_with_the_right_checksum(
     tmp_path: Path, columns: dict[str, list[object]] | None, said: str
 ) -> None:
     """Who can change a shard can change the manifest as well."""
-    path = write(tmp_path, EXAMPLES[:6], size=1 << 20)
-    file, held = path / "000000.parquet", read_manifest(path)
+    path = write(tmp_path, EXAMPLES[:6], size=SIZE)
+    file, held = path / "000000.arrow", read_manifest(path)
     if columns is None:
-        file.write_bytes(b"PAR1 no")
+        file.write_bytes(file.read_bytes()[:-100])
     else:
-        count = len(columns["start"])
-        known = schema() if columns["ids"] != [["1", "2"]] else None
-        pq.write_table(pa.Table.from_pydict({**columns, "category": [""] * count, "prompt": [""] * count}, known), file)
+        count = len(columns.get("start", ()))
+        known = features().arrow_schema if columns and columns["ids"] != [["1", "2"]] else None
+        table = pa.Table.from_pydict({**columns, "category": [""] * count, "prompt": [""] * count}, known)
+        with pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
     shard = held.shards[0].model_copy(update={"sha256": sha256_of(file), "rows": 1})
     (path / FILE).write_text(held.model_copy(update={"shards": (shard,)}).model_dump_json())
     assert said in complaint(path)
-
-
-def test_a_damaged_copy_in_memory_maps_is_seen(tmp_path: Path) -> None:
-    cache = TokenCache.open(write(tmp_path, [Example([7] * 9, 1, "", f"p{n}") for n in range(9)]), ORIGIN)
-    (file,) = tmp_path.rglob("*.arrow")
-    content = file.read_bytes()
-    sevens = np.array([7] * 9, dtype=np.int32).tobytes()
-    assert sevens in content
-    file.write_bytes(content.replace(sevens, np.array([V] * 9, dtype=np.int32).tobytes()))
-    with pytest.raises(UsageError, match="damaged in its folder mapped; delete that folder"):
-        list(TokenCache.open(tmp_path, ORIGIN).train)
-    assert len(cache.train) == 8
 
 
 def test_what_has_no_text_or_nothing_to_hold_out(tmp_path: Path) -> None:
@@ -337,19 +330,18 @@ def test_what_has_no_text_or_nothing_to_hold_out(tmp_path: Path) -> None:
 
 
 def test_ids_beyond_the_vocabulary_are_not_written(tmp_path: Path) -> None:
-    with CacheWriter.open(tmp_path, ORIGIN) as writer:
-        for ids in ([1, V], [-1, 2]):
-            with pytest.raises(UsageError, match="p: the tokenizer gives ids that the target's 50 embeddings do not"):
-                writer.append([Example(ids, 1, "", "p")])
+    for ids in ([1, V], [-1, 2]):
+        with pytest.raises(UsageError, match="p: the tokenizer gives ids that the target's 50 embeddings do not"):
+            cached(tmp_path, ORIGIN, parts_of([Example(ids, 1, "", "p")]))
     assert read_manifest(tmp_path).rows == 0
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"holds other files \(mine.txt …\): a token cache needs its own folder"):
-        CacheWriter.open(tmp_path, ORIGIN)
+        cached(tmp_path, ORIGIN, never)
     with pytest.raises(UsageError, match=r"cannot write the token cache .*File exists"):
-        CacheWriter.open(tmp_path / "mine.txt", ORIGIN)
+        cached(tmp_path / "mine.txt", ORIGIN, never)
 
 
 # --- held out ---------------------------------------------------------------------------------------------------------
@@ -357,9 +349,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
 
 def division(prompts: list[tuple[str, str]]) -> list[bool]:
     """Whether each of some (prompt, category) is held out."""
-    names = sorted({category for _, category in prompts})
-    keys = np.array([prompt_key(prompt) for prompt, _ in prompts], dtype=np.uint64)
-    return held_out(keys, np.array([names.index(one) for _, one in prompts], dtype=np.int32)).tolist()
+    return held_out(*zip(*prompts, strict=True)).tolist()
 
 
 def test_about_one_prompt_in_twenty_is_held_out() -> None:

@@ -17,10 +17,10 @@ from specbench.models.heads.taps import listening
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone
 from specbench.training.batches import Batch, batch_of
+from specbench.training.cache import Example
 from specbench.training.evaluation import Figures, by_length, in_all_and_by_category
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, headed
-from specbench.training.text.shards import Example
 
 WEIGHT = 0.8  # of a draft beside the one before it (Medusa, §3.1; EAGLE-3's own code)
 TEXT = "cross-entropy"

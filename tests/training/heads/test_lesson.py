@@ -13,6 +13,7 @@ from specbench.models.heads.build import joined
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import reduce_head
+from specbench.training.cache import Example
 from specbench.training.distil import Kept, train
 from specbench.training.evaluation import chosen
 from specbench.training.heads.beginning import HeadKind, beginning
@@ -22,7 +23,6 @@ from specbench.training.heads.students import Masked
 from specbench.training.pace import pace
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
-from specbench.training.text.shards import Example
 from tests.support.cases import quick_or_slow
 from tests.support.learning import VOCABULARY, cache, examples, llama
 from tests.support.tiny import CPU, context_of

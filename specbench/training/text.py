@@ -1,0 +1,261 @@
+"""What a draft learns: text in windows of tokens, or the target's own answers to prompts, part by part for the cache.
+
+Drafts learn most from answers of their target (Zhou et al. 2023, DistillSpec, arXiv 2310.08461).
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+
+from specbench.chat import Chat
+from specbench.data.longtext import Encode
+from specbench.data.prompts import Prompt, PromptSet
+from specbench.data.turns import next_turn
+from specbench.errors import UsageError
+from specbench.metrics import Trace, ratio
+from specbench.models.checkpoints.check import PROBES
+from specbench.seeds import seed_from
+from specbench.settings import group
+from specbench.spec import RunSpec
+from specbench.training.cache import Example, Manifest, Origin
+from specbench.training.data import Source, Sources
+
+SHORTEST = 2  # tokens of a window: one to start from, one to learn
+VALUES = 4096  # of a weight
+ROWS = 8  # answers of a call per row: few rows stand idle at its end
+
+Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], Sequence[Trace]]  # prompts as token ids, a seed for each
+
+
+@dataclass(frozen=True)
+class Progress:
+    """what: prompts or documents; how many are done, of how many (None if unknown).
+
+    tokens and seconds: those of this process, which may have continued what another one began.
+    """
+
+    what: str
+    done: int
+    total: int | None
+    tokens: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second; NaN before any."""
+        return ratio(self.tokens, self.seconds)
+
+
+Watch = Callable[[Progress], None]
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text whose windows are held out together or not at all; it is tokenized when that is asked for."""
+
+    name: str
+    category: str
+    tokens: Callable[[], Sequence[int]]
+
+
+def documents(sources: Sources, encode: Encode) -> Iterator[Document]:
+    """The documents of all sources, one after the other."""
+    for source in sources.each:
+        if source.prompts:
+            for prompt in source.prompts.prompts:
+                yield row_document(source, source.prompts, prompt, encode)
+        if source.files:
+            for name, text in source.files.parts():
+                yield Document(f"{source.label}/{name}", source.title, lambda text=text: encode(text))  # type: ignore[misc]
+
+
+def row_document(source: Source, prompts: PromptSet, prompt: Prompt, encode: Encode) -> Document:
+    """A row of a data set: its prompt, and the answer to it if the row has one."""
+
+    def tokens() -> Sequence[int]:
+        if prompts.applied is None:
+            return encode(joined(prompt.text, prompt.reference))
+        return [*prompt.ids, *without_opening(encode, prompt.reference)]
+
+    return Document(source.known_as(prompt), source.category(prompt), tokens)
+
+
+def joined(prompt: str, answer: str) -> str:
+    """A prompt and its answer as one text, with a space between two words."""
+    space = " " if answer and not prompt[-1:].isspace() and not answer[0].isspace() else ""
+    return f"{prompt}{space}{answer}"
+
+
+def without_opening(encode: Encode, text: str) -> Sequence[int]:
+    """The tokens of a text that goes on after others: without those that open one, such as a BOS."""
+    ids, opening = (encode(text) if text else []), encode("")
+    return ids[len(opening) :] if ids[: len(opening)] == opening else ids
+
+
+def windows(document: Document, length: int) -> list[Example]:
+    """The tokens of a document, `length` at a time and the last ones; every token but the first of a window is learned.
+
+    Empty where there is too little text.
+    """
+    ids = document.tokens()
+    parts = [ids[start : start + length] for start in range(0, len(ids), length)]
+    return [Example(part, 1, document.category, document.name) for part in parts if len(part) >= SHORTEST]
+
+
+def text_parts(sources: Sources, encode: Encode, watch: Watch, manifest: Manifest) -> Iterator[list[Example]]:
+    """The windows of every document that a cache lacks. UsageError where there is no text at all."""
+    began, tokens, rows = time.perf_counter(), 0, manifest.rows
+    for number, document in enumerate(islice(documents(sources, encode), manifest.parts, None), manifest.parts + 1):
+        examples = windows(document, manifest.origin.length)
+        yield examples
+        rows, tokens = rows + len(examples), tokens + sum(len(one.ids) for one in examples)
+        watch(Progress("documents", number, None, tokens, time.perf_counter() - began))
+    if not rows:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sources.left_out.items())
+        raise UsageError(
+            f"there is no text to learn from in {', '.join(sources.names)} ({reasons or 'nothing but white space'}): "
+            "give data with text"
+        )
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt to be answered: of which source it is, and the how manieth of its samples."""
+
+    source: Source
+    prompts: PromptSet
+    prompt: Prompt
+    sample: int
+
+    def seed(self, seed: int) -> int:
+        """The seed of its decode, whatever is decoded beside it."""
+        return seed_from(seed, self.source.label, self.prompt.draw, self.sample, "answer")
+
+    def example(self, answer: Sequence[int]) -> Example:
+        """The prompt and what the target answered, the token that ends it included."""
+        name, category = self.source.known_as(self.prompt), self.source.category(self.prompt)
+        return Example([*self.prompt.ids, *answer], len(self.prompt.ids), category, name)
+
+    def later(self, answer: Sequence[int], chat: Chat | None) -> "Asked | None":
+        """The next turn of its conversation, on this answer; None where there is none."""
+        prompt = next_turn(self.prompt, answer, self.prompts, chat) if chat else None
+        return replace(self, prompt=prompt) if prompt else None
+
+
+def calls(sources: Sources, samples: int, together: int) -> list[list[Asked]]:
+    """What is decoded in one call: prompts of about one length, the longest first, so that too much shows at once."""
+    asked = [
+        Asked(source, source.prompts, prompt, sample)
+        for source, prompt in sources.asked
+        if source.prompts
+        for sample in range(samples)
+    ]
+    asked.sort(key=lambda one: -len(one.prompt.ids))  # stable: else as in the data
+    return [asked[start : start + together] for start in range(0, len(asked), together)]
+
+
+def answer_parts(
+    decode: Decode, sources: Sources, chat: Chat | None, watch: Watch, manifest: Manifest
+) -> Iterator[list[Example]]:
+    """The answers of every call of the decoder that a cache lacks.
+
+    decode: the target's own decoding, of as many prompts as it is given, with a seed for each.
+    """
+    origin, began, tokens = manifest.origin, time.perf_counter(), 0
+    every = calls(sources, origin.samples, origin.together)
+    done, total = sum(map(len, every[: manifest.parts])), sum(map(len, every))
+    watch(Progress("prompts", done, total, 0, 0.0))
+    for some in every[manifest.parts :]:
+        examples = answered(decode, some, origin.seed, chat)
+        yield examples
+        done, tokens = done + len(some), tokens + sum(len(one.ids) - one.start for one in examples)
+        watch(Progress("prompts", done, total, tokens, time.perf_counter() - began))
+
+
+def answered(decode: Decode, asked: Sequence[Asked], seed: int, chat: Chat | None) -> list[Example]:
+    """The answers to some prompts, and to what follows on them in their conversations."""
+    examples: list[Example] = []
+    while asked:
+        traces = decode([one.prompt.ids for one in asked], [one.seed(seed) for one in asked])
+        answers = [(one, trace.tokens) for one, trace in zip(asked, traces, strict=True)]
+        examples += [one.example(answer) for one, answer in answers]
+        asked = [after for one, answer in answers if (after := one.later(answer, chat))]
+    return examples
+
+
+# --- origins ----------------------------------------------------------------------------------------------------------
+
+
+def answers_origin(
+    sources: Sources, spec: RunSpec, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, samples: int = 1
+) -> Origin:
+    """Of the target's answers, decoded as a spec says. described: `Backend.describe`; vocabulary: width of the head.
+
+    UsageError for several samples of greedy answers. Greedy answers have no seed.
+    """
+    if samples > 1 and not spec.temperature:
+        raise UsageError(
+            f"{samples} samples per prompt are all the same at temperature 0: give a --temperature, or take one"
+        )
+    names = [*(setting.name for setting in group("law", RunSpec)), "max_new_tokens", "ignore_eos"]
+    decoded: dict[str, Any] = {name: getattr(spec, name) for name in names}
+    decoded |= {"samples": samples, "together": max(128, ROWS * spec.batch)}
+    decoded["seed"] = spec.seed if spec.temperature else 0
+    return Origin(kind="answers", **decoded, **common(sources, described, tokenizer, vocabulary))
+
+
+def text_origin(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, length: int) -> Origin:
+    """Of texts as they are, in windows of so many tokens."""
+    return Origin(kind="text", length=length, **common(sources, described, tokenizer, vocabulary))
+
+
+def common(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int) -> dict[str, Any]:
+    """What origins of both kinds have."""
+    return {
+        "target": described["target_source"],
+        "revision": described["target_commit"],
+        "weights": described["target_weights"],
+        "dtype": described["dtype_resolved"],
+        "tokenizer_sha256": tokenizer_sha256(tokenizer),
+        "chat_template_sha256": sources.template_sha256,
+        "prompts_sha256": sources.sha256,
+        "data": sources.names,
+        "vocabulary": vocabulary,
+    }
+
+
+def with_weights(described: Mapping[str, Any], network: Any) -> dict[str, Any]:
+    """What a backend describes, with the weights of the target named by their values: a folder may get others."""
+    return {**described, "target_weights": f"{described['target_weights']}, {weights_digest(network)[:12]}"}
+
+
+def weights_digest(network: Any) -> str:
+    """A digest of a network's weights, of a few thousand values of each: training changes them all.
+
+    The same in every type that has these values. Packed weights count by their names and shapes.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(network.state_dict().items()):
+        digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+        if type(weight) is Tensor and weight.is_floating_point():
+            some = weight.flatten()[:: max(weight.numel() // VALUES, 1)]
+            digest.update(some.float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def tokenizer_sha256(tokenizer: Any) -> str:
+    """What a tokenizer of transformers is known by: its tokens, and how it splits texts of many kinds."""
+    known = [sorted(tokenizer.get_vocab().items()), [list(tokenizer(text).input_ids) for text in PROBES]]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
