@@ -173,7 +173,7 @@ def features() -> Any:
 def sha256_of(path: Path) -> str:
     """The digest of a file's content."""
     with open_regular(path, ANY) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def damaged(folder: Path, reason: str) -> UsageError:
