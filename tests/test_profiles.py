@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specbench.errors import UsageError
-from specbench.judge.acceptance_profile import means, profile_of_run
+from specbench.judge.predictions import is_name_of, profile_of_run
 from specbench.measure.grid import cells
 from specbench.profiles import profile_of, read_profile
 from specbench.show.headings import caveats
@@ -88,7 +88,7 @@ def test_a_cell_is_chosen_and_trees_have_no_profile() -> None:
     ],
 )  # fmt: skip
 def test_a_cell_is_named_as_people_write_it(given: str, name: str, meant: bool) -> None:
-    assert means(given, name) == meant
+    assert is_name_of(given, name) == meant
 
 
 def row(dataset: str, k: int, *acceptance: float, method: str = "chain") -> Row:

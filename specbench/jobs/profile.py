@@ -6,7 +6,7 @@ import typer
 
 from specbench.errors import UsageError
 from specbench.jobs.given_runs import read_given, rows_with, tell
-from specbench.judge.acceptance_profile import profile_of_run
+from specbench.judge.predictions import profile_of_run
 from specbench.replacing import replace_text
 from specbench.wording import clean_path
 

@@ -13,7 +13,7 @@ from specbench.backends.choose import backend_for
 from specbench.data.prompts import PromptSet
 from specbench.decoding.method_files import needs, read_method
 from specbench.errors import SpecbenchError, UsageError
-from specbench.judge.lossless_text import judged
+from specbench.judge.significance import z_tests
 from specbench.measure import grid, verifying
 from specbench.measure.failures import Failure, attempt
 from specbench.measure.pair import prompts_of, resolved_pair
@@ -178,7 +178,7 @@ def z_checks(tallied: Mapping[str, Tallies]) -> list[Check]:
     """The z-tests of all methods: of those that say they are lossless together, with one chance of a false alarm."""
     every = {(method, name): tally for method, some in tallied.items() for name, tally in some.items()}
     family = {key: tally for key, tally in every.items() if read_method(key[0])["lossless"]}
-    decided, found = judged(family), list[Check]()
+    decided, found = z_tests(family), list[Check]()
     for (method, name), tally in every.items():
         test = decided.get((method, name))
         outcome: Any = "lossy" if test is None else "FAILED" if test.differs else "ok"

@@ -1,16 +1,22 @@
 """Which cells a verdict may recommend, in what words and with what interval, and why not the others.
 
-Knows the columns of results.csv, as numbers or as text; must not know what the answer is.
+Also which K are as good as the best, by batch too, and what a cell lost that chose its method. All from rows of
+results.csv, as numbers or as text.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from specbench.judge.advice import QUESTION, at_once, drafting
 from specbench.results import noise, steadiness
 from specbench.results.statistics import Interval, widened
-from specbench.spec import CHOOSING
-from specbench.wording import Row, number_in, text_in
+from specbench.spec import BASELINE, CHOOSING
+from specbench.theory import optimum
+from specbench.wording import Row, number_in, ranges, text_in
+
+NEAR = 0.01  # speedups of which one is at most this share below the other count as equal
 
 
 @dataclass(frozen=True)
@@ -91,3 +97,108 @@ def flaw(row: Row) -> str:
     if not (number_in(row, "speedup") or 0) > 0:
         return f"{name}: no speedup was measured"
     return "" if number_in(row, "k") else f"{name}: drafts nothing"
+
+
+def near_best(best: Candidate, found: Sequence[Candidate]) -> str:
+    """The lookaheads of the best method whose speedup is within 1 % of the best."""
+    same = [c for c in found if c.constant and c.row.get("method") == best.row.get("method")]
+    floor = (1 - NEAR) * best.interval.value
+    return ranges(sorted({c.k for c in same if c.interval.value >= floor}))
+
+
+def by_formula(best: Candidate) -> float | None:
+    """The α above which it pays by the formula: with some K; where one pass drafts all tokens of a round, with this."""
+    of_round = drafting(best.row)
+    if not at_once(best.row) or of_round is None:
+        return number_in(best.row, "c")
+    return optimum.break_even_alpha(best.k, of_round, at_once=True) if best.k else None
+
+
+def by_costs(best: Candidate) -> float | None:
+    """The α at which rounds with this K cost as much as they give: tokens(α, K) = Kc + v + overhead."""
+    c, v, overhead = (number_in(best.row, name) for name in ("c", "v", "overhead"))
+    if c is None or v is None or overhead is None or not best.constant:
+        return None
+    of_round = drafting(best.row) if at_once(best.row) else None
+    cost = (best.k * c if of_round is None else of_round) + v + overhead
+    return optimum.alpha_from_tokens(max(cost, 1.0), best.k) if cost <= best.k + 1 else None
+
+
+SAME = (*QUESTION, "prompts")
+
+
+def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
+    """The fastest of the choices of a cell that were measured beside it by themselves, and the regret: by what share
+    its tokens took longer. None where none was measured. The baseline has been measured always."""
+    speedup = number_in(row, "speedup")
+    if text_in(row, "method") != CHOOSING or not speedup:
+        return None
+    beside = [one for one in rows if one is not row and not flaw(one) and same_question(one, row)]
+    names = text_in(row, "choices").split(",")
+    rates = {name: number_in(one, "speedup") or 0.0 for one in beside if (name := choice_of(one)) in names}
+    if not rates:
+        return None
+    rates |= {BASELINE: 1.0} if BASELINE in names else {}
+    best = max(rates, key=rates.__getitem__)
+    return best, rates[best] / speedup - 1
+
+
+def same_question(one: Row, other: Row) -> bool:
+    return all(text_in(one, name) == text_in(other, name) for name in SAME)
+
+
+def choice_of(row: Row) -> str:
+    """A cell as `--choices` names it; empty for one that has another schedule."""
+    constant = text_in(row, "schedule") in ("", "constant")
+    return f"{text_in(row, 'method')}:{text_in(row, 'k')}" if constant else ""
+
+
+@dataclass(frozen=True)
+class BestK:
+    """Of one batch: the fastest lookahead by what was measured, 0 where none is faster than no draft, all within 1 % of
+    it, its row (None of 0), and v by lookahead, as far as it was measured."""
+
+    batch: int
+    k: int
+    near: tuple[int, ...]
+    row: Row | None
+    v: dict[int, float]
+
+
+def best_ks(rows: Sequence[Row]) -> list[BestK]:
+    """The best lookahead of every batch of a series, whose cells differ in batch and constant lookahead alone."""
+    constant = [row for row in rows if text_in(row, "schedule") in ("", "constant") and number_in(row, "k")]
+    batches = sorted({int(number_in(row, "batch") or 1) for row in constant})
+    found = [best_k(b, [row for row in constant if int(number_in(row, "batch") or 1) == b]) for b in batches]
+    return [one for one in found if one is not None]
+
+
+def best_k(batch: int, rows: Sequence[Row]) -> BestK | None:
+    """Of the cells of one batch; None where none was measured that could be recommended."""
+    known = {int(number_in(row, "k") or 0): row for row in rows if not flaw(row)}
+    if not known:
+        return None
+    speedups = {0: 1.0} | {k: number_in(row, "speedup") or 0.0 for k, row in known.items()}
+    k = max(speedups, key=speedups.__getitem__)
+    near = tuple(sorted(one for one, speedup in speedups.items() if speedup >= (1 - NEAR) * speedups[k]))
+    v = {one: value for one, row in sorted(known.items()) if (value := number_in(row, "v")) is not None}
+    return BestK(batch, k, near, known.get(k), v)
+
+
+def vllm_schedule(found: Sequence[BestK]) -> dict[str, Any]:
+    """The keys of `--speculative-config` of vLLM that say K by the number of sequences in a step: the largest K, and
+    [first, last, K] for ranges that begin at 1 and do not overlap (vllm/v1/spec_decode/dynamic/utils.py, since pull
+    request 32374). Between two measured batches the smaller one's K holds; above the largest vLLM itself goes on with
+    the last. Empty where no draft pays at any batch: vLLM refuses a largest K of 0.
+    """
+    largest = max((one.k for one in found), default=0)
+    if not largest:
+        return {}
+    ranges: list[list[int]] = []
+    for number, one in enumerate(found):
+        last = found[number + 1].batch - 1 if number + 1 < len(found) else one.batch
+        if ranges and ranges[-1][2] == one.k:
+            ranges[-1][1] = last
+        else:
+            ranges.append([one.batch if ranges else 1, last, one.k])
+    return {"num_speculative_tokens": largest, "num_speculative_tokens_per_batch_size": ranges}

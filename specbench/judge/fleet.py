@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specbench.errors import UsageError
-from specbench.judge.questions import QUESTION
+from specbench.judge.advice import QUESTION
 from specbench.theory.fleet import Engine
 from specbench.wording import clean, grouped, number_in, text_in
 

@@ -1,4 +1,7 @@
-"""The test that `compare` uses: has a number become worse by more than a margin, and by more than chance?
+"""The tests of `compare` and `verify`.
+
+`compare` asks whether a number became worse by more than a margin and by more than chance, `verify` which of several
+methods emit text that is not distributed as the target says (z-tests, at the end).
 
 A metric is a ratio of totals over prompts, and what is judged is log(new ÷ base). Its error is the delete-one jackknife
 over prompts (both runs lose the same prompt where they are paired), with Student's t on n − 1 degrees of freedom. Two
@@ -8,15 +11,17 @@ Rates of false alarms and of detection: `tests/benchmarks/gate.py`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from scipy.stats import t as student
 
 from specbench.results.statistics import jackknife
+from specbench.results.tally import Tally, two_sided
 
 Outcome = Literal["ok", "better", "REGRESSION", "inconclusive", "not comparable", "not judged"]
 Totals = Mapping[str, NDArray[np.float64]]  # column of samples.csv → one total per prompt
@@ -203,3 +208,32 @@ def quantile(tail: float, found: Estimate) -> float:
 def relative(log: float) -> float:
     """A change on the log scale as a share; infinite where it is beyond all numbers."""
     return math.expm1(log) if log < 700 else math.inf
+
+
+FALSE_ALARM = 0.001  # chance that any of the methods is accused wrongly
+Name = TypeVar("Name", bound=Hashable)  # of a test
+
+
+@dataclass(frozen=True)
+class ZTest:
+    """The z of a method, the limit that its amount is held against, and whether it is beyond it."""
+
+    z: float
+    limit: float
+    differs: bool
+
+
+def z_tests(found: Mapping[Name, Tally], level: float = FALSE_ALARM) -> dict[Name, ZTest]:
+    """Two-sided tests; `level` is the chance of any false alarm among them all (Holm 1979, step down).
+
+    The farthest z is held against the limit of all tests together, the next one against that of one test fewer, and
+    so on up to the first that is within its limit.
+    """
+    chances = {name: two_sided(tally.z) for name, tally in found.items()}
+    in_order = sorted(chances, key=chances.__getitem__)
+    corrected = holm([chances[name] for name in in_order])
+    limits = [float(-ndtri(level / left / 2)) for left in range(len(in_order), 0, -1)]
+    return {
+        name: ZTest(found[name].z, limit, chance < level)
+        for name, limit, chance in zip(in_order, limits, corrected, strict=True)
+    }

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specbench.judge.break_even import by_costs, by_formula, near_best
-from specbench.judge.candidates import Candidate, candidates, flaw
-from specbench.judge.drafts import at_once, drafting
-from specbench.judge.questions import QUESTION, chat_of, gaps, pair_of, precision
+from specbench.judge.advice import QUESTION, at_once, chat_of, drafting, gaps, pair_of, precision
+from specbench.judge.candidates import Candidate, by_costs, by_formula, candidates, flaw, near_best
 from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, run_of
 from specbench.results.statistics import Interval
 from specbench.spec import BASELINE

@@ -7,7 +7,7 @@ hostile: no control character of theirs gets through.
 import math
 from typing import Any
 
-from specbench.judge.drafts import drafting
+from specbench.judge.advice import drafting
 from specbench.spec import CHOOSING
 from specbench.wording import Row, clean, text_in
 

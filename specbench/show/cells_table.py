@@ -5,7 +5,7 @@ Knows rows of results.csv; must not know how they were measured, or which furthe
 
 from collections.abc import Sequence
 
-from specbench.judge.questions import QUESTION, precision
+from specbench.judge.advice import QUESTION, precision
 from specbench.results.cells import MEASURED
 from specbench.show.cell_text import (
     NOTHING,

@@ -5,7 +5,7 @@ Knows columns of results.csv; must not know the numbers below the heading.
 
 from collections.abc import Sequence
 
-from specbench.judge.questions import SYNTHETIC, precision
+from specbench.judge.advice import SYNTHETIC, precision
 from specbench.settings import part
 from specbench.show.cell_text import lookahead, pair_name, short_dataset
 from specbench.spec import RunSpec

@@ -6,7 +6,7 @@ Knows rows of results.csv; must not know how they were measured.
 import json
 from collections.abc import Sequence
 
-from specbench.judge.k_by_batch import BestK, best_ks, vllm_schedule
+from specbench.judge.candidates import BestK, best_ks, vllm_schedule
 from specbench.show.cell_text import NOTHING, cell_text
 from specbench.show.headings import caveats, heading
 from specbench.show.number_table import NumberTable

@@ -5,10 +5,8 @@ Knows rows of results.csv; must not know how they are printed.
 
 from collections.abc import Callable, Collection, Sequence
 
-from specbench.judge.advice import costly_verification, experts_touched, losing
-from specbench.judge.candidates import distance_of
-from specbench.judge.misleading import circles, rejected_drafts, worst_circle
-from specbench.judge.regret import best_fixed
+from specbench.judge.advice import circles, costly_verification, experts_touched, losing, rejected_drafts, worst_circle
+from specbench.judge.candidates import best_fixed, distance_of
 from specbench.results.batches import per_draw
 from specbench.results.noise import LOAD, Diagnostics, warned
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width

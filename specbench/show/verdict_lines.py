@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from specbench.judge.questions import SYNTHETIC
+from specbench.judge.advice import SYNTHETIC
 from specbench.judge.verdict import Recommendation
 from specbench.show.cell_text import short_dataset
 from specbench.show.verdict_figures import LONGEST, details

@@ -14,6 +14,7 @@ from scipy.stats import ttest_rel
 from specbench.errors import UsageError
 from specbench.jobs.compare import gate_of
 from specbench.judge.significance import (
+    FALSE_ALARM,
     METRICS,
     TOTALLED,
     Criterion,
@@ -23,7 +24,9 @@ from specbench.judge.significance import (
     estimate,
     holm,
     noiseless,
+    z_tests,
 )
+from specbench.results.tally import Tally
 from tests.support.compared_runs import cell, decoded, folder
 from tests.support.frontdoor import Command
 
@@ -187,3 +190,30 @@ def test_gates_alone_decide(command: Command, tmp_path: Path) -> None:
 def test_a_gate_on_a_failed_cell_does_not_pass(command: Command, tmp_path: Path) -> None:
     base, new = folder(tmp_path / "a", cell()), folder(tmp_path / "b", cell(status="oom"))
     assert command("compare", base, new, "--fail-on", "speedup<-5%").code == 7
+
+
+# --- text of several methods ------------------------------------------------------------------------------------------
+
+
+def of(z: float) -> Tally:
+    return Tally(100, z, 0.0, 1.0)
+
+
+def test_limits_fall_from_the_farthest_on() -> None:
+    found = z_tests({"a": of(0.5), "b": of(-2.0), "c": of(1.0)}, level=0.05)
+    assert [found[name].limit for name in "bca"] == pytest.approx([2.394, 2.241, 1.960], abs=1e-3)
+    assert not any(test.differs for test in found.values())
+
+
+def test_a_z_beyond_its_limit_differs_only_if_all_farther_ones_do() -> None:
+    found = z_tests({"a": of(2.1), "b": of(2.3), "c": of(0.0)}, level=0.05)
+    assert [test.differs for test in found.values()] == [False, False, False]  # 2.1 is beyond 1.96, 2.3 within 2.394
+    found = z_tests({"a": of(2.3), "b": of(-2.5), "c": of(0.0)}, level=0.05)
+    assert [test.differs for test in found.values()] == [True, True, False]
+
+
+def test_no_number_is_no_excuse() -> None:
+    found = z_tests({"a": of(float("nan")), "b": of(float("inf")), "c": of(1.0)})
+    assert [test.differs for test in found.values()] == [True, True, False]
+    assert FALSE_ALARM == 0.001
+    assert z_tests({}) == {}

@@ -9,7 +9,7 @@ import pytest
 from specbench.backends.base import Decode
 from specbench.choices import choices, expanded
 from specbench.errors import UsageError
-from specbench.judge.regret import best_fixed
+from specbench.judge.candidates import best_fixed
 from specbench.measure.choosing import Choosing, refuse_choices
 from specbench.measure.grid import cells
 from specbench.measure.runner import measure

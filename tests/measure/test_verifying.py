@@ -18,7 +18,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.lossy import Lenient
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.judge.lossless_text import judged
+from specbench.judge.significance import z_tests
 from specbench.measure import verifying
 from specbench.measure.pair import prompts_of
 from specbench.measure.rescoring import PlainPass, Text, own_attention
@@ -81,7 +81,7 @@ def z_of(bench: Bench, what: str) -> dict[str, Any]:
     def emit(ids: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
         return decode(method, ids, new=bench.spec.max_new_tokens, eos=[], rng=seeded(seeds, device), device=device)
 
-    return judged(verifying.sampled_tallies(bench.judge, bench.spec.with_(batch=64), emit, bench.prompts, TOKENS))
+    return z_tests(verifying.sampled_tallies(bench.judge, bench.spec.with_(batch=64), emit, bench.prompts, TOKENS))
 
 
 def test_a_right_method_is_within_the_limits(bench: Bench) -> None:

@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from specbench.judge.k_by_batch import best_ks, vllm_schedule
+from specbench.judge.candidates import best_ks, vllm_schedule
 from specbench.show.grouping import by_batch
 from specbench.show.k_by_batch_table import k_by_batch_tables
 from specbench.wording import Row
