@@ -9,8 +9,7 @@ from rich.console import Console
 from specbench.jobs import run
 from specbench.jobs.output import Output, say
 from specbench.measure import grid
-from specbench.results.cells import MEASURED
-from specbench.results.status import raise_for_status
+from specbench.results.cells import MEASURED, raise_for_status
 from specbench.show import noise_table as found
 from specbench.show import run_output
 from specbench.show.fitting import draw, screen

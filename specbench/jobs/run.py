@@ -42,12 +42,10 @@ from specbench.measure.group import Observer, Past
 from specbench.measure.pair import Note, Pair
 from specbench.models.execution import processes
 from specbench.presets import preset, presets
-from specbench.results.agreement import agreements
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, agreements, raise_for_status
 from specbench.results.folder import RunFolder
 from specbench.results.named_runs import resumed_as, short_name
 from specbench.results.reading import DESCRIPTION, Run, read_run
-from specbench.results.status import raise_for_status
 from specbench.show import run_output
 from specbench.show.agreement_lines import agreement_lines
 from specbench.show.fitting import screen

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from specbench.data.sources import LONG, shipped_rows
 from specbench.judge.candidates import Candidate
-from specbench.results.batches import per_draw
+from specbench.results.numbers import per_draw
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, to_settle
 from specbench.results.steadiness import worst
 from specbench.wording import Row, clean, counted, number_in, text_in

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import t as student
 
-from specbench.results.statistics import jackknife
-from specbench.results.tally import Tally, two_sided
+from specbench.results.statistics import Tally, jackknife, two_sided
 
 Outcome = Literal["ok", "better", "REGRESSION", "inconclusive", "not comparable", "not judged"]
 Totals = Mapping[str, NDArray[np.float64]]  # column of samples.csv → one total per prompt

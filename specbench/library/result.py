@@ -13,10 +13,9 @@ from specbench.errors import UsageError
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.library.markup import page
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, raise_for_status
 from specbench.results.named_runs import found_run, short_name
 from specbench.results.reading import Run, read_run
-from specbench.results.status import raise_for_status
 from specbench.show.verdict_lines import sentences
 from specbench.wording import text_in
 

@@ -20,7 +20,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.results.calibration import AtContext, Calibration, points_of
-from specbench.results.costs import timing
+from specbench.results.numbers import timing
 from specbench.spec import RunSpec
 from specbench.theory import costs
 from specbench.theory.costs import Costs

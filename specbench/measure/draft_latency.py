@@ -16,7 +16,7 @@ import numpy as np
 from specbench.backends.base import Decode, Networks
 from specbench.measure.calibrate import QUICK_CONTEXT, TOKENS, WARMUP, fitting, in_random_order
 from specbench.metrics import Trace, ratio
-from specbench.results.costs import timing
+from specbench.results.numbers import timing
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.costs import measured_costs
 from specbench.theory.design import Spread, Target

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from specbench.data.prompts import Prompt
 from specbench.results import statistics
-from specbench.results.batches import REQUESTS
+from specbench.results.numbers import REQUESTS
 from specbench.seeds import seed_from
 from specbench.spec import BASELINE, RunSpec
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specbench.models.network.attention import NAME as GROUPED
 from specbench.models.scale import growth
-from specbench.results.tally import Tally
+from specbench.results.statistics import Tally
 
 # (prompt, tokens after it) → [tokens, V] float64 logits, each of the text before the token
 Rescore = Callable[[Sequence[int], Sequence[int]], Tensor]

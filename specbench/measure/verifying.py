@@ -26,7 +26,7 @@ from specbench.results.certificate import (
     Check,
     Outcome,
 )
-from specbench.results.tally import Tally, total
+from specbench.results.statistics import Tally, all_together
 from specbench.spec import RunSpec
 
 MOST = 100  # times that all prompts are decoded again for enough tokens: of some pair every text ends at once
@@ -109,7 +109,7 @@ def sampled_tallies(judge: Judge, spec: RunSpec, decode: Decode, prompts: Sequen
     with judge.networks.gradless():
         found = list(tallies(texts, judge.score, spec.temperature, rival))
     leant = [leaning for _, leaning in found if leaning is not None]
-    return {SURPRISE: total(one for one, _ in found), **({LEANING: total(leant)} if leant else {})}
+    return {SURPRISE: all_together(one for one, _ in found), **({LEANING: all_together(leant)} if leant else {})}
 
 
 def rival_of(networks: Networks, method: str) -> PlainPass | None:

@@ -11,9 +11,7 @@ from typing import Any
 
 from specbench import metrics
 from specbench.results import statistics
-from specbench.results.batches import decodes
-from specbench.results.costs import timing
-from specbench.results.numbers import LEARNING, acceptance_columns, explanation, speedup_columns
+from specbench.results.numbers import LEARNING, acceptance_columns, decodes, explanation, speedup_columns, timing
 from specbench.results.outputs import output_columns
 from specbench.results.samples import Sample, by_prompt
 from specbench.theory.costs import measured_costs

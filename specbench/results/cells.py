@@ -1,23 +1,26 @@
 """A cell of a run as data: its spec, its samples and how it ended. `row()` is the only list of CSV columns.
 
-Knows specs and samples; must not know files or how a cell was measured.
+Also what is wrong with the cells of a run, as the error that a command ends with, and whether engines accepted the same
+drafted tokens.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from specbench.errors import CellsFailedError, NotLosslessError
+from specbench.metrics import Trace
 from specbench.results import noise
-from specbench.results.batches import decodes, pooled
 from specbench.results.categories import numbers_by_category
 from specbench.results.losslessness import Losslessness
-from specbench.results.numbers import NUMBERS, numbers
+from specbench.results.nests import belief_rows
+from specbench.results.numbers import NUMBERS, decodes, numbers, pooled
 from specbench.results.outputs import output_columns
 from specbench.results.peaks import Peaks
-from specbench.results.reliability import belief_rows
 from specbench.results.samples import Sample
-from specbench.spec import CHOOSING, SCHEMA_VERSION, RunSpec
+from specbench.spec import BASELINE, CHOOSING, SCHEMA_VERSION, RunSpec
+from specbench.wording import grouped
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
 MEASURED = ("ok", "partial")  # the statuses that come with numbers
@@ -93,3 +96,83 @@ def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
     if spec.acceptance is None:
         return {"acceptance": None, "acceptance_mode": "real"}
     return {"acceptance": ",".join(map(str, spec.acceptance)), "acceptance_mode": "synthetic"}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two engines on one cell: prompts, those with equal texts, and of these those with the same verdicts at every
+    place that both tested, those with the same counts, and those with neither."""
+
+    one: Cell
+    other: Cell
+    prompts: int
+    equal: int
+    verdicts: int
+    counts: int
+
+    @property
+    def different(self) -> int:
+        return self.equal - self.verdicts - self.counts
+
+
+def agreements(cells: Sequence[Cell]) -> Iterator[Agreement]:
+    """Of every cell that several engines measured greedily, the first engine with each other one.
+
+    A greedy draft of a chain says of every place of a text whether it would have drafted the token there, wherever its
+    round began. So two engines must agree at every place that both tested. Where an engine reports totals only, its
+    counts must do: rounds that begin one place apart overtake each other nowhere, so that the engine whose first token
+    comes with the prompt accepts as many tokens, or one fewer; and one more where a text ends within a draft.
+    """
+    able = [cell for cell in cells if cell.status in MEASURED and cell.samples and comparable(cell)]
+    for first, *others in grouped(able, lambda cell: cell.spec.on_any_engine):
+        for other in others:
+            yield agreement(first, other)
+
+
+def comparable(cell: Cell) -> bool:
+    """Whether texts are greedy, and drafts the same wherever a round begins: those that a model draws."""
+    drafted = bool(cell.resolved.get("drafted_by")) and cell.spec.schedule == "constant"
+    return cell.spec.temperature == 0 and cell.spec.method != BASELINE and drafted and not cell.resolved.get("carries")
+
+
+def agreement(one: Cell, other: Cell) -> Agreement:
+    theirs = {(s.prompt, s.repeat, s.turn): s.method for s in other.samples}
+    both = [(s.method, theirs[key]) for s in one.samples if (key := (s.prompt, s.repeat, s.turn)) in theirs]
+    equal = [pair for pair in both if pair[0].tokens == pair[1].tokens]
+    same = [pair for pair in equal if same_verdicts(*pair)]
+    counted = [pair for pair in equal if pair not in same and same_counts(*pair)]
+    return Agreement(one, other, len(both), len(equal), len(same), len(counted))
+
+
+def same_verdicts(one: Trace, other: Trace) -> bool:
+    ours, theirs = verdicts(one), verdicts(other)
+    return all(ours[place] == theirs[place] for place in ours.keys() & theirs.keys())
+
+
+def verdicts(trace: Trace) -> dict[int, bool]:
+    """Of every place of a text at which a drafted token was tested, whether it was accepted."""
+    found, at = dict[int, bool](), 0
+    for one in trace.rounds:
+        found |= {at + level: level < one.accepted for level in range(one.tested)}
+        at += one.emitted
+    return found
+
+
+def same_counts(one: Trace, other: Trace) -> bool:
+    accepted = [sum(r.accepted for r in trace.rounds) for trace in (one, other)]
+    within = any(trace.rounds and trace.rounds[-1].accepted == trace.rounds[-1].emitted for trace in (one, other))
+    return abs(accepted[0] - accepted[1]) <= 1 + within
+
+
+def raise_for_status(cells: Sequence[Cell]) -> None:
+    """Raise what the exit code of a run that was not interrupted says; return where every cell is ok."""
+    broken = [c for c in cells if c.lossless.verdict == "MISMATCH"]
+    if broken:
+        names = ", ".join(dict.fromkeys(f"{c.spec.dataset} (K {c.spec.k})" for c in broken))
+        raise NotLosslessError(
+            f"greedy output differs from the baseline's beyond numerical noise on {names} "
+            f"(top-2 gap {broken[0].lossless.gap:.3g}, noise {broken[0].lossless.noise:.3g}): these numbers are void"
+        )
+    failed = [c for c in cells if c.status != "ok"]
+    if failed:
+        raise CellsFailedError(f"{len(failed)} of {len(cells)} cells ended without numbers: {failed[0].error}")

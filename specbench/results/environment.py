@@ -19,7 +19,7 @@ from typing import Any
 
 from specbench import __version__
 from specbench.redact import redact
-from specbench.results import nvml
+from specbench.results.nvml import Gpu, gpu_named, library
 from specbench.wording import clean
 
 # What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
@@ -72,13 +72,13 @@ def attention_kinds() -> str:
     return ", ".join(name for name, enabled in kinds.items() if enabled)
 
 
-def gpu_of(device: Any) -> nvml.Gpu | None:
+def gpu_of(device: Any) -> Gpu | None:
     """The GPU of a device, where there is one that NVML knows: by its id, as CUDA may count GPUs otherwise."""
     import torch
 
     if device.type != "cuda":
         return None
-    return nvml.gpu_named(str(torch.cuda.get_device_properties(device).uuid), nvml.library())
+    return gpu_named(str(torch.cuda.get_device_properties(device).uuid), library())
 
 
 def load_average() -> float | None:

@@ -181,7 +181,7 @@ def check_round(one: RoundCounts) -> None:
     """What was accepted had been tested, what was tested drafted; a round emits at most one token more than it accepted
     (fewer where the sequence ends), and says of every tested token by which chance it was accepted."""
     sound = (
-        all(map(is_ordered, (one, *one.inner)))
+        all(is_ordered(level) for level in (one, *one.inner))
         and 1 <= one.emitted <= one.accepted + 1
         and is_count(one.surplus)
         and one.surplus <= one.drafted - one.tested

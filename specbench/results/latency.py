@@ -1,19 +1,19 @@
-"""How long readers waited: for the first token, for the prompt, for every further token and for the whole, as columns.
+"""How long readers waited (first token, prompt, every further token, the whole answer), and what servers got done.
 
 The waits for a first token and for a whole answer are those of requests to a server and empty of engines in this
-process, where a reader waits for the prompt to be read and one round. Knows traces and the names of spans; must not
-know servers.
+process, where a reader waits for the prompt to be read and one round; so is the throughput over whole turns.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import mean, median, quantiles
 
-from specbench.metrics import FIRST_PIECE, LAST_PIECE, Trace
+from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, Trace
 
 ARMS = ("", "baseline_")
 TIMES = ("ttft", "prefill", "per_token", "latency")  # of which there are percentiles, over requests or prompts
 POINTS = ("median", "p95", "p99")
-COLUMNS = (
+LATENCY = (
     "ttft_ms",
     "baseline_ttft_ms",
     *(f"{arm}{t}_{p}_ms" for t in TIMES for p in POINTS for arm in ARMS),
@@ -26,7 +26,7 @@ def latency(baseline: Sequence[Trace], method: Sequence[Trace], rows: int = 1) -
     `rows` were decoded together: where several were, their prompts share the time of a batch, and none has its own
     prefill; its own time per token only a request to a server has, which is told when its pieces come.
     """
-    found = dict[str, float | None](dict.fromkeys(COLUMNS))
+    found = dict[str, float | None](dict.fromkeys(LATENCY))
     for arm, traces in (("", method), ("baseline_", baseline)):
         waited, whole = (waits(traces, span) for span in (FIRST_PIECE, LAST_PIECE))
         found[f"{arm}ttft_ms"] = mean(waited) if waited else None
@@ -58,3 +58,22 @@ def percentiles(times: Sequence[float]) -> dict[str, float | None]:
         return dict.fromkeys(POINTS)
     ranks = quantiles(times, n=100, method="inclusive") if len(times) > 1 else [times[0]] * 99
     return dict(zip(POINTS, (median(times), ranks[94], ranks[98]), strict=True))
+
+
+PER_SECOND = ("served_tokens_per_second", "served_requests_per_second", "requests_held")
+SERVED = tuple(f"{arm}{name}" for name in PER_SECOND for arm in ARMS)
+
+
+def served(baseline: Sequence[Trace], method: Sequence[Trace]) -> dict[str, float | None]:
+    """Of both arms: throughput from when the first request of a turn came to the end of its last answer, and how many
+    requests waited for a place among those that may be under way."""
+    found = dict[str, float | None](dict.fromkeys(SERVED))
+    for arm, traces in (("", method), ("baseline_", baseline)):
+        requests = [trace for trace in traces if trace.spans.get(TURN_PART, 0.0) > 0]
+        if not requests:
+            continue
+        seconds = math.fsum(trace.spans[TURN_PART] for trace in requests)
+        held = sum(HELD in trace.spans for trace in requests)
+        numbers = (sum(len(trace.tokens) for trace in requests) / seconds, len(requests) / seconds, held)
+        found |= {f"{arm}{name}": number for name, number in zip(PER_SECOND, numbers, strict=True)}
+    return found

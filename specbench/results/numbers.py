@@ -1,26 +1,22 @@
 """The numbers of a cell: everything in results.csv that is computed from its samples.
 
-Knows samples and the modules that each compute a part; must not know how a cell ended or where its row is written.
+Prompts that were decoded together share their time: as one decode, they are one value for statistics of times.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, fields
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields, replace
+from heapq import heapreplace
 from typing import Any
 
 from specbench import metrics
+from specbench.metrics import Trace, ratio
 from specbench.results import noise, statistics
-from specbench.results.batches import pooled
-from specbench.results.chosen import COLUMNS as CHOSEN
-from specbench.results.chosen import chosen_columns
-from specbench.results.costs import break_even, cost_columns, rows_idle, timing
-from specbench.results.latency import COLUMNS as LATENCY
-from specbench.results.latency import latency
-from specbench.results.nests import draft_costs, inner_levels, level_columns, relayed, steady
+from specbench.results.latency import LATENCY, SERVED, latency, served
+from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, level_columns, relayed, steady
 from specbench.results.outputs import OUTPUTS
 from specbench.results.peaks import COLUMNS as PEAKS
-from specbench.results.reliability import COLUMNS as BELIEF
-from specbench.results.reliability import belief_columns
 from specbench.results.samples import (  # fmt: skip
     Sample,
     alpha_of,
@@ -30,12 +26,15 @@ from specbench.results.samples import (  # fmt: skip
     speedup_per_token,
     without_updates,
 )
-from specbench.results.served import COLUMNS as SERVED
-from specbench.results.served import served
+from specbench.results.statistics import Interval, ratio_of_means
 from specbench.results.steadiness import Steadiness, steadiness
-from specbench.theory.costs import Timing
+from specbench.theory import optimum
+from specbench.theory.costs import Timing, measured_costs, phases
 from specbench.theory.waterfall import explain
+from specbench.wording import grouped
 
+REQUESTS = 16  # of a turn at least, where they come at times of their own: fewer meet an empty server
+CHOSEN = ("chosen", "choosing_cost")
 LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
 STEADINESS = tuple(one.name for one in fields(Steadiness))
 NUMBERS = (
@@ -162,3 +161,162 @@ def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str,
         "draft_hit_rate": drafting.hit_rate,
         "law_distance": drafting.distance,
     }
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+def timing(traces: Sequence[Trace]) -> Timing:
+    """The totals of one arm; only outermost spans count, since inner spans are part of them. NaN for the phases of an
+    engine that tells nothing of them."""
+    told = not traces or any(not t.spans or "verify" in t.spans for t in traces)
+    found = [math.fsum(t.spans.get(phase, 0.0) for t in traces) for phase in ("draft", "verify", "accept")]
+    draft, verify, accept = found if told else (math.nan,) * 3
+    return Timing(
+        seconds=math.fsum(t.seconds for t in traces),
+        draft=draft,
+        verify=verify,
+        accept=accept,
+        update=math.fsum(t.updating for t in traces),
+        draft_first=math.fsum(t.spans.get("draft/first", 0.0) for t in traces),
+        rounds=sum(len(t.rounds) for t in traces),
+        drafted=sum(r.drafted for t in traces for r in t.rounds),
+        tokens=sum(len(t.tokens) for t in traces),
+    )
+
+
+def cost_columns(samples: Sequence[Sample], baseline: Timing, method: Timing) -> dict[str, float]:
+    """Seconds as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second.
+
+    Rows decoded together share their time: a round or a step of a batch of B takes a B-th of what a clock shows.
+    """
+    cost, v = measured_costs(baseline, method), v_of(samples)
+    drafts = sum(r.drafted > 0 for s in samples for r in s.method.rounds)
+    return {
+        "c": cost.c,
+        "v": cost.v,
+        "v_low": v.low,
+        "v_high": v.high,
+        "overhead": cost.overhead,
+        "baseline_step_ms": 1000 * cost.baseline_step_seconds,
+        "round_ms": 1000 * cost.round_seconds,
+        **{f"round_{phase}_ms": 1000 * s for phase, s in asdict(phases(method)).items()},
+        "draft_token_ms": 1000 * metrics.ratio(method.draft, method.drafted),
+        "draft_first_ms": 1000 * metrics.ratio(method.draft_first, drafts),
+        "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
+        "tokens_per_second": metrics.ratio(method.tokens, method.seconds),
+        "baseline_prefill_ms": 1000 * math.fsum(s.baseline.prefill_seconds for s in samples) / len(samples),
+        "prefill_ms": 1000 * math.fsum(s.method.prefill_seconds for s in samples) / len(samples),
+    }
+
+
+def v_of(samples: Sequence[Sample]) -> Interval:
+    """The cost of verification with its interval over prompts: a pass of a round ÷ a pass of the baseline."""
+    groups = by_prompt(samples)
+    method = [timing([sample.method for sample in group]) for group in groups]
+    baseline = [timing([sample.baseline for sample in group]) for group in groups]
+    return ratio_of_means(
+        [arm.verify for arm in method],
+        [arm.rounds for arm in method],
+        [arm.verify for arm in baseline],
+        [arm.rounds for arm in baseline],
+    )
+
+
+def break_even(samples: Sequence[Sample], baseline: Timing, method: Timing, nodes: float, rows: int) -> float:
+    """The batch at which the speedup would be 1 (`optimum.break_even_batch`), from a cell measured with `rows` rows.
+
+    The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost and its cost per token:
+    n = `nodes`, drafted tokens in a mean pass. Rows that stood idle at the end of a turn are not in it. NaN where the
+    wider pass was not the slower one.
+    """
+    if not method.drafted or not baseline.verify > 0 or not nodes:
+        return math.nan
+    turns = decodes(samples)
+    steps = passes([[samples[i].baseline for i in turn] for turn in turns], rows)
+    rounds = passes([[samples[i].method for i in turn] for turn in turns], rows)
+    one, many = baseline.verify / steps, method.verify / rounds
+    per_token = (many - one) / (rows * nodes)
+    tokens = method.tokens / method.rounds
+    rest = baseline.seconds / steps - one
+    return optimum.break_even_batch(tokens, nodes, one - rows * per_token, per_token, rest, method.draft / rounds)
+
+
+def rows_idle(samples: Sequence[Sample], rows: int, *, baseline: bool = False) -> float:
+    """The share of an arm's passes in which a mean row had no prompt left: rows run empty at the end of a turn."""
+    arm = [sample.baseline if baseline else sample.method for sample in samples]
+    traces = [[arm[i] for i in turn] for turn in decodes(samples)]
+    return 1 - metrics.ratio(sum(len(t.rounds) for turn in traces for t in turn), rows * passes(traces, rows))
+
+
+def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
+    """Passes over all rows together: each prompt of a turn begins in the row that is free first."""
+    found = 0
+    for traces in turns:
+        free = [0] * rows
+        for trace in traces:
+            heapreplace(free, free[0] + len(trace.rounds))
+        found += max(free)
+    return found
+
+
+# --- chosen methods ---------------------------------------------------------------------------------------------------
+
+
+def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Each choice with the number of its turns, the most frequent first; and by how much longer all prompts took than
+    at the seconds per token of that one. None of cells that choose nothing."""
+    turns = {one.turn: one.method.choice for one in samples if one.method.choice}
+    if not turns:
+        return dict.fromkeys(CHOSEN)
+    counted = Counter(turns.values()).most_common()
+    favourite = [one for one in samples if one.method.choice == counted[0][0]]
+    cost = ratio(rate_of(samples), rate_of(favourite)) - 1
+    return {"chosen": ", ".join(f"{choice} ×{count}" for choice, count in counted), "choosing_cost": cost}
+
+
+def rate_of(samples: Sequence[Sample]) -> float:
+    return ratio(math.fsum(one.method.seconds for one in samples), sum(len(one.method.tokens) for one in samples))
+
+
+# --- prompts decoded together -----------------------------------------------------------------------------------------
+
+
+def per_draw(batch: int, arrivals: float | None) -> int:
+    """How many prompts there are at least in an independent draw of a time: those that are decoded together, or the
+    requests of a turn, which wait for each other."""
+    return batch if arrivals is None else REQUESTS
+
+
+def decodes(samples: Sequence[Sample]) -> list[list[int]]:
+    """Indices of the samples that were decoded together; each sample by itself where there were no batches."""
+    return grouped(range(len(samples)), lambda i: (samples[i].turn, samples[i].cluster) if samples[i].cluster else i)
+
+
+def pooled(samples: Sequence[Sample]) -> list[Sample]:
+    """One sample per group of `decodes`."""
+    return [together([samples[i] for i in group]) for group in decodes(samples)]
+
+
+def together(samples: Sequence[Sample]) -> Sample:
+    """What was decoded together as one sample: all rounds and seconds, over a prompt of the mean length."""
+    first = samples[0]
+    if len(samples) == 1:
+        return first
+    return replace(
+        first,
+        prompt_tokens=sum(s.prompt_tokens for s in samples) // len(samples),
+        baseline=joined([s.baseline for s in samples]),
+        method=joined([s.method for s in samples]),
+    )
+
+
+def joined(traces: Sequence[Trace]) -> Trace:
+    """One trace with the seconds and rounds of all, and the mean number of tokens."""
+    tokens = [token for trace in traces for token in trace.tokens]
+    return Trace(
+        tuple(tokens[: len(tokens) // len(traces)]),
+        tuple(one for trace in traces for one in trace.rounds),
+        math.fsum(trace.seconds for trace in traces),
+        math.fsum(trace.prefill_seconds for trace in traces),
+    )

@@ -1,6 +1,6 @@
 """Intervals over prompts. Tokens of one prompt depend on each other, so the draws are prompts, not tokens.
 
-Knows numbers only. Every interval here is that of a ratio of totals, from the delete-one jackknife over the prompts:
+Every interval here is that of a ratio of totals, from the delete-one jackknife over the prompts:
 the error of the logarithm of the ratio, times the quantile of Student's t with one degree of freedom less than there
 are prompts (Miller, "The jackknife - a review", Biometrika 61, 1974). It needs no random numbers.
 
@@ -19,12 +19,12 @@ An interval that treats tokens as independent draws (binomial) covers the last o
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 
 from specbench import metrics
 
@@ -138,3 +138,48 @@ def _log_half(interval: Interval) -> float:
     if not (interval.low > 0 and math.isfinite(interval.high)):
         return math.nan
     return math.log(interval.high / interval.low) / 2
+
+
+# --- text against distributions ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Was text drawn from the distributions of a model? Sums over its tokens in, z out.
+
+    Let f be any function of a token and of the text before it. If every token x_t was drawn from p_t, given that text,
+    then f_t(x_t) − Σ p_t f_t has mean 0 and variance Σ p_t f_t² − (Σ p_t f_t)², given that text. The sum over tokens is
+    a martingale, so z = Σ (f_t(x_t) − Σ p_t f_t) ÷ √ΣVar is asymptotically standard normal, however the tokens depend
+    on each other (Brown 1971, Ann. Math. Stat. 42, 59). With f = −log p this holds the surprise of the text against its
+    entropy. observed: Σ f of the emitted tokens; expected, variance: Σ of the mean and of the variance of f under p.
+    """
+
+    tokens: int
+    observed: float
+    expected: float
+    variance: float
+
+    @property
+    def z(self) -> float:
+        """Standard normal where the tokens were drawn from p."""
+        excess = self.observed - self.expected
+        if self.variance > 0:
+            return excess / math.sqrt(self.variance)
+        return 0.0 if abs(excess) <= 1e-9 * max(self.tokens, 1) else math.copysign(math.inf, excess)
+
+    @property
+    def excess(self) -> float:
+        """By how much f of a token exceeds what it would be in the mean."""
+        return (self.observed - self.expected) / self.tokens if self.tokens else math.nan
+
+
+def all_together(parts: Iterable[Tally]) -> Tally:
+    """The tally of several texts together."""
+    found = list(parts)
+    tokens, *sums = (math.fsum(getattr(part, one.name) for part in found) for one in fields(Tally))
+    return Tally(int(tokens), *sums)
+
+
+def two_sided(z: float) -> float:
+    """The chance of a z this far from 0 or farther; 0 where it is no number."""
+    return 0.0 if math.isnan(z) else float(2 * ndtr(-abs(z)))

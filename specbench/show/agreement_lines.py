@@ -5,7 +5,7 @@ Knows agreements; must not know how they are found.
 
 from collections.abc import Iterable, Iterator
 
-from specbench.results.agreement import Agreement
+from specbench.results.cells import Agreement
 from specbench.wording import counted
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import specbench
 from specbench.models.checkpoints.write_scale_model import write_scale_model
-from specbench.results.agreement import agreements
+from specbench.results.cells import agreements
 from specbench.shipped import ASSETS
 from specbench.show.agreement_lines import agreement_lines
 from specbench.show.engines_table import differences, ratios, remarks

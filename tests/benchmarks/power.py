@@ -26,7 +26,7 @@ from specbench.measure.order import seed_of
 from specbench.measure.prompting import read_prompts
 from specbench.measure.rescoring import PlainPass, Text, tallies
 from specbench.models.network.causal import Causal
-from specbench.results.tally import total
+from specbench.results.statistics import all_together
 from specbench.spec import RunSpec
 
 K, NEW, PROMPTS = 4, 64, 16
@@ -90,7 +90,7 @@ def main() -> None:
     for name, method in arms(backend, spec).items():
         found = list(texts(backend, spec, method(), name, prompts, asked.tokens))
         pairs = list(tallies(found, score, asked.temperature, rival))
-        surprise, leaning = total(a for a, _ in pairs), total(b for _, b in pairs if b is not None)
+        surprise, leaning = all_together(a for a, _ in pairs), all_together(b for _, b in pairs if b is not None)
         print(f"{name:12s} {surprise.tokens} tokens, z {surprise.z:+.2f} {leaning.z:+.2f}", flush=True)
 
 

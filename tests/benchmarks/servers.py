@@ -27,7 +27,7 @@ from specbench.backends.native import open_pair
 from specbench.backends.vllm import install as vllm
 from specbench.jobs.fleet import Servers, lines
 from specbench.judge.fleet import Arm, arms
-from specbench.results.batches import REQUESTS
+from specbench.results.numbers import REQUESTS
 from specbench.results.statistics import FEWEST
 from specbench.show.fleet_table import Line
 from specbench.spec import RunSpec

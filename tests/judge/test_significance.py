@@ -26,7 +26,7 @@ from specbench.judge.significance import (
     noiseless,
     z_tests,
 )
-from specbench.results.tally import Tally
+from specbench.results.statistics import Tally
 from tests.support.compared_runs import cell, decoded, folder
 from tests.support.frontdoor import Command
 

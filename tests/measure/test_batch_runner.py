@@ -15,9 +15,8 @@ from rich.console import Console
 from specbench.measure.order import chunks, turns_of
 from specbench.measure.runner import measure
 from specbench.results import journal_lines
-from specbench.results.costs import break_even, passes, rows_idle, timing
 from specbench.results.folder import RunFolder
-from specbench.results.numbers import numbers
+from specbench.results.numbers import break_even, numbers, passes, rows_idle, timing
 from specbench.results.reading import read_run
 from specbench.results.samples import by_prompt, speedup_of
 from specbench.show import run_output

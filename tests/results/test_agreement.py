@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from specbench.metrics import RoundCounts, Trace
-from specbench.results.agreement import agreements, verdicts
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, agreements, verdicts
 from specbench.show.agreement_lines import agreement_lines
 from tests.support.measured import cell, sample
 

@@ -16,9 +16,8 @@ from specbench.decoding.randomness import seeded
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from specbench.results.costs import timing
 from specbench.results.losslessness import Losslessness
-from specbench.results.numbers import NUMBERS, numbers
+from specbench.results.numbers import NUMBERS, numbers, timing
 from specbench.results.outputs import output_columns
 from specbench.results.peaks import COLUMNS
 from specbench.results.samples import Sample, by_prompt, speedup_of, without_updates

@@ -23,9 +23,8 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.judge.significance import METRICS
 from specbench.metrics import RoundCounts, Trace
-from specbench.results.costs import cost_columns as columns
-from specbench.results.costs import timing
-from specbench.results.numbers import numbers
+from specbench.results.numbers import cost_columns as columns
+from specbench.results.numbers import numbers, timing
 from specbench.results.samples import Sample
 from specbench.theory.waterfall import TERMS
 from tests.support.measured import one_round, sample

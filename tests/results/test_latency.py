@@ -3,9 +3,7 @@
 import pytest
 
 from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, Trace
-from specbench.results.latency import COLUMNS, latency
-from specbench.results.served import COLUMNS as SERVED
-from specbench.results.served import served
+from specbench.results.latency import LATENCY, SERVED, latency, served
 
 
 def waited(*seconds: float) -> list[Trace]:
@@ -27,8 +25,8 @@ def test_waits_are_told_in_milliseconds() -> None:
 def test_in_this_process_the_prompt_is_read_and_nobody_waits_for_a_server() -> None:
     baseline, method = [Trace((1, 2), (), 3.0, 0.5)], [Trace((1,) * 4, (), s, 0.25) for s in (1.0, 2.0, 6.0)]
     found = latency(baseline, method)
-    assert list(found) == list(COLUMNS)
-    unknown = {name for name in COLUMNS if "ttft" in name or "latency" in name}
+    assert list(found) == list(LATENCY)
+    unknown = {name for name in LATENCY if "ttft" in name or "latency" in name}
     assert {name for name, value in found.items() if value is None} == unknown
     assert (found["per_token_median_ms"], found["baseline_per_token_median_ms"]) == (500.0, 1500.0)
     assert found["per_token_p95_ms"] == pytest.approx(1400.0)
@@ -37,7 +35,7 @@ def test_in_this_process_the_prompt_is_read_and_nobody_waits_for_a_server() -> N
 
 def test_prompts_that_share_the_time_of_a_batch_have_no_latency_of_their_own() -> None:
     traces = [Trace((1, 2), (), 3.0, 0.5)]
-    assert latency(traces, traces, rows=2) == dict.fromkeys(COLUMNS)
+    assert latency(traces, traces, rows=2) == dict.fromkeys(LATENCY)
 
 
 def request(first: float, last: float, part: float, tokens: int = 5, **more: float) -> Trace:
@@ -52,7 +50,7 @@ def test_a_request_has_its_own_waits_however_many_were_under_way() -> None:
     assert (found["latency_median_ms"], found["baseline_latency_p99_ms"]) == (875.0, 3000.0)
     assert (found["baseline_per_token_median_ms"], found["per_token_median_ms"]) == (500.0, 250.0)
     assert found["per_token_p99_ms"] == 250.0  # an answer of one piece has no time between pieces
-    assert {name for name, value in found.items() if value is None} == {n for n in COLUMNS if "prefill" in n}
+    assert {name for name, value in found.items() if value is None} == {n for n in LATENCY if "prefill" in n}
 
 
 def test_throughput_is_over_whole_turns() -> None:

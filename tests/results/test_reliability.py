@@ -12,16 +12,8 @@ from specbench.metrics import RoundCounts
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.journal_lines import samples_of, turn_line
+from specbench.results.nests import BELIEF, BINS, belief_columns, belief_rows, calibration_error, curve, error_if_exact
 from specbench.results.reading import read_run
-from specbench.results.reliability import (
-    BINS,
-    COLUMNS,
-    belief_columns,
-    belief_rows,
-    calibration_error,
-    curve,
-    error_if_exact,
-)
 from specbench.spec import SCHEMA_VERSION
 from tests.support.beliefs import ROUNDS, believing, round_of
 from tests.support.measured import cell, one_round, sample
@@ -34,7 +26,7 @@ HELD = [round_of(*one) for one in ROUNDS]
 
 def test_the_errors_are_their_arithmetic() -> None:
     found = belief_columns(HELD)
-    assert list(found) == list(COLUMNS)
+    assert list(found) == list(BELIEF)
     assert found["belief_tests"] == 6
     assert found["belief_mean"] == pytest.approx(4.2 / 6)
     assert found["belief_accepted"] == pytest.approx(4 / 6)
@@ -77,7 +69,7 @@ def test_what_believes_nothing_has_no_numbers() -> None:
     assert set(belief_columns(none).values()) == {None}
     assert belief_rows(none) == []
     static = cell(sample("p1"))
-    assert {static.row()[name] for name in COLUMNS} == {None}
+    assert {static.row()[name] for name in BELIEF} == {None}
     assert static.belief_rows() == []
     assert cell(believing(), status="error").belief_rows() == []
 
@@ -126,5 +118,5 @@ def test_a_run_that_is_gone_on_with_has_the_numbers_of_one_that_was_not(tmp_path
 
 def check_same(found: Cell, expected: Cell) -> None:
     """Two cells have the same beliefs, down to the last bit."""
-    assert {name: found.row()[name] for name in COLUMNS} == {name: expected.row()[name] for name in COLUMNS}
+    assert {name: found.row()[name] for name in BELIEF} == {name: expected.row()[name] for name in BELIEF}
     assert found.belief_rows() == expected.belief_rows() != []

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from specbench.results.tally import Tally, total, two_sided
+from specbench.results.statistics import Tally, all_together, two_sided
 
 
 def test_z_is_the_excess_in_standard_deviations() -> None:
@@ -17,9 +17,9 @@ def test_z_is_the_excess_in_standard_deviations() -> None:
 
 
 def test_texts_add_up() -> None:
-    whole = total([Tally(2, 1.0, 0.5, 0.25), Tally(3, 2.0, 2.5, 0.75)])
+    whole = all_together([Tally(2, 1.0, 0.5, 0.25), Tally(3, 2.0, 2.5, 0.75)])
     assert whole == Tally(5, 3.0, 3.0, 1.0)
-    assert total([]) == Tally(0, 0.0, 0.0, 0.0)
+    assert all_together([]) == Tally(0, 0.0, 0.0, 0.0)
 
 
 def test_what_cannot_be_is_infinitely_far() -> None:

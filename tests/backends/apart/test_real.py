@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.results.agreement import agreements
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, agreements
 from specbench.results.reading import read_run
 from tests.support.engines import llama_server, vllm_python
 from tests.support.frontdoor import Command

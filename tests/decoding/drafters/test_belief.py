@@ -28,7 +28,7 @@ from specbench.decoding.types import Context, Draft, Round
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import Trace
-from specbench.results.reliability import BINS, Bin, calibration_error, curve
+from specbench.results.nests import BINS, Bin, calibration_error, curve
 from tests.decoding.drafters.test_schedule_decode import K, roomy, run
 from tests.decoding.test_greedy import draft_of, random_prompts
 from tests.support.laws import EXACT, one_round
