@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from specbench.results.environment import command_line, environment, now
 from specbench.results.folder import slug
+from specbench.results.machine import command_line, environment, now
 from specbench.spec import SCHEMA_VERSION, RunSpec
 
 

@@ -18,7 +18,7 @@ from specbench.measure.failures import Failure
 from specbench.measure.group import INTERRUPTED, Observer, Past, give_up
 from specbench.measure.pair import Measured, Note, Pair, Prepared, Unusable, prepared
 from specbench.results.cells import UNFINISHED, Cell
-from specbench.results.environment import environment
+from specbench.results.machine import environment
 from specbench.results.reading import DESCRIPTION, Run
 from specbench.spec import RunSpec
 from specbench.wording import clean

@@ -15,7 +15,7 @@ from rich.table import Column
 
 from specbench.jobs import panel
 from specbench.jobs.loading import Bytes
-from specbench.results import environment, noise
+from specbench.results import machine, noise
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
 from specbench.show.fitting import sentence
@@ -99,7 +99,7 @@ class Display:
         self._prepared += 0.0 if self._since is None else now - self._since
         self._since = None if spec is None else now
         if spec is not None:
-            self._look(environment.load_average() if self._known else None)  # a cluster measures elsewhere
+            self._look(machine.load_average() if self._known else None)  # a cluster measures elsewhere
             self._draw(f"preparing {panel.arm_of(spec)}")
         self._say_late(None if self._draws or self._quiet else spec)
 
@@ -137,7 +137,7 @@ class Display:
         """Say once that other programs use the processor, while they can still be stopped."""
         if not self._crowded and load is not None and self._threads and noise.busy(load, self._threads):
             self._crowded = True
-            self._say(noise.crowd(load, self._threads, environment.running_besides()))
+            self._say(noise.crowd(load, self._threads, machine.running_besides()))
 
     def end(self, cell: Cell) -> None:
         self._live_cells.discard(cell.spec)

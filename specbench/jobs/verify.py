@@ -16,7 +16,7 @@ from specbench.models.checkpoints.precision import resolve_device
 from specbench.replacing import replace_text
 from specbench.results import certificate, folder
 from specbench.results.certificate import Certificate
-from specbench.results.environment import command_line, environment, now
+from specbench.results.machine import command_line, environment, now
 from specbench.show import certificate_table, run_output
 from specbench.show.fitting import draw, screen
 

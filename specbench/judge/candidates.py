@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.judge.advice import QUESTION, at_once, drafting
-from specbench.results import noise, steadiness
+from specbench.results import noise
 from specbench.results.statistics import Interval, widened
 from specbench.spec import BASELINE, CHOOSING
 from specbench.theory import optimum
@@ -50,9 +50,9 @@ class Candidate:
         return noise.busy(number_in(self.row, "load_average"), number_in(self.row, "threads"))
 
     @property
-    def unsteady(self) -> list[steadiness.Fault]:
+    def unsteady(self) -> list[noise.Fault]:
         """What did not keep its pace while it was measured, as far as that leaves a doubt."""
-        return [fault for fault in steadiness.faults(self.row) if fault.doubt]
+        return [fault for fault in noise.faults(self.row) if fault.doubt]
 
     @property
     def name(self) -> str:

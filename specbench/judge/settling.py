@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from specbench.data.sources import LONG, shipped_rows
 from specbench.judge.candidates import Candidate
+from specbench.results.noise import worst
 from specbench.results.numbers import per_draw
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, to_settle
-from specbench.results.steadiness import worst
 from specbench.wording import Row, clean, counted, number_in, text_in
 
 MEASURING = {"run", "sweep-k", "sweep"}

@@ -14,7 +14,7 @@ from specbench.measure.choosing import Choosing
 from specbench.measure.sensors import Sensors
 from specbench.metrics import Trace
 from specbench.models.execution.peak_memory import watched
-from specbench.results.peaks import Peak, Peaks
+from specbench.results.machine import Peak, Peaks
 from specbench.spec import BASELINE, RunSpec
 
 

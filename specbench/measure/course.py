@@ -20,8 +20,7 @@ from specbench.measure.group import Group, Samples
 from specbench.measure.lossless import losslessness_of
 from specbench.measure.order import Turn, order_of, seed_of, side, turns_of
 from specbench.metrics import Trace
-from specbench.results.environment import load_average
-from specbench.results.readings import Reading
+from specbench.results.machine import Reading, load_average
 from specbench.results.samples import Sample
 from specbench.spec import BASELINE, CHOOSING, RunSpec
 

@@ -15,7 +15,7 @@ from specbench.models.execution import processes
 from specbench.results import statistics
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.losslessness import Losslessness
-from specbench.results.peaks import Peaks
+from specbench.results.machine import Peaks
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
 

@@ -32,7 +32,7 @@ from specbench.measure.sensors import sensors_for
 from specbench.models.execution import processes
 from specbench.models.network.experts import COLUMNS
 from specbench.results.cells import UNFINISHED, Cell
-from specbench.results.environment import environment
+from specbench.results.machine import environment
 from specbench.spec import BASELINE, CHOOSING, RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.memory import Fit

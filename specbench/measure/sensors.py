@@ -14,10 +14,8 @@ from typing import Protocol, TypeVar
 import torch
 
 from specbench.models.checkpoints import extras
-from specbench.results import nvml
-from specbench.results.environment import gpu_of
-from specbench.results.nvml import GpuState
-from specbench.results.readings import Reading
+from specbench.results import machine
+from specbench.results.machine import GpuState, Reading, gpu_of
 
 T = TypeVar("T")
 EXTRA = "gpu"
@@ -75,7 +73,7 @@ def sensors_for(device: torch.device) -> Sensors:
     """What can be read of this machine while `device` computes."""
     if device.type != "cuda" or torch.version.cuda is None:
         return Sensors()
-    if not nvml.installed():
+    if not machine.installed():
         return Sensors(remark=f"clocks, power and temperature of the GPU are not recorded: {extras.install(EXTRA)}")
     gpu = gpu_of(device)
     unread = "clocks, power and temperature of the GPU are not recorded: NVML does not answer for it (try nvidia-smi)"

@@ -14,10 +14,10 @@ from specbench.metrics import Trace
 from specbench.results import noise
 from specbench.results.categories import numbers_by_category
 from specbench.results.losslessness import Losslessness
+from specbench.results.machine import Peaks
 from specbench.results.nests import belief_rows
 from specbench.results.numbers import NUMBERS, decodes, numbers, pooled
 from specbench.results.outputs import output_columns
-from specbench.results.peaks import Peaks
 from specbench.results.samples import Sample
 from specbench.spec import BASELINE, CHOOSING, SCHEMA_VERSION, RunSpec
 from specbench.wording import grouped

@@ -11,8 +11,7 @@ from typing import Any, get_args
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results.cells import Cell, Status
 from specbench.results.losslessness import Agreement, Losslessness
-from specbench.results.peaks import read
-from specbench.results.readings import Reading, read_back
+from specbench.results.machine import Reading, peaks_of, reading_of
 from specbench.results.samples import ALONE, Sample
 from specbench.settings import is_number
 from specbench.spec import RunSpec
@@ -66,11 +65,11 @@ def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
 def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
     shared = {name: line[name] for name in SHARED} | {"conversation": conversation_of(line)}
     first, found = line["baseline"], {}
-    baseline, reading = _read(first["trace"]), read_back(first.get("machine", {}))
+    baseline, reading = _read(first["trace"]), reading_of(first.get("machine", {}))
     for key, arm in line["arms"].items():
         own = shared | {"order": (first["place"], arm["place"]), "cluster": cluster or arm.get("block", "")}
         check_sample(own)
-        readings = (reading, read_back(arm.get("machine", {})))
+        readings = (reading, reading_of(arm.get("machine", {})))
         found[key] = Sample(**own, baseline=baseline, method=_read(arm["trace"]), readings=readings)
     return found
 
@@ -153,7 +152,7 @@ def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: 
     if not all(type(ended[name]) is str for name in ("error", "detail")):
         raise ValueError("an error that is no text")
     ready = (float(ended["ready"][0]), float(ended["ready"][1]))
-    peaks = read(ended.get("peaks", {}))
+    peaks = peaks_of(ended.get("peaks", {}))
     return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready, peaks)
 
 
@@ -181,7 +180,8 @@ def check_round(one: RoundCounts) -> None:
     """What was accepted had been tested, what was tested drafted; a round emits at most one token more than it accepted
     (fewer where the sequence ends), and says of every tested token by which chance it was accepted."""
     sound = (
-        all(is_ordered(level) for level in (one, *one.inner))
+        is_ordered(one)
+        and all(map(is_ordered, one.inner))
         and 1 <= one.emitted <= one.accepted + 1
         and is_count(one.surplus)
         and one.surplus <= one.drafted - one.tested

@@ -1,7 +1,7 @@
 """What rounds say beyond their sums: the levels of a nest, and how well beliefs of acceptance were calibrated.
 
-Level 1 of a nest is the cell itself, level 2 drafts for it. A belief is the chance of acceptance that a schedule went by (`Draft.belief`); a test is a drafted token
-that was judged and had one.
+Level 1 of a nest is the cell itself, level 2 drafts for it. A belief is the chance of acceptance that a schedule went
+by (`Draft.belief`); a test is a drafted token that was judged and had one.
 """
 
 import math

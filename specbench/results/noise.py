@@ -1,7 +1,8 @@
-"""What the machine did during the measurement: outliers, drift, two groups of times, load. It changes no number.
+"""What the machine did during the measurement: outliers, drift, two groups of times, load, clocks, throttling, steal.
 
-Knows seconds, rounds and turns of samples; must not know how they are shown. Everything is judged on the logarithm of
-seconds per round (a round of the baseline is one token), because a round costs the same whatever was accepted in it.
+It changes no number, and what is unknown warns of nothing. Times are judged on the logarithm of seconds per round (a
+round of the baseline is one token), because a round costs the same whatever was accepted in it. A clock is read in one
+moment of a decode, so one reading in ten may be odd: a fall is that from the 90th to the 10th percentile.
 
 When a warning is given, and how often times of a single distribution caused it (10 to 164 values, normal, lognormal and
 with heavy tails, standard deviation 5 and 20 %; `python -m tests.benchmarks.coverage`):
@@ -16,9 +17,11 @@ A drift of 6 % under noise of 2 % is found in 81 of a hundred runs of 20 turns, 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
+from operator import or_
 from typing import Any, Literal
 
 import numpy as np
@@ -26,10 +29,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from specbench import metrics
-from specbench.metrics import Trace
+from specbench.metrics import Trace, ratio
+from specbench.results import machine
+from specbench.results.machine import Reading
 from specbench.results.samples import Sample
-from specbench.results.steadiness import Fault, other_pace
-from specbench.wording import Row, counted, number_in
+from specbench.wording import Row, counted, number_in, text_in
 
 LOAD = "load"  # the kind of the fault that other processes are
 Flag = Literal["", "mild", "severe"]
@@ -42,6 +46,39 @@ PAIRS_OF = 500  # values whose pairs are looked at; more of them are thinned eve
 BRIEF = 0.5  # load of short-lived processes that every machine has; one more that computes all the time gives 1
 ONE_MORE = 1.0  # load by which a run is under another load than the run before: one process that computes
 DRIFT_SHARE, DRIFT_P, TWO_GROUPS, OFTEN, SOME = 0.03, 0.01, 0.6, 1 / 4, 3
+LOW, HIGH = 0.1, 0.9
+GPU_FALL = 0.1  # GPUs change their clock in steps below 1 %, and by some 5 % as they warm up
+CPU_FALL = 0.15  # the fastest cores of a processor are up to a tenth faster than its others, and threads move
+STOLEN = 0.02  # of the time asked for: all threads wait for the one that was robbed, so a pass loses more than that
+LEAST_WANTED = 5.0  # seconds: the system counts in hundredths, and ten of them are the least that is a share of 2 %
+THROTTLED = 0.05  # of the decodes: one in twenty is no more than an outlier, of which there is a note of its own
+RESOLVED = 0.01  # of a speedup: less than that is within the noise of a clock
+LOCKED = "fix it low enough for the limits of power and heat (nvidia-smi --lock-gpu-clocks)"
+# By how much two runs may differ whose seconds are compared: clocks in a share of themselves, shares in points.
+CLOCKS = {
+    "cpu_mhz": (CPU_FALL, "the processor's clock"),
+    "gpu_mhz": (GPU_FALL, "the GPU's clock"),
+    "gpu_memory_mhz": (GPU_FALL, "the clock of the GPU's memory"),
+}
+SHARES = {
+    "cpu_clock_fall": (CPU_FALL, "the fall of the processor's clock"),
+    "gpu_clock_fall": (GPU_FALL, "the fall of the GPU's clock"),
+    "gpu_memory_clock_fall": (GPU_FALL, "the fall of the memory's clock"),
+    "gpu_throttled": (THROTTLED, "throttled decodes"),
+    "cpu_steal": (STOLEN, "steal"),
+}
+COOLED = "repeat on a machine that is cool, on mains, and does nothing else"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that did not stay as it was. size: how bad it is, among faults of its kind; note: what a reader of the
+    numbers must know, and do; doubt: why an answer is provisional for it, empty where it need not be."""
+
+    kind: str
+    size: float
+    note: str
+    doubt: str
 
 
 @dataclass(frozen=True)
@@ -145,57 +182,33 @@ def bimodality(values: Sequence[float]) -> float:
     return float((skewness**2 + 1) / (excess + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))))
 
 
-def warnings(found: Diagnostics, samples: int, threads: int | None) -> list[str]:
+def warned(found: Diagnostics, samples: int, threads: int | None) -> Iterator[Fault]:
     """What a user should know about the machine, and what to do. Thresholds: see the module. NaN warns of nothing."""
-    return [fault.note for fault in warned(found, samples, threads)]
-
-
-def warned(found: Diagnostics, samples: int, threads: int | None) -> list[Fault]:
-    """The same as faults: how bad each is, among those of its kind."""
-    faults = (
-        Fault("drift", abs(found.drift), _drifting(found), ""),
-        Fault("two groups", found.bimodality, _two_groups(found), ""),
-        Fault("outliers", found.outliers, _many_outliers(found, samples), ""),
-        Fault(LOAD, found.load_average or 0.0, _under_load(found, threads), ""),
-    )
-    return [fault for fault in faults if fault.note]
-
-
-def _drifting(found: Diagnostics) -> str:
-    if not (abs(found.drift) >= DRIFT_SHARE and found.drift_p < DRIFT_P):
-        return ""
-    way = "slowed down" if found.drift > 0 else "became faster"
-    return (
-        f"the machine {way} by {abs(found.drift):.0%} during the run (p {found.drift_p:.1g}): speedups hold, "
-        "because both arms shared every moment; tokens per second do not. Repeat once it is warm and quiet"
-    )
-
-
-def _two_groups(found: Diagnostics) -> str:
-    if not found.bimodality > TWO_GROUPS:
-        return ""
-    return (
-        f"baseline times fall into two groups (bimodality {found.bimodality:.2f}): another process or a changing "
-        "clock frequency. Intervals are wider than they need be; repeat on a quiet machine, or with --repeat 3"
-    )
-
-
-def _many_outliers(found: Diagnostics, samples: int) -> str:
-    if found.outliers <= max(SOME, OFTEN * samples):
-        return ""
-    return (
-        f"{found.outliers} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
-        "(column outlier) before you trust the last digits"
-    )
-
-
-def _under_load(found: Diagnostics, threads: int | None) -> str:
-    if not busy(found.load_average, threads):
-        return ""
-    return (
-        f"load average {found.load_average:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
-        "arms, not always equally; repeat on a quiet machine"
-    )
+    if abs(found.drift) >= DRIFT_SHARE and found.drift_p < DRIFT_P:
+        way = "slowed down" if found.drift > 0 else "became faster"
+        note = (
+            f"the machine {way} by {abs(found.drift):.0%} during the run (p {found.drift_p:.1g}): speedups hold, "
+            "because both arms shared every moment; tokens per second do not. Repeat once it is warm and quiet"
+        )
+        yield Fault("drift", abs(found.drift), note, "")
+    if found.bimodality > TWO_GROUPS:
+        note = (
+            f"baseline times fall into two groups (bimodality {found.bimodality:.2f}): another process or a changing "
+            "clock frequency. Intervals are wider than they need be; repeat on a quiet machine, or with --repeat 3"
+        )
+        yield Fault("two groups", found.bimodality, note, "")
+    if found.outliers > max(SOME, OFTEN * samples):
+        note = (
+            f"{found.outliers} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
+            "(column outlier) before you trust the last digits"
+        )
+        yield Fault("outliers", found.outliers, note, "")
+    if found.load_average is not None and busy(found.load_average, threads):
+        note = (
+            f"load average {found.load_average:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
+            "arms, not always equally; repeat on a quiet machine"
+        )
+        yield Fault(LOAD, found.load_average, note, "")
 
 
 def busy(load: float | None, threads: float | None) -> bool:
@@ -240,12 +253,156 @@ def _logs(values: Sequence[float] | Numbers) -> Numbers:
 
 def _slope(logs: Numbers, where: NDArray[Any]) -> float:
     """The median of the slopes of all pairs (Theil and Sen)."""
-    with np.errstate(
-        invalid="ignore"
-    ):  # raised for the interval of the slope, which is not used, where values are equal
+    with np.errstate(invalid="ignore"):  # of the interval of the slope, which is not used, where values are equal
         return float(stats.theilslopes(logs, where).slope)
 
 
 def _thinned(places: NDArray[np.intp]) -> NDArray[np.intp]:
     """At most 500 of them, evenly spread: slopes look at all pairs."""
     return places[:: -(-places.size // PAIRS_OF) or 1]
+
+
+# --- clocks, throttling, steal ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """The columns of results.csv about the pace of the machine, over the decodes of both arms; None: it is unknown.
+
+    …mhz: median clocks; …clock_fall: 1 − 10th ÷ 90th percentile. cpu_steal: stolen ÷ wanted processor time. Highest
+    temperature, median power, lowest limit of power. gpu_throttled: share of the decodes after which something held the
+    clocks down; gpu_throttle_reasons: all that did, in words.
+    """
+
+    cpu_mhz: float | None
+    cpu_clock_fall: float | None
+    cpu_steal: float | None
+    gpu_mhz: float | None
+    gpu_clock_fall: float | None
+    gpu_memory_mhz: float | None
+    gpu_memory_clock_fall: float | None
+    gpu_celsius: float | None
+    gpu_watts: float | None
+    gpu_watts_limit: float | None
+    gpu_throttled: float | None
+    gpu_throttle_reasons: str | None
+
+
+def steadiness(samples: Sequence[Sample]) -> Steadiness:
+    """The pace of the machine while a cell was measured; samples that were decoded together are given as one."""
+    readings = [reading for sample in samples for reading in sample.readings]
+
+    def known(value: Callable[[Reading], float | None]) -> list[float]:
+        return [found for found in map(value, readings) if found is not None]
+
+    cpu, gpu, memory = known(lambda r: r.cpu_mhz), known(lambda r: r.gpu_mhz), known(lambda r: r.gpu_memory_mhz)
+    bits = [r.gpu_reasons for r in readings if r.gpu_reasons is not None]
+    return Steadiness(
+        cpu_mhz=median(cpu),
+        cpu_clock_fall=fall(cpu),
+        cpu_steal=steal(known(lambda r: r.cpu_stolen), known(lambda r: r.cpu_wanted)),
+        gpu_mhz=median(gpu),
+        gpu_clock_fall=fall(gpu),
+        gpu_memory_mhz=median(memory),
+        gpu_memory_clock_fall=fall(memory),
+        gpu_celsius=max(known(lambda r: r.gpu_celsius), default=None),
+        gpu_watts=median(known(lambda r: r.gpu_watts)),
+        gpu_watts_limit=min(known(lambda r: r.gpu_watts_limit), default=None),
+        gpu_throttled=ratio(sum(bool(machine.throttle_reasons(one)) for one in bits), len(bits)) if bits else None,
+        gpu_throttle_reasons=", ".join(machine.throttle_reasons(reduce(or_, bits))) if bits else None,
+    )
+
+
+def median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+def fall(clocks: Sequence[float]) -> float | None:
+    """By what share the low clocks lie below the high ones; None for fewer than two."""
+    if len(clocks) < 2:
+        return None
+    low, high = np.quantile(clocks, [LOW, HIGH], method="nearest").tolist()
+    return 1 - ratio(low, high) if high else None
+
+
+def steal(stolen: Sequence[float], wanted: Sequence[float]) -> float | None:
+    """The share of the processor time that was stolen; None where there was too little of it to tell."""
+    total = math.fsum(wanted)
+    return math.fsum(stolen) / total if total >= LEAST_WANTED else None
+
+
+def faults(row: Row) -> Iterator[Fault]:
+    """What did not stay as it was while a cell was measured, from its row of results.csv, as numbers or as text."""
+    yield from fallen(row, "gpu", GPU_FALL, "the clock of the GPU", LOCKED)
+    yield from fallen(row, "gpu_memory", GPU_FALL, "the clock of the GPU's memory", LOCKED)
+    yield from fallen(row, "cpu", CPU_FALL, "the clock of the processor", COOLED)
+    yield from throttled(row)
+    yield from stolen_from(row)
+    yield from slow_baseline(row)
+
+
+def fallen(row: Row, part: str, most: float, what: str, advice: str) -> Iterator[Fault]:
+    """A clock that fell between decodes."""
+    share, clock = number_in(row, f"{part}_clock_fall") or 0.0, number_in(row, f"{part}_mhz") or 0.0
+    if share > most:
+        fell = f"{what} fell by {share:.0%} between decodes"
+        said = f"{fell} (median {clock:,.0f} MHz): tokens per second are of several clocks, and the arms of a prompt"
+        yield Fault(f"{part} clock", share, f"{said} may not have had the same; {advice}", f"while {fell}")
+
+
+def throttled(row: Row) -> Iterator[Fault]:
+    """A GPU whose clocks were held down. Where they always are, as at a low limit of power, that is what it can do."""
+    share, why = number_in(row, "gpu_throttled") or 0.0, text_in(row, "gpu_throttle_reasons")
+    if share > THROTTLED:
+        said = f"the GPU was throttled in {share:.0%} of the decodes ({why})"
+        often = share < 1 - THROTTLED
+        yield Fault("throttled", share, f"{said}: it is faster with more power or less heat", f"while {said}" * often)
+
+
+def stolen_from(row: Row) -> Iterator[Fault]:
+    """A virtual machine whose processors were given to others."""
+    share = number_in(row, "cpu_steal") or 0.0
+    if share > STOLEN:
+        taken = f"{share:.1%} of the processor time that was asked for went to other virtual machines (steal)"
+        advice = "both arms lost some, not always equally; repeat at another time, or on a machine of your own"
+        yield Fault("steal", share, f"{taken}: {advice}", f"while {taken}")
+
+
+def slow_baseline(row: Row) -> Iterator[Fault]:
+    """A baseline whose step takes longer than a round without its draft: then the speedup is partly the baseline's.
+
+    Requests that come at times of their own wait for each other, which a round does not show.
+    """
+    v, high, speedup, tokens = (number_in(row, name) for name in ("v", "v_high", "speedup", "tokens_per_round"))
+    if number_in(row, "arrivals") is not None or not number_in(row, "k"):
+        return
+    if v and high is not None and high < 1:
+        low = number_in(row, "v_low") or 0.0
+        found, size = f"a verify pass took less time than a baseline step (v {v:.2f}, 95 % {low:.2f} – {high:.2f})", v
+    elif speedup and tokens and speedup > tokens * (1 + RESOLVED):
+        found, size = f"the speedup is above the tokens per round ({speedup:.2f} > {tokens:.2f})", tokens / speedup
+    else:
+        return
+    advice = "the baseline was slower than it can be, and the speedup is too high; repeat on a quiet machine"
+    yield Fault("slow baseline", 1 - size, f"{found}: {advice}", f"while {found}")
+
+
+def other_pace(before: Row, now: Row) -> Iterator[str]:
+    """Clocks, throttling and steal that were not the same in two runs, as far as both are known."""
+    for name, (most, what) in {**CLOCKS, **SHARES}.items():
+        old, new = number_in(before, name), number_in(now, name)
+        if old is None or new is None:
+            continue
+        if name in SHARES and abs(new - old) > most:
+            yield f"{what} {new:.1%} against {old:.1%}"
+        if name in CLOCKS and abs(new - old) > most * old:
+            yield f"{what} {new:,.0f} MHz against {old:,.0f}"
+
+
+def worst(among: Iterable[Fault]) -> list[Fault]:
+    """Of every kind of fault the worst: cells share a machine, but not every moment of it."""
+    found: dict[str, Fault] = {}
+    for fault in among:
+        if fault.kind not in found or fault.size > found[fault.kind].size:
+            found[fault.kind] = fault
+    return list(found.values())

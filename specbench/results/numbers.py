@@ -14,9 +14,10 @@ from specbench import metrics
 from specbench.metrics import Trace, ratio
 from specbench.results import noise, statistics
 from specbench.results.latency import LATENCY, SERVED, latency, served
+from specbench.results.machine import PEAKS
 from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, level_columns, relayed, steady
+from specbench.results.noise import Steadiness, steadiness
 from specbench.results.outputs import OUTPUTS
-from specbench.results.peaks import COLUMNS as PEAKS
 from specbench.results.samples import (  # fmt: skip
     Sample,
     alpha_of,
@@ -27,7 +28,6 @@ from specbench.results.samples import (  # fmt: skip
     without_updates,
 )
 from specbench.results.statistics import Interval, ratio_of_means
-from specbench.results.steadiness import Steadiness, steadiness
 from specbench.theory import optimum
 from specbench.theory.costs import Timing, measured_costs, phases
 from specbench.theory.waterfall import explain

@@ -12,8 +12,8 @@ from typing import Any
 from specbench import metrics
 from specbench.metrics import Trace
 from specbench.results import statistics
+from specbench.results.machine import UNREAD, Reading
 from specbench.results.nests import round_row
-from specbench.results.readings import UNREAD, Reading
 from specbench.results.repetition import loop_of, repeated_ngrams
 from specbench.wording import grouped
 

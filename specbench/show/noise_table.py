@@ -13,8 +13,8 @@ from scipy.special import ndtri
 
 from specbench.results import noise, statistics
 from specbench.results.cells import Cell
+from specbench.results.noise import faults, steadiness
 from specbench.results.samples import by_prompt, speedup_of
-from specbench.results.steadiness import faults, steadiness
 from specbench.show.cell_text import one_line, short_dataset
 from specbench.show.fitting import Fitted
 from specbench.show.markdown import table as table_lines
@@ -76,7 +76,7 @@ def noise_notes(rows: Sequence[Row]) -> list[str]:
             )
         numbers = noise.Diagnostics(**{name: row[name] for name in noise.Diagnostics.__dataclass_fields__})
         samples = (row["prompts"] or 0) * (row["repeat"] or 1)
-        found += [f"{row['dataset']}: {line}" for line in noise.warnings(numbers, samples, row["threads"])]
+        found += [f"{row['dataset']}: {one.note}" for one in noise.warned(numbers, samples, row["threads"])]
         found += [f"{row['dataset']}: {fault.note}" for fault in faults(row)]
     return [*found, FLOOR]
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from specbench.judge.advice import circles, costly_verification, experts_touched, losing, rejected_drafts, worst_circle
 from specbench.judge.candidates import best_fixed, distance_of
-from specbench.results.noise import LOAD, Diagnostics, warned
+from specbench.results.noise import LOAD, Diagnostics, Fault, faults, warned
 from specbench.results.numbers import per_draw
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
-from specbench.results.steadiness import Fault, faults
 from specbench.show.cell_text import is_absent
 from specbench.show.headings import cell_name, cell_names
 from specbench.wording import Row, clean, counted, formatted, grouped, number_in

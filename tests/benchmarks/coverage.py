@@ -151,7 +151,7 @@ def alarms(draw: Callable[[Any, int], Numbers], prompts: int, rng: np.random.Gen
     trend = noise.drift(baseline)
     marked = sum(a != "" or b != "" for a, b in zip(noise.outliers(baseline), noise.outliers(method), strict=True))
     found = noise.Diagnostics(marked, trend.share, trend.p, noise.bimodality(baseline), None)
-    said = " ".join(noise.warnings(found, prompts, None))
+    said = " ".join(one.note for one in noise.warned(found, prompts, None))
     return [words in said for words in ("the machine", "two groups", "are outliers")]
 
 

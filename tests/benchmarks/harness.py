@@ -21,7 +21,7 @@ from specbench.data.prompts import Prompt
 from specbench.measure.order import order_of
 from specbench.models.checkpoints.precision import resolve_device
 from specbench.replacing import replace_text
-from specbench.results.environment import environment, load_average, now
+from specbench.results.machine import environment, load_average, now
 from specbench.results.statistics import Interval
 from specbench.results.writing import column_names, write_csv
 from specbench.spec import RunSpec

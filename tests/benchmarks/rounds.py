@@ -21,8 +21,8 @@ from specbench.measure.pair import Prepared, checked
 from specbench.measure.runner import measure
 from specbench.measure.sensors import sensors_for
 from specbench.results.cells import Cell
+from specbench.results.noise import faults, worst
 from specbench.results.samples import Sample
-from specbench.results.steadiness import faults, worst
 from specbench.spec import RunSpec
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, say

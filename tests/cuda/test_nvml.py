@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from specbench.measure.sensors import sensors_for
-from specbench.results import nvml
-from specbench.results.environment import environment
+from specbench.results import machine
+from specbench.results.machine import environment
 from tests.cuda.conftest import DRY
 
 pytestmark = pytest.mark.skipif(DRY, reason="a CPU has no NVML")
 
 
 def test_a_gpu_at_work_says_how_fast_it_is(device: torch.device) -> None:
-    if not nvml.installed():
+    if not machine.installed():
         pytest.skip("needs the extra gpu")
     watch = sensors_for(device)
     assert watch.remark == ""

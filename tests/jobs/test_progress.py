@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specbench.jobs.progress import Display
 from specbench.measure.runner import measure
-from specbench.results import environment
+from specbench.results import machine
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
@@ -283,8 +283,8 @@ def loaded(
     monkeypatch: pytest.MonkeyPatch, before: float, *loads: float | None, threads: int | None = 2, **options: Any
 ) -> list[str]:
     """The lines of a run on a machine with a load before the warm-up, and one before every turn."""
-    monkeypatch.setattr(environment, "load_average", lambda: before)
-    monkeypatch.setattr(environment, "running_besides", lambda: "cc1plus ×6, python")
+    monkeypatch.setattr(machine, "load_average", lambda: before)
+    monkeypatch.setattr(machine, "running_besides", lambda: "cc1plus ×6, python")
     stage = Stage(prompts=len(loads), **options)
     done = cell(*(sample(f"p{n}", load=load) for n, load in enumerate(loads)), resolved={"threads": threads})
     with stage.display as display:

@@ -9,10 +9,9 @@ import torch
 from specbench.measure import sensors
 from specbench.measure.runner import measure
 from specbench.measure.sensors import NO_SENSORS, Sensors, Times, sensors_for
-from specbench.results import nvml
+from specbench.results import machine
 from specbench.results.cells import Cell
-from specbench.results.nvml import gpu_named
-from specbench.results.readings import UNREAD, Reading
+from specbench.results.machine import UNREAD, Reading, gpu_named
 from specbench.show.run_notes import notes
 from tests.support.fake_nvml import UUID, FakeNvml, dumb
 from tests.support.measured import FakeBackend, Witness, job
@@ -97,7 +96,7 @@ def test_the_real_files_are_read() -> None:
 
 def test_a_gpu_without_the_extra_is_one_remark_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(nvml, "find_spec", lambda _: None)
+    monkeypatch.setattr(machine, "find_spec", lambda _: None)
     found = sensors_for(torch.device("cuda:0"))
     assert found.gpu is None
     assert found.remark == (
@@ -109,7 +108,7 @@ def test_a_gpu_without_the_extra_is_one_remark_that_names_it(monkeypatch: pytest
 def test_a_gpu_that_nvml_knows_is_read(monkeypatch: pytest.MonkeyPatch, known: bool, remark: str) -> None:
     gpu = gpu_named(UUID, FakeNvml()) if known else None
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(nvml, "find_spec", lambda _: object())
+    monkeypatch.setattr(machine, "find_spec", lambda _: object())
     monkeypatch.setattr(sensors, "gpu_of", lambda device: gpu)
     found = sensors_for(torch.device("cuda:0"))
     assert found.gpu is gpu

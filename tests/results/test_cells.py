@@ -17,9 +17,9 @@ from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.results.losslessness import Losslessness
+from specbench.results.machine import PEAKS
 from specbench.results.numbers import NUMBERS, numbers, timing
 from specbench.results.outputs import output_columns
-from specbench.results.peaks import COLUMNS
 from specbench.results.samples import Sample, by_prompt, speedup_of, without_updates
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas
@@ -184,7 +184,7 @@ def test_an_ok_row_has_every_column_of_the_design_filled() -> None:
 def test_the_list_of_numbers_is_what_is_computed() -> None:
     computed = [name for name in numbers(TWO, K) if not name.startswith("acceptance_at_")]
     ready = ("baseline_ready_seconds", "ready_seconds")
-    assert sorted(NUMBERS) == sorted([*computed, *output_columns(TWO, 128), *LOSSLESS.row(), *ready, *COLUMNS])
+    assert sorted(NUMBERS) == sorted([*computed, *output_columns(TWO, 128), *LOSSLESS.row(), *ready, *PEAKS])
 
 
 def test_a_row_holds_its_spec_and_what_it_resolved_to() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from specbench.results.environment import attention_kinds, running_besides
+from specbench.results.machine import attention_kinds, running_besides
 
 
 def test_the_kinds_of_attention_are_those_that_are_left_in() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.metrics import Trace
-from specbench.results.noise import Diagnostics, bimodality, diagnose, drift, flags, outliers, paces, warnings
+from specbench.results.noise import Diagnostics, bimodality, diagnose, drift, flags, outliers, paces, warned
 from specbench.results.samples import Sample
 from tests.support.measured import baseline_trace, method_trace, sample
 
@@ -134,9 +134,9 @@ def test_a_machine_that_counts_no_load() -> None:
 
 
 def test_a_quiet_machine_is_warned_of_nothing() -> None:
-    assert warnings(QUIET, 20, 2) == []
+    assert list(warned(QUIET, 20, 2)) == []
     unknown = Diagnostics(0, math.nan, math.nan, math.nan, None)
-    assert warnings(unknown, 3, None) == []
+    assert list(warned(unknown, 3, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_a_quiet_machine_is_warned_of_nothing() -> None:
     ],
 )
 def test_every_fault_has_its_sentence(changes: dict[str, Any], samples: int, threads: int, words: str) -> None:
-    (said,) = warnings(Diagnostics(**{**vars(QUIET), **changes}), samples, threads)
-    assert words in said
+    (said,) = warned(Diagnostics(**{**vars(QUIET), **changes}), samples, threads)
+    assert words in said.note
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_every_fault_has_its_sentence(changes: dict[str, Any], samples: int, thr
     ],
 )
 def test_what_lies_below_a_threshold_is_not_worth_a_sentence(changes: dict[str, Any]) -> None:
-    assert warnings(Diagnostics(**{**vars(QUIET), **changes}), 20, 2) == []
+    assert list(warned(Diagnostics(**{**vars(QUIET), **changes}), 20, 2)) == []

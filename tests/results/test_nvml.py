@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specbench.results import nvml
-from specbench.results.environment import environment
-from specbench.results.nvml import GpuState, gpu_named, reasons
+from specbench.results import machine
+from specbench.results.machine import GpuState, environment, gpu_named, throttle_reasons
 from tests.support.fake_nvml import UUID, FakeNvml, NVMLError, dumb
 
 
@@ -55,7 +54,7 @@ def test_a_gpu_that_nvml_does_not_know_is_none() -> None:
     ],
 )
 def test_reasons_in_words(bits: int, words: list[str]) -> None:
-    assert reasons(bits) == words
+    assert throttle_reasons(bits) == words
 
 
 def test_a_machine_names_driver_and_limit_of_its_gpu_and_is_the_same_machine_without(
@@ -63,32 +62,34 @@ def test_a_machine_names_driver_and_limit_of_its_gpu_and_is_the_same_machine_wit
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Abacus 9000")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=UUID))
-    monkeypatch.setattr(nvml, "library", lambda: None)
+    monkeypatch.setattr(machine, "library", lambda: None)
     without = environment(torch.device("cuda:0"))
-    monkeypatch.setattr(nvml, "library", FakeNvml)
+    monkeypatch.setattr(machine, "library", FakeNvml)
     found = environment(torch.device("cuda:0"))
     assert "gpu_driver" not in without
     assert (found["gpu_driver"], found["gpu_watts_limit"]) == ("580.65.06", 700.0)
     assert found["fingerprint"] == without["fingerprint"], "the extra changes nothing of what may be compared"
 
 
-needs_package = pytest.mark.skipif(find_spec(nvml.MODULE) is None, reason="needs the extra gpu")
+needs_package = pytest.mark.skipif(find_spec(machine.NVML) is None, reason="needs the extra gpu")
 
 
 @needs_package
 def test_the_package_has_the_functions_and_the_numbers_that_are_used() -> None:
     import pynvml
 
-    assert [name for name in vars(nvml.Nvml) if name.startswith("nvml") and not callable(getattr(pynvml, name))] == []
+    assert [
+        name for name in vars(machine.Nvml) if name.startswith("nvml") and not callable(getattr(pynvml, name))
+    ] == []
     numbers = (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM, pynvml.NVML_TEMPERATURE_GPU)
-    assert numbers == (nvml.SM, nvml.MEMORY, nvml.CORE_SENSOR)
+    assert numbers == (machine.SM, machine.MEMORY, machine.CORE_SENSOR)
     named = {name: value for name, value in vars(pynvml).items() if name.startswith("nvmlClocksThrottleReason")}
     known = {value for name, value in named.items() if not name.endswith(("All", "None"))}
-    assert set(nvml.REASONS) | {0x1, 0x2, 0x100} >= known
+    assert set(machine.REASONS) | {0x1, 0x2, 0x100} >= known
 
 
 @needs_package
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_the_package_without_a_gpu_gives_no_library_and_no_error() -> None:
-    nvml.library.cache_clear()
-    assert nvml.library() is None
+    machine.library.cache_clear()
+    assert machine.library() is None

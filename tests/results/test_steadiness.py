@@ -7,9 +7,9 @@ import pytest
 
 from specbench.judge.verdict import recommend
 from specbench.results.journal_lines import samples_of, turn_line
-from specbench.results.readings import Reading, read_back
+from specbench.results.machine import Reading, reading_of
+from specbench.results.noise import Steadiness, fall, faults, steadiness, worst
 from specbench.results.samples import Sample
-from specbench.results.steadiness import Steadiness, fall, faults, steadiness, worst
 from specbench.show.noise_table import noise_notes
 from specbench.show.run_notes import notes
 from tests.judge.test_verdict import row
@@ -159,7 +159,7 @@ def test_a_line_without_readings_is_one_of_a_machine_that_says_nothing() -> None
 )  # fmt: skip
 def test_what_no_machine_can_have_said_is_refused(written: Any) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError)):
-        read_back(written)
+        reading_of(written)
 
 
 @pytest.mark.parametrize(

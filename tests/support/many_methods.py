@@ -7,7 +7,7 @@ from dataclasses import replace
 from specbench.metrics import Trace
 from specbench.results.cells import Cell
 from specbench.results.losslessness import Losslessness
-from specbench.results.peaks import Peak, Peaks
+from specbench.results.machine import Peak, Peaks
 from tests.support.simulated_sweeps import sweep
 
 GB = 10**9

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from specbench.results import writing
 from specbench.results.cells import MEASURED
-from specbench.results.peaks import COLUMNS as PEAKS
+from specbench.results.machine import PEAKS
 from specbench.show import batch_table, levels_table
 from specbench.show.cell_text import NOTHING, cell_text, is_number
 from specbench.show.methods_table import is_lossy

@@ -12,7 +12,7 @@ from specbench.errors import UsageError
 from specbench.judge.compare import Comparison, Finding, Policy, compare_runs
 from specbench.judge.matching import ASKED, FURTHER, Match, Record, matched
 from specbench.results.cells import MEASURED, Cell
-from specbench.results.peaks import COLUMNS as PEAKS
+from specbench.results.machine import PEAKS
 from specbench.results.writing import as_text
 from specbench.show.cell_text import cell_text, lookahead, one_line, short_dataset
 from specbench.show.cells_table import by_speedup

@@ -7,7 +7,7 @@ import torch
 
 from specbench.models.execution.free_memory import kilobytes
 from specbench.models.execution.peak_memory import set_back, watched
-from specbench.results.peaks import Peak, Peaks, read
+from specbench.results.machine import Peak, Peaks, peaks_of
 from tests.support.toys import CPU
 
 MEGABYTES = 1 << 20
@@ -45,11 +45,11 @@ def test_the_higher_of_two_is_the_known_one() -> None:
     assert Peak(None, 3).higher(Peak(2, 1)) == Peak(2, 3)
     found = Peaks(Peak(None, 1)).higher(Peaks(Peak(None, 2), Peak(5, None)))
     assert list(found.row().values()) == [None, 2, 5, None]
-    assert read(found.line()) == found
-    assert read({}) == Peaks()
+    assert peaks_of(found.line()) == found
+    assert peaks_of({}) == Peaks()
 
 
 @pytest.mark.parametrize("line", [{"method": ["5", 1]}, {"method": [-1, 1]}, {"other": [1, 1]}, {"method": [1, 1, 1]}])
 def test_a_line_without_bytes_is_refused(line: object) -> None:
     with pytest.raises((ValueError, TypeError)):
-        read(line)  # type: ignore[arg-type]
+        peaks_of(line)  # type: ignore[arg-type]

@@ -1,0 +1,381 @@
+"""The machine that a number came from: its description, by an allow-list, and what it said while numbers were measured.
+
+Nothing else of the environment is kept. NVML refuses some questions to some users and on parts of a GPU (MIG): what it
+does not answer is None, and nothing that it raises leaves this module.
+"""
+
+# ruff: noqa: N802 (the names are NVML's)
+
+import hashlib
+import json
+import math
+import os
+import platform
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+from specbench import __version__
+from specbench.redact import redact
+from specbench.settings import is_number
+from specbench.wording import clean
+
+# What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
+MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python", "torch", "transformers")
+PROCESSES, GENERATIONS, SHOWN = 4096, 32, 3  # processes that are read, parents that are followed, names that are shown
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "numpy", "scipy")
+PEAK_NAMES = ("peak_memory_device", "peak_memory_host")
+T = TypeVar("T")
+NVML = "pynvml"
+SM, MEMORY, CORE_SENSOR = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU of nvml.h
+PREFIXES = ("GPU-", "MIG-")  # of the names of whole GPUs, and of parts of one
+
+# What makes a GPU slower than it was set to be (nvmlClocksThrottleReason… of nvml.h). Not among them: that it is idle
+# (1), clocks that somebody has fixed (2) and clocks that a display asks for (256).
+REASONS = {
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "temperature",
+    0x40: "hardware, for its temperature",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability voltage",
+}
+
+
+# --- after a decode ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """None is what the system does not tell.
+
+    cpu_mhz: clock of the processor on which the arm's thread ran last. cpu_wanted, cpu_stolen: processor seconds of the
+    whole machine during the decode that were asked for, and those of them that the hypervisor gave to other machines.
+    Of the GPU right after it: clocks of its processors and memory, temperature, power drawn and allowed, and as
+    gpu_reasons the bits of what held its clocks down.
+    """
+
+    cpu_mhz: float | None = None
+    cpu_wanted: float | None = None
+    cpu_stolen: float | None = None
+    gpu_mhz: float | None = None
+    gpu_memory_mhz: float | None = None
+    gpu_celsius: float | None = None
+    gpu_watts: float | None = None
+    gpu_watts_limit: float | None = None
+    gpu_reasons: int | None = None
+
+    def written(self) -> dict[str, float]:
+        """What is known, for the journal."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+UNREAD = Reading()
+
+
+def reading_of(written: Mapping[str, Any]) -> Reading:
+    """A reading from its line; TypeError or ValueError where nothing can have said that."""
+    found = Reading(**written)
+    for name, value in written.items():
+        if not (is_number(value) and 0 <= float(value) < math.inf):
+            raise ValueError(f"a reading with {name} {str(value)[:40]}")
+    if type(found.gpu_reasons) not in (int, type(None)) or (found.cpu_stolen or 0) > (found.cpu_wanted or 0):
+        raise ValueError(f"a reading of {str(found.written())[:200]}")
+    return found
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes of tensors on the device, None on a CPU, and of the process's resident memory; None where nobody can tell.
+
+    Whatever else is loaded is counted, as it is there: weights of all models, and caches that methods share.
+    """
+
+    device: int | None = None
+    host: int | None = None
+
+    def higher(self, other: "Peak") -> "Peak":
+        """The higher one of each."""
+        return Peak(highest(self.device, other.device), highest(self.host, other.host))
+
+
+def highest(*some: int | None) -> int | None:
+    return max((one for one in some if one is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Of the two arms of a cell."""
+
+    baseline: Peak = Peak()
+    method: Peak = Peak()
+
+    def row(self) -> dict[str, int | None]:
+        found = (self.baseline.device, self.baseline.host, self.method.device, self.method.host)
+        return dict(zip(PEAKS, found, strict=True))
+
+    def higher(self, other: "Peaks") -> "Peaks":
+        return Peaks(self.baseline.higher(other.baseline), self.method.higher(other.method))
+
+    def line(self) -> dict[str, list[int | None]]:
+        """As the journal has them."""
+        return {name: [one.device, one.host] for name, one in vars(self).items()}
+
+
+PEAKS = tuple(f"{arm}{name}" for arm in ("baseline_", "") for name in PEAK_NAMES)
+
+
+def peaks_of(line: Mapping[str, Any]) -> Peaks:
+    """From the journal. ValueError or TypeError where they are no numbers of bytes."""
+    found = {name: Peak(*one) for name, one in line.items()}
+    if any(
+        size is not None and (type(size) is not int or size < 0)
+        for one in found.values()
+        for size in vars(one).values()
+    ):
+        raise ValueError(f"memory of {line}")
+    return Peaks(**found)
+
+
+# --- an NVIDIA GPU, by NVML -------------------------------------------------------------------------------------------
+
+
+class Nvml(Protocol):
+    """The functions of nvidia-ml-py that are used here. Clocks are MHz, powers mW, temperatures °C."""
+
+    def nvmlInit(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str: ...
+    def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Any: ...
+    def nvmlDeviceGetClockInfo(self, handle: Any, clock: int, /) -> int: ...
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int, /) -> int: ...
+    def nvmlDeviceGetPowerUsage(self, handle: Any, /) -> int: ...
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any, /) -> int: ...
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, /) -> int: ...
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """A GPU at one moment: clocks of its processors and memory, temperature, power drawn and allowed, and the bits of
+    what holds its clocks down. What NVML did not say is None."""
+
+    gpu_mhz: float | None
+    gpu_memory_mhz: float | None
+    gpu_celsius: float | None
+    gpu_watts: float | None
+    gpu_watts_limit: float | None
+    gpu_reasons: int | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, as NVML knows it."""
+
+    nvml: Nvml
+    handle: Any
+
+    def driver(self) -> str | None:
+        """The version of the driver."""
+        return answer(self.nvml.nvmlSystemGetDriverVersion)
+
+    def watts_limit(self) -> float | None:
+        """The power that is allowed now."""
+        return watts(answer(lambda: self.nvml.nvmlDeviceGetEnforcedPowerLimit(self.handle)))
+
+    def state(self) -> GpuState:
+        """The GPU now: six questions, none of which waits for what runs on it."""
+        nvml, handle = self.nvml, self.handle
+        return GpuState(
+            answer(lambda: nvml.nvmlDeviceGetClockInfo(handle, SM)),
+            answer(lambda: nvml.nvmlDeviceGetClockInfo(handle, MEMORY)),
+            answer(lambda: nvml.nvmlDeviceGetTemperature(handle, CORE_SENSOR)),
+            watts(answer(lambda: nvml.nvmlDeviceGetPowerUsage(handle))),
+            self.watts_limit(),
+            answer(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        )
+
+
+def answer(question: Callable[[], T]) -> T | None:
+    """What NVML says; None where it says nothing."""
+    try:
+        return question()
+    except Exception:  # NVMLError of many kinds, and what old drivers and packages lack: no measurement ends for it
+        return None
+
+
+def watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def installed() -> bool:
+    """Whether the extra `gpu` is."""
+    return find_spec(NVML) is not None
+
+
+@cache
+def library() -> Nvml | None:
+    """NVML itself, begun once in a process; None where it is not installed, or does not work here."""
+    return answer(begun)
+
+
+def begun() -> Nvml:
+    """NVML, which has found a driver; raises whatever it raises where there is none."""
+    found = cast(Nvml, import_module(NVML))
+    found.nvmlInit()
+    return found
+
+
+def gpu_named(uuid: str, nvml: Nvml | None) -> Gpu | None:
+    """The GPU of an id, without `GPU-` before it as torch gives it; None where NVML does not know it."""
+    if nvml is None:
+        return None
+    handles = (answer(partial(nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")) for prefix in PREFIXES)
+    return next((Gpu(nvml, handle) for handle in handles if handle is not None), None)
+
+
+def throttle_reasons(bits: int) -> list[str]:
+    """What holds the clocks down, in words; none where nothing does that would not be there on purpose."""
+    return [words for bit, words in REASONS.items() if bits & bit]
+
+
+# --- the description --------------------------------------------------------------------------------------------------
+
+
+def environment(device: Any) -> dict[str, Any]:
+    """Versions, processor, threads, load and accelerator of this process."""
+    import torch
+
+    found: dict[str, Any] = {
+        "specbench": __version__,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(terse=True),
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "load_average": load_average(),
+        "device": str(device),
+        "device_name": _cpu(),
+    }
+    if device.type == "cuda":
+        found |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+        found |= {"attention": attention_kinds()}
+    gpu = gpu_of(device)
+    found |= {"gpu_driver": gpu.driver(), "gpu_watts_limit": gpu.watts_limit()} if gpu else {}
+    return found | {"fingerprint": fingerprint(found)}
+
+
+def fingerprint(found: Mapping[str, Any]) -> str:
+    """Twelve hex digits that are equal on machines whose absolute times may be compared."""
+    machine = {name: found.get(name) for name in MACHINE}
+    return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def attention_kinds() -> str:
+    """The functions that attention may be computed by on a GPU: which are left in decides what a step costs there."""
+    import torch
+
+    cuda: Any = torch.backends.cuda
+    kinds = {
+        "flash": cuda.flash_sdp_enabled(),
+        "efficient": cuda.mem_efficient_sdp_enabled(),
+        "cudnn": cuda.cudnn_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+    }
+    return ", ".join(name for name, enabled in kinds.items() if enabled)
+
+
+def gpu_of(device: Any) -> Gpu | None:
+    """The GPU of a device, where there is one that NVML knows: by its id, as CUDA may count GPUs otherwise."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    return gpu_named(str(torch.cuda.get_device_properties(device).uuid), library())
+
+
+def load_average() -> float | None:
+    """Processes that ran or waited during the last minute, where the system counts them."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def running_besides(proc: Path = Path("/proc")) -> str:
+    """Programs that use a processor or wait for one now, the most frequent first, as `cc1plus ×6, python`.
+
+    This process and those that it began are left out. Empty where nothing else runs, or the system has no /proc.
+    """
+    table = dict(islice(_processes(proc), PROCESSES))
+    found = Counter(name for pid, (name, state, _) in table.items() if state == "R" and not _ours(pid, table))
+    return ", ".join(
+        f"{clean(name, 32)} ×{count}" if count > 1 else clean(name, 32) for name, count in found.most_common(SHOWN)
+    )
+
+
+def _processes(proc: Path) -> Iterator[tuple[int, tuple[str, str, int]]]:
+    """The name, state and parent of every process by its id. A name may hold brackets, and ends at the last one."""
+    try:
+        with os.scandir(proc) as entries:
+            for entry in entries:
+                if entry.name.isdecimal() and (found := _process(Path(entry.path, "stat"))):
+                    yield int(entry.name), found
+    except OSError:
+        return
+
+
+def _process(file: Path) -> tuple[str, str, int] | None:
+    """None of a process that has ended."""
+    try:
+        head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
+        state, parent = tail.split()[:2]
+        return head.partition("(")[2], state, int(parent)
+    except (OSError, ValueError):
+        return None
+
+
+def _ours(pid: int, table: Mapping[int, tuple[str, str, int]]) -> bool:
+    """Whether it is this process, or has it among its parents."""
+    for _ in range(GENERATIONS):
+        if pid == os.getpid():
+            return True
+        if pid not in table:
+            return False
+        pid = table[pid][2]
+    return False
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    """The processor's model name where the system says."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def command_line() -> str:
+    """The command line of this process without its credentials."""
+    return shlex.join(["specbench", *map(redact, sys.argv[1:])])
+
+
+def now() -> str:
+    """UTC, to the second, sortable and usable in a file name."""
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
