@@ -19,7 +19,7 @@ from specbench.measure.order import seed_of
 from specbench.measure.prompting import text_ids
 from specbench.measure.tracing import trace as follow
 from specbench.replacing import replace_text
-from specbench.results.trace_file import Setting, TokenView, TracedRound, to_json
+from specbench.results.documents import Setting, TokenView, TracedRound, trace_json
 from specbench.settings import group
 from specbench.show import token_view
 from specbench.spec import RunSpec
@@ -119,7 +119,7 @@ def shown_settings(spec: RunSpec, backend: Backend) -> dict[str, Setting]:
 def view_text(view: TokenView, style: Style, rounds: bool) -> str:
     """The view as the text of a file."""
     if style == "json":
-        return to_json(view)
+        return trace_json(view)
     if style == "html":
         return token_view.page(view)
     return token_view.terminal(view, marks=True, rounds=rounds).plain + "\n"

@@ -14,8 +14,8 @@ from specbench.jobs.output import Output, say
 from specbench.measure.proof_checks import proof_checks
 from specbench.models.checkpoints.precision import resolve_device
 from specbench.replacing import replace_text
-from specbench.results import certificate, folder
-from specbench.results.certificate import Certificate
+from specbench.results import documents, folder
+from specbench.results.documents import Certificate
 from specbench.results.machine import command_line, environment, now
 from specbench.show import certificate_table, run_output
 from specbench.show.fitting import draw, screen
@@ -42,15 +42,15 @@ def write(found: Certificate, parent: Path, parts: Sequence[str]) -> Path:
     """The certificate as JSON and as Markdown in a folder of its own; the path of the page."""
     with folder.writing_to(parent):
         made = folder.make_folder(parent, "_".join(parts))
-        replace_text(made / certificate.FILE, certificate.to_json(found))
-        replace_text(made / certificate.PAGE, certificate_table.page(found))
-    return made / certificate.PAGE
+        replace_text(made / documents.FILE, documents.certificate_json(found))
+        replace_text(made / documents.PAGE, certificate_table.page(found))
+    return made / documents.PAGE
 
 
 def print_certificate(found: Certificate, style: str) -> None:
     """On stdout: tables and the answer for readers, the certificate as json, its checks as csv or jsonl."""
     if style == "json":
-        sys.stdout.write(certificate.to_json(found))
+        sys.stdout.write(documents.certificate_json(found))
     elif style == "md":
         sys.stdout.write(certificate_table.page(found))
     elif style in ("csv", "jsonl"):

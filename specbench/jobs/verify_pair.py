@@ -19,7 +19,7 @@ from specbench.measure.failures import Failure, attempt
 from specbench.measure.pair import prompts_of, resolved_pair
 from specbench.measure.verifying import Judge, Tallies
 from specbench.measure.weights_hash import weights_sha256
-from specbench.results.certificate import GREEDY, SURPRISE, Check
+from specbench.results.documents import GREEDY, SURPRISE, Check
 from specbench.spec import BASELINE, RunSpec
 
 # Of sampled text: rows that are decoded at once, each as it would be alone, and tokens of one. Both save time.

@@ -1,7 +1,4 @@
-"""What a run says of servers under load: the engine of every method beside its baseline, from cells at several batches.
-
-Knows columns of results.csv and samples.csv; must not know how a load is served, or what is shown of it.
-"""
+"""What a run says of servers under load: the engine of every method and of the baseline, from cells at several batches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Why an answer is only provisional, and what settles it: how many prompts, on what machine, by which command.
 
-Knows the columns of results.csv and the options that choose prompts; must not know what the answer is or how it is
-printed. A row may have two things more than results.csv: `command`, the command line that made its run, and `run`, the
+A row may have two things more than results.csv: `command`, the command line that made its run, and `run`, the
 name of its folder.
 """
 

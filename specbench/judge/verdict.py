@@ -1,6 +1,5 @@
 """YES, NO, PROVISIONAL or UNCLEAR: does speculative decoding pay here, with which K, and what would settle it.
 
-Knows the columns of results.csv, as numbers or as text; must not know models, samples or how a verdict is printed.
 `settling` says what makes an answer provisional.
 """
 

@@ -13,8 +13,7 @@ from specbench.measure.failures import Failure, again
 from specbench.measure.order import Turn, blocks_of, checkpoints
 from specbench.models.execution import processes
 from specbench.results import statistics
-from specbench.results.cells import UNFINISHED, Cell
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import UNFINISHED, Cell, Losslessness
 from specbench.results.machine import Peaks
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.backends.base import Scores
 from specbench.choices import methods_of
 from specbench.decoding.method_files import read_method
-from specbench.results.losslessness import Agreement, Losslessness
+from specbench.results.cells import Comparison, Losslessness
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 
@@ -50,7 +50,7 @@ def compare_outputs(outputs: Sequence[Outputs], scores: Scores | None, block: in
         one, many = scores(ids, len(prompt), 1).double(), scores(ids, len(prompt), block).double()
         gap = max(gap, shortfall(one[at], base[at], other[at]) if at < min(len(base), len(other)) else math.inf)
         noise = max(noise, float((one - many).abs().max()))
-    verdict: Agreement = "numeric" if gap <= 2 * noise else "MISMATCH"
+    verdict: Comparison = "numeric" if gap <= 2 * noise else "MISMATCH"
     return Losslessness(verdict, same, len(outputs), first, gap, noise)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from specbench.decoding.proofs.exact import EXACT
 from specbench.decoding.proofs.methods import control_error, prove, said_lossless
 from specbench.measure import network_proof
-from specbench.results.certificate import CACHED, CONTROL, PROOF, Check, Outcome
+from specbench.results.documents import CACHED, CONTROL, PROOF, Check, Outcome
 
 SEEN = 1e-3  # the error of a broken method is far above that of rounding
 

@@ -17,7 +17,7 @@ from specbench.decoding.levels import packed, read_counts
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT
-from specbench.results.trace_file import Kind, TracedRound, TracedToken
+from specbench.results.documents import Kind, TracedRound, TracedToken
 
 WINDOW = 16  # tokens before a token that are decoded with it: more than any character or word piece reaches back
 UNFINISHED = "\ufffd"  # what tokenizers give for bytes that are no character yet

@@ -15,17 +15,7 @@ from specbench.measure.greedy_reference import Floor, agreement, generated, nois
 from specbench.measure.order import seed_of
 from specbench.measure.rescoring import PlainPass, Rescore, Text, near_ties, tallies, worst_shortfall
 from specbench.measure.self_speculation import most_missing, self_speculation
-from specbench.results.certificate import (
-    ACCEPTED,
-    ALPHA,
-    FLOOR,
-    GREEDY,
-    LEANING,
-    RESCORED,
-    SURPRISE,
-    Check,
-    Outcome,
-)
+from specbench.results.documents import ACCEPTED, ALPHA, FLOOR, GREEDY, LEANING, RESCORED, SURPRISE, Check, Outcome
 from specbench.results.statistics import Tally, all_together
 from specbench.spec import RunSpec
 

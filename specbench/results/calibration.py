@@ -1,7 +1,4 @@
-"""What `specbench calibrate` measured, and what follows from it: v, c, the free width, the best K for an α.
-
-Knows milliseconds and formulas; must not know models or clocks.
-"""
+"""What `specbench calibrate` measured, and what follows from it: v, c, the free width, the best K for an α."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

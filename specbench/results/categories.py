@@ -1,7 +1,7 @@
 """The numbers of a cell by the category of its prompts: the rows of categories.csv.
 
-Knows samples; must not know files or tables. The columns have the names and the definitions of results.csv, over the
-prompts of a category alone; `<name>_mean` is the mean of the prompts' own values, in which every prompt counts alike.
+The columns have the names and the definitions of results.csv, over the prompts of a category alone; `<name>_mean` is the
+mean of the prompts' own values, in which every prompt counts alike.
 """
 
 import math
@@ -11,8 +11,15 @@ from typing import Any
 
 from specbench import metrics
 from specbench.results import statistics
-from specbench.results.numbers import LEARNING, acceptance_columns, decodes, explanation, speedup_columns, timing
-from specbench.results.outputs import output_columns
+from specbench.results.numbers import (
+    LEARNING,
+    acceptance_columns,
+    decodes,
+    explanation,
+    output_columns,
+    speedup_columns,
+    timing,
+)
 from specbench.results.samples import Sample, by_prompt
 from specbench.theory.costs import measured_costs
 from specbench.wording import grouped

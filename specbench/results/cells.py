@@ -13,11 +13,9 @@ from specbench.errors import CellsFailedError, NotLosslessError
 from specbench.metrics import Trace
 from specbench.results import noise
 from specbench.results.categories import numbers_by_category
-from specbench.results.losslessness import Losslessness
 from specbench.results.machine import Peaks
 from specbench.results.nests import belief_rows
-from specbench.results.numbers import NUMBERS, decodes, numbers, pooled
-from specbench.results.outputs import output_columns
+from specbench.results.numbers import NUMBERS, decodes, numbers, output_columns, pooled
 from specbench.results.samples import Sample
 from specbench.spec import BASELINE, CHOOSING, SCHEMA_VERSION, RunSpec
 from specbench.wording import grouped
@@ -26,6 +24,33 @@ Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
 MEASURED = ("ok", "partial")  # the statuses that come with numbers
 NAMES = ("target", "draft", "method", "k", "schedule", "dataset", "temperature", "batch")  # of a line by category
 UNFINISHED = ("partial", "skipped")  # the statuses that a resumed run goes on with; the others are final
+Comparison = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"]
+
+
+@dataclass(frozen=True)
+class Losslessness:
+    """`lossless` is identical, numeric, MISMATCH, not compared (sampled output differs by chance), or lossy.
+
+    lossy: sampled by a rule that is not lossless; the column law_distance says how far its distribution is off. The
+    names of the fields are keys of the journal.
+    """
+
+    verdict: Comparison = "not compared"
+    identical: int = 0
+    compared: int = 0
+    first_divergence: int | None = None
+    gap: float | None = None
+    noise: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "lossless": self.verdict,
+            "prompts_identical": self.identical,
+            "prompts_compared": self.compared,
+            "first_divergence": self.first_divergence,
+            "top2_gap": self.gap,
+            "noise_floor": self.noise,
+        }
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 run.json is written before anything is measured, the journal gets one fsynced line per finished prompt, and every
 table is replaced atomically, so that no finished measurement is lost, whatever ends the run.
-
-Knows the files of a run and their order; must not know how a number was measured.
 """
 
 import json

@@ -9,8 +9,7 @@ from dataclasses import astuple
 from typing import Any, get_args
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace
-from specbench.results.cells import Cell, Status
-from specbench.results.losslessness import Agreement, Losslessness
+from specbench.results.cells import Cell, Comparison, Losslessness, Status
 from specbench.results.machine import Reading, peaks_of, reading_of
 from specbench.results.samples import ALONE, Sample
 from specbench.settings import is_number
@@ -223,7 +222,7 @@ def check_sample(about: Mapping[str, Any]) -> None:
 def check_lossless(found: Losslessness) -> None:
     """ValueError where the comparison of outputs contradicts itself."""
     sound = (
-        found.verdict in get_args(Agreement)
+        found.verdict in get_args(Comparison)
         and is_count(found.identical)
         and is_count(found.compared)
         and found.identical <= found.compared

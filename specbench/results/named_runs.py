@@ -1,7 +1,4 @@
-"""The runs of a folder by name: `latest`, `previous`, `latest~2`, or the first letters of a folder's name or its key.
-
-Knows how the folders of runs are called; must not know what is in them, but for run.json.
-"""
+"""The runs of a folder by name: `latest`, `previous`, `latest~2`, or the first letters of a folder's name or its key."""
 
 import re
 from pathlib import Path

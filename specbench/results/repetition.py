@@ -1,7 +1,7 @@
 """Text that repeats itself: the share of repeated n-grams, and the loop that an output ends in.
 
-A model that runs in circles is easy to draft for, and nobody serves its text. Knows tokens and rounds; must not know
-samples, prompts or what a token says. All of it takes time in proportion to the length of an output.
+A model that repeats itself is easy to draft for, and nobody serves its text. All of it takes time in proportion to the
+length of an output.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""A prompt decoded once by baseline and method, as data, and the intervals over such samples.
-
-Knows traces and statistics; must not know cells, files or how a sample was measured.
-"""
+"""A prompt decoded once by baseline and method, as data, and the intervals over such samples."""
 
 import hashlib
 import math

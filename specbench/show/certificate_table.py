@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.certificate import GREEDY, LEANING, PROOF, RESCORED, SURPRISE, Certificate, Check
+from specbench.results.documents import GREEDY, LEANING, PROOF, RESCORED, SURPRISE, Certificate, Check
 from specbench.show import markdown
 from specbench.show.cell_text import NOTHING, one_line
 from specbench.show.fitting import Fitted

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from rich.text import Text
 
 from specbench import metrics
-from specbench.results.trace_file import Kind, TokenView, TracedRound, TracedToken
+from specbench.results.documents import Kind, TokenView, TracedRound, TracedToken
 
 MEANING: dict[Kind, str] = {
     "accepted": "drafted and accepted",

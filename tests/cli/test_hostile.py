@@ -20,11 +20,11 @@ from specbench.jobs.progress import Display
 from specbench.judge import compare
 from specbench.judge.matching import records_of
 from specbench.metrics import RoundCounts
-from specbench.results import trace_file
+from specbench.results import documents
 from specbench.results.cells import Cell
+from specbench.results.documents import TokenView, TracedRound, TracedToken
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
-from specbench.results.trace_file import TokenView, TracedRound, TracedToken
 from specbench.results.writing import LONGEST, csv_cell
 from specbench.show import compare_export, compare_table, run_output, token_view
 from tests.support.hostile import FORMULA, PAYLOADS, bars, commands, elements, harmless
@@ -245,7 +245,7 @@ def test_a_trace_is_a_page_with_the_structure_that_harmless_text_has() -> None:
     ours, theirs = traced(PAYLOADS), traced(harmless())
     assert elements(token_view.page(ours)) == elements(token_view.page(theirs))
     token_view.page(ours).encode()
-    assert trace_file.from_json(trace_file.to_json(ours)) == ours
+    assert documents.trace_from_json(documents.trace_json(ours)) == ours
 
 
 @pytest.mark.parametrize("marks", [False, True])

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from specbench.cli import app
 from specbench.data.loading import load_prompts
 from specbench.errors import UsageError
-from specbench.results.trace_file import to_json
+from specbench.results.documents import trace_json
 from specbench.show.report.page import write_report
 from specbench.wording import clean
 from tests.cli.test_hostile import traced, write
@@ -160,7 +160,7 @@ def reported(parent: Path, texts: Sequence[str]) -> list[object]:
     cells = [cell(*samples, k=k, **names, resolved=resolved) for k in (2, 4)]
     cells += [cell(dataset=text, target=text, error=text, seed=n, **failed) for n, text in enumerate(texts)]
     folder = write(parent, cells)
-    (folder / "trace.json").write_text(to_json(traced(texts)))
+    (folder / "trace.json").write_text(trace_json(traced(texts)))
     return elements(write_report([folder], png=False).read_text(encoding="utf-8"))
 
 

@@ -17,7 +17,7 @@ from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.measure.tracing import spelled, trace
 from specbench.metrics import Trace
 from specbench.models.checkpoints import description, pairs
-from specbench.results.trace_file import TokenView, TracedRound, from_json
+from specbench.results.documents import TokenView, TracedRound, trace_from_json
 from tests.support import toys
 from tests.support.frontdoor import Command
 from tests.support.tinypair import CONTEXT, Pair
@@ -192,21 +192,21 @@ def test_it_emits_what_a_run_emits(tiny: Command, run: Command, tmp_path: Path, 
     traced = tiny("--prompt-file", tmp_path / "one.txt", "--method", method, *law, "--format", "json")
     assert (traced.code, traced.err) == (0, "")
     (sample,) = ran.samples()
-    assert from_json(traced.out).ids == sample.method.tokens
-    assert tuple(r.counts for r in from_json(traced.out).rounds) == sample.method.rounds
+    assert trace_from_json(traced.out).ids == sample.method.tokens
+    assert tuple(r.counts for r in trace_from_json(traced.out).rounds) == sample.method.rounds
 
 
 @pytest.mark.parametrize("schedule", ["heuristic", "confidence"])
 def test_a_schedule_is_the_one_of_a_run(tiny: Command, run: Command, tmp_path: Path, schedule: str) -> None:
     (tmp_path / "one.txt").write_text("w3 w1 w4\n")
     ran = run("--schedule", schedule, data=f"text:{tmp_path / 'one.txt'}")
-    view = from_json(tiny("--prompt", "w3 w1 w4", "--schedule", schedule, "--format", "json").out)
+    view = trace_from_json(tiny("--prompt", "w3 w1 w4", "--schedule", schedule, "--format", "json").out)
     assert tuple(r.counts for r in view.rounds) == ran.samples()[0].method.rounds
     assert view.settings["schedule"] == schedule
 
 
 def test_the_prompt_and_the_settings_are_told(tiny: Command, pair: Pair) -> None:
-    view = from_json(tiny("--prompt", "w3 w1", "--format", "json", "--temperature", "0.5", "--top-k", "9").out)
+    view = trace_from_json(tiny("--prompt", "w3 w1", "--format", "json", "--temperature", "0.5", "--top-k", "9").out)
     expected = {"target": str(pair.target), "draft": str(pair.draft), "method": "chain", "K": 3}
     expected |= {"temperature": 0.5, "top-k": 9, "seed": 0, "dtype": "float32"}
     assert (view.prompt, view.settings) == ("w3 w1", expected)
@@ -273,5 +273,5 @@ def test_a_file_that_is_no_text_is_no_prompt(tiny: Command, tmp_path: Path) -> N
 
 
 def test_k_auto_measures_its_costs_as_a_run_does(tiny: Command) -> None:
-    view = from_json(tiny("--prompt", "w3 w1 w4", "-k", "auto", "--format", "json").out)
+    view = trace_from_json(tiny("--prompt", "w3 w1 w4", "-k", "auto", "--format", "json").out)
     assert (view.settings["K"], view.settings["schedule"]) == (12, "auto")

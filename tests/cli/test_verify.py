@@ -10,7 +10,7 @@ import torch
 
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.jobs import verify
-from specbench.results.certificate import FILE, PAGE, read_certificate
+from specbench.results.documents import FILE, PAGE, read_certificate
 from tests.support.frontdoor import Command, Outcome
 from tests.support.tinypair import Pair, prompts
 

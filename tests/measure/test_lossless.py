@@ -12,7 +12,7 @@ from specbench.backends.base import Scores
 from specbench.backends.native import open_pair
 from specbench.measure.lossless import compare_outputs, divergence, shortfall
 from specbench.models.network.causal import Causal
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Losslessness
 from specbench.spec import RunSpec
 from tests.laws.mutants import Mutant, catches, mutants
 

@@ -10,7 +10,7 @@ from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import UsageError
 from specbench.measure.order import seed_of
 from specbench.measure.runner import measure
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Losslessness
 from specbench.spec import RunSpec
 from tests.support.faked_runs import failing, flat_scores, no_scores, run
 from tests.support.measured import Call, FakeBackend, Witness, job

@@ -24,7 +24,7 @@ from specbench.measure.pair import prompts_of
 from specbench.measure.rescoring import PlainPass, Text, own_attention
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
-from specbench.results import certificate
+from specbench.results import documents
 from specbench.spec import RunSpec
 from tests.support.tinypair import Pair, prompts
 
@@ -86,7 +86,7 @@ def z_of(bench: Bench, what: str) -> dict[str, Any]:
 
 def test_a_right_method_is_within_the_limits(bench: Bench) -> None:
     found = z_of(bench, "")
-    assert set(found) == {certificate.SURPRISE, certificate.LEANING}
+    assert set(found) == {documents.SURPRISE, documents.LEANING}
     assert max(abs(test.z) for test in found.values()) < 4
     assert not any(test.differs for test in found.values())
 
@@ -121,7 +121,7 @@ def test_greedy_text_with_one_wrong_token_is_seen(bench: Bench) -> None:
 
     right = verifying.greedy_checks(bench.judge, spec, emit(None), some)
     assert [(check.name, check.outcome, check.detail[:6]) for check in right] == [
-        (certificate.GREEDY, "ok", "2 of 2"), (certificate.RESCORED, "ok", "below "),
+        (documents.GREEDY, "ok", "2 of 2"), (documents.RESCORED, "ok", "below "),
     ]  # fmt: skip
     wrong = verifying.greedy_checks(bench.judge, spec, emit(20), some)
     assert [check.outcome for check in wrong] == ["FAILED", "FAILED"]
@@ -142,7 +142,7 @@ def test_a_text_that_ends_too_early_is_no_rounding(bench: Bench) -> None:
 def test_the_target_as_its_own_draft_is_always_accepted(bench: Bench) -> None:
     greedy = bench.spec.with_(temperature=0)
     noise, accepted, alpha = verifying.control_checks(bench.judge, greedy, bench.spec, bench.prompts[:2])
-    assert (noise.name, accepted.outcome, accepted.found, alpha.outcome) == (certificate.FLOOR, "ok", 0, "ok")
+    assert (noise.name, accepted.outcome, accepted.found, alpha.outcome) == (documents.FLOOR, "ok", 0, "ok")
 
 
 def test_another_target_as_draft_of_the_control_is_seen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

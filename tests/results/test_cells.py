@@ -16,10 +16,9 @@ from specbench.decoding.randomness import seeded
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Losslessness
 from specbench.results.machine import PEAKS
-from specbench.results.numbers import NUMBERS, numbers, timing
-from specbench.results.outputs import output_columns
+from specbench.results.numbers import NUMBERS, numbers, output_columns, timing
 from specbench.results.samples import Sample, by_prompt, speedup_of, without_updates
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas

@@ -13,9 +13,8 @@ import pytest
 
 from specbench.errors import UsageError
 from specbench.results import journal
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Losslessness
 from specbench.results.folder import RunFolder, slug
-from specbench.results.losslessness import Losslessness
 from specbench.results.reading import read_run
 from specbench.spec import SCHEMA_VERSION
 from tests.support.measured import cell, sample

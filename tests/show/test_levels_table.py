@@ -15,7 +15,7 @@ from specbench.judge.candidates import flaw
 from specbench.judge.verdict import recommend
 from specbench.measure.lossless import losslessness_of
 from specbench.metrics import Trace
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Losslessness
 from specbench.results.reading import read_run
 from specbench.show.levels_table import level_lines, levels_table
 from specbench.show.report.page import write_report

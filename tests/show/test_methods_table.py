@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Losslessness
 from specbench.show.cell_text import cell_text
 from specbench.show.cells_table import cells_table
 from specbench.show.grouping import FEW, arranged, by_method

@@ -14,9 +14,9 @@ import pytest
 
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
-from specbench.results import trace_file
+from specbench.results import documents
+from specbench.results.documents import TokenView, TracedRound, TracedToken
 from specbench.results.numbers import NUMBERS
-from specbench.results.trace_file import TokenView, TracedRound, TracedToken
 from specbench.show.report import page as report_assets
 from specbench.show.report.page import write_report
 from specbench.show.report.plots_why import STEPS
@@ -300,7 +300,9 @@ def hostile_run(parent: Path, text: str) -> Path:
 
 def trace(text: str) -> str:
     token = TracedToken("accepted", 5, text, "", 0.5, 0.25)
-    return trace_file.to_json(TokenView(text, {text: text}, (TracedRound((token,), RoundCounts(1, 1, 1, 1, (0.5,))),)))
+    return documents.trace_json(
+        TokenView(text, {text: text}, (TracedRound((token,), RoundCounts(1, 1, 1, 1, (0.5,))),))
+    )
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specbench.results.cells import Cell
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Cell, Losslessness
 from specbench.show.cell_text import cell_text
 from specbench.show.headings import shared_settings
 from specbench.show.run_notes import notes

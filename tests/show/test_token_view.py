@@ -15,7 +15,15 @@ from rich.console import Console
 
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
-from specbench.results.trace_file import Kind, TokenView, TracedRound, TracedToken, from_json, read_trace, to_json
+from specbench.results.documents import (
+    Kind,
+    TokenView,
+    TracedRound,
+    TracedToken,
+    read_trace,
+    trace_from_json,
+    trace_json,
+)
 from specbench.show.token_view import STYLE, fragment, page, summary, terminal, visible
 
 HOSTILE = (
@@ -62,9 +70,9 @@ def screen(view: TokenView, **changes: Any) -> str:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_json_gives_the_same_view_back(text: str) -> None:
     view = view_of(text, prompt=text, draft=text, schedule=None, temperature=0.1 + 0.2, whole=1, flag=True)
-    written = to_json(view)
-    assert from_json(written) == view
-    assert [type(v) for v in from_json(written).settings.values()] == [type(v) for v in view.settings.values()]
+    written = trace_json(view)
+    assert trace_from_json(written) == view
+    assert [type(v) for v in trace_from_json(written).settings.values()] == [type(v) for v in view.settings.values()]
     assert written.isascii()
 
 
@@ -91,14 +99,14 @@ def test_a_file_that_is_no_trace_is_refused_in_one_line(text: str, tmp_path: Pat
 
 @pytest.mark.parametrize(("name", "value"), [("rounds", 1), ("prompt", None), ("settings", {"a": []})])
 def test_wrong_fields_are_refused(name: str, value: object, tmp_path: Path) -> None:
-    content = json.loads(to_json(view_of())) | {name: value}
+    content = json.loads(trace_json(view_of())) | {name: value}
     (tmp_path / "trace.json").write_text(json.dumps(content))
     with pytest.raises(UsageError, match="wrong fields"):
         read_trace(tmp_path / "trace.json")
 
 
 def test_a_file_is_read_and_a_missing_one_named(tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text(to_json(view_of()))
+    (tmp_path / "trace.json").write_text(trace_json(view_of()))
     assert read_trace(tmp_path / "trace.json") == view_of()
     with pytest.raises(UsageError, match=r"no\.json: No such file"):
         read_trace(tmp_path / "no.json")

@@ -19,7 +19,7 @@ from specbench.judge.compare import Finding as Compared
 from specbench.judge.fleet import Arm
 from specbench.measure.needed import Needed
 from specbench.models.execution.compiled import COMPILING
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Losslessness
 from specbench.show import compare_table, run_output
 from specbench.show.check_tables import memory_table, needed_table
 from specbench.show.fitting import COMMAND, Fitted, draw, screen

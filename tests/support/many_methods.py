@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specbench.metrics import Trace
-from specbench.results.cells import Cell
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Cell, Losslessness
 from specbench.results.machine import Peak, Peaks
 from tests.support.simulated_sweeps import sweep
 

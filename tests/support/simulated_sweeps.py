@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.metrics import RoundCounts, Trace
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Losslessness
 from specbench.results.folder import RunFolder
-from specbench.results.losslessness import Losslessness
 from specbench.results.samples import Sample
 from specbench.spec import SCHEMA_VERSION, RunSpec
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.errors import UsageError
-from specbench.results.certificate import read_certificate
+from specbench.results.documents import read_certificate
 from specbench.show.cell_text import one_line
 from specbench.show.certificate_table import LINES, notes, records, summary, word
 from specbench.wording import Row, clean

@@ -11,10 +11,10 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.presets import preset, presets
-from specbench.results import trace_file
+from specbench.results import documents
 from specbench.results.cells import Cell
+from specbench.results.documents import TokenView
 from specbench.results.reading import edited, read_run
-from specbench.results.trace_file import TokenView
 from specbench.show import context_table, run_notes
 from specbench.show.cells_table import by_speedup
 from specbench.show.engines_table import engines_table
@@ -147,7 +147,7 @@ def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
     views, notes = [], []
     for file in sorted(path.glob("trace*.json"))[:TRACES]:
         try:
-            views.append((file.name, trace_file.read_trace(file)))
+            views.append((file.name, documents.read_trace(file)))
         except UsageError as error:
             notes.append(str(error))
     return views, notes

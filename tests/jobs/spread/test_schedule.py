@@ -13,8 +13,7 @@ from specbench.jobs.spread.cluster import Lost, Over, Seat
 from specbench.jobs.spread.schedule import TRIES, Spread
 from specbench.measure.failures import Failure
 from specbench.measure.group import Past
-from specbench.results.cells import Cell
-from specbench.results.losslessness import Losslessness
+from specbench.results.cells import Cell, Losslessness
 from specbench.spec import RunSpec
 from tests.support.measured import RESOLVED, Witness, cell, sample
 

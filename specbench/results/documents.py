@@ -1,23 +1,22 @@
-"""What `specbench verify` found, as data and as JSON: every check with its statistic, its threshold and its outcome.
-
-Knows checks and the file; must not know how anything was checked or is shown.
-"""
+"""What `specbench verify` and `specbench trace` found, as data and as JSON files."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
+from specbench import metrics
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.wording import clean_path
 
 FILE, PAGE = "certificate.json", "certificate.md"
-SCHEMA = "specbench certificate 1"
+CERTIFICATE = "specbench certificate 1"
 LARGEST = 16 << 20  # bytes
 
 # numeric: greedy output differs where the best tokens are closer than the noise between two ways of computing them.
@@ -77,9 +76,9 @@ class Certificate:
         return bool(self.pair) and all((self.pair.get(name) or "") == (row.get(name) or "") for name in names)
 
 
-def to_json(found: Certificate) -> str:
+def certificate_json(found: Certificate) -> str:
     """The certificate as JSON in ASCII; a number that is none (NaN, infinite) becomes a word."""
-    return json.dumps({"schema": SCHEMA, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
+    return json.dumps({"schema": CERTIFICATE, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
 
 
 def worded(value: Any) -> Any:
@@ -93,13 +92,93 @@ def worded(value: Any) -> Any:
 
 def read_certificate(path: Path) -> Certificate:
     """The certificate in a file; UsageError if it holds anything else."""
+    with reading(path, "certificate", "specbench verify writes one"):
+        return TypeAdapter(Certificate).validate_python(content_of(read_whole(path, LARGEST), CERTIFICATE))
+
+
+@contextmanager
+def reading(path: Path, what: str, advice: str) -> Iterator[None]:
+    """UsageError where a file cannot be read, or is no document of this version."""
     try:
-        content: Any = json.loads(read_whole(path, LARGEST))
-        if not isinstance(content, dict) or content.pop("schema", None) != SCHEMA:
-            raise ValueError
-        return TypeAdapter(Certificate).validate_python(content)
+        yield
     except OSError as error:
         raise UsageError(f"cannot read {clean_path(path)}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         reason = "wrong fields" if isinstance(error, ValidationError) else "not JSON of this version"
-        raise UsageError(f"{clean_path(path)} is not a certificate ({reason}): specbench verify writes one") from error
+        raise UsageError(f"{clean_path(path)} is not a {what} ({reason}): {advice}") from error
+
+
+def content_of(text: str | bytes, schema: str) -> dict[str, Any]:
+    """The fields of a document of this schema; ValueError for anything else."""
+    content: Any = json.loads(text)
+    if not isinstance(content, dict) or content.pop("schema", None) != schema:
+        raise ValueError(f"its schema is not {schema!r}")
+    return content
+
+
+# --- a decode token by token ------------------------------------------------------------------------------------------
+
+
+TRACE = "specbench trace 1"
+Kind = Literal["accepted", "rejected", "unused", "correction", "bonus"]
+Setting: TypeAlias = str | int | float | bool | None
+EMITTED = frozenset({"accepted", "correction", "bonus"})
+
+
+@dataclass(frozen=True)
+class TracedToken:
+    """One drafted or emitted token.
+
+    text: what it adds to the sequence; partial: its bytes in hexadecimal where they only begin or continue a character,
+    which is then the text of the token that completes it. p: its probability under the model that judges. q: its
+    probability under the distribution that was drafted from at this position; None where nothing was drafted.
+    """
+
+    kind: Kind
+    id: int
+    text: str
+    partial: str
+    p: float
+    q: float | None
+
+    @property
+    def emitted(self) -> bool:
+        return self.kind in EMITTED
+
+
+@dataclass(frozen=True)
+class TracedRound:
+    """One round: its tokens in the order in which they were judged, and its counts."""
+
+    tokens: tuple[TracedToken, ...]
+    counts: metrics.RoundCounts
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """One decode of one prompt. It holds no seconds: a traced decode is not a measurement."""
+
+    prompt: str
+    settings: Mapping[str, Setting]
+    rounds: tuple[TracedRound, ...]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The emitted tokens, those that `specbench run` would have emitted."""
+        return tuple(t.id for r in self.rounds for t in r.tokens if t.emitted)
+
+
+def trace_json(view: TokenView) -> str:
+    """The view as JSON in ASCII; `trace_from_json` gives an equal one back, lone surrogates included."""
+    return json.dumps({"schema": TRACE, **asdict(view)}, indent=1, allow_nan=False) + "\n"
+
+
+def trace_from_json(text: str | bytes) -> TokenView:
+    """The view that `trace_json` wrote. ValueError if the text is anything else."""
+    return TypeAdapter(TokenView).validate_python(content_of(text, TRACE))
+
+
+def read_trace(path: Path) -> TokenView:
+    """The view in a file; UsageError if it holds anything else."""
+    with reading(path, "trace", "write one with specbench trace --output"):
+        return trace_from_json(read_whole(path))
