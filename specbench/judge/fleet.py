@@ -1,4 +1,4 @@
-"""What a run says of servers under load: the engine of every method and of the baseline, from cells at several batches."""
+"""What a run says of servers under load: the engines of all methods and the baseline, from cells at several batches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The runs of a folder by name: `latest`, `previous`, `latest~2`, or the first letters of a folder's name or its key."""
+"""The runs of a folder by name: `latest`, `previous`, `latest~2`, or the first letters of a name or of its key."""
 
 import re
 from pathlib import Path
