@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from specbench.cli import app
-from specbench.cli.streams import Discreet
 from specbench.errors import UsageError
 from specbench.jobs import verdict
 from specbench.measure.failures import failure_of
@@ -185,7 +184,7 @@ def test_nor_do_warnings_and_logs_of_libraries(
     with pytest.raises(SystemExit):
         app.main()
     err = capsys.readouterr().err
-    assert not isinstance(sys.stderr, Discreet)
+    assert not isinstance(sys.stderr, app.Lasting)
     assert err.count("http://***@h") == 2
     assert SECRET not in err
 

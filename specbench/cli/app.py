@@ -1,10 +1,18 @@
 """The Typer application: its commands, and how an error becomes one line and an exit code."""
 
+import io
+import os
 import re
+import signal
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable
-from typing import Annotated, NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -34,8 +42,6 @@ from specbench.cli import (
     verify,
 )
 from specbench.cli.help import Command, Commands
-from specbench.cli.signals import INTERRUPTED, Heard, heeded
-from specbench.cli.streams import fit_columns, streams
 from specbench.errors import (
     SMALLER,
     InterruptedRunError,
@@ -49,6 +55,9 @@ from specbench.wording import first_line
 
 LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # what is quoted, and words
 VALUE, PATH = 80, 400  # characters of it that are shown
+WIDEST = 10_000  # columns of a terminal
+GRACE = 1.0  # seconds in which a second signal is the same request: both are often sent, one right after the other
+INTERRUPTED = 130  # the exit code of shells for Ctrl-C
 LEAST = 2 << 30  # bytes of address space; in less the libraries crash or wait for ever while they load
 
 app = typer.Typer(
@@ -119,17 +128,98 @@ def address_space() -> float:
     return float("inf") if limit == resource.RLIM_INFINITY else limit
 
 
+# --- streams and signals ----------------------------------------------------------------------------------------------
+
+
+class Lasting:
+    """A text stream that drops what its reader, who has gone, no longer reads, and hides credentials on request.
+
+    `gone` is the error that says so. In everything else it is the stream that it wraps.
+    """
+
+    def __init__(self, stream: Any, gone: type[OSError], discreet: bool = False) -> None:
+        self._stream, self._gone, self._discreet = stream, gone, discreet
+
+    def write(self, text: str) -> int:
+        shown = redact(text) if self._discreet else text
+        return self._kept(lambda: self._stream.write(shown), len(text))
+
+    def flush(self) -> None:
+        self._kept(self._stream.flush, 0)
+
+    def _kept(self, work: Callable[[], Any], otherwise: int) -> Any:
+        try:
+            return work()
+        except self._gone:
+            # The file of the stream then leads nowhere: its buffer is written when the process ends.
+            with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            return otherwise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def streams() -> Iterator[None]:
+    """Stdout and stderr as commands may use them: a reader that has seen enough (`| head`) is no error, and no
+    credential reaches stderr, such as those in URLs that libraries quote."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and not 0 < int(columns[:9]) <= WIDEST:
+        del os.environ["COLUMNS"]  # a terminal of 0 columns would show nothing at all
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that has no α, a file name that is no text
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        out: Any = Lasting(sys.stdout or nowhere, BrokenPipeError)
+        err: Any = Lasting(sys.stderr or nowhere, OSError, discreet=True)
+        with redirect_stdout(out), redirect_stderr(err):
+            yield
+
+
+@dataclass
+class Heard:
+    """The first signal that came; 0 if none did."""
+
+    number: int = 0
+    at: float = 0.0
+
+    @property
+    def what(self) -> str:
+        """What ended the command, as a word of its last line."""
+        return f"ended by {signal.Signals(self.number).name}" if self.number else "interrupted"
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, as Python does for Ctrl-C: tables are left, and how to go on."""
+        if not self.number or time.monotonic() - self.at > GRACE:
+            self.number, self.at = number, time.monotonic()
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def heeded() -> Iterator[Heard]:
+    """SIGTERM and SIGHUP interrupt meanwhile, unless whoever began the process has decided about them (nohup)."""
+    heard, ours = Heard(), []
+    if threading.current_thread() is threading.main_thread():  # only there can handlers be set
+        numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, heard.interrupt)
+    try:
+        yield heard
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
 def main() -> None:
-    """Entry point: what a user can cause ends in one line on stderr and the exit code of its kind."""
-    fit_columns()
+    """Entry point: what a user can cause ends in one line on stderr and the exit code of its kind or its signal."""
     with streams(), heeded() as heard:
-        carry_out(heard)
-
-
-def carry_out(heard: Heard) -> NoReturn:
-    """The command, and how it ended; after a signal its exit code is that of the signal."""
-    message, code = outcome(heard)
-    end(message, heard.code if heard.number else code)
+        message, code = outcome(heard)
+        end(message, 128 + heard.number if heard.number else code)
 
 
 def outcome(heard: Heard) -> tuple[str, int]:

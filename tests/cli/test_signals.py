@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.signals import GRACE, Heard, heeded
+from specbench.cli.app import GRACE, Heard, heeded
 from specbench.measure.pair import Prepared
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
@@ -97,7 +97,7 @@ def test_two_signals_at_once_are_one_request() -> None:
     with pytest.raises(KeyboardInterrupt):
         heard.interrupt(signal.SIGHUP, None)
     heard.interrupt(signal.SIGTERM, None)
-    assert (heard.code, heard.what) == (129, "ended by SIGHUP")
+    assert (heard.number, heard.what) == (signal.SIGHUP, "ended by SIGHUP")
     heard.at -= 2 * GRACE
     with pytest.raises(KeyboardInterrupt):
         heard.interrupt(signal.SIGTERM, None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specbench.cli import app
-from specbench.cli.streams import Lasting, fit_columns, streams
+from specbench.cli.app import Lasting, streams
 from tests.support.frontdoor import Command
 
 PREDICT = ("predict", "--alpha", "0.7", "--c", "0.1")
@@ -105,8 +105,8 @@ def test_a_terminal_of_no_width_shows_everything(command: Command, monkeypatch: 
 def test_a_width_that_can_be_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for width in ("1", "80", "10000", "wide", ""):
         monkeypatch.setenv("COLUMNS", width)
-        fit_columns()
-        assert os.environ["COLUMNS"] == width
+        with streams():
+            assert os.environ["COLUMNS"] == width
 
 
 def test_streams_are_as_they_were_afterwards() -> None:
