@@ -189,7 +189,7 @@ specbench.spec.RunSpec = RunSpec
 
 from typer.testing import CliRunner
 from specbench.cli.app import app
-from specbench.cli.launch import settings_of
+from specbench.cli.options import settings_of
 from specbench.judge import matching, verdict
 from specbench.measure import grid
 from specbench.results.cells import Cell
@@ -216,7 +216,7 @@ def test_a_setting_added_on_the_fly_is_found_wherever_settings_are() -> None:
     found = json.loads(done.stdout)
     line = next(line for line in found["help"].splitlines() if "--fresh" in line)
     assert "A setting added on the fly. Default: 3." in line
-    assert "From 1 to 9." in line
+    assert "[1<=x<=9]" in line
     assert found["code"] == 2
     assert found["chosen"] == {"fresh": 6}
     assert sorted(found["fresh"]) == [4] * 4 + [5] * 4, "two data sets and two lookaheads for each"

@@ -17,30 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from specbench import __version__
-from specbench.cli import (
-    backend,
-    cache,
-    calibrate,
-    check,
-    compare,
-    config,
-    design_draft,
-    methods,
-    models,
-    noise,
-    predict,
-    profile,
-    report,
-    run,
-    runs,
-    skip_layers,
-    sweep,
-    trace,
-    train,
-    tree,
-    verdict,
-    verify,
-)
+from specbench.cli import design_draft, machine, measuring, reading, train
 from specbench.cli.help import Command, Commands
 from specbench.errors import (
     SMALLER,
@@ -77,26 +54,26 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Measure": {"run": run.run, "sweep-k": sweep.sweep_k, "sweep": sweep.sweep},
+    "Measure": {"run": measuring.run, "sweep-k": measuring.sweep_k, "sweep": measuring.sweep},
     "Read what was measured": {
-        "verdict": verdict.verdict, "report": report.report, "compare": compare.compare, "list": runs.runs,
-        "profile": profile.profile_of,
+        "verdict": reading.verdict, "report": reading.report, "compare": reading.compare, "list": reading.runs,
+        "profile": reading.profile_of,
     },
-    "Before a run": {"check": check.check, "methods": methods.methods, "predict": predict.predict},
+    "Before a run": {"check": measuring.check, "methods": machine.methods, "predict": reading.predict},
     "Look closer": {
-        "trace": trace.trace, "calibrate": calibrate.calibrate, "noise": noise.noise, "verify": verify.verify,
-        "cache": cache.cache,
+        "trace": measuring.trace, "calibrate": measuring.calibrate, "noise": measuring.noise,
+        "verify": measuring.verify, "cache": machine.cache,
     },
     "Find and train drafts": {
-        "tree": tree.tree, "skip-layers": skip_layers.skip_layers, "design-draft": design_draft.design_draft,
+        "tree": measuring.tree, "skip-layers": measuring.skip_layers, "design-draft": design_draft.design_draft,
     },
 }  # fmt: skip
 for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name=name, cls=Command, rich_help_panel=panel)(command)
-app.add_typer(models.models, name="models", cls=Commands, rich_help_panel="Before a run")
-app.add_typer(config.config, name="config", cls=Commands, rich_help_panel="Before a run")
-app.add_typer(backend.backend, name="backend", cls=Commands, rich_help_panel="Before a run")
+app.add_typer(machine.models, name="models", cls=Commands, rich_help_panel="Before a run")
+app.add_typer(machine.config, name="config", cls=Commands, rich_help_panel="Before a run")
+app.add_typer(machine.backend, name="backend", cls=Commands, rich_help_panel="Before a run")
 app.add_typer(train.train, name="train", cls=Commands, rich_help_panel="Find and train drafts")
 
 

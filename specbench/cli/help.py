@@ -1,13 +1,14 @@
-"""What `--help` shows: what a command does, examples of it, and every option, by panels, in plain text.
+"""What `--help` shows, and what a shell completes: names that specbench knows, and its runs.
 
-Typer's own page, drawn with rich, loads twice as many modules and cuts long names at 80 columns.
+The page is plain text by panels: Typer's own page, drawn with rich, loads twice as many modules and cuts long names at
+80 columns. Completion loads nothing heavy, for a shell waits.
 """
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
-from typing import Any
+from typing import Any, get_args
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -99,3 +100,77 @@ def name_of(one: Any, ctx: Any) -> str:
 
 def panel_of(one: Any, usual: str) -> str:
     return one.rich_help_panel if isinstance(one.rich_help_panel, str) else usual
+
+
+Names = Callable[[], Iterable[str]]
+
+
+def method_names() -> Iterable[str]:
+    from specbench.decoding.method_files import methods
+    from specbench.spec import CHOOSING
+
+    return [*methods(), CHOOSING]
+
+
+def model_names() -> Iterable[str]:
+    from specbench.models.checkpoints.pairs import aliases
+
+    return aliases()
+
+
+def data_set_names() -> Iterable[str]:
+    from specbench.data.readers import READERS
+    from specbench.data.sources import HUB, LONG, SHIPPED, added
+
+    return [*SHIPPED, *HUB, *added(), *(f"{kind}:" for kind in (*READERS, *LONG))]
+
+
+def backend_names() -> Iterable[str]:
+    from specbench import plugins
+
+    return ["native", "transformers", "vllm", "llama.cpp", "openai", *plugins.names(plugins.BACKENDS, ())]
+
+
+def preset_names() -> Iterable[str]:
+    from specbench.presets import presets
+
+    return presets()
+
+
+def grid_names() -> Iterable[str]:
+    from specbench.shipped import CONFIGS
+
+    return sorted(path.stem for path in (CONFIGS / "grids").glob("*.yaml"))
+
+
+def run_names() -> Iterable[str]:
+    from specbench.results.named_runs import names_of_runs
+
+    return names_of_runs()
+
+
+def format_names() -> Iterable[str]:
+    from specbench.show.records import Format
+
+    return get_args(Format)
+
+
+KNOWN: dict[str, Names] = {
+    "method": method_names, "target": model_names, "draft": model_names, "dataset": data_set_names,
+    "preset": preset_names, "format": format_names, "backend": backend_names, "resume": run_names,
+}  # fmt: skip
+
+
+def completed(name: str, words: Iterable[str] = ()) -> dict[str, Any]:
+    """How Typer completes an option: from the names of its kind, or else from `words`; nothing where there are none."""
+    known = KNOWN.get(name, (lambda: words) if words else None)
+    return {"autocompletion": beginning(known)} if known else {}
+
+
+def beginning(names: Names) -> Callable[[str], list[str]]:
+    """Those of some names that begin like what has been typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete

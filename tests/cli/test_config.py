@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli import completion
+from specbench.cli.help import beginning, completed, grid_names, run_names
 from specbench.cli.options import OWN, setting
 from specbench.decoding.method_files import methods
 from specbench.errors import UsageError
@@ -42,19 +42,19 @@ def test_a_list_shows_all_its_values(command: Command) -> None:
 
 
 def test_a_shell_completes_what_specbench_knows() -> None:
-    def completed(name: str, typed: str, words: tuple[str, ...] = ()) -> list[str]:
-        return list(completion.of(name, words)["autocompletion"](typed))
+    def offered(name: str, typed: str, words: tuple[str, ...] = ()) -> list[str]:
+        return list(completed(name, words)["autocompletion"](typed))
 
-    assert completed("method", "cha") == ["chain"]
-    assert completed("method", "") == [*methods(), CHOOSING]
-    assert completed("target", "demo") == [name for name in aliases() if name.startswith("demo")]
-    assert completed("dataset", "js") == ["jsonl:"]
-    assert completed("preset", "chen2023-h") == ["chen2023-humaneval"]
-    assert completed("format", "json") == ["json", "jsonl"]
-    assert completed("tier", "c", setting("tier").words) == ["compile"]
-    assert completion.of("limit") == {}
+    assert offered("method", "cha") == ["chain"]
+    assert offered("method", "") == [*methods(), CHOOSING]
+    assert offered("target", "demo") == [name for name in aliases() if name.startswith("demo")]
+    assert offered("dataset", "js") == ["jsonl:"]
+    assert offered("preset", "chen2023-h") == ["chen2023-humaneval"]
+    assert offered("format", "json") == ["json", "jsonl"]
+    assert offered("tier", "c", setting("tier").words) == ["compile"]
+    assert completed("limit") == {}
     assert OWN["preset"].parameter.annotation.__metadata__[0].autocompletion("spec-") == ["spec-bench"]
-    assert "methods" in completion.grids()
+    assert "methods" in grid_names()
 
 
 @pytest.mark.parametrize(("arguments", "meant"), [
@@ -97,10 +97,10 @@ def test_runs_are_completed_by_their_names(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "results" / "20260101T000000Z_a_b_aaaa1111").mkdir(parents=True)
     (tmp_path / "results" / "20260101T000000Z_a_b_aaaa1111" / "run.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    complete = completion.beginning(completion.runs)
+    complete = beginning(run_names)
     assert (complete("a"), complete("l")) == (["aaaa1111"], ["latest"])
     assert complete("2026") == ["20260101T000000Z_a_b_aaaa1111"]
-    assert completion.of("resume")["autocompletion"]("aaaa") == ["aaaa1111"]
+    assert completed("resume")["autocompletion"]("aaaa") == ["aaaa1111"]
     with pytest.raises(UsageError, match=r"no run is called latst \(did you mean latest\?\): specbench list"):
         found_run(Path("latst"))
     assert found_run(Path("nothing-like-it")) == Path("nothing-like-it")

@@ -35,7 +35,7 @@ def test_every_format_names_every_method(command: Command, style: str) -> None:
 
 def test_a_lossy_method_says_so(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     content = {"summary": "s", "paper": "p", "lossless": False, "method": {"Speculate": {"model": "target"}}}
-    monkeypatch.setattr("specbench.cli.methods.read_method", lambda name: content)
+    monkeypatch.setattr("specbench.cli.machine.read_method", lambda name: content)
     assert json.loads(command("methods", "--format", "json").out)[0]["lossless"] == "NO"
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from specbench.backends.native import Native
 from specbench.cli import options as o
 from specbench.cli.app import app
-from specbench.cli.models import models
+from specbench.cli.machine import models
 from specbench.jobs import skip_layers, trace, tree
 from specbench.models.network.law import Law
 from specbench.settings import declared, group

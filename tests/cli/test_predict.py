@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from specbench.cli import predict
+from specbench.cli import reading
 from specbench.errors import UsageError
 from specbench.jobs.parsing import parse_k_list
 from specbench.theory import formulas
@@ -19,7 +19,7 @@ from tests.support.made_runs import made_run
 
 pytestmark = pytest.mark.usefixtures("made_runs")
 app = typer.Typer()
-app.command(name="predict")(predict.predict)
+app.command(name="predict")(reading.predict)
 
 RESULTS = """dataset,method,k,alpha,c,v,overhead,speedup,acceptance_at_1,acceptance_at_2,acceptance_at_3,status
 humaneval,chain,2,0.7,0.1,1.1,0.02,1.61,0.72,0.66,,ok
@@ -253,7 +253,7 @@ def test_unreadable_list_of_k(text: str) -> None:
 
 def test_predicting_loads_nothing_heavy() -> None:
     code = (
-        "import sys; import specbench.theory.formulas, specbench.cli.predict;"
+        "import sys; import specbench.theory.formulas, specbench.cli.reading;"
         "print(sorted({'torch', 'transformers', 'datasets', 'pandas'} & set(sys.modules)))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -9,14 +9,14 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from specbench.cli import predict
+from specbench.cli import reading
 from specbench.errors import UsageError
 from specbench.judge.fleet import arms
 from tests.support.made_runs import made_run
 
 pytestmark = pytest.mark.usefixtures("made_runs")
 app = typer.Typer()
-app.command(name="predict")(predict.predict)
+app.command(name="predict")(reading.predict)
 
 HEADER = (
     "cell,dataset,method,k,batch,tokens_per_round,acceptance_at_1,acceptance_at_2,"

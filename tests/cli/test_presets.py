@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from specbench.cli.launch import settings_of, with_lists
+from specbench.cli.options import settings_of, with_lists
 from specbench.measure import grid
 from specbench.presets import preset, presets
 from specbench.results.cells import Cell

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.launch import read_config
+from specbench.cli.options import read_config
 from specbench.decoding.method_files import needs, read_method
 from specbench.jobs.asked import with_ks
 from tests.docs.blocks import FILES, PAGES, ROOT, Block, blocks, of

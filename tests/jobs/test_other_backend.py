@@ -12,7 +12,7 @@ import torch
 
 from specbench.backends import choose
 from specbench.backends.base import Decode, Held, Loading, unseen
-from specbench.cli import completion
+from specbench.cli.help import backend_names
 from specbench.errors import UnusableModelError, UsageError
 from specbench.jobs import run
 from specbench.jobs.output import Output
@@ -222,4 +222,4 @@ def test_what_looks_inside_a_round_says_that_it_needs_the_native_backend(
 
 
 def test_a_shell_completes_the_name_of_every_engine() -> None:
-    assert set(choose.BACKENDS) <= set(completion.backends())
+    assert set(choose.BACKENDS) <= set(backend_names())

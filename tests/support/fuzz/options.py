@@ -12,7 +12,7 @@ from typing import Any, get_args
 from typer.models import ArgumentInfo, OptionInfo
 
 from specbench.cli.app import app
-from specbench.cli.models import models
+from specbench.cli.machine import models
 from tests.support.fuzz import changes
 
 SLOW = ("show", "repeat", "tier", "verbose", "until_ci")  # options by the names of their parameters

@@ -1,0 +1,262 @@
+"""`specbench models`, `config`, `backend`, `cache` and `methods`: what this machine has and what a run would use."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from specbench.cli.help import Command, beginning
+from specbench.cli.options import (
+    DATA,
+    EXECUTION,
+    IN_FILES,
+    MEASURING,
+    METHOD,
+    OWN,
+    PAIR,
+    PLAIN,
+    SAMPLING,
+    Given,
+    options,
+    preset_of,
+    read_config,
+    settings_in,
+    settings_of,
+)
+from specbench.decoding.method_files import methods as shipped_methods
+from specbench.decoding.method_files import needs, parameters, read_method
+from specbench.errors import UsageError
+from specbench.jobs.asked import USUAL, with_lists
+from specbench.models.checkpoints import pairs
+from specbench.models.execution.regions.folder import BOUND, clear, files_of, place, size_of
+from specbench.models.scale.shapes import Shape, find, shapes
+from specbench.show.records import print_records
+from specbench.wording import clean, gigabytes
+
+BYTES = 2  # of a weight in bfloat16
+
+models = typer.Typer(help="List the models that have a name, and make scale models.", invoke_without_command=True)
+
+
+@models.callback()
+def alone_models(context: typer.Context) -> None:
+    """Without a command: the list."""
+    if context.invoked_subcommand is None:
+        list_models()
+
+
+@models.command(name="list", cls=Command)
+@options(PLAIN)
+def list_models(given: Given) -> None:
+    """List the aliases for --target and --draft, and the shapes that any of them can be grown to (demo@llama-7b).
+
+    Examples:
+
+    specbench models list
+
+    specbench run --target demo@llama-68m
+    """
+    named = [{"name": name, **pairs.described(name)} for name in pairs.aliases()]
+    grown = [shape_row(shape) for shape in shapes().values()]
+    rows = [{"kind": "alias", **row} for row in named] + [{"kind": "shape", **row} for row in grown]
+    tables = {"aliases of checkpoints": named, "shapes of scale models: --target demo@<shape>": grown}
+    print_records(rows, tables, given["format"])
+
+
+def shape_row(shape: Shape) -> dict[str, Any]:
+    """What the list says about a shape."""
+    return {
+        "name": shape.name,
+        "parameters": shape.parameters,
+        "bf16_gb": round(BYTES * shape.parameters / 1e9, 2),
+        "layers": shape.num_hidden_layers,
+        "width": shape.hidden_size,
+        "heads": f"{shape.num_attention_heads}/{shape.num_key_value_heads} × {shape.head_dim}",
+        "vocabulary": shape.vocab_size,
+        "draft": shape.draft or "",
+        "note": shape.note,
+    }
+
+
+MODEL_FOLDER = replace(OWN["output"], panel=None, absent=..., help="The folder to write.")
+OVERWRITE_MODEL = replace(OWN["overwrite"], panel=None, help="Replace a scale model that is there already.")
+
+
+@models.command(name="grow", cls=Command)
+@options(..., MODEL_FOLDER, OVERWRITE_MODEL)
+def grow(
+    given: Given,
+    like: Annotated[str, typer.Option(help="The shape: see `specbench models list`.")],
+    small: Annotated[str, typer.Option("--from", help="A Llama checkpoint: alias, hub id or folder.")] = "demo",
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16, float32 or float64.")] = "bfloat16",
+    max_shard_size: Annotated[str, typer.Option(help="Of one file of weights.")] = "5GB",
+) -> None:
+    """Write a scale model: the function of a small checkpoint at the cost of a larger shape, for any engine to load.
+
+    Examples:
+
+    specbench models grow --like llama-68m --output scale-68m
+    """
+    shape = find(like)
+    from specbench.models.checkpoints.precision import DTYPES
+    from specbench.models.checkpoints.write_scale_model import write_scale_model
+
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown --dtype {dtype!r}: use {', '.join(DTYPES)}")
+    size = shape.parameters * DTYPES[dtype].itemsize / 1e9
+    typer.echo(f"growing {clean(small)} to {like}: {shape.parameters:,} weights, {size:.2f} GB in {dtype} …", err=True)
+    write_scale_model(small, like, given["output"], DTYPES[dtype], max_shard_size, overwrite=given["overwrite"])
+    typer.echo(f"scale model: the function of {clean(small)} at the cost of {like}", err=True)
+    typer.echo(clean(given["output"], 1000))
+
+
+config = typer.Typer(help="Look at settings.", invoke_without_command=True)
+
+
+@config.callback()
+def alone_config(context: typer.Context) -> None:
+    """Without a command: every setting."""
+    if context.invoked_subcommand is None:
+        show()
+
+
+@config.command(name="show", cls=Command)
+@options(*PAIR, "preset", *METHOD, *EXECUTION, *DATA, *SAMPLING, *MEASURING, "config", PLAIN)
+def show(given: Given) -> None:
+    """Print every setting of `specbench run` with these options: its value, and where that comes from.
+
+    Examples:
+
+    specbench config show
+
+    specbench config show --preset chen2023-xsum --k 2
+    """
+    from specbench.measure import grid
+    from specbench.show.records import print_records
+
+    settings = {name: value for name, value in settings_of(given).items() if name not in IN_FILES}
+    cells = grid.cells(with_lists({**USUAL, **settings}), IN_FILES)
+    rows = rows_of([cell.model_dump(mode="json") for cell in cells], origins(given))
+    print_records(rows, {f"{len(cells)} cells" if len(cells) > 1 else "one cell": rows}, given["format"])
+
+
+def origins(given: Given) -> dict[str, str]:
+    """Where the settings that were said come from, by name: what is said later wins."""
+    file = given.get("config")
+    return {
+        **dict.fromkeys(preset_of(given), f"preset {given.get('preset')}"),
+        **dict.fromkeys(read_config(file), str(file)),
+        **dict.fromkeys(settings_in(given), "command line"),
+    }
+
+
+def rows_of(cells: Sequence[Mapping[str, Any]], said: Mapping[str, str]) -> list[dict[str, Any]]:
+    """One line for every setting: all values that the cells have."""
+    return [{"setting": name, "value": values_in(cells, name), "from": said.get(name, "default")} for name in cells[0]]
+
+
+def values_in(cells: Sequence[Mapping[str, Any]], name: str) -> str:
+    """The values of a setting, each once; a dash for nothing."""
+    return ", ".join(dict.fromkeys("–" if cell[name] is None else str(cell[name]) for cell in cells))
+
+
+backend = typer.Typer(help="Install engines for --backend in environments of their own.", no_args_is_help=True)
+
+ENGINE = Annotated[str, typer.Argument(help="vllm or llama.cpp.")]
+PACKAGE = Annotated[str | None, typer.Option(help="What pip is to install, with a version.", show_default=False)]
+
+OVERWRITE_ENGINE = replace(OWN["overwrite"], panel=None, help="Replace an environment that is there already.")
+
+
+@backend.command(name="install", cls=Command)
+@options(..., OVERWRITE_ENGINE)
+def install(given: Given, engine: ENGINE, package: PACKAGE = None) -> None:
+    """Install an engine in an environment of its own, from the package index; it takes minutes and gigabytes.
+
+    SPECBENCH_ENGINES in the environment names another folder for engines.
+
+    Examples:
+
+    specbench backend install vllm
+
+    specbench backend install llama.cpp --overwrite
+    """
+    from specbench.jobs import engines
+
+    folder = engines.install(engine, package, given["overwrite"], lambda line: typer.echo(line, err=True))
+    typer.echo(folder)
+
+
+Clear = Annotated[bool, typer.Option("--clear", help="Delete it; later runs compile anew.")]
+
+
+@options(..., PLAIN)
+def cache(given: Given, clear_it: Clear = False) -> None:
+    """Show where compiled code is kept, and how much; it is bounded, and may be deleted at any time.
+
+    SPECBENCH_CACHE in the environment names another folder, in which it has one of its own.
+
+    Examples:
+
+    specbench cache
+
+    specbench cache --clear
+    """
+    folder = place()
+    if clear_it:
+        typer.echo(f"deleted: {gigabytes(clear(folder))} in {folder}")
+        return
+    regions = sum(path.parent.name == "regions" for _, _, path in files_of(folder))
+    row = {"folder": str(folder), "compiled parts": regions, "size": gigabytes(size_of(folder))}
+    print_records([row], {f"compiled code: at most {gigabytes(BOUND)}": [row]}, given["format"])
+
+
+ALL = "methods for --method; more of one: specbench methods NAME"
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME...]",
+        help="Methods, or paths of files like those in configs/methods, of which all is said. Without one: the list.",
+        autocompletion=beginning(shipped_methods),
+    ),
+]
+
+
+@options(..., PLAIN)
+def methods(given: Given, names: Names = None) -> None:
+    """List the methods for --method; of those that are named, their papers, what they need and what can be set.
+
+    Formats for programs have everything of all of them.
+
+    Examples:
+
+    specbench methods
+
+    specbench methods chain sequoia
+
+    specbench methods --format json
+    """
+    rows = [method_row(name) for name in names or shipped_methods()]
+    if names or given["format"] != "table":
+        print_records(rows, {"methods": rows}, given["format"])
+    else:
+        print_records(rows, {ALL: [in_brief(row) for row in rows]}, given["format"])
+
+
+def method_row(name: str) -> dict[str, Any]:
+    """Everything that is said about a method."""
+    content = read_method(name)
+    return {
+        "name": name,
+        "lossless": "yes" if content["lossless"] else "NO",
+        "needs": ", ".join(sorted(needs(name), key=lambda model: (model != "target", model))),
+        "parameters": ", ".join(parameters(name)),
+        "summary": content["summary"],
+        "paper": content["paper"],
+    }
+
+
+def in_brief(row: dict[str, Any]) -> dict[str, Any]:
+    """What the list says: the method, marked where it is lossy, and what it does."""
+    return {"name": row["name"] + " (lossy)" * (row["lossless"] != "yes"), "what it does": row["summary"]}

@@ -1,0 +1,344 @@
+"""The commands that measure: run, sweep-k, sweep, calibrate, noise, check, verify, trace, tree and skip-layers."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from specbench.cli.help import beginning, grid_names
+from specbench.cli.options import (
+    DATA,
+    EXECUTION,
+    IN_FILES,
+    MEASURE,
+    MEASURING,
+    METHOD,
+    OUTPUT,
+    OWN,
+    PAIR,
+    RESULTS,
+    SAMPLING,
+    SEARCH,
+    STYLE,
+    URLS,
+    Given,
+    Option,
+    cells_of,
+    launch,
+    options,
+    read_config,
+    setting,
+    settings_in,
+    settings_of,
+)
+from specbench.errors import UsageError
+from specbench.jobs.asked import USUAL, with_ks, with_lists
+from specbench.jobs.method_file import check_free
+from specbench.jobs.parsing import parse_counts, parse_k_list, with_models
+from specbench.shipped import CONFIGS
+from specbench.wording import near
+
+RUN_OPTIONS = (*PAIR, "preset", *METHOD, *EXECUTION, *DATA, *SAMPLING, *MEASURING)
+
+
+@options(*RUN_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
+def run(given: Given) -> None:
+    """Measure baseline and speculative decoding of a pair over prompts.
+
+    Without any option: the shipped pair on the shipped prompts, offline, on whatever device there is.
+
+    Examples:
+
+    specbench run
+
+    specbench run --k 4 --dataset code --limit 50
+
+    specbench run --target llama-7b --draft llama-68m --dataset humaneval
+
+    specbench run --resume latest --limit 60
+    """
+    launch(given, axes=("dataset", "context", "backend", "batch", "arrivals"), **USUAL)
+
+
+DEFAULT_KS = "1-8"
+KS = setting("k", "Lookaheads: 1-8, or 1,2,4, or 1-16+3, also with auto (1-8,auto).", DEFAULT_KS)
+SWEEP_METHOD = ("method", KS, "acceptance", *EXECUTION)
+HELP = (
+    "YAML whose keys are the options of `specbench run`, and pair; a list is an axis. "
+    f"Or the name of a shipped grid: {', '.join(grid_names())}."
+)
+
+Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=beginning(grid_names))]
+
+SWEEP_OPTIONS = (*PAIR, "preset", *SWEEP_METHOD, *DATA, *SAMPLING, *MEASURING)
+
+
+@options(*SWEEP_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
+def sweep_k(given: Given) -> None:
+    """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline.
+
+    Examples:
+
+    specbench sweep-k --k 1-8 --limit 20
+
+    specbench sweep-k --method block --k 2,4,8 --temperature 1
+
+    specbench sweep-k --target llama-7b --draft llama-68m --dataset humaneval --dataset xsum
+    """
+    launch(given, axes=("dataset", "context", "k", "backend", "batch", "arrivals"), k=DEFAULT_KS, **USUAL)
+
+
+@options(
+    ..., "limit", "max_new_tokens", "device", *URLS, "engine_option", *MEASURING, "executor", "yes", "resume",
+    "explain", *RESULTS,
+)  # fmt: skip
+def sweep(given: Given, grid: Grid = None) -> None:
+    """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K.
+
+    Examples:
+
+    specbench sweep demo
+
+    specbench sweep mine.yaml --limit 20
+
+    specbench sweep --resume latest
+    """
+    if (grid is None) == ("resume" not in given):
+        raise UsageError("name the YAML file of a grid, or a shipped one such as demo, or --resume RUN")
+    file = grid_file(grid)
+    if file is not None and not read_config(file):
+        raise UsageError(f"{file} holds no settings: a grid names its axes, such as k: 1-8")
+    launch({**given, "config": file}, axes=None)
+
+
+def grid_file(grid: Path | None) -> Path | None:
+    """The file of a grid: a path, or the name of one in configs/grids. UsageError for a name that is neither."""
+    if grid is None or grid.exists():
+        return grid
+    shipped = CONFIGS / "grids" / f"{grid}.yaml"
+    if not shipped.is_file() and not grid.suffix:
+        known = list(grid_names())
+        raise UsageError(f"unknown grid {str(grid)[:60]!r}{near(str(grid), known)}: name a file, or {', '.join(known)}")
+    return shipped if shipped.is_file() else grid
+
+
+NAMED_PAIR = ("target", "draft", "revisions", "precision", "device")
+
+Widths = Annotated[
+    str, typer.Option(help="Tokens verified in one pass: 1-17, or 1,2,4, or 1-33+4.", rich_help_panel=MEASURE)
+]
+Contexts = Annotated[str, typer.Option(help="Lengths of the text before them.", rich_help_panel=MEASURE)]
+Repeat = Annotated[int, typer.Option(min=1, help="How often everything is timed.", rich_help_panel=MEASURE)]
+
+
+@options(*NAMED_PAIR, ..., "seed", "output_dir", "format", "quiet")
+def calibrate(given: Given, widths: Widths = "1-17", contexts: Contexts = "128,512,1024", repeat: Repeat = 15) -> None:
+    """Measure target cost against tokens verified, and draft cost; say which K the theory would choose for which α.
+
+    Examples:
+
+    specbench calibrate
+
+    specbench calibrate --target llama-7b --draft llama-68m --contexts 512,2000
+    """
+    settings = settings_of(given)
+    chosen, lengths = parse_k_list(widths), parse_counts(contexts, "--contexts", "128,512,1024")
+    if chosen[0] < 1:
+        raise UsageError(f"--widths {widths}: a pass is over 1 token or more")
+    from specbench.jobs import calibrate
+    from specbench.jobs.output import output_of
+
+    output = output_of(settings, given)
+    calibrate.start(settings, chosen, lengths, repeat, output)
+
+
+MEASURED = ("target", "draft", "revisions", "precision", "device", "dataset", setting("limit", usual=20),
+            "max_new_tokens", "seed", "repeat")  # fmt: skip
+
+
+@options(*MEASURED, *RESULTS)
+def noise(given: Given) -> None:
+    """Measure the baseline against itself: how much the machine varies, and the smallest speedup that it can show.
+
+    Examples:
+
+    specbench noise
+
+    specbench noise --limit 10 --repeat 3
+    """
+    settings = settings_of(given)
+    from specbench.jobs import noise
+    from specbench.jobs.output import output_of
+
+    output = output_of(settings, given)
+    noise.start(settings, output)
+
+
+Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same as --target.", show_default=False)]
+Draft = Annotated[str | None, typer.Argument(metavar="[DRAFT]", help="The same as --draft.", show_default=False)]
+
+
+@options(..., *PAIR, *METHOD, *EXECUTION, *DATA, *SAMPLING, "config", STYLE, "quiet")
+def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
+    """Say what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
+
+    Takes the options of run, and lists of K and batches. Reads configurations and tokenizers, no weights. Exit code 4
+    where a run could not begin.
+
+    Examples:
+
+    specbench check
+
+    specbench check qwen3-8b qwen3-0.6b --dataset humaneval --k 1-8 --batch 1,8
+    """
+    named = {"target": for_target, "draft": for_draft}
+    if twice := [name for name, value in named.items() if value is not None and name in given]:
+        raise UsageError(f"the {twice[0]} is named twice, as an argument and by --{twice[0]}: name it once")
+    arguments = {name: value for name, value in named.items() if value is not None}
+    settings = with_lists({**USUAL, **settings_of({**given, **arguments})})
+    from specbench.jobs import check
+
+    cells = cells_of({n: value for n, value in settings.items() if n not in IN_FILES}, given)
+    check.start(cells, given["format"], given["quiet"], method="method" in settings)
+
+
+METHODS = Option("method", list[str], "Method", "A method of configs/methods, or a YAML file. Repeatable. Default: all "
+                 "that the pair can run.", ("--method", "-m"))  # fmt: skip
+TOKENS = Option("tokens", int, "Sampling", "Tokens per method that are sampled and tested, at least. Default: "
+                "2000.", low=100, absent=2000)  # fmt: skip
+SETTINGS = ("model", "revisions", "precision", "device", METHODS, setting("k"), setting("dataset", usual="code"),
+            "excerpt", "chat", setting("limit", usual=8), setting("max_new_tokens", usual=48), "ignore_eos",
+            setting("temperature", "Of the sampled text; greedy text is checked, too.", 1), TOKENS,
+            setting("batch", "Rows decoded together.", "1; 8 for sampled text"), setting("tier"), setting("backend"),
+            setting("seed", "Seed for the prompt sample and for every random draw."))  # fmt: skip
+FOLDER = replace(OWN["output_dir"], help="Where the certificate's folder is made. Default: results.")
+Pair = Annotated[list[str] | None, typer.Argument(metavar="[TARGET [DRAFT]]", help="Alias, hub id or folder.")]
+
+
+@options(..., *SETTINGS, FOLDER, *RESULTS)
+def verify(given: Given, pair: Pair = None) -> None:
+    """Prove the methods exact, and check a pair: greedy output, controls, and z-tests of sampled text.
+
+    Without a TARGET only the proofs, on this installation. Exit code 5 where anything is not lossless.
+
+    Examples:
+
+    specbench verify
+
+    specbench verify demo --method chain --method prompt-lookup
+    """
+    settings: dict[str, Any] = {**settings_of(given)}
+    names, tokens = settings.pop("method", None), given["tokens"]
+    if len(pair or ()) > 2:
+        raise UsageError(f"{len(pair or ())} models were given: specbench verify takes a target and a draft")
+    named = dict(zip(("target", "draft"), pair or (), strict=False))
+    from specbench.jobs import verify
+    from specbench.jobs.output import output_of
+
+    output = output_of(settings, given)
+    if not named and settings:
+        raise UsageError(f"--{min(settings).replace('_', '-')} is about a pair: name it, as in specbench verify demo")
+    verify.start({**settings, **named}, names, tokens, output)
+
+
+TRACED = replace(OWN["format"], kind=Literal["terminal", "json", "html"],
+                help="Default: by the end of --output, else terminal.")  # fmt: skip
+FILE = replace(OWN["output"], help="Write to this file (x.json, x.html or text). In a run's folder, trace.json becomes "
+               "part of its report.")  # fmt: skip
+Prompt = Annotated[str | None, typer.Option("--prompt", "-p", help="Text to go on from. Default: an example.")]
+PromptFile = Annotated[
+    Path | None, typer.Option(help="UTF-8 file with the prompt; a line end at its end is no part of it.")
+]
+ROUNDS = Option("rounds", bool, OUTPUT, "One line per round, with drafts that were never tested.",
+                absent=False)  # fmt: skip
+SEED = setting("seed", "Seed for every random draw.")
+
+
+@options(..., *PAIR, "method", "lookahead", *SAMPLING, "chat", SEED, ROUNDS, TRACED, FILE, usual={"max_new_tokens": 64})
+def trace(given: Given, prompt: Prompt = None, prompt_file: PromptFile = None) -> None:
+    """Show one decode token by token.
+
+    Accepted drafts are green, rejected ones struck through in red, corrections blue, bonus tokens magenta.
+
+    Examples:
+
+    specbench trace --prompt "def area(r):"
+
+    specbench trace --method prompt-lookup --k 8 --output trace.html
+    """
+    settings = with_models(with_ks(settings_in(given)))
+    from specbench.jobs import trace
+
+    text = trace.prompt_of(prompt, prompt_file)
+    trace.start(settings, text, given.get("output"), given.get("format"), given["rounds"])
+
+
+TREE_USUAL = {"limit": 10, "max_new_tokens": 64}
+
+Children = Annotated[
+    int, typer.Option(min=1, max=32, help="Children of a node whose acceptance is measured.", rich_help_panel=SEARCH)
+]
+Nodes = Annotated[int, typer.Option(min=1, max=256, help="Most nodes of the tree.", rich_help_panel=SEARCH)]
+Depth = Annotated[int, typer.Option(min=1, max=32, help="Most levels of the tree.", rich_help_panel=SEARCH)]
+By = Annotated[
+    Literal["speedup", "tokens"],
+    typer.Option(help="What is best: the speedup on this machine, or the tokens per round.", rich_help_panel=SEARCH),
+]
+PassRepeat = Annotated[int, typer.Option(min=1, help="How often every pass is timed.", rich_help_panel=MEASURE)]
+
+
+@options(*NAMED_PAIR, *DATA, *SAMPLING, ..., "seed", "output", "overwrite", STYLE, "quiet", usual=TREE_USUAL)
+def tree(
+    given: Given,
+    children: Children = 4,
+    nodes: Nodes = 32,
+    depth: Depth = 8,
+    by: By = "speedup",
+    repeat: PassRepeat = 15,
+) -> None:
+    """Find the best token tree (Sequoia): measure how often each child is accepted and what a round costs.
+
+    Children are the most probable tokens when greedy, draws without replacement when sampling. Decodes 10 prompts per
+    data set and 64 tokens each, unless asked for more.
+
+    Examples:
+
+    specbench tree --output tree.yaml
+
+    specbench run --method tree.yaml
+    """
+    check_free(given.get("output"), given["overwrite"])
+    from specbench.jobs import tree
+
+    search = tree.TreeSearch(children, nodes, depth, by, repeat)
+    tree.start(settings_in(given), search, given.get("output"), given["format"], given["quiet"])
+
+
+TARGET = ("target", "target_revision", "dtype", "device")
+LAYERS_USUAL = {"limit": 16, "max_new_tokens": 64}
+
+Evaluations = Annotated[int, typer.Option(min=3, help="Sets of layers to score at most.", rich_help_panel=SEARCH)]
+Cost = Annotated[
+    Literal["measured", "share"],
+    typer.Option(help="c of a set: timed on this machine, or the share of kept layers.", rich_help_panel=SEARCH),
+]
+
+
+@options(*TARGET, *DATA, *SAMPLING, "seed", ..., "output", "overwrite", STYLE, "quiet", usual=LAYERS_USUAL)
+def skip_layers(given: Given, evaluations: Evaluations = 600, cost: Cost = "measured") -> None:
+    """Search the layers of the target that draft best for it (self-speculation without a draft model).
+
+    Half of the prompts are searched on, the other half check what was found. Default: 16 prompts per data set.
+
+    Examples:
+
+    specbench skip-layers --output layers.yaml
+
+    specbench run --method layers.yaml
+    """
+    check_free(given.get("output"), given["overwrite"])
+    from specbench.jobs import skip_layers
+
+    search = skip_layers.LayerSearch(evaluations, cost)
+    skip_layers.start(settings_in(given), search, given.get("output"), given["format"], given["quiet"])
