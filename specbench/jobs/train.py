@@ -89,6 +89,18 @@ def start(asked: Draft, style: Format, quiet: bool) -> None:
         say(err, run.conclusion(done))
 
 
+def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
+    """Train one of several drafts of a loaded target into its folder: the student, and what came of it.
+
+    earlier: the drafts that will draft with it.
+    """
+    with locked(asked.output):
+        run = Training(asked, given, train_record.of(asked.output, asked.identity), err, earlier)
+        done = run.train()
+        run.finish(done)
+    return run.student, done
+
+
 def console(quiet: bool) -> Console:
     """Where a user is told how things go: by one process alone."""
     return Console(stderr=True, quiet=quiet or not processes.first())

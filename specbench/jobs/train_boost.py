@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specbench.jobs import train_record
 from specbench.jobs.output import say
-from specbench.jobs.train import Draft, Training, console, locked, unseen
+from specbench.jobs.train import Draft, console, locked, trained, unseen
 from specbench.jobs.train_data import CACHE, Teaching, teaching
 from specbench.show.records import Format, print_records
 from specbench.training import processes
@@ -46,10 +46,7 @@ def one(asked: Draft, number: int, given: Teaching, earlier: Sequence[Any], err:
     recipe = asked.recipe.model_copy(update={"seed": asked.recipe.seed + number - 1})
     part = replace(asked, output=asked.output / str(number), recipe=recipe)
     say(err, [f"draft {number}:"])
-    with locked(part.output):
-        run = Training(part, given, train_record.of(part.output, part.identity), err, tuple(earlier))
-        run.finish(run.train())
-    return run.student
+    return trained(part, given, err, tuple(earlier))[0]
 
 
 def worth(student: Any, given: Teaching, recipe: Recipe, earlier: Sequence[Any]) -> dict[str, Any]:

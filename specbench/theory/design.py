@@ -1,14 +1,14 @@
 """Which shape a draft should have: what depth and size cost, what they buy, and the best of them by the formula.
 
-Knows only numbers; must not know networks, clocks or files. The claim behind it: at equal parameters the latency of a
-draft grows with its depth, so wide and shallow drafts are better (Yan, Agarwal, Venkataraman, "Decoding Speculative
-Decoding", arXiv 2402.01528). Here both sides are fitted, not assumed.
+At equal parameters the latency of a draft grows with its depth, so wide and shallow drafts are better (Yan, Agarwal,
+Venkataraman, "Decoding Speculative Decoding", arXiv 2402.01528). Here both sides are fitted, not assumed.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median, quantiles
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from scipy.optimize import nnls
 
 from specbench.theory.costs import Costs
 from specbench.theory.formulas import check_share, expected_tokens
+from specbench.theory.optimum import break_even_alpha_of
 
 FEWEST = 4  # points for a fit of up to three unknowns: with fewer there is no residual to judge it by
 EDGE = 1e-4  # α is kept this far from 0 and 1, where its logit is infinite
@@ -32,6 +33,11 @@ class Spread:
     low: float
     high: float
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        low, _, high = quantiles(values, method="inclusive") if len(values) > 1 else [values[0]] * 3
+        return cls(median(values), low, high)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -42,15 +48,53 @@ class Choice:
     speedup: float
 
 
-def best_choice(alpha: float, costs: Costs, k_max: int) -> Choice:
-    """The lookahead of 1..k_max with the greatest E(α, K) ÷ cost of a round; its speedup is below 1 where none pays.
+@dataclass(frozen=True)
+class DraftTimes:
+    """Seconds per drafted token of one draft, and c, over the turns; seconds of first and later tokens of a round."""
 
-    ValueError if alpha is outside [0, 1].
+    token: Spread
+    c: Spread
+    first: float
+    later: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The measured times of a target and its drafts by name, and the longest lookahead that is considered.
+
+    step: seconds of a decode step of the target; verify[K], overhead: of a round, in such steps; v: by lookahead, the
+    target's pass over K + 1 tokens ÷ that over one.
     """
-    tokens = [expected_tokens(alpha, k) for k in range(1, k_max + 1)]
-    speedups = [t / cost for t, cost in zip(tokens, costs.rounds(k_max), strict=True)]
-    best = max(range(k_max), key=speedups.__getitem__)
-    return Choice(best + 1, tokens[best], speedups[best])
+
+    step: Spread
+    verify: tuple[float, ...]
+    overhead: float
+    v: Mapping[int, float]
+    drafts: Mapping[str, DraftTimes]
+    k_max: int
+
+    def rounds(self, first: float, later: float) -> tuple[float, ...]:
+        """The costs of rounds with 1..k_max tokens, of a draft whose first and later tokens take so many seconds."""
+        step = self.step.value
+        return Costs(first / step, later / step, self.verify, self.overhead).rounds(self.k_max)
+
+    def rounds_of(self, name: str) -> tuple[float, ...]:
+        return self.rounds(self.drafts[name].first, self.drafts[name].later)
+
+    def best(self, name: str, alpha: float) -> Choice:
+        return best_choice(alpha, self.rounds_of(name))
+
+    def break_even(self, name: str) -> float | None:
+        """The α above which some lookahead pays; None where none does."""
+        return break_even_alpha_of((1.0, *self.rounds_of(name)))
+
+
+def best_choice(alpha: float, rounds: Sequence[float]) -> Choice:
+    """The lookahead with the greatest E(α, K) ÷ cost of a round, by their costs from K = 1 on; its speedup is below 1
+    where none pays. ValueError if alpha is outside [0, 1]."""
+    tokens = [expected_tokens(alpha, k) for k in range(1, len(rounds) + 1)]
+    choices = [Choice(k, t, t / cost) for k, (t, cost) in enumerate(zip(tokens, rounds, strict=True), 1)]
+    return max(choices, key=lambda choice: choice.speedup)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[bool]:
@@ -63,7 +107,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[bool]:
 
 
 def rising(spreads: Sequence[Spread]) -> Rising:
-    """Whether the medians rise from one measurement to the next; a fall counts where the quartiles are apart."""
+    """Whether the medians rise from one measurement to the next; a fall counts where the quartiles are disjoint."""
     steps = list(itertools.pairwise(spreads))
     if all(a.value < b.value for a, b in steps):
         return "rises"
@@ -98,9 +142,8 @@ def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Seq
     scale = np.abs(columns).max(0)
     scale[scale == 0] = 1.0  # of a column that does not vary
     found, _ = nnls(columns / scale / y[:, None], np.ones(len(y)))
-    fixed, per_layer, per_parameter = (float(v) for v in found / scale)
     errors = columns @ (found / scale) / y - 1
-    return LatencyFit(fixed, per_layer, per_parameter, rms(errors), float(np.abs(errors).max()), len(y))
+    return LatencyFit(*map(float, found / scale), rms(errors), float(np.abs(errors).max()), len(y))
 
 
 @dataclass(frozen=True)
@@ -137,13 +180,11 @@ def fit_acceptance(
     columns = varying(np.ones(len(a)), *logs)
     found, *_ = np.linalg.lstsq(columns, np.log(a / (1 - a)), rcond=None)
     errors = np.array([expit(float(x)) for x in columns @ found]) - a
-    constant, by_parameters, by_layers, by_tokens = (float(v) for v in found)
-    return AcceptanceFit(constant, by_parameters, by_layers, by_tokens, rms(errors), len(a))
+    return AcceptanceFit(*map(float, found), rms(errors), len(a))
 
 
-def varying(*columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[n, columns] with zeros for every column but the first that is the same everywhere: it says nothing."""
-    first, *rest = columns
+def varying(first: NDArray[np.float64], *rest: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[n, columns], with zeros for the columns of `rest` that are constant: they say nothing."""
     return np.stack([first, *(c if np.ptp(c) else np.zeros_like(c) for c in rest)], 1)
 
 
@@ -167,35 +208,13 @@ class Optimum:
     choice: Choice
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a target costs beside any draft: seconds of a step; verify[K] and overhead of a round, in such steps."""
-
-    step: float
-    verify: tuple[float, ...]
-    overhead: float
-
-    def costs(self, first: float, later: float) -> Costs:
-        """Of a round with a draft whose first and later tokens take so many seconds."""
-        return Costs(first / self.step, later / self.step, self.verify, self.overhead)
-
-
-def optimum(
-    fits: tuple[LatencyFit, AcceptanceFit],
-    target: Target,
-    shapes: Iterable[tuple[int, float]],
-    tokens: float,
-    k_max: int,
-) -> Optimum:
-    """The shape (layers, parameters) with the greatest speedup by the formula after so many training tokens."""
-    found = [fitted(fits, target, shape, tokens, k_max) for shape in shapes]
-    return max(found, key=lambda one: one.choice.speedup)
-
-
-def fitted(
-    fits: tuple[LatencyFit, AcceptanceFit], target: Target, shape: tuple[int, float], tokens: float, k_max: int
-) -> Optimum:
-    """What both fits and the formula say of a shape."""
+def fitted(fits: tuple[LatencyFit, AcceptanceFit], speed: Speed, shape: tuple[int, float], tokens: float) -> Optimum:
+    """What both fits and the formula say of a shape (layers, parameters) after so many training tokens."""
     latency, acceptance = fits
     seconds, alpha = latency.at(*shape), acceptance.at(*shape, tokens)
-    return Optimum(*shape, alpha, seconds / target.step, best_choice(alpha, target.costs(seconds, seconds), k_max))
+    return Optimum(*shape, alpha, seconds / speed.step.value, best_choice(alpha, speed.rounds(seconds, seconds)))
+
+
+def amounts(total: int, rungs: int) -> list[int]:
+    """What a candidate has had in all after every rung: twice as much as on the one before, `total` on the last."""
+    return [max(1, total >> (rungs - 1 - number)) for number in range(rungs)]

@@ -1,37 +1,80 @@
-"""A design without a network: shapes within budgets, who is trained on, what is said of it, and its folder."""
+"""A design without a network: times from turns, shapes within budgets, who is trained on, and what is said of it."""
 
 import itertools
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import LlamaConfig
 
 from specbench.errors import UsageError
-from specbench.jobs.design_findings import findings
-from specbench.jobs.design_folder import LATENCIES, Learned, Workplace
-from specbench.jobs.design_shapes import candidates, in_layers, short
-from specbench.jobs.design_training import halved, to_be_trained
-from specbench.theory.design import rising
-from specbench.theory.halving import amounts
+from specbench.jobs.design import speed_of, to_be_trained
+from specbench.jobs.design_results import findings, promising, short
+from specbench.metrics import RoundCounts, Trace
+from specbench.results.samples import Sample
+from specbench.theory.design import amounts, rising
 from tests.support.designs import (  # fmt: skip
     BUDGETS,
     CONFIG,
     DEPTHS,
     K_MAX,
     STEP,
-    School,
     alpha,
+    asked,
     decoded,
     found,
     seconds,
     shapes,
     speed,
+    trained,
 )
+from tests.support.measured import sample
 
 WIDE = LlamaConfig(vocab_size=50_000, hidden_size=128)
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+TOKEN = {"shallow": 0.001, "deep": 0.004}  # seconds; the first of a round takes a half more
+
+
+def exactly(value: Any) -> Any:
+    return pytest.approx(value, rel=1e-9)
+
+
+def turn(name: str, k: int) -> Sample:
+    """A step takes 10 ms, 8 of them in its pass, and every further token of a pass half of one."""
+    alone = Trace((1,) * 4, (RoundCounts(0, 0, 0, 1, ()),) * 4, 0.040, 0.1,
+                  {"draft": 0.0, "verify": 0.032, "accept": 0.004})  # fmt: skip
+    token, rounds = TOKEN[name], 2
+    draft, passes = rounds * token * (k + 0.5), rounds * (0.008 + 0.0005 * k)
+    spans = {"draft": draft, "draft/first": rounds * 1.5 * token, "verify": passes, "accept": 0.004}
+    chain = Trace((1, 1), (RoundCounts(k, 1, 0, 1, (0.1,)),) * rounds, draft + passes + 0.006, 0.1, spans)
+    return sample(baseline=alone, method=chain)
+
+
+def test_costs_come_out_as_they_were_put_in() -> None:
+    arms = (("shallow", 4), ("deep", 4), ("shallow", 1), ("shallow", 2), ("shallow", 6))
+    times = speed_of({arm: [turn(*arm)] * 3 for arm in arms}, 6)
+    assert (times.step.value, times.step.low, times.step.high) == (exactly(0.010),) * 3
+    for name, token in TOKEN.items():
+        one = times.drafts[name]
+        assert (one.first, one.later) == (exactly(1.5 * token), exactly(token))
+        assert one.token.value == exactly(token * 4.5 / 4)
+        assert one.c.value == exactly(token * 4.5 / 4 / 0.010)
+    # a pass over K + 1 tokens takes K / 2 ms longer; acceptance and host of a round 1 ms longer than in a step
+    assert times.verify == exactly(tuple(1 + k / 20 for k in range(7)))
+    assert times.overhead == exactly(0.1)
+    assert times.v == {k: exactly(1 + k / 16) for k in (1, 2, 4, 6)}
+    assert times.rounds(0.001, 0.002)[:2] == exactly((0.1 + 1.05 + 0.1, 0.1 + 0.2 + 1.10 + 0.1))
+
+
+def test_one_turn_and_one_token_are_enough() -> None:
+    times = speed_of({("deep", 1): [turn("deep", 1)]}, 1)
+    assert times.drafts["deep"].token.low == times.drafts["deep"].token.high
+    assert times.drafts["deep"].later == exactly(1.5 * TOKEN["deep"])  # there is no later one to be seen
+    assert len(times.verify) == 2
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -39,34 +82,36 @@ WIDE = LlamaConfig(vocab_size=50_000, hidden_size=128)
 
 @pytest.mark.parametrize("count", ["all", "layers"])
 def test_every_budget_and_depth_has_its_widest_shape(count: Any) -> None:
-    some, impossible = candidates(BUDGETS, DEPTHS, CONFIG, count)
+    some, impossible = asked(count=count).candidates(CONFIG)
     assert [(one.budget, one.shape.layers) for one in some] == [(b, d) for b in BUDGETS for d in DEPTHS]
     assert impossible == []
     assert len({one.name for one in some}) == len(some)
     for one in some:
-        size = one.parameters if count == "all" else in_layers(one.shape)
+        size = one.parameters if count == "all" else one.shape.parameters(0)
         assert 0.5 * one.budget < size <= one.budget
     widths = [one.shape.hidden for one in some if one.budget == BUDGETS[-1]]
     assert widths == sorted(widths, reverse=True)
 
 
 def test_layers_alone_are_wider_than_all_of_the_same_budget() -> None:
-    both = (candidates(BUDGETS, DEPTHS, CONFIG, count)[0] for count in ("all", "layers"))
+    both = (asked(count=count).candidates(CONFIG)[0] for count in ("all", "layers"))
     for one, other in zip(*both, strict=True):
-        assert in_layers(one.shape) < in_layers(other.shape)
+        assert one.shape.parameters(0) < other.shape.parameters(0)
         assert other.shape.hidden >= one.shape.hidden
 
 
 def test_a_budget_smaller_than_the_embedding_is_named_with_the_least_that_works() -> None:
-    some, impossible = candidates([1_000_000, 4_000_000], [1, 2], WIDE, "all")
+    some, impossible = asked([1_000_000, 4_000_000], [1, 2]).candidates(WIDE)
     assert {one.budget for one in some} == {4_000_000}
     assert [line.partition(":")[0] for line in impossible] == ["--budget 1M", "--budget 1M"]
-    least = int(impossible[0].partition("narrowest has ")[2].partition(";")[0].replace(",", ""))
-    assert candidates([least], [1], WIDE, "all")[0]
-    with pytest.raises(UsageError, match="--budget 1M: no draft of 1 layer"):
-        candidates([1_000_000], [1], WIDE, "all")
-    with pytest.raises(UsageError, match=r"--budget 1k: 1 layer .* at least"):
-        candidates([1000], [1], WIDE, "layers")
+    for budget, count, message in (
+        (1_000_000, "all", r"--budget 1M: no draft of 1 layer"),
+        (1000, "layers", r"--budget 1k: .* in its layers"),
+    ):
+        with pytest.raises(UsageError, match=message) as refused:
+            asked([budget], [1], count).candidates(WIDE)
+        least = int(str(refused.value).partition("narrowest has ")[2].partition(";")[0].replace(",", ""))
+        assert asked([least], [1], count).candidates(WIDE)[0]
 
 
 @pytest.mark.parametrize(
@@ -79,12 +124,16 @@ def test_numbers_of_parameters_are_short(number: int, text: str) -> None:
 # --- who is trained ---------------------------------------------------------------------------------------------------
 
 
+def test_amounts_double_and_end_at_the_whole() -> None:
+    assert [amounts(400, 3), amounts(400, 1), amounts(1, 3)] == [[100, 200, 400], [400], [1, 1, 1]]
+
+
 def test_who_cannot_pay_is_not_trained_but_for_the_deepest_of_a_budget() -> None:
     some = shapes()
     times = speed(some)
     for one in some:
         share = seconds(one) / STEP
-        assert times.promising(one.name) == (times.break_even(one.name) is not None)
+        assert promising(one, times) == (times.break_even(one.name) is not None)
         assert times.break_even(one.name) == pytest.approx(share + 0.07)  # K = 1: 1 + α = c + 1.02 + 0.05
     chosen = to_be_trained(some, times)
     assert [one.shape.layers for one in chosen] == [1, 2, 4, 1, 2, 4]
@@ -94,17 +143,15 @@ def test_who_cannot_pay_is_not_trained_but_for_the_deepest_of_a_budget() -> None
 
 
 def test_the_better_half_goes_on_with_the_deepest_of_its_budgets() -> None:
-    some, school = shapes(), School()
-    times, steps = speed(some), amounts(80_000, 3)
-    rungs, learned = halved(some, steps, school, times, lambda *one: None)  # type: ignore[arg-type]
-    assert [rung.amount for rung in rungs] == [20_000, 40_000, 80_000]
-    best = rungs[-1].order[0]
-    assert best == max(some, key=lambda one: times.predicted(one.name, alpha(one, 80_000)))
-    for before, rung in itertools.pairwise(rungs):
-        half = before.order[: {20_000: 3, 40_000: 2}[before.amount]]
-        deep = {one for one in before.scores if one.shape.layers == 4 and one.budget in {o.budget for o in half}}
-        assert set(rung.scores) == {*half, *deep}
-    assert sum(len(known) for known in learned.values()) == len(school.asked) == sum(len(r.scores) for r in rungs)
+    some = shapes()
+    times = speed(some)
+    rungs, learned = trained(some, amounts(80_000, 3), times)
+    assert rungs[-1][0] == max(some, key=lambda one: times.best(one.name, alpha(one, 80_000)).speedup)
+    for (before, rung), half in zip(itertools.pairwise(rungs), (3, 2), strict=True):
+        better = before[:half]
+        deep = {one for one in before if one.shape.layers == 4 and one.budget in {o.budget for o in better}}
+        assert set(rung) == {*better, *deep}
+    assert sum(len(known) for known in learned.values()) == sum(map(len, rungs))
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
@@ -147,7 +194,7 @@ def test_fits_that_are_exact_agree_with_the_best_shape() -> None:
 def test_a_measurement_overrules_a_prediction_and_the_disagreement_is_said() -> None:
     """The deepest shape is measured to be the fastest, whatever times and training promised."""
     plain = found()
-    finals = plain.rungs[-1].order
+    finals = plain.rungs[-1]
     deep = max(finals, key=lambda one: one.shape.layers)
     cells = {one.name: decoded(one.name, (4, 4, 4) if one is deep else (0, 1, 0)) for one in finals}
     design = found(cells)
@@ -163,7 +210,7 @@ def test_a_measurement_overrules_a_prediction_and_the_disagreement_is_said() -> 
 
 def test_the_gain_over_the_deep_draft_is_paired_by_prompt() -> None:
     plain = found()
-    finals = plain.rungs[-1].order
+    finals = plain.rungs[-1]
     deep = max(finals, key=lambda one: one.shape.layers)
     cells = {one.name: decoded(one.name, (0, 1, 0) if one is deep else (4, 4, 4)) for one in finals}
     design = found(cells)
@@ -178,70 +225,18 @@ def test_the_gain_over_the_deep_draft_is_paired_by_prompt() -> None:
 
 def test_on_the_front_are_shapes_that_learned_as_much() -> None:
     design = found()
-    on = design.on_front
-    first = {name: known[design.steps[0]].alpha for name, known in design.learned.items()}
-    c = {row["name"]: row["c"] for row in design.rows}
-    for name, kept in on.items():
-        beaten = any(c[o] <= c[name] and first[o] >= first[name] and o != name for o in on)
-        assert kept != beaten
+    first = {name: known[design.steps[0]] for name, known in design.alphas.items()}
+    c, on = ({row["name"]: row[column] for row in design.rows} for column in ("c", "on_front"))
+    for name in first:
+        beaten = any(c[o] <= c[name] and first[o] >= first[name] and o != name for o in first)
+        assert on[name] != beaten
     assert any(on.values())
 
 
 def test_latencies_that_fall_with_depth_are_said_to_do_so() -> None:
     design = found()
-    drafts: Any = design.speed.latencies.drafts
+    drafts: Any = design.speed.drafts
     shallow, _, deep = (one.name for one in design.candidates[:3])
     drafts[shallow], drafts[deep] = drafts[deep], drafts[shallow]
     assert rising([drafts[one.name].token for one in design.candidates[:3]]) == "does not rise"
     assert "400k parameters: the latency does NOT rise with depth" in findings(design)[1]
-
-
-# --- the folder -------------------------------------------------------------------------------------------------------
-
-ASKED = {"kind": "draft design", "design": {"depths": [1], "spec": "0123"}, "environment": {"fingerprint": "a"}}
-
-
-def test_the_same_design_is_gone_on_with_and_finished_drafts_are_known(tmp_path: Path) -> None:
-    place = Workplace.open(tmp_path / "mine", ASKED)
-    place.write(LATENCIES, [{"k": 1}])
-    place.keep("1M-1x32", Learned(500, 0.25, 1.5, 4))
-    again = Workplace.open(tmp_path / "mine", ASKED)
-    assert again.read(LATENCIES) == [{"k": 1}]
-    assert again.learned("1M-1x32", 500) == Learned(500, 0.25, 1.5, 4)
-    assert again.learned("1M-1x32", 1000) is None
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"kind": "calibration"}, "something else than a draft design"),
-        ({"design": {"depths": [2]}}, "with other settings"),
-        ({"environment": {"fingerprint": "b"}}, "another machine or with other versions"),
-        ({"environment": None}, "another machine or with other versions"),
-    ],
-    ids=str,
-)
-def test_another_design_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
-    Workplace(tmp_path).write("run.json", {**ASKED, **change})
-    with pytest.raises(UsageError, match=said):
-        Workplace.open(tmp_path, ASKED)
-
-
-def test_a_folder_with_links_is_not_gone_on_with(tmp_path: Path) -> None:
-    place, outside = Workplace.open(tmp_path / "mine", ASKED), tmp_path / "outside"
-    outside.mkdir()
-    (place.path / "drafts").symlink_to(outside)
-    with pytest.raises(UsageError, match="mine/drafts is a link"):
-        Workplace.open(place.path, ASKED)
-    (tmp_path / "own").symlink_to("mine")
-    (place.path / "drafts").unlink()
-    assert Workplace.open(tmp_path / "own", ASKED).path == tmp_path / "own"
-
-
-def test_a_folder_of_something_else_and_a_damaged_file_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("")
-    with pytest.raises(UsageError, match="holds no draft design"):
-        Workplace.open(tmp_path, ASKED)
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(UsageError, match="is damaged"):
-        Workplace.open(tmp_path, ASKED)

@@ -18,7 +18,7 @@ from tests.support.designs import decoded, found
 from tests.support.simulated_sweeps import description
 
 PLAIN = found()
-FINAL = PLAIN.rungs[-1].order[0].name
+FINAL = PLAIN.rungs[-1][0].name
 ROWS = found({FINAL: decoded(FINAL, (4, 2, 4))}).rows
 
 

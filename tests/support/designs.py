@@ -2,19 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Console
 from transformers import LlamaConfig
 
-from specbench.jobs.design_folder import Learned
-from specbench.jobs.design_rows import Found
-from specbench.jobs.design_shapes import Candidate, candidates
-from specbench.jobs.design_training import Speed, halved, to_be_trained
-from specbench.measure.draft_latency import DraftLatency, Latencies
+from specbench.jobs.design import Design, halved, to_be_trained
+from specbench.jobs.design_results import Candidate, Found
+from specbench.jobs.train_data import Source
 from specbench.results.cells import Cell
-from specbench.theory.design import Spread, Target
-from specbench.theory.halving import amounts
+from specbench.theory.design import DraftTimes, Speed, Spread, amounts
+from specbench.training.recipe import Recipe
 from tests.support.measured import cell, sample
 
 CONFIG = LlamaConfig(vocab_size=1024, hidden_size=128, num_attention_heads=2, num_key_value_heads=1)
@@ -23,8 +21,13 @@ STEP = 0.010  # seconds of the target
 K_MAX = 4
 
 
+def asked(budgets: Sequence[int] = BUDGETS, depths: Sequence[int] = DEPTHS, count: Any = "all") -> Design:
+    source, recipe = Source(("code",)), Recipe(tokens=80_000)
+    return Design({}, budgets, depths, count, K_MAX, 3, 2, source, recipe, None, Console(quiet=True))
+
+
 def shapes() -> list[Candidate]:
-    return candidates(BUDGETS, DEPTHS, CONFIG, "all")[0]
+    return asked().candidates(CONFIG)[0]
 
 
 def seconds(one: Candidate) -> float:
@@ -40,38 +43,37 @@ def alpha(one: Candidate, tokens: int) -> float:
 
 def speed(some: Sequence[Candidate], step: float = STEP) -> Speed:
     """Every time is known to a tenth."""
-    target = Target(step, tuple(1 + 0.02 * k for k in range(K_MAX + 1)), 0.05)
-    drafts = {one.name: latency(seconds(one), step) for one in some}
-    v = {k: 1 + 0.03 * k for k in (1, 2, 4)}
-    return Speed(Latencies(Spread(step, step, step), target, drafts, v), K_MAX)
+    verify, v = tuple(1 + 0.02 * k for k in range(K_MAX + 1)), {k: 1 + 0.03 * k for k in (1, 2, 4)}
+    drafts = {one.name: times(seconds(one), step) for one in some}
+    return Speed(Spread(step, step, step), verify, 0.05, v, drafts, K_MAX)
 
 
-def latency(time: float, step: float) -> DraftLatency:
+def times(time: float, step: float) -> DraftTimes:
     share = time / step
-    return DraftLatency(Spread(time, 0.9 * time, 1.1 * time), time, time, Spread(share, 0.9 * share, 1.1 * share))
+    return DraftTimes(Spread(time, 0.9 * time, 1.1 * time), Spread(share, 0.9 * share, 1.1 * share), time, time)
 
 
-@dataclass
-class School:
-    """Teaches by formula, and remembers what it was asked."""
+def trained(
+    some: Sequence[Candidate], steps: Sequence[int], times: Speed
+) -> tuple[list[list[Candidate]], dict[str, dict[int, float]]]:
+    """The rungs of training by formula, and every α."""
+    known: dict[str, dict[int, float]] = {}
 
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    def score(one: Candidate, tokens: int) -> float:
+        known.setdefault(one.name, {})[tokens] = alpha(one, tokens)
+        return times.best(one.name, alpha(one, tokens)).speedup
 
-    def bring(self, one: Candidate, steps: Sequence[int], tokens: int) -> Learned:
-        self.asked.append((one.name, tokens))
-        return Learned(tokens, alpha(one, tokens), 1 + alpha(one, tokens), 4)
+    return halved(some, steps, score), known
 
 
 def decoded(name: str, accepted: Sequence[int], prompts: int = 3) -> Cell:
     """A cell of a draft whose rounds accepted so many tokens."""
     found = [sample(f"p{n}", accepted, turn=n) for n in range(prompts)]
-    return cell(*found, method=f"{name}.yaml", k=4, resolved={"drafted_by": name})
+    return cell(*found, method=f"{name}.yaml", k=4)
 
 
-def found(cells: Mapping[str, Cell] | None = None, grown: Mapping[str, int] | None = None, **more: Any) -> Found:
+def found(cells: Mapping[str, Cell] | None = None) -> Found:
     """A design of six shapes on two rungs."""
     some, steps = shapes(), amounts(80_000, 2)
     times = speed(some)
-    school: Any = School()
-    rungs, learned = halved(to_be_trained(some, times), steps, school, times, lambda *one: None)
-    return Found(some, times, steps, rungs, learned, cells or {}, grown or {})
+    return Found("all", some, times, steps, *trained(to_be_trained(some, times), steps, times), cells or {})

@@ -8,19 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.theory import optimum as lookahead
-from specbench.theory.costs import Costs
 from specbench.theory.design import (  # fmt: skip
     AcceptanceFit,
     Choice,
     LatencyFit,
+    Speed,
     Spread,
-    Target,
     best_choice,
     fit_acceptance,
     fit_latency,
     fitted,
     front,
-    optimum,
     rising,
 )
 
@@ -136,25 +134,28 @@ def test_acceptances_at_the_ends_of_their_range_can_be_fitted_and_others_are_ref
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(1, 2))
 def test_the_best_lookahead_is_that_of_the_formula(alpha: float, c: float, v: float) -> None:
-    costs = Costs(c, c, (1.0, *[v] * 8), 0.05)
-    found = best_choice(alpha, costs, 8)
-    k, speedup = lookahead.best_k_of(alpha, (1.0, *costs.rounds(8)))
+    rounds = [k * c + v + 0.05 for k in range(1, 9)]
+    found = best_choice(alpha, rounds)
+    k, speedup = lookahead.best_k_of(alpha, (1.0, *rounds))
     assert 1 <= found.k <= 8
     assert found.speedup == pytest.approx(speedup) if k else found.speedup <= 1 + 1e-12
 
 
 def test_a_draft_that_does_not_pay_has_a_best_lookahead_all_the_same() -> None:
-    found = best_choice(0.1, Costs(0.5, 0.5, (1.0, 1.0, 1.0), 0.0), 2)
+    found = best_choice(0.1, (1.5, 2.0))
     assert found == Choice(1, exactly(1.1), exactly(1.1 / 1.5))
 
 
 def test_where_layers_cost_and_buy_nothing_one_layer_is_the_best_and_the_reverse() -> None:
-    target = Target(0.01, (1.0, *[1.05] * 8), 0.02)
+    speed = Speed(Spread(0.01, 0.01, 0.01), (1.0, *[1.05] * 8), 0.02, {}, {}, 8)
     dear, cheap = LatencyFit(1e-3, 1e-3, 0.0, 0, 0, 9), LatencyFit(1e-3, 1e-6, 1e-10, 0, 0, 9)
     flat, deep = AcceptanceFit(0.5, 0, 0.0, 0, 0, 9), AcceptanceFit(0.0, 0, 0.6, 0, 0, 9)
-    assert optimum((dear, flat), target, SHAPES, 1e6, 8).layers == 1
-    found = optimum((cheap, deep), target, SHAPES, 1e6, 8)
+
+    def optimum(*fits: Any) -> Any:
+        return max((fitted(fits, speed, shape, 1e6) for shape in SHAPES), key=lambda one: one.choice.speedup)
+
+    assert optimum(dear, flat).layers == 1
+    found = optimum(cheap, deep)
     assert (found.layers, found.parameters) == (8, 1e6)
-    assert found == max((fitted((cheap, deep), target, s, 1e6, 8) for s in SHAPES), key=lambda o: o.choice.speedup)
     assert found.c == exactly((1e-3 + 8e-6 + 1e-4) / 0.01)
     assert found.alpha == exactly(1 / (1 + math.exp(-0.6 * math.log(8))))

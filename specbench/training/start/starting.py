@@ -5,7 +5,6 @@ in `pruning`.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,31 +85,28 @@ def nearest_divisor(number: int, wanted: float) -> int:
     return min(divisors, key=lambda divisor: abs(divisor - wanted))
 
 
-def sized(parameters: int, layers: int, target: Any, reduced: int | None = None) -> Shape:
+def sized(parameters: int, layers: int, target: Any, reduced: int | None = None, in_layers: bool = False) -> Shape:
     """The widest shape of so many layers within so many parameters, for the vocabulary of a target's configuration.
 
-    What a further step of width would exceed goes to the MLP, as far as it may be wider. UsageError where nothing fits.
+    in_layers: those of embedding and head do not count. What a further step of width would exceed goes to the MLP, as
+    far as it may be wider. UsageError where nothing fits.
     """
-    vocabulary = int(target.get_text_config(decoder=True).vocab_size)
+    vocabulary = 0 if in_layers else int(target.get_text_config(decoder=True).vocab_size)
 
-    def fits(shape: Shape) -> bool:
-        return shape.parameters(vocabulary, reduced=reduced) <= parameters
+    def size(shape: Shape) -> int:
+        return shape.parameters(vocabulary, reduced=reduced)
 
-    widest = max((shape for shape in by_width(layers, parameters // vocabulary) if fits(shape)),
-                 key=lambda shape: shape.hidden, default=None)  # fmt: skip
+    most = parameters // vocabulary if vocabulary else math.isqrt(parameters)
+    shapes = (Shape.of(layers, hidden) for hidden in range(STEP, most + 1, STEP))
+    widest = max((shape for shape in shapes if size(shape) <= parameters), key=lambda shape: shape.hidden, default=None)
     if widest is None:
-        least = Shape.of(layers, STEP).parameters(vocabulary, reduced=reduced)
+        where = "in its layers" if in_layers else f"for a vocabulary of {vocabulary:,} tokens"
         raise UsageError(
-            f"no draft of {layers} layers for a vocabulary of {vocabulary:,} tokens has {parameters:,} parameters or "
-            f"fewer: the narrowest has {least:,}; allow more, or take fewer layers"
+            f"no draft of {layers} layers {where} has {parameters:,} parameters or fewer: the narrowest has "
+            f"{size(Shape.of(layers, STEP)):,}; allow more, or take fewer layers"
         )
     widths = range(widest.intermediate, WIDEST * widest.hidden + 1, STEP)
-    return [shape for width in widths if fits(shape := replace(widest, intermediate=width))][-1]
-
-
-def by_width(layers: int, most: int) -> Iterator[Shape]:
-    """The shapes of so many layers up to a width."""
-    return (Shape.of(layers, hidden) for hidden in range(STEP, most + 1, STEP))
+    return [shape for width in widths if size(shape := replace(widest, intermediate=width)) <= parameters][-1]
 
 
 def fresh(

@@ -1,0 +1,288 @@
+"""What a design found: a row for each shape, fits of latency and acceptance, and the same in sentences."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal
+
+from specbench.results import statistics
+from specbench.results.cells import Cell
+from specbench.results.statistics import Interval
+from specbench.theory import design, formulas
+from specbench.theory.design import AcceptanceFit, Choice, LatencyFit, Optimum, Speed, Spread
+from specbench.training.start.starting import Shape
+from specbench.wording import counted, finite_or_none, grouped, interval_text
+
+PROMISING = 0.9  # α from which a shape must pay at some lookahead to be trained
+NEAR = 0.05  # within this share of their optimum the fits agree with what was measured, as the optimum is flat
+FINER = 4  # sizes that the formula is asked about between two budgets
+TRAINED = ("trained_tokens", "alpha", "k", "tokens_per_round", "speedup_predicted", "tokens_per_second_predicted")
+RISES = {
+    "rises": "the latency rises with depth",
+    "level within the spread": "the latency does not fall with depth beyond its spread",
+    "does not rise": "the latency does NOT rise with depth",
+}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A shape within a budget, and its parameters."""
+
+    budget: int
+    shape: Shape
+    parameters: int
+
+    @property
+    def name(self) -> str:
+        """Budget, layers and width, as in 1M-4x128."""
+        return f"{short(self.budget)}-{self.shape.layers}x{self.shape.hidden}"
+
+
+def short(number: int) -> str:
+    """A number of parameters as people write it: 1M, 1.5M, 500k."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.4g}{unit}"
+    return str(number)
+
+
+def promising(one: Candidate, speed: Speed) -> bool:
+    even = speed.break_even(one.name)
+    return even is not None and even <= PROMISING
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything that a design has found: the rungs of training, best first, α by name and learned tokens, and the
+    measured cells by name. counted: which parameters the budgets are of."""
+
+    counted: Literal["all", "layers"]
+    candidates: Sequence[Candidate]
+    speed: Speed
+    steps: Sequence[int]
+    rungs: Sequence[Sequence[Candidate]]
+    alphas: Mapping[str, Mapping[int, float]]
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+
+    def best_of(self, name: str) -> Choice:
+        """The best lookahead of a trained draft."""
+        return self.speed.best(name, self.alphas[name][max(self.alphas[name])])
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """One per shape: first those that were measured, the fastest first."""
+        rows = [self.row(one) for one in self.candidates]
+        return sorted(
+            rows, key=lambda row: (-(row["tokens_per_second"] or 0), -(row["tokens_per_second_predicted"] or 0))
+        )
+
+    def row(self, one: Candidate) -> Row:
+        times, step = self.speed.drafts[one.name], self.speed.step.value
+        row = {"name": one.name, "budget": one.budget, "budget_counts": self.counted}
+        row |= {name: getattr(one.shape, name) for name in ("layers", "hidden", "intermediate", "heads", "kv_heads")}
+        row |= {
+            "parameters": one.parameters,
+            "parameters_in_layers": one.shape.parameters(0),
+            "latency_ms": 1000 * times.token.value,
+            "latency_low_ms": 1000 * times.token.low,
+            "latency_high_ms": 1000 * times.token.high,
+            "target_step_ms": 1000 * step,
+            "c": times.c.value,
+            "c_low": times.c.low,
+            "c_high": times.c.high,
+            "break_even_alpha": self.speed.break_even(one.name),
+            **dict.fromkeys(TRAINED),
+        }
+        if alphas := self.alphas.get(one.name):
+            last, best = max(alphas), self.best_of(one.name)
+            trained = (last, alphas[last], best.k, best.tokens, best.speedup, best.speedup / step)
+            row |= zip(TRAINED, trained, strict=True)
+        cell = self.cells[one.name].row() if one.name in self.cells else {}
+        row |= {c: cell.get(c) for c in ("tokens_per_second", "speedup", "speedup_low", "speedup_high", "lossless")}
+        row |= {"status": cell.get("status")}
+        row |= {f"measured_{column}": cell.get(column) for column in ("alpha", "tokens_per_round", "c")}
+        row |= {"reached": self.reached(one), **dict.fromkeys(("compared_k", "compared_tokens_per_round", "on_front"))}
+        return row | self.compared.get(one.name, {})
+
+    def reached(self, one: Candidate) -> str:
+        """How far a shape came."""
+        if one.name not in self.alphas:
+            even = self.speed.break_even(one.name)
+            return "not trained: " + ("no α pays" if even is None else f"pays only from α = {even:.2f} on")
+        tokens = max(self.alphas[one.name])
+        return "trained to the end" if tokens == self.steps[-1] else f"dropped after {tokens:,} tokens"
+
+    @cached_property
+    def compared(self) -> dict[str, Row]:
+        """The trained shapes after the first rung, when all have learned as much, at the best lookahead of the best of
+        them. On the front no other one is as cheap and accepted as often."""
+        alphas = {name: known[self.steps[0]] for name, known in self.alphas.items()}
+        best = self.rungs[0][0].name
+        k = self.speed.best(best, alphas[best]).k
+        on_front = design.front([(self.speed.drafts[name].c.value, alpha) for name, alpha in alphas.items()])
+        return {
+            name: {
+                "compared_k": k,
+                "compared_tokens_per_round": formulas.expected_tokens(alpha, k),
+                "on_front": on,
+            }
+            for (name, alpha), on in zip(alphas.items(), on_front, strict=True)
+        }
+
+    @property
+    def best(self) -> Row:
+        """The shape to train on: the fastest measured one; without a measurement the one predicted to be."""
+        return next((row for row in self.rows if row["status"] == "ok"), self.rows[0])
+
+    def gain(self, name: str, other: str) -> Interval:
+        """Measured tokens per second of a draft ÷ those of another one, paired by prompt."""
+        before, after = ([s.method for s in self.cells[one].samples] for one in (other, name))
+        seconds = ([trace.seconds for trace in some] for some in (before, after))
+        tokens = ([len(trace.tokens) for trace in some] for some in (before, after))
+        return statistics.speedup_interval(next(seconds), next(tokens), next(seconds), next(tokens))
+
+    @cached_property
+    def latency_fit(self) -> LatencyFit | None:
+        some = [(one.shape.layers, one.parameters, self.speed.drafts[one.name].token.value) for one in self.candidates]
+        return design.fit_latency(*map(list, zip(*some, strict=True)))
+
+    @cached_property
+    def acceptance_fit(self) -> AcceptanceFit | None:
+        some = [
+            (one.shape.layers, one.parameters, tokens, alpha)
+            for one in self.candidates
+            for tokens, alpha in self.alphas.get(one.name, {}).items()
+        ]
+        return design.fit_acceptance(*map(list, zip(*some, strict=True)))
+
+    @cached_property
+    def optimum_by_fits(self) -> Optimum | None:
+        """The best shape by both fits and the formula, of depths and sizes within those that were timed."""
+        depths, sizes = (
+            {get(one) for one in self.candidates} for get in (lambda o: o.shape.layers, lambda o: o.parameters)
+        )
+        count = FINER * max(len(sizes) - 1, 1)
+        between = [min(sizes) * (max(sizes) / min(sizes)) ** (n / count) for n in range(count + 1)]
+        found = [self.by_fits(*shape) for shape in product(range(min(depths), max(depths) + 1), between)]
+        return max((one for one in found if one is not None), key=lambda one: one.choice.speedup, default=None)
+
+    def by_fits(self, layers: int, parameters: float) -> Optimum | None:
+        """What both fits and the formula say of a shape."""
+        if self.latency_fit is None or self.acceptance_fit is None:
+            return None
+        fits = (self.latency_fit, self.acceptance_fit)
+        return design.fitted(fits, self.speed, (layers, parameters), self.steps[-1])
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The content of design.json: rows, fits, the optimum by the formula, and the target's costs."""
+        found = {name: getattr(self, name) for name in ("latency_fit", "acceptance_fit", "optimum_by_fits")}
+        speed = self.speed
+        return {
+            "shapes": self.rows,
+            **{name: None if one is None else asdict(one) for name, one in found.items()},
+            "target": {
+                "step_ms": 1000 * speed.step.value,
+                "v": speed.v,
+                "verify": speed.verify,
+                "overhead": speed.overhead,
+            },
+            "rungs": [
+                {"tokens": tokens, "order": [one.name for one in rung]}
+                for tokens, rung in zip(self.steps, self.rungs, strict=True)
+            ],
+        }
+
+
+def findings(found: Found) -> list[str]:
+    """What there is to say, one sentence each: the target, depth, the fits, the optimum, the best draft."""
+    speed = found.speed
+    passes = ", ".join(f"{v:.2f}× at K {k}" for k, v in speed.v.items())
+    return [
+        f"a step of the target takes {milliseconds(speed.step, ' ms')}; its pass over K + 1 tokens, in passes over one "
+        f"(v): {passes}",
+        *depth_lines(found),
+        *fit_lines(found),
+        *optimum_lines(found),
+        *best_lines(found),
+    ]
+
+
+def milliseconds(time: Spread, unit: str = "") -> str:
+    return f"{1000 * time.value:.3g}{unit} [{1000 * time.low:.3g}, {1000 * time.high:.3g}]"
+
+
+def depth_lines(found: Found) -> list[str]:
+    """Whether the latency rises with depth at equal parameters, for every budget that has several depths."""
+    lines = []
+    for some in grouped(found.candidates, lambda one: one.budget):
+        ordered = sorted(some, key=lambda one: one.shape.layers)
+        times = [found.speed.drafts[one.name].token for one in ordered]
+        depths, shown = ", ".join(str(one.shape.layers) for one in ordered), ", ".join(map(milliseconds, times))
+        line = f"{short(some[0].budget)} parameters: {RISES[design.rising(times)]}: {shown} ms per token at {depths}"
+        lines += [f"{line} layers (quartiles)"] if len(some) > 1 else []
+    return lines
+
+
+def fit_lines(found: Found) -> list[str]:
+    lines = []
+    if (time := found.latency_fit) is not None:
+        lines.append(
+            f"latency ≈ {1000 * time.fixed:.3g} ms + {1000 * time.per_layer:.3g} ms per layer + "
+            f"{1e9 * time.per_parameter:.3g} ms per million parameters; error {time.residual:.1%} (root mean square), "
+            f"at most {time.worst:.1%}, over {counted(time.points, 'shape')}"
+        )
+    if (gain := found.acceptance_fit) is not None:
+        lines.append(
+            f"logit α ≈ {gain.constant:.3g} {gain.by_parameters:+.3g} ln parameters {gain.by_layers:+.3g} ln layers "
+            f"{gain.by_tokens:+.3g} ln tokens; error of α {gain.residual:.3f} over "
+            f"{counted(gain.points, 'trained draft')}"
+        )
+    return lines
+
+
+def optimum_lines(found: Found) -> list[str]:
+    """The optimum by the fits next to the measured one, whether they agree or not."""
+    one, best = found.optimum_by_fits, found.best
+    same = found.by_fits(best["layers"], best["parameters"])
+    if one is None or same is None:
+        return ["too few shapes were timed or trained for fits, and so for an optimum by the formula"]
+    agree = same.choice.speedup >= (1 - NEAR) * one.choice.speedup
+    return [
+        f"best by the fits and the formula: {counted(one.layers, 'layer')} and {short(round(one.parameters))} "
+        f"parameters, {one.choice.speedup:.2f}× at K {one.choice.k}; best "
+        f"{'measured' if best['status'] == 'ok' else 'predicted, nothing being measured,'}: {best['name']}, for which "
+        f"they say {same.choice.speedup:.2f}×: {'they agree' if agree else 'they DISAGREE'}"
+    ]
+
+
+def best_lines(found: Found) -> list[str]:
+    """The best shape against the deepest of its budget, in measured tokens per second; which one to train on."""
+    best, lines = found.best, []
+    measured = best["status"] == "ok"
+    others = [row for row in found.rows if row["budget"] == best["budget"] and row["status"] == "ok"]
+    deep = max(others, key=lambda row: int(row["layers"]), default=best)
+    if deep is not best:
+        gain = found.gain(best["name"], deep["name"])
+        lines.append(
+            f"{best['name']} decodes {best['tokens_per_second']:.1f} tokens/s, {gain.value:.2f}× "
+            f"{interval_text(finite_or_none(gain.low), finite_or_none(gain.high))} those of {deep['name']}, the "
+            f"deepest of its budget that was trained as long ({deep['tokens_per_second']:.1f} tokens/s)"
+        )
+    elif len(others) > 1:
+        lines.append(f"{best['name']} is the deepest of its budget that was measured")
+    if not any(promising(one, found.speed) for one in found.candidates):
+        return [*lines, f"no shape pays below α = {PROMISING} here; the best of them is {best['name']}"]
+    value, word = (best["speedup"], "measured") if measured else (best["speedup_predicted"], "predicted")
+    pays = "" if value > 1 else ", which does not pay yet"
+    return [*lines, f"train on {best['name']}: {value:.2f}× {word} at K {best['k']}{pays}"]
+
+
+def command(found: Found, target: str, data: Sequence[str], generate: bool) -> str:
+    """What to type next: the training of the best shape on more text."""
+    shape = [word for name in ("layers", "hidden", "intermediate") for word in (f"--{name}", str(found.best[name]))]
+    words = ["specbench", "train", "draft", "--target", target, *shape, *(w for name in data for w in ("--data", name))]
+    return shlex.join([*words, "--generate" if generate else "--as-it-is", "--output", "my-draft"])
