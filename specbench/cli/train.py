@@ -68,6 +68,6 @@ def boost(
 
     specbench train boost --target demo --drafts 3 --output drafts/boosted
     """
-    from specbench.jobs import train_boost as job
+    from specbench.jobs import train as job
 
-    job.start(replace(draft_of(given), boosted=not alike), drafts, given["format"], given["quiet"])
+    job.boost(replace(draft_of(given), boosted=not alike), drafts, given["format"], given["quiet"])

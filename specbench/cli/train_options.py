@@ -22,10 +22,7 @@ from specbench.training.recipe import Recipe
 if TYPE_CHECKING:
     from specbench.jobs.train import Draft
     from specbench.jobs.train_data import Source
-    from specbench.jobs.train_heads import HeadStart
-    from specbench.jobs.train_mtp import MtpStart
-    from specbench.jobs.train_pard import PardStart
-    from specbench.jobs.train_start import Beginning, Start
+    from specbench.jobs.train_start import Beginning, HeadStart, MtpStart, PardStart, Start
 
 BEGIN, DATA, TRAINING, OUTPUT = "Start", "Data", "Training", "Output"
 TARGET = ("target", "target_revision", "dtype", "attn_implementation", "device", "trust_remote_code")
@@ -132,8 +129,7 @@ def source_of(given: Given) -> "Source":
 
 def pard_of(given: Given) -> "PardStart":
     """The draft that learns to go on through masks."""
-    from specbench.jobs.train_pard import PardStart
-    from specbench.jobs.train_start import Start
+    from specbench.jobs.train_start import PardStart, Start
 
     if "begin" not in given:
         raise UsageError("--kind pard: name the draft that learns to go on through masks with --from")
@@ -146,7 +142,7 @@ def pard_of(given: Given) -> "PardStart":
 
 def mtp_of(given: Given) -> "MtpStart":
     """The MTP module that learns."""
-    from specbench.jobs.train_mtp import MtpStart
+    from specbench.jobs.train_start import MtpStart
 
     if "draft_vocabulary" in given:
         raise UsageError("--draft-vocabulary: an MTP module drafts with its target's own output; leave it out")
@@ -158,7 +154,7 @@ def mtp_of(given: Given) -> "MtpStart":
 
 def head_of(given: Given) -> "HeadStart | MtpStart | PardStart":
     """The head that training starts from. UsageError for one that cannot be judged as it is asked for."""
-    from specbench.jobs.train_heads import HeadStart
+    from specbench.jobs.train_start import HeadStart
 
     if "kind" not in given:
         raise UsageError("say which head: --kind eagle3, medusa, mtp or pard")

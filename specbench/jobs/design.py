@@ -16,13 +16,12 @@ import numpy as np
 from rich.console import Console
 
 from specbench.errors import InterruptedRunError, UnusableModelError, UsageError
-from specbench.jobs import train_record
 from specbench.jobs.description import described
 from specbench.jobs.design_results import Candidate, Found, command, findings, promising, short
 from specbench.jobs.method_file import write_method
 from specbench.jobs.output import Output, say
 from specbench.jobs.run import Terminal, record, record_rest
-from specbench.jobs.train import Draft, locked, trained
+from specbench.jobs.train import Draft, locked, record_of, trained
 from specbench.jobs.train_data import CACHE, Source, Teaching, teaching
 from specbench.jobs.train_start import Start
 from specbench.measure import grid
@@ -119,7 +118,7 @@ class Design:
                          "--dataset")  # fmt: skip
         try:
             with locked(self.place):
-                train_record.of(self.place, {**self.identity, **machine})
+                record_of(self.place, {**self.identity, **machine})
                 replace_text(self.place / DESCRIPTION, json.dumps(description, indent=2) + "\n")
                 say(self.err, [f"note: {line}" for line in notes])
                 speed = self.timed(shapes, config, load_tokenizer(target))

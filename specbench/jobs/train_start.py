@@ -1,26 +1,32 @@
-"""What a draft is begun as: fresh, pruned from its target, a given checkpoint, or what a folder holds already.
+"""What learning begins with: a network that is fresh, pruned from its target, or given; a head; a masked draft."""
 
-Knows the options of a start and which function makes it; must not know how a draft is trained.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from specbench.errors import UsageError
+from specbench.errors import UnusableModelError, UsageError
 from specbench.jobs.train_data import Teaching
 from specbench.models.checkpoints import loading, pairs
 from specbench.models.checkpoints.check import check_pair
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.frequent import most_frequent
 from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.heads import files
+from specbench.models.heads.recognition import WORDS, Head
+from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import SIZE, reduce_head
 from specbench.replacing import filling
 from specbench.training.cache import Example
 from specbench.training.distil import Lesson
+from specbench.training.evaluation import chosen, sampled
+from specbench.training.heads.beginning import HeadKind, beginning, save_head
+from specbench.training.heads.layouts import Asked
+from specbench.training.heads.lesson import HeadLesson
+from specbench.training.heads.students import Masked
 from specbench.training.recipe import Recipe
 from specbench.training.start.pruning import Keep, pruned
 from specbench.training.start.saving import save_draft
@@ -29,6 +35,8 @@ from specbench.wording import counted
 
 FRESH, PRUNED = "fresh", "pruned"
 TEXTS, LONGEST = 32, 256  # sequences that importance is measured on, and their tokens
+MASK = "pard_token"  # in config.json: the token that marks a place without one
+ALPHA = "the first drafts of all places"  # what α is over, of a head or a draft through masks
 
 
 @dataclass(frozen=True)
@@ -80,44 +88,49 @@ class Start:
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:
-        if self.begin not in (FRESH, PRUNED) and (given := self.sizes):
-            raise UsageError(f"--{given[0].replace('_', '-')}: {self.begin} has its own shape; leave it out")
-        if self.begin == PRUNED and (given := [name for name in self.sizes if name not in ("layers", "hidden")]):
-            option = given[0].replace("_", "-")
-            raise UsageError(f"--{option}: what is pruned has --layers and --hidden, the rest follows")
-        if self.begin == PRUNED and not self.sizes:
+        names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "parameters")
+        sizes = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+        if self.begin not in (FRESH, PRUNED) and sizes:
+            raise UsageError(f"{sizes[0]}: {self.begin} has its own shape; leave it out")
+        if self.begin == PRUNED and (other := [name for name in sizes if name not in ("--layers", "--hidden")]):
+            raise UsageError(f"{other[0]}: what is pruned has --layers and --hidden, the rest follows")
+        if self.begin == PRUNED and not sizes:
             raise UsageError("--from pruned: say how much is kept with --layers, --hidden or both")
         if self.parameters and self.hidden:
             raise UsageError("--parameters and --hidden: the width follows from one of them; leave the other out")
 
     @property
-    def sizes(self) -> list[str]:
-        """The sizes that were given."""
-        names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "parameters")
-        return [name for name in names if getattr(self, name) is not None]
-
-    @property
     def identity(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def words(self) -> str:
+        return {FRESH: "a fresh draft", PRUNED: "a part of the target"}.get(self.begin, self.begin)
 
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
         """A network, which has the shape of the draft in the folder of a run that is gone on with."""
         student = begun(self, given, recipe, folder)
-        return Begun(student, words(self), said_of(student), lambda network, place: save_network(network, place, given))
+        return Begun(student, self.words, said_of(student), lambda network, place: save_network(network, place, given))
 
     def check(self, config: Any, tokenizer: Any) -> None:
         """UsageError or UnusableModelError for what no draft of a target can begin as, by its configuration."""
         text = config.get_text_config(decoder=True)
         if self.begin == FRESH:
             shape_of(self, config)
-        elif self.begin == PRUNED and (self.layers or 1) > text.num_hidden_layers:
-            raise UsageError(f"--layers {self.layers}: the target has {text.num_hidden_layers}")
-        elif self.begin == PRUNED and (self.hidden or 1) > text.hidden_size:
-            raise UsageError(f"--hidden {self.hidden}: the target's width is {text.hidden_size}")
         elif self.begin != PRUNED:
             compatible(self.begin, config, tokenizer)
-        if self.vocabulary is not None and self.vocabulary > text.vocab_size:
-            raise UsageError(f"--draft-vocabulary {self.vocabulary}: the target knows {text.vocab_size} tokens")
+        elif (self.layers or 1) > text.num_hidden_layers:
+            raise UsageError(f"--layers {self.layers}: the target has {text.num_hidden_layers}")
+        elif (self.hidden or 1) > text.hidden_size:
+            raise UsageError(f"--hidden {self.hidden}: the target's width is {text.hidden_size}")
+        refuse_vocabulary(self.vocabulary, config)
+
+
+def refuse_vocabulary(vocabulary: int | None, config: Any) -> None:
+    """UsageError for a vocabulary that is larger than the target's."""
+    size = config.get_text_config(decoder=True).vocab_size
+    if vocabulary is not None and vocabulary > size:
+        raise UsageError(f"--draft-vocabulary {vocabulary}: the target knows {size} tokens")
 
 
 def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> Any:
@@ -148,7 +161,9 @@ def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
         weight = given.network.get_input_embeddings().weight
         return fresh(shape, given.network.config, recipe.seed, embedding=weight)
     if asked.begin == PRUNED:
-        texts = some(given.cache.train)
+        examples = given.cache.train
+        step = max(len(examples) // TEXTS, 1)
+        texts = [examples[number].ids[:LONGEST] for number in range(0, len(examples), step)][:TEXTS]
         return pruned(given.network, layers=asked.layers, hidden=asked.hidden, keep=asked.keep, texts=texts)
     return loaded(asked.begin, given)
 
@@ -160,12 +175,6 @@ def shape_of(asked: Start, config: Any) -> Shape:
         return sized(asked.parameters, layers, config, asked.vocabulary)
     half = config.get_text_config(decoder=True).hidden_size // 2
     return Shape.of(layers, asked.hidden or max(half - half % 32, 32), asked.intermediate, asked.heads, asked.kv_heads)
-
-
-def some(examples: Sequence[Example]) -> list[Sequence[int]]:
-    """A few sequences, evenly from all examples."""
-    step = max(len(examples) // TEXTS, 1)
-    return [examples[number].ids[:LONGEST] for number in range(0, len(examples), step)][:TEXTS]
 
 
 def loaded(name: str, given: Teaching) -> Any:
@@ -181,17 +190,147 @@ def compatible(name: str, config: Any, tokenizer: Any) -> Checkpoint:
     return checkpoint
 
 
-def words(asked: Start) -> str:
-    """What a draft is begun as."""
-    if asked.begin == FRESH:
-        return "a fresh draft"
-    return "a part of the target" if asked.begin == PRUNED else asked.begin
-
-
 def said_of(student: Any) -> str:
     """The shape of a network, for readers."""
     config = student.config.get_text_config(decoder=True)
-    total = sum(parameter.numel() for parameter in student.parameters())
     known = getattr(student.config, SIZE, None)
     head = "" if known is None else f", a head of {known:,} tokens"
-    return f"{counted(config.num_hidden_layers, 'layer')} of width {config.hidden_size}, {total:,} parameters{head}"
+    layers = counted(config.num_hidden_layers, "layer")
+    return f"{layers} of width {config.hidden_size}, {parameters_of(student):,} parameters{head}"
+
+
+def parameters_of(student: Any) -> int:
+    return sum(parameter.numel() for parameter in student.parameters())
+
+
+@dataclass(frozen=True)
+class HeadStart:
+    """A fresh head. steps: the drafts that learn, of EAGLE-3 each from its own states, of Medusa each a head by itself.
+
+    intermediate: the width of the MLP of EAGLE-3, None for the target's; vocabulary: how many tokens it knows.
+    """
+
+    kind: HeadKind
+    steps: int = 4
+    intermediate: int | None = None
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind == "medusa" and self.intermediate is not None:
+            raise UsageError("--intermediate: Medusa heads have no MLP; leave it out")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        refuse_vocabulary(self.vocabulary, config)
+
+    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
+        ids = None
+        if self.vocabulary is not None and self.vocabulary < given.teacher.width:
+            ids = most_frequent(given.cache.counts(), self.vocabulary, given.special)
+        asked = Asked(ids, self.steps, given.verifier, self.intermediate, recipe.seed)
+        return head_begun(self.kind, f"a fresh {WORDS[self.kind]} head", given, recipe, asked)
+
+
+@dataclass(frozen=True)
+class MtpStart:
+    """An MTP module that learns `steps` drafts. begin: the checkpoint that it goes on from, which may be the target
+    itself; None for a fresh one. target and revision: what the target is called, and its revision if that is named."""
+
+    target: str
+    steps: int = 4
+    begin: str | None = None
+    revision: str | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "mtp", "steps": self.steps, "begin": self.begin}
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        self.found()
+
+    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
+        asked = Asked(None, self.steps, given.verifier, seed=recipe.seed, begin=self.found())
+        words = "a fresh MTP module" if self.begin is None else f"the MTP module of {self.begin}"
+        return head_begun("mtp", words, given, recipe, asked)
+
+    def found(self) -> Head | None:
+        """The module that learning goes on from. UnusableModelError for what is no module of the target."""
+        if self.begin is None:
+            return None
+        target = pairs.resolve(self.target, self.revision)
+        checkpoint = target if self.begin == self.target else pairs.resolve(self.begin)
+        head = files.find(checkpoint, target)
+        if head is None or head.kind != "mtp":
+            raise UnusableModelError(
+                f"--from {self.begin}: it has no MTP module for {self.target}: name the target itself, if it has "
+                "one, or a module that was trained for it; without --from a fresh one is made"
+            )
+        return head
+
+
+def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, asked: Asked) -> Begun:
+    """A head, called `words`, with its lesson.
+
+    The same for a run that is gone on with: equal seeds make equal heads, and the checkpoint has the weights.
+    """
+    student, layout = beginning(kind, given.network, asked)
+    known = getattr(student.config, SIZE, None)
+    vocabulary = "" if known is None else f", a vocabulary of {known:,} tokens"
+    read = ", ".join("the last hidden state" if tap == "z" else f"h[{tap}]" for tap in student.head.taps)
+    return Begun(
+        student=student.to(given.device),
+        words=words,
+        shape=f"{parameters_of(student):,} parameters{vocabulary}, reads {read}",
+        save=lambda trained, place: save_head(trained, layout, place, given.dtype),
+        lesson=lesson_of(given, recipe, asked.steps, student.head.taps),
+        card={"what": f"head ({WORDS[kind]})", "alpha": ALPHA},
+        command="run",
+    )
+
+
+def lesson_of(given: Teaching, recipe: Recipe, steps: int, taps: Any = ()) -> HeadLesson:
+    held_out = chosen(given.cache.held_out, recipe.held_out)
+    return HeadLesson(given.teacher, taps, held_out, recipe, steps, sampled(given.cache, recipe))
+
+
+@dataclass(frozen=True)
+class PardStart:
+    """A draft that learns to go on through masks, `steps` − 1 of them."""
+
+    start: Start
+    steps: int = 4
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "pard", "steps": self.steps, **asdict(self.start)}
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        self.start.check(config, tokenizer)
+
+    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
+        """UnusableModelError for a draft whose layers look through windows: its masks would be seen by other ones."""
+        network = begun(self.start, given, recipe, folder)
+        if any(windows_of(network.config.get_text_config(decoder=True)).values()):
+            raise UnusableModelError(f"{self.start.begin}: its layers look through windows: take a draft without")
+        if getattr(network.config, MASK, None) is None:
+            setattr(network.config, MASK, unused(given.cache.counts(), given.special, network.config.vocab_size))
+        mask = int(getattr(network.config, MASK))
+        return Begun(
+            student=Masked(network, mask),
+            words=f"{self.start.begin}, through masks",
+            shape=f"{said_of(network)}, its mask is the token {mask}",
+            save=lambda student, place: save_network(student.network, place, given),
+            lesson=lesson_of(given, recipe, self.steps),
+            card={"what": "small language model (PARD)", "alpha": ALPHA},
+            command="run",
+        )
+
+
+def unused(counts: Tensor, special: Collection[int], size: int) -> int:
+    """The token that serves as a mask: the last one below `size` of those that the text [V] has least often, and no
+    special one."""
+    numbers = [number for number in range(min(size, len(counts))) if number not in special]
+    return min(numbers, key=lambda number: (int(counts[number]), -number))

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from specbench.backends.native import Native, open_pair
 from specbench.data.loading import load_prompts
 from specbench.data.prompts import PromptSet
-from specbench.jobs import train_boost
+from specbench.jobs import train as job
 from specbench.jobs.train import Draft
 from specbench.jobs.train_data import Source
 from specbench.jobs.train_start import Start
@@ -55,7 +55,7 @@ def train(args: argparse.Namespace, work: Path, boosted: bool) -> Path:
     recipe = Recipe(tokens=args.tokens, k=args.k, seed=args.seed, patience=100)
     settings = {"target": args.target, "device": args.device}
     asked = Draft(settings, Start(layers=args.layers, hidden=args.hidden), source, recipe, folder, boosted=boosted)
-    train_boost.start(asked, 3, "jsonl", quiet=False)
+    job.boost(asked, 3, "jsonl", quiet=False)
     return folder
 
 

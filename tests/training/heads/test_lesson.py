@@ -8,7 +8,7 @@ import torch
 
 from specbench.decoding.divergences import ForwardKL
 from specbench.decoding.randomness import seeded
-from specbench.jobs.train_pard import unused
+from specbench.jobs.train_start import unused
 from specbench.models.heads.build import joined
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
