@@ -6,7 +6,7 @@ Pure; must not know what a column means.
 import html
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
@@ -38,6 +38,12 @@ def ranges(numbers: Sequence[int]) -> str:
 def counted(number: int, thing: str) -> str:
     """A number of things; one thing has no s."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def some(names: Collection[str]) -> str:
+    """The first of some names, in the order of the alphabet, and how many there are besides."""
+    first = ", ".join(sorted(names)[:3])
+    return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"
 
 
 def rows_said(batch: int, arrivals: float | None) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from specbench.data.sources import SHIPPED
 from specbench.decoding.method_files import methods
-from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints import names
 from specbench.shipped import ASSETS, CONFIGS
 
 ROOT = Path(__file__).parent.parent
@@ -24,11 +24,11 @@ import specbench
 from specbench.data.sources import SHIPPED, read_rows
 from specbench.decoding.build import build
 from specbench.decoding.method_files import methods
-from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints import names
 from specbench.shipped import ASSETS, CONFIGS
 print(json.dumps({
     "package": specbench.__file__, "configs": str(CONFIGS), "assets": str(ASSETS), "methods": sorted(methods()),
-    "aliases": pairs.aliases(), "rows": {name: len(read_rows(name)[0]) for name in SHIPPED},
+    "aliases": names.aliases(), "rows": {name: len(read_rows(name)[0]) for name in SHIPPED},
 }))
 """
 
@@ -72,7 +72,7 @@ def test_an_unpacked_wheel_finds_its_methods_pairs_and_prompts(unpacked: Path, t
     places = [Path(found[name]) for name in ("package", "configs", "assets")]
     assert all(place.is_relative_to(unpacked) for place in places), "what is asked must not be the checkout"
     assert found["methods"] == sorted(methods())
-    assert found["aliases"] == pairs.aliases()
+    assert found["aliases"] == names.aliases()
     assert set(found["rows"]) == set(SHIPPED)
     assert min(found["rows"].values()) >= 20
 

@@ -26,10 +26,10 @@ from specbench.backends.roles import (
 from specbench.decoding.spans import Spans
 from specbench.errors import UsageError
 from specbench.missing import Missing, MissingError
-from specbench.models.checkpoints import check, description, loading, pairs, precision, quantise, quantised
-from specbench.models.checkpoints.chat import thinking_tokens
-from specbench.models.checkpoints.cuts import Cut
+from specbench.models.checkpoints import check, description, loading, names, quantise
 from specbench.models.checkpoints.missing import lacking_extra, unavailable, without_extra
+from specbench.models.checkpoints.reduced import Cut
+from specbench.models.checkpoints.tokenizers import thinking_tokens
 from specbench.models.checkpoints.vocabularies import Vocabularies
 from specbench.models.execution import compiled
 from specbench.models.scale import growth
@@ -115,13 +115,13 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
     return replace(pair, kept=kept, cuts=cuts_of(named, pair.roles, spec))
 
 
-def checkpoints_of(specs: Sequence[RunSpec]) -> dict[str, pairs.Checkpoint]:
+def checkpoints_of(specs: Sequence[RunSpec]) -> dict[str, names.Checkpoint]:
     """The checkpoints of the roles of some specs, the target's first."""
     names = {names[-1] for names in named_by(specs).values()} - {"target"}
     return {name: checkpoint_of(name, specs[0]) for name in ("target", *sorted(names))}
 
 
-def refuse_missing(checkpoints: Mapping[str, pairs.Checkpoint], spec: RunSpec) -> None:
+def refuse_missing(checkpoints: Mapping[str, names.Checkpoint], spec: RunSpec) -> None:
     """MissingError where checkpoints, by their roles, can neither be found on this machine nor be fetched, or what
     reads or quantises them is not installed."""
     lacking = [found for name, checkpoint in checkpoints.items() if (found := unavailable(name, checkpoint))]
@@ -129,7 +129,7 @@ def refuse_missing(checkpoints: Mapping[str, pairs.Checkpoint], spec: RunSpec) -
         raise MissingError(lacking)
 
 
-def lacking_extras(checkpoints: Mapping[str, pairs.Checkpoint], spec: RunSpec) -> list[Missing]:
+def lacking_extras(checkpoints: Mapping[str, names.Checkpoint], spec: RunSpec) -> list[Missing]:
     """The extras that reading these checkpoints, or quantising them, needs and this installation lacks; each once."""
     kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind and quantise.needs_torchao(kind)]
     found = [without_extra(checkpoint) for checkpoint in checkpoints.values()]
@@ -181,7 +181,7 @@ def role_of(name: str, spec: RunSpec, dtype: str, device: torch.device, tier: st
     config = description.load_config(checkpoint)
     tokenizer = description.load_tokenizer(checkpoint)
     if tier == "compile":
-        quantised.refuse_compiled(checkpoint, config, device)
+        quantise.refuse_compiled(checkpoint, config, device)
     if dtype == "auto" and tier == "compile" and half(config) and compiled.fast_bfloat16(device):
         dtype = "bfloat16"
-    return Role(checkpoint, config, tokenizer, precision.resolve_dtype(dtype, config, device), how_of(name, spec))
+    return Role(checkpoint, config, tokenizer, description.resolve_dtype(dtype, config, device), how_of(name, spec))

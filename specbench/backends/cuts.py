@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any
 
 from specbench.backends.checked import CheckedPair
-from specbench.models.checkpoints.frequent import special_tokens
+from specbench.models.checkpoints.reduced import special_tokens
 from specbench.models.heads.parts import reduce_output
 from specbench.models.network.layers import cut_of, with_layers
 from specbench.models.network.reduced import known_tokens, reduce_head

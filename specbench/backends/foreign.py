@@ -19,8 +19,7 @@ from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.decoding.views.common import Common
 from specbench.errors import UsageError
 from specbench.models.checkpoints.check import context_length
-from specbench.models.checkpoints.rewriting import Rewriter
-from specbench.models.checkpoints.vocabularies import Vocabularies
+from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
 from specbench.models.execution.compiled import EAGER, Name
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

@@ -12,11 +12,11 @@ import torch
 from specbench.backends.roles import Found, Role
 from specbench.decoding.protocols import Model
 from specbench.errors import UsageError
-from specbench.models.checkpoints import hub
+from specbench.models.checkpoints import names
 from specbench.models.checkpoints.check import context_length
+from specbench.models.checkpoints.divided import in_dtype, kept_by
 from specbench.models.checkpoints.loading import Loaded
-from specbench.models.checkpoints.pairs import Checkpoint
-from specbench.models.checkpoints.sizes import in_dtype, kept_by
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.heads import files
 from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.parts import Borrowed
@@ -72,7 +72,7 @@ def load(role: Role, found: Found, network: Any) -> Loaded:
     notes = list(module.warnings)
     if not module.at_once:
         notes += [f"{name} {line}" for line in probed(role, module, network)]
-    return Loaded(module, role.dtype, hub.commit(found.head.folder), tuple(notes), found.head.words)
+    return Loaded(module, role.dtype, names.commit(found.head.folder), tuple(notes), found.head.words)
 
 
 def probed(role: Role, module: Any, network: Any) -> Iterator[str]:

@@ -20,7 +20,7 @@ from specbench.backends.roles import Role
 from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
 from specbench.decoding.translation import STRETCH
 from specbench.models.checkpoints import divided
-from specbench.models.checkpoints.sizes import network_sizes
+from specbench.models.checkpoints.divided import network_sizes
 from specbench.models.execution.free_memory import free_memory
 from specbench.models.execution.onednn import dtypes
 from specbench.models.network.layers import shares

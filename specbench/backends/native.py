@@ -37,8 +37,8 @@ from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.metrics import Trace
-from specbench.models.checkpoints import architectures
-from specbench.models.checkpoints.chat import TokenizerChat, runs_on
+from specbench.models.checkpoints import description
+from specbench.models.checkpoints.tokenizers import TokenizerChat, runs_on
 from specbench.models.execution import threads
 from specbench.models.execution.free_memory import give_back
 from specbench.models.network import packed
@@ -160,7 +160,7 @@ class Native:
         """Whether the packed copies that passes read may be the only ones: nothing else reads these weights. Networks
         with a recurrent state multiply by them without calling their layers."""
         learning = any(learners(spec.method) for spec in self.specs)
-        reading = any(architectures.recurrent(role.config) for role in self.pair.roles.values())
+        reading = any(description.recurrent(role.config) for role in self.pair.roles.values())
         return not (self._looked_into or self.tier.lays_out or learning or reading or self.pair.kept)
 
     def network(self, name: str) -> Any:

@@ -12,8 +12,8 @@ from specbench.backends.forms import form, refuse_heads, unthinking
 from specbench.backends.heads import refuse_deep
 from specbench.backends.tier_choice import AUTO, choose, eager, not_whole, packs
 from specbench.backends.tiers import Tier
-from specbench.models.checkpoints import precision
-from specbench.models.checkpoints.quantised import UncompiledError
+from specbench.models.checkpoints import description
+from specbench.models.checkpoints.quantise import UncompiledError
 from specbench.spec import RunSpec
 
 HELD = {"compile": "compiled", "graph": "captured"}  # rounds that take memory of their own, by tier
@@ -32,7 +32,7 @@ def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
 
     eager_for: unless empty, why the tier is eager, which must have been left to us.
     """
-    device = precision.resolve_device(specs[0].device)
+    device = description.resolve_device(specs[0].device)
     name, why = eager(eager_for) if eager_for else choose(specs, device)
     try:
         pair = check_models(specs, device, name)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specbench.decoding.method_files import leaves, read_method
 from specbench.errors import UsageError
-from specbench.models.checkpoints.parallel import OPTION
+from specbench.models.checkpoints.divided import PARALLEL
 from specbench.models.execution import processes
 from specbench.spec import RunSpec
 
@@ -26,8 +26,8 @@ def refuse_out_of_step(specs: Sequence[RunSpec], kept: Collection[str], heads: C
     if specs[0].tensor_parallel is None:
         return
     if parts := [*kept, *heads]:
-        raise UsageError(f"{OPTION}: {parts[0]} drafts from parts of the target, which needs it whole")
+        raise UsageError(f"{PARALLEL}: {parts[0]} drafts from parts of the target, which needs it whole")
     for method in dict.fromkeys(spec.method for spec in specs):
         found = {part for part, _, _ in leaves(read_method(method)["method"])}
         if wrong := [part for part in APART if part in found]:
-            raise UsageError(f"{OPTION}: {method} uses {wrong[0]}, which needs a target in one process")
+            raise UsageError(f"{PARALLEL}: {method} uses {wrong[0]}, which needs a target in one process")

@@ -10,8 +10,7 @@ import torch
 
 from specbench.decoding.method_files import learners
 from specbench.errors import UsageError
-from specbench.models.checkpoints.architectures import recurrent
-from specbench.models.checkpoints.precision import device_named
+from specbench.models.checkpoints.description import device_named, recurrent
 from specbench.spec import RunSpec
 
 OPTION = "--draft-device"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from specbench.backends.checked import CheckedPair
 from specbench.backends.forms import form
 from specbench.errors import UsageError
-from specbench.models.checkpoints.architectures import recurrent
+from specbench.models.checkpoints.description import recurrent
 from specbench.models.execution.compiled import EAGER, Name
 from specbench.models.network.probe import Rollback
 from specbench.spec import RunSpec

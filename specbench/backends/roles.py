@@ -13,9 +13,9 @@ import torch
 
 from specbench.decoding.method_files import needs
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.checkpoints import pairs
-from specbench.models.checkpoints.cuts import Cut
-from specbench.models.checkpoints.how import AS_STORED, How
+from specbench.models.checkpoints import names
+from specbench.models.checkpoints.divided import AS_STORED, How
+from specbench.models.checkpoints.reduced import Cut
 from specbench.models.heads.parts import cuttable
 from specbench.models.heads.recognition import Head
 from specbench.models.network.layers import base_of, chosen, cut_of, shares
@@ -46,7 +46,7 @@ class Role:
     """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype, and how else it
     is to be loaded. head: where it is one. device: its own, where that is not the target's."""
 
-    checkpoint: pairs.Checkpoint
+    checkpoint: names.Checkpoint
     config: Any
     tokenizer: Any
     dtype: torch.dtype
@@ -149,17 +149,17 @@ def kept_layers(names: list[str], depth: int) -> list[int]:
     return kept
 
 
-def checkpoint_of(role: str, spec: RunSpec) -> pairs.Checkpoint:
+def checkpoint_of(role: str, spec: RunSpec) -> names.Checkpoint:
     """Where the weights of a role come from."""
     return replace(_named_checkpoint(role, spec), trusted=bool(spec.trust_remote_code))
 
 
-def _named_checkpoint(role: str, spec: RunSpec) -> pairs.Checkpoint:
+def _named_checkpoint(role: str, spec: RunSpec) -> names.Checkpoint:
     if role == "target":
-        return pairs.resolve(spec.target, spec.target_revision)
+        return names.resolve(spec.target, spec.target_revision)
     if role == "draft":
-        return pairs.resolve(draft_name(spec), spec.draft_revision)
-    return pairs.resolve(dict(spec.model)[role])
+        return names.resolve(draft_name(spec), spec.draft_revision)
+    return names.resolve(dict(spec.model)[role])
 
 
 def how_of(role: str, spec: RunSpec) -> How:
@@ -171,7 +171,7 @@ def how_of(role: str, spec: RunSpec) -> How:
 
 def draft_name(spec: RunSpec) -> str:
     """The draft that a spec names, or the usual one of its target."""
-    name = spec.draft or pairs.default_draft(spec.target)
+    name = spec.draft or names.default_draft(spec.target)
     if name is None:
         raise UsageError(undrafted(spec.target))
     return name

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from specbench.backends.roles import Role
-from specbench.models.checkpoints.spelling import spelling_of
+from specbench.models.checkpoints.tokenizers import spelling_of
 from specbench.models.checkpoints.vocabularies import Vocabularies
 
 

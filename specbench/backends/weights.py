@@ -13,7 +13,7 @@ from specbench.backends.base import Loading, unseen
 from specbench.backends.roles import Role
 from specbench.errors import TooLargeError, out_of_memory
 from specbench.models.checkpoints import loading
-from specbench.models.checkpoints.architectures import recurrent
+from specbench.models.checkpoints.description import recurrent
 from specbench.models.network.probe import Rollback, rollback_of
 
 

@@ -113,7 +113,7 @@ def method_names() -> Iterable[str]:
 
 
 def model_names() -> Iterable[str]:
-    from specbench.models.checkpoints.pairs import aliases
+    from specbench.models.checkpoints.names import aliases
 
     return aliases()
 

@@ -28,7 +28,7 @@ from specbench.decoding.method_files import methods as shipped_methods
 from specbench.decoding.method_files import needs, parameters, read_method
 from specbench.errors import UsageError
 from specbench.jobs.asked import USUAL, with_lists
-from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints import names
 from specbench.models.execution.regions.folder import BOUND, clear, files_of, place, size_of
 from specbench.models.scale.shapes import Shape, find, shapes
 from specbench.show.records import print_records
@@ -57,7 +57,7 @@ def list_models(given: Given) -> None:
 
     specbench run --target demo@llama-68m
     """
-    named = [{"name": name, **pairs.described(name)} for name in pairs.aliases()]
+    named = [{"name": name, **names.described(name)} for name in names.aliases()]
     grown = [shape_row(shape) for shape in shapes().values()]
     rows = [{"kind": "alias", **row} for row in named] + [{"kind": "shape", **row} for row in grown]
     tables = {"aliases of checkpoints": named, "shapes of scale models: --target demo@<shape>": grown}
@@ -99,7 +99,7 @@ def grow(
     specbench models grow --like llama-68m --output scale-68m
     """
     shape = find(like)
-    from specbench.models.checkpoints.precision import DTYPES
+    from specbench.models.checkpoints.description import DTYPES
     from specbench.models.checkpoints.write_scale_model import write_scale_model
 
     if dtype not in DTYPES:

@@ -28,7 +28,7 @@ from specbench.measure import grid
 from specbench.measure.calibrate import LOOKAHEAD, TOKENS
 from specbench.measure.fit import complete_backend
 from specbench.models.checkpoints.description import load_config, load_tokenizer
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.replacing import filling, replace_text
 from specbench.results import folder
 from specbench.results.cells import Cell

@@ -23,9 +23,9 @@ from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.fit import complete_backend
 from specbench.measure.prompting import chat_settings
-from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints import names
 from specbench.models.checkpoints.description import load_config
-from specbench.models.checkpoints.frequent import coverage, special_tokens
+from specbench.models.checkpoints.reduced import coverage, special_tokens
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_tokens
 from specbench.shipped import PACKAGE
@@ -133,15 +133,15 @@ def teaching(
     (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
     backend = complete_backend([spec])
     tokenizer = networks_of(backend, "training a draft").tokenizer
-    check(load_config(pairs.resolve(spec.target, spec.target_revision)), tokenizer)
+    check(load_config(names.resolve(spec.target, spec.target_revision)), tokenizer)
     found = sources(source.data, reading(spec, backend), answered=source.generate)
     longest = max(found.longest, 1)
     loading.load(backend, spec, longest, err)
     cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
     given = taught(backend, spec, source, cache, recipe, again)
     if source.generate:
-        names = {cache.held_out[number].prompt for number in range(len(cache.held_out))}
-        both = zip(HELD_OUT, found.rows(names).values(), strict=False)
+        answered = {cache.held_out[number].prompt for number in range(len(cache.held_out))}
+        both = zip(HELD_OUT, found.rows(answered).values(), strict=False)
         given = replace(given, held_out=dict(both))
     say(err, [counts_of(cache), *kept_of(given.teacher)])
     return given

@@ -10,17 +10,16 @@ from torch import Tensor
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.jobs.train_data import Teaching
-from specbench.models.checkpoints import loading, pairs
+from specbench.models.checkpoints import loading, names
 from specbench.models.checkpoints.check import check_pair
 from specbench.models.checkpoints.description import load_config, load_tokenizer
-from specbench.models.checkpoints.frequent import most_frequent
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
+from specbench.models.checkpoints.reduced import most_frequent
 from specbench.models.heads import files
 from specbench.models.heads.recognition import WORDS, Head
 from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import SIZE, reduce_head
 from specbench.replacing import filling
-from specbench.training.cache import Example
 from specbench.training.distil import Lesson
 from specbench.training.evaluation import chosen, sampled
 from specbench.training.heads.beginning import HeadKind, beginning, save_head
@@ -185,7 +184,7 @@ def loaded(name: str, given: Teaching) -> Any:
 
 def compatible(name: str, config: Any, tokenizer: Any) -> Checkpoint:
     """The checkpoint of a name whose tokens are those of a target."""
-    checkpoint = pairs.resolve(name, None)
+    checkpoint = names.resolve(name, None)
     check_pair(tokenizer, load_tokenizer(checkpoint), config, load_config(checkpoint))
     return checkpoint
 
@@ -260,8 +259,8 @@ class MtpStart:
         """The module that learning goes on from. UnusableModelError for what is no module of the target."""
         if self.begin is None:
             return None
-        target = pairs.resolve(self.target, self.revision)
-        checkpoint = target if self.begin == self.target else pairs.resolve(self.begin)
+        target = names.resolve(self.target, self.revision)
+        checkpoint = target if self.begin == self.target else names.resolve(self.begin)
         head = files.find(checkpoint, target)
         if head is None or head.kind != "mtp":
             raise UnusableModelError(

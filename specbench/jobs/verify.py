@@ -12,7 +12,7 @@ from specbench.errors import CellsFailedError, NotLosslessError
 from specbench.jobs import verify_pair
 from specbench.jobs.output import Output, say
 from specbench.measure.proof_checks import proof_checks
-from specbench.models.checkpoints.precision import resolve_device
+from specbench.models.checkpoints.description import resolve_device
 from specbench.replacing import replace_text
 from specbench.results import documents, folder
 from specbench.results.documents import Certificate

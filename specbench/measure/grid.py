@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from specbench.choices import USUAL, parsed, written
 from specbench.decoding.method_files import needs, read_method
 from specbench.errors import UsageError
-from specbench.models.checkpoints import pairs
+from specbench.models.checkpoints import names
 from specbench.profiles import read_profile
 from specbench.redact import redact
 from specbench.settings import declared, part
@@ -102,7 +102,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
         chosen.setdefault("batch", UNDER_WAY)
     first = RunSpec(**chosen)
     check_secrets(first)
-    chosen["draft"] = first.draft or pairs.default_draft(first.target)
+    chosen["draft"] = first.draft or names.default_draft(first.target)
     if first.method == BASELINE:
         return first.baseline.with_(draft=chosen["draft"])
     if first.method == CHOOSING:
@@ -115,7 +115,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
         raise UsageError(f"--choices is for --method {CHOOSING}: leave it out")
     if "k" not in chosen and first.schedule != "constant":
         chosen["k"] = AUTO_CEILING
-    elif "k" not in chosen and chosen["draft"] and (known := pairs.default_k(first.target, chosen["draft"])):
+    elif "k" not in chosen and chosen["draft"] and (known := names.default_k(first.target, chosen["draft"])):
         chosen["k"] = known
     return RunSpec(**chosen)
 

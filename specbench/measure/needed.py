@@ -14,8 +14,7 @@ from specbench.backends.roles import shipped_source
 from specbench.data import sources
 from specbench.missing import Missing
 from specbench.models.checkpoints import missing, weights
-from specbench.models.checkpoints.hub import download_command, fetch
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint, download_command, fetch
 from specbench.spec import RunSpec
 
 State = Literal["here", "to fetch", "missing"]

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from specbench.models.checkpoints import extras
+from specbench.models.checkpoints import names
 from specbench.results import machine
 from specbench.results.machine import GpuState, Reading, gpu_of
 
@@ -74,7 +74,7 @@ def sensors_for(device: torch.device) -> Sensors:
     if device.type != "cuda" or torch.version.cuda is None:
         return Sensors()
     if not machine.installed():
-        return Sensors(remark=f"clocks, power and temperature of the GPU are not recorded: {extras.install(EXTRA)}")
+        return Sensors(remark=f"clocks, power and temperature of the GPU are not recorded: {names.install(EXTRA)}")
     gpu = gpu_of(device)
     unread = "clocks, power and temperature of the GPU are not recorded: NVML does not answer for it (try nvidia-smi)"
     return Sensors(gpu, "" if gpu else unread)

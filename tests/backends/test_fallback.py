@@ -13,7 +13,7 @@ from specbench.backends.fallback import eager_instead
 from specbench.backends.native import open_pair
 from specbench.errors import UnusableModelError, UsageError, out_of_memory
 from specbench.measure import fit
-from specbench.models.checkpoints import quantised
+from specbench.models.checkpoints import quantise
 from specbench.models.execution import compiled, onednn
 from specbench.models.execution.regions.program import Regional
 from specbench.results.reading import read_run
@@ -161,9 +161,9 @@ def test_checkpoints_that_a_compiler_would_unpack_are_eager_unless_compiling_is_
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
-        raise quantised.UncompiledError("its weights are packed")
+        raise quantise.UncompiledError("its weights are packed")
 
-    monkeypatch.setattr(quantised, "refuse_compiled", refuse)
+    monkeypatch.setattr(quantise, "refuse_compiled", refuse)
     found = open_pair([spec_of(pair, tier="auto")])
     assert (found.tier.name, found.execution.partition(";")[0]) == ("eager", "tier eager: its weights are packed")
     with pytest.raises(UsageError, match=r"^--tier compile: its weights are packed: use --tier eager$"):

@@ -10,8 +10,8 @@ import transformers as hf
 from specbench.backends.heads import sizes_of
 from specbench.backends.roles import Found, Role
 from specbench.decoding.randomness import seeded
-from specbench.models.checkpoints.pairs import Checkpoint
-from specbench.models.checkpoints.sizes import in_dtype, network_sizes
+from specbench.models.checkpoints.divided import in_dtype, network_sizes
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.heads.build import built, joined
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

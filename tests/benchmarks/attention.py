@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specbench.decoding.timing import clock_for
-from specbench.models.checkpoints.precision import DTYPES
+from specbench.models.checkpoints.description import DTYPES
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet
 

@@ -19,7 +19,7 @@ from specbench.backends.native import Native, open_pair
 from specbench.data.loading import load_prompts
 from specbench.data.prompts import Prompt
 from specbench.measure.order import order_of
-from specbench.models.checkpoints.precision import resolve_device
+from specbench.models.checkpoints.description import resolve_device
 from specbench.replacing import replace_text
 from specbench.results.machine import environment, load_average, now
 from specbench.results.statistics import Interval

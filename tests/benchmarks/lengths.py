@@ -29,7 +29,7 @@ from specbench.decoding.decode import begin as context_of
 from specbench.decoding.decode import buffer_length, decode
 from specbench.decoding.randomness import seeded
 from specbench.models.checkpoints.description import load_tokenizer
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.spec import BASELINE, RunSpec
 from tests.benchmarks.harness import Bench, Sheet, begin, middle, numbers, parser, say
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from specbench.measure import fit
-from specbench.models.checkpoints import extras, loading, precision
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints import description, loading, names
+from specbench.models.checkpoints.names import resolve
 from specbench.wording import clean
 from tests.support.frontdoor import Command
 from tests.support.hub import Repo, alias, official, serving, shipped, use
@@ -72,7 +72,7 @@ def test_all_that_is_missing_is_named_at_once_with_one_command(command: Command,
 def test_extras_are_among_what_is_missing(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    monkeypatch.setattr(names, "find_spec", lambda module: None)
     (tmp_path / "model.gguf").write_bytes(b"")
     found = command(*words, "-t", str(tmp_path / "model.gguf"), "-d", "llama-68m", "--quantize", "int8")
     line = found.err.splitlines()[-1]
@@ -174,7 +174,7 @@ def test_a_gpu_is_asked_for_its_own_memory_and_quantised_weights_are_a_way_out(
     free = {"cuda": 12 * GB, "cpu": 64 * GB}
     monkeypatch.setattr(fit, "free_memory", lambda device: free[device.type])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(precision, "claimed", lambda device: device)
+    monkeypatch.setattr(description, "claimed", lambda device: device)
     found = command("check", "demo@llama3-8b", "--device", "cuda", "--dtype", "bfloat16", "--method", "prompt-lookup")
     assert (found.code, "--quantize int8 takes" in found.err) == (4, True)
     assert "while reading weights" in found.out

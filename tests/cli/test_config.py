@@ -9,7 +9,7 @@ from specbench.cli.help import beginning, completed, grid_names, run_names
 from specbench.cli.options import OWN, setting
 from specbench.decoding.method_files import methods
 from specbench.errors import UsageError
-from specbench.models.checkpoints.pairs import aliases
+from specbench.models.checkpoints.names import aliases
 from specbench.results.named_runs import found_run
 from specbench.spec import CHOOSING
 from tests.support.frontdoor import Command

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from specbench.data.sources import HUB
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from tests.support.frontdoor import Command, Outcome
 from tests.support.hub import (
     TOKEN,

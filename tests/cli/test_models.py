@@ -13,10 +13,10 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from specbench.models.checkpoints import pairs, write_scale_model
+from specbench.models.checkpoints import names, write_scale_model
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.models.scale import growth, shapes
 from specbench.models.scale.shapes import Shape
 from tests.support.checkpoints import CPU, save_tiny
@@ -51,7 +51,7 @@ def test_the_list_has_every_alias_and_every_shape_with_its_size(command: Command
     found = command("models", "list")
     assert found.code == 0
     lines = found.out.splitlines()
-    assert all(any(line.split()[:1] == [name] for line in lines) for name in (*pairs.aliases(), *shapes.shapes()))
+    assert all(any(line.split()[:1] == [name] for line in lines) for name in (*names.aliases(), *shapes.shapes()))
     (line,) = [line for line in lines if "6,738,415,616" in line]
     assert line.split()[:3] == ["llama-7b", "6,738,415,616", "13.48"]
 

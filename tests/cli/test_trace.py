@@ -16,7 +16,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.measure.tracing import spelled, trace
 from specbench.metrics import Trace
-from specbench.models.checkpoints import description, pairs
+from specbench.models.checkpoints import description, names
 from specbench.results.documents import TokenView, TracedRound, trace_from_json
 from tests.support import toys
 from tests.support.frontdoor import Command
@@ -137,7 +137,7 @@ def test_rows_that_are_no_law_end_the_trace() -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return description.load_tokenizer(pairs.resolve("demo", None))
+    return description.load_tokenizer(names.resolve("demo", None))
 
 
 @pytest.mark.parametrize("text", ["def f(x):\n    return '→ 🎉 日本'\n\n# café", " two  spaces", "a" * 50, "🎉" * 30])

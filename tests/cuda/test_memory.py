@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.errors import out_of_memory
-from specbench.models.checkpoints.precision import resolve_device
+from specbench.models.checkpoints.description import resolve_device
 from tests.cuda.conftest import DRY
 from tests.cuda.support import decoded, opened, said, spec_of, traces
 from tests.support.tinypair import Pair

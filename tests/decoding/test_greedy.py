@@ -22,7 +22,7 @@ from specbench.decoding.verifiers.token_match import TokenMatch
 from specbench.metrics import Trace, acceptance
 from specbench.models.checkpoints.description import load_tokenizer
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.shipped import ASSETS

@@ -17,7 +17,7 @@ from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.randomness import seeded
 from specbench.decoding.views.common import Common
 from specbench.models.checkpoints.check import NO_LIMIT
-from specbench.models.checkpoints.rewriting import Rewriter
+from specbench.models.checkpoints.vocabularies import Rewriter
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from tests.support.checkpoints import llama

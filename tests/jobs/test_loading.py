@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress
 
 from specbench.jobs.loading import AGAIN, SOON, Bytes, shown
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.models.checkpoints.weights import find
 from tests.support.hub import serving, shipped, use
 

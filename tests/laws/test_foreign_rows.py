@@ -25,7 +25,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.decoding.views.common import Common
 from specbench.models.checkpoints.check import NO_LIMIT
-from specbench.models.checkpoints.rewriting import Rewriter
+from specbench.models.checkpoints.vocabularies import Rewriter
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.recurrent import Recurrent

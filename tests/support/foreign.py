@@ -10,9 +10,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specbench.decoding.translation import Dictionary
-from specbench.models.checkpoints.rewriting import Rewriter
-from specbench.models.checkpoints.spelling import spelling_of
-from specbench.models.checkpoints.vocabularies import Vocabularies
+from specbench.models.checkpoints.tokenizers import spelling_of
+from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
 from tests.support.checkpoints import llama
 from tests.support.tinypair import Pair
 

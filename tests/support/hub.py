@@ -25,7 +25,7 @@ from huggingface_hub import constants
 
 from specbench import hub
 from specbench.data.sources import HUB, HubFile
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.shipped import ASSETS
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

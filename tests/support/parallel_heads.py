@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from specbench.decoding.types import Context
-from specbench.models.checkpoints.architectures import attention
+from specbench.models.checkpoints.description import attention
 from specbench.models.heads.build import parallel
 from specbench.models.heads.dflash import Pard
 from specbench.models.heads.files import read_head

@@ -12,9 +12,9 @@ import torch
 from specbench.decoding.decode import begin
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree
-from specbench.models.checkpoints.how import How
+from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.models.execution import processes
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

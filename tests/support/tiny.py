@@ -23,7 +23,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
-from specbench.models.checkpoints.architectures import attention, experts
+from specbench.models.checkpoints.description import attention, experts
 from specbench.models.network.law import Law
 from tests.support.families import CONFIGS, RECURRENT
 from tests.support.sources import enumerate_outcomes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.network.layers import with_layers
 from specbench.models.scale import grow
 from specbench.training.start import narrowing, pruning, saving

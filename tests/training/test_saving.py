@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.network.reduced import ReducedHead, reduce_head
 from specbench.training.start import saving, starting
 from tests.support.checkpoints import CPU, WEIGHTS, llama

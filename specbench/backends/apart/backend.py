@@ -20,7 +20,7 @@ from specbench.backends.native import Native
 from specbench.backends.roles import Role, end_ids
 from specbench.metrics import Trace
 from specbench.models.checkpoints import description
-from specbench.models.checkpoints.chat import TokenizerChat
+from specbench.models.checkpoints.tokenizers import TokenizerChat
 from specbench.spec import RunSpec
 from specbench.theory.memory import Demand, Part
 

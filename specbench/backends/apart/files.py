@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench.backends.roles import Role
 from specbench.errors import UsageError
-from specbench.models.checkpoints import reduced_heads, weights
+from specbench.models.checkpoints import reduced, weights
 
 
 def refuse_ours(engine: str, role: Role) -> None:
@@ -18,7 +18,7 @@ def refuse_ours(engine: str, role: Role) -> None:
             f"--backend {engine}: {checkpoint.name} is grown when it is loaded: write it once with `specbench models "
             "grow`, and name that folder"
         )
-    if known := reduced_heads.label(role.config):
+    if known := reduced.label(role.config):
         raise UsageError(
             f"--backend {engine}: the head of {checkpoint.name} knows {known}, which that engine cannot read: train a "
             "draft with a whole head, or use --backend native"

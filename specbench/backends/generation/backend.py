@@ -19,7 +19,7 @@ from specbench.backends.generation.ways import Way, notes_on, rule_of, way_of
 from specbench.backends.native import Native
 from specbench.errors import UnusableModelError
 from specbench.metrics import Trace
-from specbench.models.checkpoints.chat import TokenizerChat
+from specbench.models.checkpoints.tokenizers import TokenizerChat
 from specbench.models.execution import compiled
 from specbench.spec import RunSpec
 from specbench.theory.memory import Demand

@@ -10,7 +10,7 @@ from specbench.backends.apart.files import files_of, refuse_ours
 from specbench.backends.checked import CheckedPair
 from specbench.backends.generation.ways import parts_of
 from specbench.errors import UsageError
-from specbench.models.checkpoints.write_gguf import gguf_of, refuse_unable
+from specbench.models.checkpoints.gguf import gguf_of, refuse_unable
 from specbench.models.execution.regions.folder import own_place
 from specbench.spec import RunSpec
 

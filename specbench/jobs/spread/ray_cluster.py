@@ -17,7 +17,7 @@ from specbench.jobs.spread.cluster import Lost, Over, Seat
 from specbench.jobs.spread.far import Home, said
 from specbench.measure.failures import Failure
 from specbench.measure.group import Past
-from specbench.models.checkpoints.extras import install
+from specbench.models.checkpoints.names import install
 from specbench.spec import RunSpec
 from specbench.wording import first_line
 

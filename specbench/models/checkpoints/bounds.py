@@ -1,18 +1,18 @@
-"""Whether the description of a checkpoint can be believed: sizes, lengths and ids that a network can have.
+"""Whether the description of a checkpoint can be believed, before transformers looks at it.
 
-Knows the words of config.json; must not know transformers. What is beyond the bounds would keep a library busy for
-hours, or fill the memory, before it looked at a weight.
+Hostile sizes would keep a library busy for hours, or fill the memory, before it looked at a weight.
 """
 
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+from specbench.errors import SpecbenchError, UnusableModelError, out_of_memory
 from specbench.files import check_regular, read_whole
 from specbench.wording import clean, first_line
 
@@ -163,6 +163,18 @@ def is_float(name: str) -> bool:
 
 def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def attempt(failed: str, load: Callable[[], Any]) -> Any:
+    """What `load` returns. UnusableModelError, saying what failed, for whatever a library raises."""
+    try:
+        return load()
+    except SpecbenchError:
+        raise  # said in our words already
+    except Exception as error:  # a pickle with code in it, a damaged archive, an adapter of another base
+        if out_of_memory(error):
+            raise  # not the checkpoint's fault: the caller knows what else lies in memory
+        raise UnusableModelError(f"{failed}: {explained(error)}") from error
 
 
 def explained(error: Exception) -> str:

@@ -1,21 +1,38 @@
-"""What a checkpoint says about itself, as objects of transformers: configuration and tokenizer. Reads no weights.
+"""What a checkpoint says about itself: configuration, tokenizer, dtype, and whether the engine can drive it.
 
-Knows transformers; must not know what a network is used for. A checkpoint is a folder, a repository, a GGUF file or an
-adapter, each perhaps grown to a shape: what is particular to one of them lies in a module of its own.
+Everything here is decided before a weight is read. A network must be causal, with a cache of keys and values by
+position, or one that can be copied and put back. Code that comes with a checkpoint (auto_map) runs only where
+--trust-remote-code asks for it, and only from a source that cannot change between looking at it and running it: a
+repository at a pinned commit, or a folder on this disk.
 """
 
+import inspect
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModelForCausalLM,
+    DynamicCache,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import adapters, bounds, gguf_files, hub, quantised, reduced_heads, remote_code
-from specbench.models.checkpoints.architectures import obstacle
-from specbench.models.checkpoints.pairs import GROWN, Checkpoint
+from specbench.errors import UnusableModelError, UsageError
+from specbench.files import read_whole
+from specbench.models.checkpoints import bounds, gguf, names, quantise, reduced, weights
+from specbench.models.checkpoints.bounds import LARGEST_TOKENIZER
+from specbench.models.checkpoints.names import GROWN, Checkpoint
+from specbench.models.network import attention as grouped
 from specbench.models.scale import growth
-from specbench.wording import first_line
+from specbench.wording import clean, first_line
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "*.tiktoken")
 
@@ -39,9 +56,9 @@ def _obstacle(config: PreTrainedConfig) -> str | None:
 
 
 def _not_to_be_grown(config: PreTrainedConfig, checkpoint: Checkpoint) -> str | None:
-    if method := quantised.method_of(config):
+    if method := quantise.method_of(config):
         return f"its weights are quantised by {method}, and only plain ones can be grown"
-    if known := reduced_heads.label(config):
+    if known := reduced.label(config):
         return f"its head knows {known}, and only one that knows all of them can be grown"
     return growth.obstacle(config, checkpoint.shape) if checkpoint.shape else None
 
@@ -50,20 +67,20 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     """The configuration of what is stored, without a shape; that of its base where it is an adapter."""
     _silence()
     folder = description(checkpoint)
-    if adapter := adapters.find(checkpoint, folder):
+    if adapter := weights.find_adapter(checkpoint, folder):
         return load_config(adapter.base)
     if not checkpoint.file and not (folder / "config.json").exists():
-        hint = gguf_files.files_in(folder)
+        hint = gguf.files_in(folder)
         raise UnusableModelError(f"{checkpoint.name}: no config.json in {folder}: not the folder of a checkpoint{hint}")
     if not checkpoint.file and (beyond := bounds.obstacle(folder)):
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
-    remote_code.refuse_unpinned(checkpoint, folder)
+    refuse_unpinned(checkpoint, folder)
     try:
-        with gguf_files.read_once(checkpoint):
+        with gguf.read_once(checkpoint):
             config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
-        remote_code.register(checkpoint, folder, config)
+        register(checkpoint, folder, config)
         if checkpoint.file:
-            config.dtype = gguf_files.dtype_of(folder / checkpoint.file)
+            config.dtype = gguf.dtype_of(folder / checkpoint.file)
     except Exception as error:  # a broken configuration raises whatever the code that trips over it raises
         raise UnusableModelError(f"{checkpoint.name}: {_config_reason(checkpoint, folder, error)}") from error
     return config
@@ -72,14 +89,14 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
 def description(checkpoint: Checkpoint) -> Path:
     """The folder with everything of a checkpoint but its weights; of a GGUF file, which has all in one, with it."""
     if checkpoint.file:
-        return gguf_files.fetch(checkpoint)
-    return hub.fetch(checkpoint, remote_code.CODE if checkpoint.trusted else ())
+        return gguf.fetch(checkpoint)
+    return names.fetch(checkpoint, CODE if checkpoint.trusted else ())
 
 
 def common(checkpoint: Checkpoint) -> dict[str, Any]:
     """What all loaders of transformers are told."""
-    trust = {"local_files_only": True, "trust_remote_code": remote_code.may_run(checkpoint)}
-    return {**trust, **gguf_files.arguments(checkpoint)}
+    trust = {"local_files_only": True, "trust_remote_code": checkpoint.may_run}
+    return {**trust, **gguf.arguments(checkpoint)}
 
 
 def origin(checkpoint: Checkpoint) -> str:
@@ -90,7 +107,7 @@ def origin(checkpoint: Checkpoint) -> str:
 
 def _config_reason(checkpoint: Checkpoint, folder: Path, error: Exception) -> str:
     if "trust_remote_code" in str(error):
-        return remote_code.REFUSED
+        return REFUSED
     return f"unusable {folder / (checkpoint.file or 'config.json')}: {first_line(error)}"
 
 
@@ -99,15 +116,15 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     _silence()
     folder = description(checkpoint)
     present = checkpoint.file or any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES)
-    if not present and (adapter := adapters.find(checkpoint, folder)):
+    if not present and (adapter := weights.find_adapter(checkpoint, folder)):
         return load_tokenizer(adapter.base)
     if not present:
         raise UnusableModelError(f"{checkpoint.name}: no tokenizer in {folder}: expected tokenizer.json")
-    remote_code.refuse_unpinned(checkpoint, folder)
+    refuse_unpinned(checkpoint, folder)
     if not checkpoint.file and (beyond := bounds.tokenizer_obstacle(folder)):
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     try:
-        with gguf_files.read_once(checkpoint):
+        with gguf.read_once(checkpoint):
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
         tokenizer("a")  # some faults of a description show with the first text only
         _refuse_other_templates(getattr(tokenizer, "chat_template", None) or "")
@@ -135,3 +152,211 @@ def _silence() -> None:
     """No progress bars and no advice from transformers: what matters is checked here and said in our words."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+# By name, because the list must hold over several releases: a layer class that is not here is refused, known or not.
+ROLLED_BACK_BY_POSITION = {"DynamicLayer", "DynamicSlidingWindowLayer"}
+PUT_BACK = {
+    *("LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"),
+    *("LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer"),
+}
+OTHER_HEAD = re.compile(r"For(?!CausalLM|ConditionalGeneration)[A-Z]")  # LlamaForSequenceClassification
+
+
+def obstacle(config: PreTrainedConfig) -> str | None:
+    """Why a checkpoint with this configuration cannot be driven; None if it can."""
+    if (reason := _not_causal(config)) or recurrent(config):
+        return reason
+    return _not_by_position(config) or _not_our_inputs(config)
+
+
+def recurrent(config: PreTrainedConfig) -> bool:
+    """Whether all that a network remembers is a cache of transformers' own with recurrent states in it."""
+    layers = _cache_layers(config)
+    return any(name.startswith("Linear") for name in layers) and layers <= PUT_BACK | ROLLED_BACK_BY_POSITION
+
+
+def _not_causal(config: PreTrainedConfig) -> str | None:
+    kind = type(config)
+    if config.is_encoder_decoder:
+        return f"{config.model_type} is an encoder-decoder; only decoder-only models can be benchmarked"
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return f"{config.model_type} is not a causal language model"
+    # Encoders can be had with a causal head, but without this flag they attend in both directions all the same.
+    if kind in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", True):
+        return f"{config.model_type} is an encoder (is_decoder is false), not a causal language model"
+    if other := [name for name in getattr(config, "architectures", None) or () if OTHER_HEAD.search(name)]:
+        return f"it was saved as {other[0]}, which is not a causal language model"
+    return None
+
+
+def _not_our_inputs(config: PreTrainedConfig) -> str | None:
+    network = network_class(config)
+    missing = {"past_key_values", "position_ids"} - set(inspect.signature(network.forward).parameters)
+    if missing:
+        return f"{config.model_type} takes no {' and no '.join(sorted(missing))}, which token trees and rollback need"
+    return None
+
+
+def attention(config: PreTrainedConfig) -> str:
+    """The attention to load a checkpoint with: ours, built on sdpa; sdpa itself where an architecture knows it by name
+    only; eager where softcapping or sinks know no other."""
+    network = network_class(config)
+    if not network._supports_sdpa:
+        return "eager"
+    return grouped.NAME if network._can_set_attn_implementation() else "sdpa"
+
+
+def experts(config: PreTrainedConfig, dtype: torch.dtype) -> str | None:
+    """How the experts of a mixture are multiplied; None for transformers' own choice, which knows no float64."""
+    return "batched_mm" if dtype == torch.float64 and network_class(config)._can_set_experts_implementation() else None
+
+
+def _not_by_position(config: PreTrainedConfig) -> str | None:
+    # Neither sign is enough alone: RWKV and xLSTM report ordinary cache layers, MiniMax and LFM2 do not report a state.
+    foreign = _cache_layers(config) - ROLLED_BACK_BY_POSITION
+    if foreign or network_class(config)._is_stateful:
+        kept = f" ({', '.join(sorted(foreign))})" if foreign else ""
+        return (
+            f"the state of {config.model_type} cannot be rolled back by position{kept}, nor copied as a cache of "
+            "transformers, so rejected tokens could not be taken back; models with full or sliding-window attention "
+            "work, and recurrent ones with such a cache: Mamba, Mamba2, Qwen3-Next, LFM2"
+        )
+    text = config.get_text_config(decoder=True)
+    if "chunked_attention" in (getattr(text, "layer_types", None) or ()) or getattr(text, "attention_chunk_size", None):
+        return f"{config.model_type} attends in chunks; only full and sliding-window attention are supported"
+    return None
+
+
+def network_class(config: PreTrainedConfig) -> Any:
+    """The class of transformers whose instances are networks with such a configuration."""
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+
+def _cache_layers(config: PreTrainedConfig) -> set[str]:
+    """Class names of the cache layers that transformers itself would make for this configuration."""
+    try:
+        return {type(layer).__name__ for layer in DynamicCache(config=config).layers}
+    except Exception as error:  # a configuration that transformers cannot make a cache for is not one we can drive
+        return {f"no cache layers known: {type(error).__name__}"}
+
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device called `name`, which must be there; auto is CUDA where there is one. A GPU is claimed."""
+    device = device_named(name)
+    return claimed(device) if device.type == "cuda" else device
+
+
+def device_named(name: str) -> torch.device:
+    """The same, of which nothing is claimed."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in {"cpu", "cuda"}:
+        raise UsageError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"no device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use cpu or auto")
+    if device.type == "cpu" and device.index:
+        raise UsageError(f"no device {name}: there is one CPU; its name is cpu")
+    return device
+
+
+def claimed(device: torch.device) -> torch.device:
+    """A GPU by its number, made the current one: captures and events are those of the current device.
+
+    Attention of cuDNN is left out. It plans for every length of keys, for 20 to 40 ms of host time each, so that eager
+    steps, whose length grows by one, would take several times what their kernels take. Flash attention and the
+    memory-efficient one are left.
+    """
+    found = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    torch.cuda.set_device(found)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return found
+
+
+def resolve_dtype(name: str, config: PreTrainedConfig, device: torch.device) -> torch.dtype:
+    """The dtype called `name`; auto is the checkpoint's own, at least float32 on CPU."""
+    if name in DTYPES:
+        return DTYPES[name]
+    if name != "auto":
+        raise UsageError(f"unknown dtype {name!r}: use auto, {', '.join(DTYPES)}")
+    own = config.dtype or config.get_text_config(decoder=True).dtype
+    if not isinstance(own, torch.dtype):
+        return torch.float32  # an old configuration that does not say: what torch would use
+    if device.type == "cpu" and own.itemsize < 4:
+        # A CPU has hardly any float16 arithmetic. Eager bfloat16 is slower than float32 there, and its rows depend on
+        # how many positions are computed together, so that a verification would see other logits than a single step.
+        # (Compiled, on a CPU that multiplies it, bfloat16 is faster: then it is asked for by name.)
+        return torch.float32
+    return own
+
+
+OPTION = "--trust-remote-code"
+CODE = ("*.py",)
+DESCRIBED = "*config*.json"  # config.json, tokenizer_config.json, those of processors, and config.4.0.0.json
+GENERATE = Path("custom_generate", "generate.py")  # transformers runs it in place of its own generate()
+REFUSED = (
+    "it needs code of its own (auto_map), and specbench runs no code that comes with a checkpoint unless you say "
+    f"{OPTION}, and its revision is pinned to a commit, as that of an adapter to it (or both are folders of yours)"
+)
+
+
+def refuse_unpinned(checkpoint: Checkpoint, folder: Path) -> None:
+    """UnusableModelError for code that would run and is not pinned. Nothing of it has run yet."""
+    named = list(code_of(folder)) if checkpoint.trusted else []
+    if elsewhere := [name for name in named if "--" in name]:
+        raise UnusableModelError(
+            f"{checkpoint.name}: its code is in another repository ({clean(elsewhere[0])}), at no pinned commit: "
+            "download both into one folder, and name that"
+        )
+    if named and not checkpoint.pinned:
+        raise UnusableModelError(
+            f"{checkpoint.name}: {OPTION} runs code of {checkpoint.source} only at a pinned commit: give its 40 hex "
+            "digits with --target-revision or --draft-revision"
+        )
+
+
+def code_of(folder: Path) -> Iterator[str]:
+    """The classes that any description of a checkpoint names, and its own way to generate: what transformers runs."""
+    for file in sorted(folder.glob(DESCRIBED)):
+        yield from names_in(auto_map(file))
+    if (folder / GENERATE).exists():
+        yield str(GENERATE)
+
+
+def names_in(found: Any) -> Iterator[str]:
+    """The names of classes in an auto_map: a text, a pair of a slow and a fast tokenizer, or a mapping of these."""
+    if isinstance(found, str):
+        yield found
+    elif isinstance(found, dict | list):
+        for one in found.values() if isinstance(found, dict) else found:
+            yield from names_in(one)
+
+
+def auto_map(file: Path) -> Any:
+    """What a description says of the classes that a checkpoint brings."""
+    try:
+        return json.loads(read_whole(file, LARGEST_TOKENIZER)).get("auto_map")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None  # whoever reads the description says what is wrong with it
+
+
+def register(checkpoint: Checkpoint, folder: Path, config: PreTrainedConfig) -> None:
+    """Make the network of trusted code known as that of its configuration, so that it is checked like any other."""
+    named = auto_map(folder / "config.json")
+    name = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
+    if checkpoint.may_run and name:
+        network: Any = get_class_from_dynamic_module(name, str(folder), local_files_only=True)
+        network.config_class = type(config)
+        AutoModelForCausalLM.register(type(config), network, exist_ok=True)

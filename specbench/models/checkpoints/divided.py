@@ -1,8 +1,8 @@
-"""A network that is larger than its device: divided by layers over GPUs, the memory of the host and the disk.
+"""How a network lies in memory: its size, its attention, and its parts where it is divided or split.
 
-accelerate decides what lies where. Layers on GPUs compute there, one GPU after the other; what lies on the host or on
-the disk is brought to the device at every pass: that is slow. Knows
-devices and sizes; must not know what a network is used for.
+--device-map divides it by layers over GPUs, the host and the disk, as accelerate decides; what lies on the host or on
+the disk is brought to the device at every pass, which is slow. --tensor-parallel splits every layer over processes, by
+the plan that transformers has for the architecture.
 """
 
 import shutil
@@ -10,15 +10,64 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
 import torch
 from accelerate.utils import convert_file_size_to_int
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedConfig
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.checkpoints import adapters, hub
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints import names, quantise, reduced, weights
+from specbench.models.checkpoints.bounds import attempt
+from specbench.models.checkpoints.description import attention, network_class
+from specbench.models.checkpoints.names import Checkpoint
+from specbench.models.execution import processes
 from specbench.models.execution.free_memory import UNLIMITED, free_memory
+from specbench.models.network.attention import NAME
+from specbench.models.network.flexible import FLEX, OURS
+from specbench.models.network.passes import windows_of
+from specbench.models.scale.grow import skeleton
+from specbench.theory.memory import Network
+
+MASKED = ("sdpa", "eager")
+DIVIDED = "flex"
+
+
+@dataclass(frozen=True)
+class How:
+    """The settings `quantize` (or `draft_quantize`), `attn_implementation`, `device_map` and `tensor_parallel` of one
+    network; None is the usual."""
+
+    quantize: str | None = None
+    attention: str | None = None
+    device_map: str | None = None
+    parallel: int | None = None
+
+    def attention_of(self, config: Any) -> str:
+        """The attention that transformers is to use for a configuration. UsageError where it is not to be had."""
+        own = attention(config)
+        if self.attention is None:
+            return own
+        if self.attention == DIVIDED and own == NAME:
+            return FLEX
+        if self.attention not in MASKED:
+            raise UsageError(
+                f"--attn-implementation {self.attention}: token trees and rollback need attention that takes a mask "
+                "of its own for every query, which only sdpa and eager do, and flex "
+                "where an architecture is given its attention by name"
+            )
+        if self.attention == "sdpa" and own == "eager":
+            raise UsageError(f"--attn-implementation sdpa: {config.model_type} has no other than eager")
+        return self.attention
+
+
+AS_STORED = How()
+
 
 OPTION = "--device-map"
 AUTO = "auto"
@@ -60,12 +109,12 @@ def obstacle(checkpoint: Checkpoint, quantize: str | None) -> str:
         return "it is grown from a small one"
     if checkpoint.file:
         return "GGUF files are dequantised as a whole"
-    if adapters.find(checkpoint, hub.fetch(checkpoint)):
+    if weights.find_adapter(checkpoint, names.fetch(checkpoint)):
         return "its adapter is merged into all of it"
     return f"--quantize {quantize} needs all of it in memory" if quantize else ""
 
 
-def refuse_unable(checkpoint: Checkpoint, quantize: str | None, text: str, device: torch.device) -> None:
+def refuse_undivided(checkpoint: Checkpoint, quantize: str | None, text: str, device: torch.device) -> None:
     """UsageError where the network cannot be divided, or the text says nothing that is understood."""
     limits(text, device)
     if reason := obstacle(checkpoint, quantize):
@@ -110,3 +159,151 @@ def notes(name: str, model: Any) -> list[str]:
     if set(shares(model)) & {HOST, "disk"}:
         return [f"{name} is divided ({found}): times are those of bringing its weights to the device at every pass"]
     return [f"{name} is divided ({found}): its GPUs compute one after the other, each for its layers"]
+
+
+PARALLEL = "--tensor-parallel"
+START = "torchrun --nproc-per-node {} -m specbench run …"
+STYLES = {  # those whose rows were compared with the ones of a whole network
+    *("colwise", "rowwise", "colwise_gather_output", "replicated_with_grad_allreduce", "embedding_rowwise"),
+}
+SPLIT = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+
+
+def refuse_unsplit(checkpoint: Checkpoint, config: Any, how: How, device: torch.device) -> None:
+    """UsageError or UnusableModelError, before a weight is read, where the processes cannot hold a network together."""
+    count = how.parallel or 1
+    if processes.joined() != count:
+        raise UsageError(
+            f"{PARALLEL} {count}: {processes.joined()} of {count} processes are there: start with {START.format(count)}"
+        )
+    if how.device_map is not None:
+        raise UsageError(f"{PARALLEL} and {OPTION} divide the target in two ways: leave one out")
+    if device.type == "cpu" and torch.cuda.is_available():
+        raise UsageError(f"{PARALLEL} computes on GPUs where there are any: leave --device {device} out")
+    if reason := obstacle(checkpoint, how.quantize):
+        raise UsageError(f"{PARALLEL}: {checkpoint.name} cannot be split: {reason}")
+    refuse_uneven(checkpoint.name, config.get_text_config(decoder=True), count)
+    refuse_unplanned(checkpoint.name, config)
+
+
+def refuse_uneven(name: str, config: Any, count: int) -> None:
+    """UnusableModelError where some size of a network does not divide by the number of processes."""
+    sizes = {part: size for part in SPLIT if isinstance(size := getattr(config, part, None), int)}
+    if uneven := [part for part, size in sizes.items() if size % count]:
+        able = [n for n in range(2, min(sizes.values()) + 1) if not any(size % n for size in sizes.values())]
+        use = f"use {', '.join(map(str, able[:6]))}" if able else "it can only be held whole"
+        raise UnusableModelError(
+            f"{PARALLEL} {count}: {name} has {uneven[0]} = {sizes[uneven[0]]}, which does not divide by {count}: {use}"
+        )
+
+
+def refuse_unplanned(name: str, config: Any) -> None:
+    """UnusableModelError where transformers has no plan for an architecture, or one that nobody has checked here."""
+    plan = plan_of(config)
+    if not plan:
+        raise UnusableModelError(f"{PARALLEL}: transformers has no plan for {config.model_type}, which {name} is")
+    if unknown := sorted(set(plan.values()) - STYLES):
+        raise UnusableModelError(f"{PARALLEL}: {name} is split by {unknown[0]}, which is not supported here")
+
+
+def plan_of(config: Any) -> Mapping[str, str]:
+    """How transformers splits a network: the ways, by the names of its parts."""
+    base = getattr(config.get_text_config(decoder=True), "base_model_tp_plan", None) or {}
+    return {**base, **(getattr(network_class(config), "_tp_plan", None) or {})} if base else {}
+
+
+def split_settings(count: int) -> dict[str, Any]:
+    """What transformers is told; it places every part on the device of its process."""
+    return {"distributed_config": DistributedConfig(tp_size=count), "device_map": None}
+
+
+def split_label(how: How) -> str:
+    """What results say about it; empty for a network that one process holds."""
+    return f"split over {how.parallel} processes" if how.parallel else ""
+
+
+READERS = 4  # threads of transformers that read weights at the same time
+
+
+class KeptError(Exception):
+    """Says how many numbers a layer hands to a cache for a token."""
+
+
+class Watched(DynamicCache):
+    """A cache that ends a pass of one token when it is first given something."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        raise KeptError(sum(states.shape[1] * states.shape[3] for states in (key_states, value_states)))
+
+
+def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, how: How = AS_STORED) -> Network:
+    """What is needed to say how much memory the network of a configuration takes, loaded in this way."""
+    text: Any = config.get_text_config(decoder=True)
+    attention = how.attention_of(config)
+    net = in_dtype(config, dtype, attention)
+    ends = net.get_input_embeddings().weight, net.get_output_embeddings().weight
+    shapes = [tensor.shape for tensor in net.parameters() if all(tensor is not end for end in ends)]
+    heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
+    shared = getattr(text, "num_key_value_heads", None) or heads
+    windows, ours = windows_of(text), attention in OURS
+    return Network(
+        weights=weight_bytes(net, config, device, how),
+        read=host_bytes(net, device, how),
+        layers=text.num_hidden_layers,
+        kept=kept_by(net) // (how.parallel or 1),
+        hidden=text.hidden_size,
+        inner=max(max(shape[-2:]) for shape in shapes if len(shape) > 1),
+        heads=heads,
+        groups=heads // shared if ours and shared else 1,
+        vocabulary=text.vocab_size,
+        item=dtype.itemsize,
+        scored=attention == "eager",
+        masked=0 if ours and windows == {"": None} else len(windows),
+    )
+
+
+def kept_by(net: Any) -> int:
+    """How many numbers a layer of a network on the device meta keeps of a token: what its first one hands to a cache,
+    as latent attention keeps fewer than its heads have; by the number of these where that cannot be seen."""
+    ids = torch.zeros(1, 1, dtype=torch.long, device="meta")
+    try:
+        net(input_ids=ids, position_ids=ids, past_key_values=Watched(), use_cache=True)
+    except KeptError as found:
+        return int(found.args[0])
+    except Exception:  # whatever a network does with a recurrent state, or without weights
+        pass
+    text = net.config.get_text_config(decoder=True)
+    heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
+    shared = getattr(text, "num_key_value_heads", None) or heads
+    return int(2 * shared * (getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)))
+
+
+def in_dtype(config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> Any:
+    """The network in a dtype, on the device meta. UnusableModelError where its configuration contradicts itself."""
+    wanted = copy(config)
+    wanted.dtype = dtype
+    unusable = f"unusable {config.name_or_path}/config.json: it describes no network"
+    return attempt(unusable, lambda: reduced.hollow(skeleton(wanted, attention), config))
+
+
+def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: How) -> int:
+    """The weights as they lie on the device; a CPU holds them whole before it quantises them."""
+    if how.quantize and device.type != "cpu":
+        return quantise.bytes_of(net, how.quantize)
+    if how.device_map is not None:
+        return min(quantise.bytes_of(net), limits(how.device_map, device).get(place(device), 0))
+    if how.parallel is not None:  # embedding and head are counted whole: not every plan splits them
+        ends = {id(end): end for end in (net.get_input_embeddings().weight, net.get_output_embeddings().weight)}
+        table = sum(end.numel() * end.element_size() for end in ends.values())
+        return int(table + (quantise.bytes_of(net) - table) // how.parallel)
+    whole, bits = quantise.bytes_of(net), quantise.stored_settings(config).get("bits")
+    if not bits or quantise.stored_label(config, device).endswith("dequantised"):
+        return whole
+    packed = quantise.linear_layers(net).values()
+    return whole - int(sum(layer.weight.numel() * (layer.weight.element_size() - int(bits) / 8) for layer in packed))
+
+
+def host_bytes(net: Any, device: torch.device, how: How) -> int:
+    """What the host holds while weights are read for another device: few of them, or all where it quantises them."""
+    sizes = [tensor.numel() * tensor.element_size() for tensor in net.parameters()]
+    return sum(sizes if how.quantize and device.type != "cpu" else nlargest(READERS, sizes))

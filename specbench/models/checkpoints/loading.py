@@ -1,35 +1,28 @@
-"""Networks of transformers, loaded from checkpoints: whole, in evaluation mode, as they are wanted.
+"""Networks of transformers, loaded from checkpoints: whole, in evaluation mode, on their device.
 
-Knows transformers; must not know what the network is used for. Refuses what would give wrong numbers: weights that are
-missing, damaged or of other shapes. Code that comes with a checkpoint runs only as `remote_code` allows.
+Refuses what would give wrong numbers: weights that are missing, damaged or of other shapes, which transformers would
+fill with random numbers.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedModel
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints import (
-    adapters,
-    complete,
-    divided,
-    gguf_files,
-    hub,
-    parallel,
-    quantise,
-    quantised,
-    weights,
-)
-from specbench.models.checkpoints.description import load_config
-from specbench.models.checkpoints.files import Files, attempt, network
-from specbench.models.checkpoints.how import AS_STORED, How
-from specbench.models.checkpoints.pairs import Checkpoint
-from specbench.models.checkpoints.precision import resolve_dtype
-from specbench.models.checkpoints.reading import Watch, no_floats, unwatched
+from specbench.models.checkpoints import divided, gguf, names, quantise, reduced, weights
+from specbench.models.checkpoints.bounds import attempt
+from specbench.models.checkpoints.description import common, experts, load_config, network_class, resolve_dtype
+from specbench.models.checkpoints.divided import AS_STORED, How
+from specbench.models.checkpoints.names import Checkpoint
+from specbench.models.checkpoints.weights import Watch, no_floats, stored, unwatched
 from specbench.models.scale import grow, growth
+from specbench.wording import some
 
 # transformers may convert pickled checkpoints in a thread of its own: nothing is to run beside a timed loop.
 os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
@@ -54,14 +47,14 @@ class Loaded:
 def refuse_unable(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, device: torch.device, how: How) -> None:
     """UsageError or UnusableModelError, before a weight is read, for what cannot be had on this machine."""
     how.attention_of(config)
-    quantised.refuse_unmet(checkpoint, config, device)
+    quantise.refuse_unmet(checkpoint, config, device)
     if how.device_map is not None:
-        divided.refuse_unable(checkpoint, how.quantize, how.device_map, device)
+        divided.refuse_undivided(checkpoint, how.quantize, how.device_map, device)
     if how.parallel is not None:
-        parallel.refuse_unable(checkpoint, config, how, device)
+        divided.refuse_unsplit(checkpoint, config, how, device)
     if how.quantize is None:
         return
-    if method := quantised.method_of(config):
+    if method := quantise.method_of(config):
         raise UnusableModelError(
             f"{checkpoint.name}: its weights are quantised by {method} already: leave --quantize out"
         )
@@ -106,7 +99,7 @@ def _plain(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     """The network before anything is quantised."""
     if checkpoint.shape is not None:
         return _grown(checkpoint, config, wanted)
-    if not checkpoint.file and (adapter := adapters.find(checkpoint, hub.fetch(checkpoint))):
+    if not checkpoint.file and (adapter := weights.find_adapter(checkpoint, names.fetch(checkpoint))):
         return _merged(adapter, config, wanted)
     return _stored(checkpoint, config, wanted)
 
@@ -115,28 +108,28 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     folder, found = weights.find(checkpoint, wanted.watch)
     files = Files(checkpoint, folder, found, config)
     model, info = network(files, wanted.dtype, wanted.device, wanted.how, wanted.watch)
-    gguf_files.forget(found[0])
-    complete.refuse_incomplete(checkpoint, info)
+    gguf.forget(found[0])
+    refuse_incomplete(checkpoint, info)
     if not files.packed:
-        complete.refuse_other_types(checkpoint, model, no_floats(files.weights))
+        refuse_other_types(checkpoint, model, no_floats(files.weights))
     warnings = (
-        *complete.loading_warnings(checkpoint, config, info, files.pickled),
+        *loading_warnings(checkpoint, config, info, files.pickled),
         *divided.notes(checkpoint.name, model),
     )
     ready = model.eval().requires_grad_(False)
-    parts = (files.label(wanted.device), divided.label(model), parallel.label(wanted.how))
+    parts = (files.label(wanted.device), divided.label(model), divided.split_label(wanted.how))
     label = ", ".join(filter(None, parts))
-    return Loaded(ready, wanted.dtype, hub.commit(folder), warnings, label)
+    return Loaded(ready, wanted.dtype, names.commit(folder), warnings, label)
 
 
-def _merged(adapter: adapters.Adapter, config: Any, wanted: _Wanted) -> Loaded:
+def _merged(adapter: weights.Adapter, config: Any, wanted: _Wanted) -> Loaded:
     name = adapter.checkpoint.name
-    if method := quantised.method_of(config):
+    if method := quantise.method_of(config):
         raise UnusableModelError(f"{name}: the weights of its base are quantised by {method}: name an unquantised base")
     base = _plain(adapter.base, config, wanted)
-    model = attempt(f"{name}: cannot merge this adapter", lambda: adapters.merge(adapter, base.model, wanted.device))
-    commit = hub.commit(hub.fetch(adapter.checkpoint))
-    done = f"{base.weights}, {adapters.label(adapter, base.commit)}"
+    model = attempt(f"{name}: cannot merge this adapter", lambda: weights.merge(adapter, base.model, wanted.device))
+    commit = names.commit(names.fetch(adapter.checkpoint))
+    done = f"{base.weights}, {weights.merged_label(adapter, base.commit)}"
     return replace(base, model=model.eval().requires_grad_(False), commit=commit, weights=done)
 
 
@@ -154,3 +147,128 @@ def load_original(checkpoint: Checkpoint) -> Loaded:
     small = replace(checkpoint, shape=None)
     own = load_config(small).dtype
     return load_model(small, own if isinstance(own, torch.dtype) else None, CPU)
+
+
+@dataclass(frozen=True)
+class Files:
+    """A checkpoint on this disk: its folder, its weight files (all of one kind) and its configuration."""
+
+    checkpoint: Checkpoint
+    folder: Path
+    weights: list[Path]
+    config: Any
+
+    @property
+    def pickled(self) -> bool:
+        return self.weights[0].suffix == ".bin"
+
+    @property
+    def packed(self) -> bool:
+        """Whether these are other tensors than those of the network, from which they are made."""
+        return bool(self.checkpoint.file or quantise.method_of(self.config))
+
+    @property
+    def plain(self) -> bool:
+        """Whether these are tensors as the network has them, which can be read one by one."""
+        return not (self.pickled or self.packed)
+
+    def label(self, device: torch.device) -> str:
+        """What results say about the weights."""
+        if self.checkpoint.file:
+            return f"GGUF {gguf.commonest(self.weights[0])}, dequantised"
+        kind = quantise.stored_label(self.config, device) or self.weights[0].suffix.removeprefix(".")
+        return ", ".join(filter(None, (kind, reduced.label(self.config))))
+
+
+def network(files: Files, dtype: torch.dtype, device: torch.device, how: How, watch: Watch) -> Any:
+    """(the network on `device`, what its files lacked or had besides). UnusableModelError where they do not load."""
+    settings = {
+        "dtype": dtype,
+        "device_map": None if device.type == "cpu" else {"": device},
+        "attn_implementation": how.attention_of(files.config),
+        "experts_implementation": experts(files.config, dtype),
+        "ignore_mismatched_sizes": True,  # so that they are named by the caller, and refused
+        "output_loading_info": True,
+    }
+    failed = f"{files.checkpoint.name}: cannot load {files.weights[0]}"
+    if reduced.size_of(files.config) is not None and not (
+        files.plain and how.device_map is None and how.parallel is None
+    ):
+        raise UnusableModelError(f"{files.checkpoint.name}: {reduced.UNREADABLE}")
+    if how.parallel:
+        return attempt(
+            failed, lambda: _from_pretrained(files, {**settings, **divided.split_settings(how.parallel or 1)})
+        )
+    if text := how.device_map:
+        return attempt(
+            failed, lambda: divided.load(text, device, lambda more: _from_pretrained(files, {**settings, **more}))
+        )
+    if files.plain:
+        return attempt(failed, lambda: _from_safetensors(files, device, watch, settings))
+    return attempt(failed, lambda: _from_pretrained(files, settings))
+
+
+def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings: dict[str, Any]) -> Any:
+    kind, own = network_class(files.config), files.folder / "generation_config.json"
+    weights = stored(files.weights, device.type == "cpu", watch)
+    head = reduced.take(files.checkpoint.name, files.config, weights)
+    config = reduced.without(files.config) if head else files.config
+    text = config.get_text_config(decoder=True)
+    model, info = kind.from_pretrained(
+        None,
+        config=text if kind.config_class is type(text) else config,
+        state_dict=weights,
+        generation_config=transformers.GenerationConfig.from_pretrained(files.folder) if own.is_file() else None,
+        **settings,
+    )
+    if head:
+        head.put_into(model, info)
+    model.config.name_or_path = str(files.folder)  # transformers was given tensors and no name
+    return model, info
+
+
+def _from_pretrained(files: Files, settings: dict[str, Any]) -> Any:
+    """The same of files that transformers reads by itself."""
+    with gguf.read_once(files.checkpoint):
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            files.folder,
+            config=files.config,
+            use_safetensors=not files.pickled,
+            weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
+            **common(files.checkpoint),
+            **gguf.unpacking(files.checkpoint),
+            **settings,
+        )
+
+
+def refuse_incomplete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
+    # transformers fills what is missing with random numbers. Tied weights are not among what it calls missing.
+    if info["mismatched_keys"]:
+        name, stored, wanted = min(info["mismatched_keys"], key=lambda entry: str(entry[0]))
+        raise UnusableModelError(
+            f"{checkpoint.name}: weights do not fit config.json: {name} is {list(stored)}, not {list(wanted)}"
+        )
+    if info["missing_keys"]:
+        raise UnusableModelError(f"{checkpoint.name}: weights are missing: {some(info['missing_keys'])}")
+    if info["error_msgs"]:
+        raise UnusableModelError(f"{checkpoint.name}: weights do not load: {' '.join(info['error_msgs'][0].split())}")
+
+
+def refuse_other_types(checkpoint: Checkpoint, model: Any, no_floats: Mapping[str, str]) -> None:
+    """UnusableModelError for weights that are stored as no floats (their names and types) and are computed as such."""
+    floats = {name for name, weight in model.named_parameters() if weight.is_floating_point()}
+    for name, kind in sorted(no_floats.items()):
+        if {name, f"{model.base_model_prefix}.{name}"} & floats:
+            raise UnusableModelError(
+                f"{checkpoint.name}: {name} is stored as {kind}, and config.json names no way of quantising: write the "
+                "weights as float32, float16 or bfloat16, or name in quantization_config how they are quantised"
+            )
+
+
+def loading_warnings(checkpoint: Checkpoint, config: Any, info: dict[str, Any], pickled: bool) -> tuple[str, ...]:
+    warnings = growth.warnings(checkpoint.name, config)
+    if pickled:
+        warnings.append(f"{checkpoint.name}: pickled weights (.bin), read by torch's weights-only loader")
+    if info["unexpected_keys"]:
+        warnings.append(f"{checkpoint.name}: weights that the model does not use: {some(info['unexpected_keys'])}")
+    return tuple(warnings)

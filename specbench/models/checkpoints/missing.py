@@ -1,7 +1,4 @@
-"""Whether a checkpoint is on this machine or can be had from the hub; and what is missing of it, as a download.
-
-Knows the files of checkpoints, what reads them and what the hub says about them; must not know what they are for.
-"""
+"""Whether a checkpoint is on this machine or can be had from the hub; and what is missing of it, as a download."""
 
 import json
 from pathlib import Path
@@ -10,11 +7,9 @@ from specbench import hub
 from specbench.errors import UnusableModelError
 from specbench.files import read_whole
 from specbench.missing import Missing
-from specbench.models.checkpoints import adapters, quantised, weights
+from specbench.models.checkpoints import quantise, weights
 from specbench.models.checkpoints.bounds import LARGEST
-from specbench.models.checkpoints.extras import install, require
-from specbench.models.checkpoints.hub import download_command, fetch, repository
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint, download_command, fetch, install, repository, require
 
 WEIGHTS = (".safetensors", ".bin")
 
@@ -55,14 +50,14 @@ def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
     """The extra that a checkpoint needs, and what of it needs that; empty for an ordinary one."""
     if checkpoint.file:
         return "gguf", "a GGUF file"
-    if (folder / adapters.CONFIG).is_file():
+    if (folder / weights.ADAPTER).is_file():
         return "peft", "an adapter"
     try:
         found = json.loads(read_whole(folder / "config.json", LARGEST)).get("quantization_config") or {}
         method = str(found.get("quant_method"))
     except (OSError, ValueError, AttributeError, RecursionError):
         return "", ""  # who reads the configuration says what is wrong with it
-    need = quantised.NEEDS.get(method)
+    need = quantise.NEEDS.get(method)
     return (need.extra, f"its weights are quantised by {method}, which") if need else ("", "")
 
 

@@ -1,24 +1,25 @@
-"""Networks quantised after loading: the weights of linear layers as int8, int4 or fp8 by torchao (weight only), or with
-activations in int8 as well (w8a8, w4a8), on a CPU by layers of ours: torchao's have no kernel for a CPU there.
+"""Quantised weights: by torchao or by layers of ours after loading, or as a checkpoint stores them.
 
-The head, the embedding and every weight that is not that of a linear layer (norms, biases, stacked experts) keep their
-type: head and embedding are often one tensor, and the head decides between near tokens. With `+head` the head has int8
-codes of its own: it is half of what a small network then reads for a token. Activations have a scale for every token,
-so that a row of logits depends on its own sequence alone. Knows networks and torchao; must not know checkpoints.
+Linear layers become int8, int4 or fp8 (weight only), or with int8 activations as well (w8a8, w4a8), which on a CPU are
+layers of ours: torchao's have no kernel there. The head, the embedding and every weight of no linear layer (norms,
+biases, stacked experts) keep their type: head and embedding are often one tensor, and the head decides between near
+tokens. With `+head` the head has int8 codes of its own: it is half of what a small network then reads for a token.
+Activations have a scale for every token, so that a row of logits depends on its own sequence alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
-from specbench.errors import UnusableModelError
+from specbench.errors import UnusableModelError, UsageError
 from specbench.models.bytes import operators
-from specbench.models.checkpoints.extras import require
+from specbench.models.checkpoints.names import Checkpoint, require
 from specbench.models.network import int4, int8
-from specbench.wording import first_line
+from specbench.wording import clean, first_line
 
 GROUP = 32  # weights of a row with a common scale and zero point in int4: the finest that torchao has, as in GGUF's Q4
 BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0}
@@ -85,7 +86,7 @@ def put(model: Any, kind: str, device: torch.device, chosen: set[str]) -> None:
     else:
         from torchao.quantization import quantize_
 
-        quantize_(model, settings(kind, device), filter_fn=lambda _, name: name in chosen, device=device)
+        quantize_(model, torchao_settings(kind, device), filter_fn=lambda _, name: name in chosen, device=device)
 
 
 def replace_linear(model: Any, names: Iterable[str], kind: Callable[[nn.Linear], nn.Module]) -> None:
@@ -120,7 +121,7 @@ def quantisable(model: Any, kind: str) -> set[str]:
     return {name for name, layer in layers.items() if kind != "int4" or layer.in_features % GROUP == 0}
 
 
-def settings(kind: str, device: torch.device) -> Any:
+def torchao_settings(kind: str, device: torch.device) -> Any:
     """torchao's settings. None may change those of the compiler, which the baseline shares."""
     from torchao import quantization
 
@@ -178,3 +179,80 @@ def _bytes(weight: torch.Tensor, kind: str) -> int:
         return tall * -(-columns // int4.GROUP) * (int4.GROUP // 2 + 1) + 4 * rows
     scales = 2 * weight.element_size() * weight.numel() // GROUP if kind == "int4" else SCALES[kind] * rows
     return int(BYTES[kind] * weight.numel()) + scales
+
+
+class UncompiledError(UsageError):
+    """Weights that a compiler would not leave as they are; `why`."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"--tier compile: {why}: use --tier eager")
+        self.why = why
+
+
+@dataclass(frozen=True)
+class Need:
+    """Our extra with the packages that load it (empty: none is needed), and whether a CPU computes with it as well."""
+
+    extra: str
+    cpu: bool = True
+
+
+NEEDS = {
+    "gptq": Need("gptq"),
+    "awq": Need("gptq"),
+    "bitsandbytes": Need("bnb"),
+    "compressed-tensors": Need("compressed"),
+    "torchao": Need("quant"),
+    "fbgemm_fp8": Need("", cpu=False),
+    "nvfp4": Need("", cpu=False),
+}
+DEQUANTISED_ON_CPU = ("fp8", "mxfp8", "mxfp4", "compressed-tensors")
+
+
+def stored_settings(config: Any) -> Mapping[str, Any]:
+    """How the weights of a checkpoint are quantised, as its config.json has it; empty where they are not."""
+    found = getattr(config, "quantization_config", None)
+    found = found or getattr(config.get_text_config(decoder=True), "quantization_config", None)
+    return found if isinstance(found, Mapping) else found.to_dict() if found else {}
+
+
+def method_of(config: Any) -> str:
+    """The name of the way of quantising; empty for a checkpoint that is not quantised."""
+    found = stored_settings(config)
+    if found.get("load_in_4bit") or found.get("load_in_8bit"):
+        return "bitsandbytes"  # written before there was a name for it
+    return str(found.get("quant_method") or "")
+
+
+def refuse_unmet(checkpoint: Checkpoint, config: Any, device: torch.device) -> None:
+    """UnusableModelError where what loads this checkpoint is not installed, or does not compute on `device`."""
+    method = method_of(config)
+    if method and method not in {*NEEDS, *DEQUANTISED_ON_CPU, *AUTO_QUANTIZER_MAPPING}:
+        raise UnusableModelError(
+            f"{checkpoint.name}: its weights are quantised by {clean(method)!r}, which transformers does not know: it "
+            f"reads {', '.join(sorted({*NEEDS, *DEQUANTISED_ON_CPU}))}"
+        )
+    if (need := NEEDS.get(method)) is None:
+        return
+    if device.type == "cpu" and not need.cpu:
+        raise UnusableModelError(f"{checkpoint.name}: its weights are quantised by {method}, which needs a GPU")
+    if need.extra:
+        require(need.extra, f"{checkpoint.name}: its weights are quantised by {method}, which")
+
+
+def refuse_compiled(checkpoint: Checkpoint, config: Any, device: torch.device) -> None:
+    """UncompiledError where a compiler that freezes weights might unpack them, and what is timed be another network."""
+    method = method_of(config)
+    if device.type == "cpu" and method and method not in DEQUANTISED_ON_CPU:
+        raise UncompiledError(
+            f"{checkpoint.name} is quantised by {method}, and a compiler that freezes weights may unpack them"
+        )
+
+
+def stored_label(config: Any, device: torch.device) -> str:
+    """What results say about such weights: the way of quantising and its bits; empty where they are not quantised."""
+    found, method = stored_settings(config), method_of(config)
+    bits = found.get("bits") or (4 if found.get("load_in_4bit") else 8 if found.get("load_in_8bit") else None)
+    size = f" {bits} bit" if bits else ""
+    unpacked = ", dequantised" if method in DEQUANTISED_ON_CPU and device.type == "cpu" else ""
+    return f"{method}{size}{unpacked}" if method else ""

@@ -1,21 +1,47 @@
-"""The weight files of a checkpoint: which there are, and whether they are whole. Opens headers, reads no weights."""
+"""The weight files of a checkpoint, an adapter's among them: found, checked to be whole, and read one weight at a time.
+
+transformers itself maps all files of a checkpoint while it loads. Read as here, the host holds only the few weights
+that are under way, wherever they go.
+"""
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
+import torch
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
-from specbench.errors import UnusableModelError
+from specbench.errors import SpecbenchError, UnusableModelError
 from specbench.files import ANY, check_regular, read_whole
-from specbench.models.checkpoints import gguf_files, hub
+from specbench.models.checkpoints import gguf, names
 from specbench.models.checkpoints.bounds import LARGEST
-from specbench.models.checkpoints.pairs import Checkpoint
-from specbench.models.checkpoints.reading import Watch, unwatched
-from specbench.wording import first_line
+from specbench.models.checkpoints.names import Checkpoint, require, resolve
+from specbench.wording import clean, first_line
 
-ADAPTED = ("adapter_model.safetensors", "adapter_model.bin")
+ADAPTED_OLD = ("adapter_model.safetensors", "adapter_model.bin")
 DAMAGED = (ValueError, KeyError, AttributeError, TypeError, RecursionError, OSError)  # what a wrong index raises
+ADAPTER = "adapter_config.json"
+ADAPTED = ("adapter_model.safetensors", "adapter_model.bin")
+WHOLE = (*names.SAFETENSORS, *names.PICKLED)
+Watch = Callable[[str, int, int], None]  # (fetching or loading, bytes that are done, bytes that there are)
+
+
+def unwatched(verb: str, done: int, total: int) -> None:
+    """A `Watch` that tells nobody."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter and the checkpoint that it changes."""
+
+    checkpoint: Checkpoint
+    base: Checkpoint
 
 
 def find(checkpoint: Checkpoint, watch: Watch = unwatched) -> tuple[Path, list[Path]]:
@@ -24,17 +50,17 @@ def find(checkpoint: Checkpoint, watch: Watch = unwatched) -> tuple[Path, list[P
     `watch` hears how many bytes have been fetched.
     """
     if checkpoint.file:
-        folder = gguf_files.fetch(checkpoint)
+        folder = gguf.fetch(checkpoint)
         return folder, [folder / checkpoint.file]
-    for patterns in (hub.SAFETENSORS, hub.PICKLED):
+    for patterns in (names.SAFETENSORS, names.PICKLED):
         single = patterns[0]
-        folder = hub.fetch(checkpoint, patterns, partial(watch, "fetching"))
+        folder = names.fetch(checkpoint, patterns, partial(watch, "fetching"))
         if (folder / single).exists():
             return folder, [_whole(checkpoint, folder, folder / single)]
         index = folder / f"{single}.index.json"
         if index.exists():
             return folder, [_whole(checkpoint, folder, file) for file in _shards(checkpoint, index)]
-    expected = f"{hub.SAFETENSORS[0]} or {hub.PICKLED[0]}"
+    expected = f"{names.SAFETENSORS[0]} or {names.PICKLED[0]}"
     raise UnusableModelError(f"{checkpoint.name}: no weights in {folder}, expected {expected}, whole or in shards")
 
 
@@ -43,7 +69,7 @@ def there(checkpoint: Checkpoint, folder: Path) -> list[Path]:
     whole: who reads them says so."""
     if checkpoint.file:
         return _existing([folder / checkpoint.file])
-    for single in (hub.SAFETENSORS[0], hub.PICKLED[0], *ADAPTED):
+    for single in (names.SAFETENSORS[0], names.PICKLED[0], *ADAPTED_OLD):
         index = folder / f"{single}.index.json"
         if found := _existing([folder / single]):
             return found
@@ -104,4 +130,126 @@ def _inside(folder: Path, found: Path) -> bool:
 def _again(checkpoint: Checkpoint) -> str:
     if Path(checkpoint.source).is_dir():
         return "; copy it again from where it came"
-    return f"; delete it and run `{hub.download_command(checkpoint)}`"
+    return f"; delete it and run `{names.download_command(checkpoint)}`"
+
+
+class _Description(BaseModel):
+    """The part of adapter_config.json that decides what is loaded."""
+
+    peft_type: str
+    base_model_name_or_path: str
+    revision: str | None = None  # of the base
+
+
+def find_adapter(checkpoint: Checkpoint, folder: Path) -> Adapter | None:
+    """The adapter that the description in `folder` is of; None for a whole model.
+
+    UnusableModelError where it is no LoRA adapter, where a whole model lies beside it, or where its base is unknown.
+    """
+    file = folder / ADAPTER
+    if checkpoint.file or not file.is_file():
+        return None
+    if whole := [match.name for pattern in WHOLE for match in folder.glob(pattern)]:
+        raise UnusableModelError(
+            f"{checkpoint.name}: {folder} holds a whole model ({whole[0]}) and an adapter: keep them in two folders"
+        )
+    require("peft", f"{checkpoint.name}: an adapter")
+    described = _described(checkpoint, file)
+    if described.peft_type != "LORA":
+        kind = clean(described.peft_type)
+        raise UnusableModelError(f"{checkpoint.name}: an adapter of type {kind}: only LoRA is merged into its base")
+    return Adapter(checkpoint, _base(checkpoint, described))
+
+
+def _described(checkpoint: Checkpoint, file: Path) -> _Description:
+    try:
+        return _Description.model_validate_json(read_whole(file, LARGEST))
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+        raise UnusableModelError(f"{checkpoint.name}: unusable {file}: {clean(reason, 200)}") from error
+    except OSError as error:
+        raise UnusableModelError(f"{checkpoint.name}: cannot read {file}: {error.strerror}") from error
+
+
+def _base(checkpoint: Checkpoint, described: _Description) -> Checkpoint:
+    name = described.base_model_name_or_path
+    try:
+        # An adapter that can change can name another base, with other code.
+        return replace(resolve(name, described.revision), trusted=checkpoint.may_run)
+    except SpecbenchError as error:
+        raise UnusableModelError(
+            f"{checkpoint.name}: the base of this adapter, {clean(name)!r}, cannot be found: correct "
+            f"base_model_name_or_path in {ADAPTER} (a folder, a hub id or an alias)"
+        ) from error
+
+
+def merge(adapter: Adapter, model: Any, device: torch.device) -> Any:
+    """The base with the adapter added to its weights, as an ordinary network."""
+    from peft import PeftModel
+
+    folder = names.fetch(adapter.checkpoint, ADAPTED)
+    if not any((folder / name).is_file() for name in ADAPTED):
+        raise UnusableModelError(f"{adapter.checkpoint.name}: no {ADAPTED[0]} in {folder}")
+    added = PeftModel.from_pretrained(model, str(folder), torch_device=str(device))
+    return added.merge_and_unload(safe_merge=True)
+
+
+def merged_label(adapter: Adapter, base_commit: str | None) -> str:
+    """What results say about the weights."""
+    commit = f"@{base_commit}" if base_commit else ""
+    return f"LoRA adapter merged into {adapter.base.place}{commit}"
+
+
+@dataclass
+class Counted:
+    """Bytes read so far, by several threads."""
+
+    watch: Watch
+    total: int
+    done: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self.done += size
+            self.watch("loading", self.done, self.total)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A weight in a file. `[...]` reads it, as of the slices of safetensors, which transformers takes as well."""
+
+    file: Any
+    name: str
+    stays: bool
+    counted: Counted
+
+    def __getitem__(self, place: Any) -> Tensor:
+        tensor: Tensor = self.file.get_tensor(self.name)
+        self.counted.add(tensor.nbytes)
+        # What is read lies at any multiple of 16 bytes, and processors load from multiples of 64.
+        return (tensor.clone() if self.stays else tensor)[place]
+
+
+def no_floats(files: Sequence[Path]) -> dict[str, str]:
+    """The names of tensors of no floating type, and their types in the words of the files (I8, BOOL; torch.int8 …)."""
+    found: dict[str, str] = {}
+    for path in files:
+        if path.suffix == ".bin":  # without the numbers, which torch does not read for this device
+            tensors = torch.load(path, map_location="meta", weights_only=True)
+            weights = {name: one for name, one in tensors.items() if isinstance(one, torch.Tensor)}
+            found |= {name: str(one.dtype) for name, one in weights.items() if not one.is_floating_point()}
+            continue
+        with safe_open(path, framework="pt", backend="pread") as file:
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        found |= {name: kind for name, kind in types.items() if not kind.startswith(("F", "BF"))}
+    return found
+
+
+def stored(files: Sequence[Path], stays: bool, watch: Watch = unwatched) -> dict[str, Any]:
+    """The weights of some files by name; `stays`: what is read is used where it is, and not copied elsewhere."""
+    counted = Counted(watch, sum(file.stat().st_size for file in files))
+    # Not by a map of the file: its pages would count as memory of this process until it is closed.
+    opened: Any = [safe_open(file, framework="pt", device="cpu", backend="pread") for file in files]
+    return {name: Stored(file, name, stays, counted) for file in opened for name in file.keys()}  # noqa: SIM118

@@ -1,7 +1,6 @@
 """Scale models as folders that transformers and vLLM load like any other: weights in shards, tokenizer, model card.
 
-Knows files; must not know how weights are placed. A folder is there whole or not at all, and equal arguments give equal
-bytes. Shards are made and written one after the other.
+A folder is there whole or not at all, and equal arguments give equal bytes. Shards are made one after the other.
 """
 
 import json
@@ -19,9 +18,9 @@ from transformers import PreTrainedConfig
 
 from specbench.errors import UsageError
 from specbench.files import read_whole
-from specbench.models.checkpoints import description, hub, loading
+from specbench.models.checkpoints import description, loading, names
 from specbench.models.checkpoints.bounds import LARGEST
-from specbench.models.checkpoints.pairs import GROWN, resolve
+from specbench.models.checkpoints.names import GROWN, resolve
 from specbench.models.scale import grow, growth
 
 CPU = torch.device("cpu")
@@ -66,12 +65,12 @@ def write_scale_model(
     sizes = growth.Growth.of(original.model.config, config)
     with appearing(out) as folder:
         config.save_pretrained(folder)
-        copy_tokenizer(hub.fetch(checkpoint), folder)
+        copy_tokenizer(names.fetch(checkpoint), folder)
         original.model.generation_config.save_pretrained(folder)
         (folder / "README.md").write_text(card(config, sizes, tensors), encoding="utf-8")
         source = original.model.state_dict()
-        for file, names in shards.filename_to_tensors.items():
-            part = {n: grow.grown(n, tensors[n], source, sizes, CPU) for n in names}
+        for file, inside in shards.filename_to_tensors.items():
+            part = {n: grow.grown(n, tensors[n], source, sizes, CPU) for n in inside}
             save_file(part, folder / file, metadata={"format": "pt"})
             shutil.copymode(folder / "config.json", folder / file)  # safetensors lets nobody else read its files
         write_index(shards, folder)

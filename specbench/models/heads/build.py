@@ -1,17 +1,10 @@
-"""From the files of a head and its target to a module: one class for every kind.
-
-Knows which class is whose; must not know how any of them computes.
-
-A target and a head as the two models of a method: one that leaves its hidden rows, and one that drafts from them.
-
-Knows both; must not know methods or files.
-"""
+"""From the files of a head and its target to a module, and to the two models of a method."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.checkpoints.files import attempt
+from specbench.models.checkpoints.bounds import attempt
 from specbench.models.heads.dflash import DFlash, Pard, PEagle
 from specbench.models.heads.eagle import Eagle1, Eagle3
 from specbench.models.heads.medusa import Medusa

@@ -1,22 +1,10 @@
-"""Heads that see masks after the text and give a row at each: PARD, a whole small network, and P-EAGLE.
+"""Heads that see masks after the text and give a row at each: PARD, P-EAGLE, DFlash, DSpark.
 
-PARD: An et al. 2025, arXiv 2504.18583; P-EAGLE: arXiv 2602.01469, in the format of speculators. One causal pass over
-what was committed since the last one and K − 1 masks; the rows of its last K tokens are the drafts. Knows what a mask
-is made of; must not know what is done with the rows.
-
-What DSpark adds to DFlash (arXiv 2607.05147; DeepSpec, speculators): a correction of the logits by the token before,
-and how sure the head is of a token.
-
-The correction is W₂ W₁[token before], or gated by the state of the place, or made with a state that goes along the
-block (speculators, `markov_head_type`: vanilla, gated, rnn). Knows the equations and the tensors; must not know how
-the states of the places came about, or what is done with the rows.
-
-DFlash and DSpark: a block of masks after the text, over keys and values made of the target's hidden states.
-
-DFlash: arXiv 2602.06036 (z-lab, transformers, speculators). DSpark: arXiv 2607.05147 (DeepSpec, speculators),
-which corrects a row by the token before it. The text is seen by every layer as one projection of the target's states,
-made once for every token; the block's own keys and values are temporary. Knows the equations; must not know what is
-done with the rows.
+PARD (An et al. 2025, arXiv 2504.18583), a whole small network, and P-EAGLE (arXiv 2602.01469): one causal pass over
+what was committed since the last one and K − 1 masks. DFlash (arXiv 2602.06036): a block of masks over keys and values that
+every layer makes of one projection of the target's states, once for every token. DSpark (arXiv 2607.05147) corrects a
+row of DFlash by the token before it: W₂ W₁[token before], or gated by the state of the place, or made with a state that
+goes along the block (speculators, `markov_head_type`: vanilla, gated, rnn).
 """
 
 from collections.abc import Mapping, Sequence

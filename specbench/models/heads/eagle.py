@@ -1,12 +1,10 @@
-"""EAGLE-1 heads, which are those of EAGLE-2 and HASS: one decoder layer on the last hidden state and the next token.
+"""EAGLE heads, which draft from the target's hidden states and the next token.
 
-Li et al. 2024, arXiv 2401.15077 and 2406.16858; Zhang et al. 2024, arXiv 2408.15766. The equations are those of
-SafeAILab's `cnets1.py`, with the norms of vLLM's and speculators' variants where their weights are there.
-
-EAGLE-3 heads: one decoder layer, twice as wide in its projections, on several hidden states and the next token.
-
-Li et al. 2025, arXiv 2503.01840. The equations are those of SafeAILab's `cnets.py`; the switches are those of vLLM,
-SpecForge, NVIDIA's Model Optimizer and speculators.
+EAGLE-1, EAGLE-2 and HASS (Li et al. 2024, arXiv 2401.15077 and 2406.16858; Zhang et al. 2024, arXiv 2408.15766): one
+decoder layer on the last hidden state, as in SafeAILab's `cnets1.py`, with the norms of vLLM's and speculators'
+variants where their weights are there. EAGLE-3 (Li et al. 2025, arXiv 2503.01840): one decoder layer, twice as wide in its
+projections, on several hidden states, as in SafeAILab's `cnets.py`; the switches are those of vLLM, SpecForge, NVIDIA's
+Model Optimizer and speculators.
 """
 
 from collections.abc import Sequence
@@ -17,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints.reduced_heads import WEIGHT
+from specbench.models.checkpoints.reduced import WEIGHT
 from specbench.models.heads.parts import (
     Borrowed,
     decoder_layer,

@@ -1,11 +1,7 @@
-"""The files of a head: which there are, what lies in them, and the head that they are.
+"""The files of a head: whether a checkpoint is one, and its tensors.
 
-Opens headers until it knows what the files are, then reads the tensors of the head and no others. Pickles are read by
-torch's loader for tensors alone, which runs no code. Knows files; must not know networks.
-
-Whether a checkpoint is a head: a folder, or a repository, of which weights are fetched if it may be one.
-
-Knows checkpoints and their files; must not know networks.
+Headers are read until it is known what the files are, then the tensors of the head and no others. Pickles are read by
+torch's loader for tensors alone, which runs no code.
 """
 
 import json
@@ -21,10 +17,10 @@ from torch import Tensor
 
 from specbench.errors import UnusableModelError
 from specbench.files import read_whole
-from specbench.models.checkpoints import hub
+from specbench.models.checkpoints import names
 from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.description import TOKENIZER_FILES
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.checkpoints.weights import DAMAGED, listed
 from specbench.models.heads.recognition import SPECULATORS, Head, Shapes, flat, part, recognise, without_mtp
 from specbench.wording import first_line
@@ -170,11 +166,11 @@ def find(checkpoint: Checkpoint, target: Checkpoint) -> Head | None:
 
 def folder_of(checkpoint: Checkpoint, same: bool) -> Path:
     """Where its files lie, with its weights where it may be a head, or where its target has one (`same`)."""
-    folder = hub.fetch(checkpoint)
+    folder = names.fetch(checkpoint)
     wanted = may_be_head(folder) or (same and promises_mtp(folder))
     if Path(checkpoint.source).is_dir() or not wanted:
         return folder
-    return hub.fetch(checkpoint, (*SAFETENSORS, *SHARDS, *PICKLED))
+    return names.fetch(checkpoint, (*SAFETENSORS, *SHARDS, *PICKLED))
 
 
 def may_be_head(folder: Path) -> bool:

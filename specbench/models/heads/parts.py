@@ -1,21 +1,9 @@
-"""What a head borrows from its target: the embedding, and the head that makes logits of a last hidden state.
+"""Parts of heads: decoder layers, embedding and output, what is borrowed from the target, and their weights.
 
-Both stay the target's: they are no weights of the head, and take no memory of their own. Knows a network of
-transformers; must not know heads.
-
-Decoder layers of heads, by transformers' own modules: their sizes from the shapes of weights, the rest from
-config.json.
-
-Knows Llama and Qwen3 layers, as heads in files of their own have them; must not know what goes into one.
-
-The two ends of a head: embedding and output, its own where its files have them, else those of its target.
-
-A head may know some tokens only (`d2t`, `t2d`; see `checkpoints.reduced_heads`). Its embedding is of all of them.
-
-Weights into the module of a head, every tensor accounted for.
-
-Modules are made without memory for their weights, which are put in here. A head with one tensor missing or left over
-still drafts, only worse, so either is refused. Knows names, shapes and dtypes; must not know what a tensor is for.
+Decoder layers are transformers' own modules, with sizes from the shapes of weights and the rest from config.json. A
+head may know some tokens only (`d2t`, `t2d`; see `checkpoints.reduced`); its embedding is of all of them. Modules are
+made without memory for their weights, which `fill` puts in. A head with one tensor missing or left over still drafts,
+only worse, so either is refused.
 """
 
 import re
@@ -30,11 +18,10 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints.complete import some
-from specbench.models.checkpoints.reduced_heads import MASK, OFFSETS, WEIGHT, tokens, wrong_mask, wrong_offsets
+from specbench.models.checkpoints.reduced import MASK, OFFSETS, WEIGHT, tokens, wrong_mask, wrong_offsets
 from specbench.models.heads.recognition import Head
 from specbench.models.network.reduced import SIZE, ReducedHead, cut
-from specbench.wording import first_line
+from specbench.wording import first_line, some
 
 
 @dataclass(frozen=True)

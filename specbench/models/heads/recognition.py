@@ -1,15 +1,7 @@
-"""A trained head as it was read from its files, before it is a module.
+"""What a head is, from its config.json and the names and shapes of its tensors; some kinds are refused by name.
 
-Knows kinds, formats and tensors; must not know networks, or how a head is used.
-
-The names of a head's tensors, which every engine writes in its own way, as the one way that the modules have.
-
-Knows names; must not know shapes or what a tensor is for.
-
-What a head is, from its config.json and the names and shapes of its tensors, and which are refused by name.
-
-The order of the tests is that of the formats' likeness: each is told from all that come after it. Knows formats; must
-not know files, or read a weight.
+The order of the tests is that of the formats' likeness: each is told from all that come after it. Every engine names
+tensors in its own way; here they get the names that the modules have.
 """
 
 import re
@@ -21,8 +13,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints.complete import some
-from specbench.wording import clean
+from specbench.wording import clean, some
 
 Kind = Literal["eagle1", "eagle3", "mtp", "medusa", "pard", "peagle", "dflash", "dspark"]
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names

@@ -1,10 +1,9 @@
-"""Heads that draft token by token, from the target's hidden rows and from their own: EAGLE, MTP modules and their kin.
+"""Heads that draft token by token, from the target's hidden rows and from their own: EAGLE and MTP modules.
 
 A head reads pairs: pair t is the hidden row of position t with the token after it, and its row predicts the token after
 that (Li et al. 2024, arXiv 2401.15077, §3.1). So it works on a text one token shorter, in which pair t lies at slot t.
 Pairs of committed tokens have the target's rows; those of drafted tokens have what the head itself gave out for the
-token before. Every round begins with all committed pairs that may have been drafted ones when they were last fed. Knows
-heads and slots; must not know how a head computes, or what judges its drafts.
+token before. Every round begins with all committed pairs that may have been drafted ones when they were last fed.
 """
 
 import copy

@@ -1,23 +1,9 @@
-"""Which layers of a target a head reads: the boundaries of the residual stream that a list of layers stands for.
+"""What heads read of their target: which layers, its hidden rows in the cache, and whether these are the right ones.
 
 h[0] is what the embedding gives, h[j] what layer j (counted from 1) leaves, before any last norm. Heads name layers by
-other numbers, and nobody notices one that is off by one but for the tokens it costs. Knows lists and numbers of layers;
-must not know networks or tensors.
-
-Hidden rows of a target, kept in its cache for what drafts from them: one more layer, at the slots of its keys.
-
-So they are written by every pass, moved with accepted paths, and chosen and replaced with rows, as keys and values are;
-and a rollback is writing again. Knows where a decoder has its layers; must not know what hidden rows are used for.
-
-A head on a whole text at once, without a cache: what incremental passes must come out as.
-
-Knows modules of heads that draft one token after the other; must not know models or drafts.
-
-How often a head's best next token is its target's, on a text that both are given: whether its features are the right
-ones.
-
-A head that reads its layers off by one, or is fed back the wrong state, drafts without an error, only worse. Knows
-modules of heads that draft one token after the other, and their target; must not know what is done with the answer.
+other numbers, and one that is off by one drafts without an error, only worse. Hidden rows are kept in the cache as one
+more layer, at the slots of the keys: every pass writes them, they are moved and chosen as keys and values are, and a
+rollback is writing again.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,18 +1,10 @@
-"""The cache of a head that drafts all its tokens in one pass: places for what is temporary, then those of the text.
-
-What stands for tokens that are not there yet (masks) lies in the first places and is written over by the next pass. So
-it never meets the text, needs no room behind it, and nothing is ever taken back. Knows slots and positions; must not
-know what a head computes.
-
-What a head that drafts in one pass can be asked, and what it reads and gives. Must not know who asks.
-
-Heads that draft all their tokens in one pass: Medusa, PARD, P-EAGLE, DFlash, DSpark.
+"""Heads that draft all their tokens in one pass: Medusa, PARD, P-EAGLE, DFlash, DSpark.
 
 A pass gives the rows of the next K places after the text, each without the tokens before it that are not committed
-yet. So a draft of theirs is a product of K laws, and a tree the product of their children: a node has the row of its
-depth, whatever its path is; but DSpark's, which is corrected by the token before it. Every row is that which its token
-was drawn from, so the target's law is emitted all the same. Knows that there is one pass a round; must not know how a
-head computes it, or what judges its drafts.
+yet. So a draft of theirs is a product of K distributions, and a tree the product of their children: a node has the row
+of its depth, whatever its path is; but DSpark's, which is corrected by the token before it. Every row is that which its
+token was drawn from, so the target's distribution is emitted all the same. Masks lie in the first places of the cache
+and are written over by the next pass: they never meet the text, need no room behind it, and nothing is taken back.
 """
 
 from collections.abc import Callable, Mapping

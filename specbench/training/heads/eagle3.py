@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.models.checkpoints import reduced_heads
+from specbench.models.checkpoints import reduced
 from specbench.models.checkpoints.check import context_length
-from specbench.models.checkpoints.reduced_heads import MASK, OFFSETS, WEIGHT
+from specbench.models.checkpoints.reduced import MASK, OFFSETS, WEIGHT
 from specbench.models.network.reduced import ReducedHead
 from specbench.training.heads.layouts import Asked, Layout, output_of, speculators_keys
 from specbench.training.start.starting import LONGEST, rope_base
@@ -127,5 +127,5 @@ def stored(head: Any) -> dict[str, Tensor]:
     """The tensors of a module by their names in its file; which tokens it knows as offsets, and as a mask."""
     found = {name: tensor for name, tensor in head.state_dict().items() if not name.startswith("lm_head.")}
     if isinstance(head.lm_head, ReducedHead):
-        return {**found, **reduced_heads.stored(head.lm_head)}
+        return {**found, **reduced.stored(head.lm_head)}
     return {**found, WEIGHT: head.lm_head.weight}

@@ -12,7 +12,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints import reduced_heads
 from specbench.models.network.reduced import ReducedHead
 from specbench.replacing import filling
 from specbench.wording import first_line
@@ -52,7 +51,7 @@ def weights_of(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
         if not (reduced and name in own):
             found[name] = cast.setdefault(tensor.data_ptr(), in_dtype(tensor, dtype))
     if reduced:
-        found |= {name: in_dtype(tensor, dtype) for name, tensor in reduced_heads.stored(head).items()}
+        found |= {name: in_dtype(tensor, dtype) for name, tensor in reduced.stored(head).items()}
     return found
 
 

@@ -15,7 +15,7 @@ from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers import relaxed
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.relaxed import Relaxed
-from specbench.models.checkpoints.chat import thinking_tokens
+from specbench.models.checkpoints.tokenizers import thinking_tokens
 from tests.decoding.verifiers.test_lossy import check_every_level
 from tests.support.frontdoor import Command
 from tests.support.laws import EXACT, block_error, one_round

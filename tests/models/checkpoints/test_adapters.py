@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints import extras
+from specbench.models.checkpoints import names
 from specbench.models.checkpoints.description import load_config, load_tokenizer
-from specbench.models.checkpoints.how import How
+from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from tests.support.checkpoints import CPU, WORDS, refusal_of, save_tiny
 
 needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="the extra peft is not installed")
@@ -96,6 +96,6 @@ def test_a_whole_model_beside_an_adapter_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_merges_adapters_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(names, "find_spec", lambda _: None)
     found = refusal_of(load_config, resolve(str(describe(tmp_path / "adapter"))))
     assert found.endswith("an adapter needs peft: pip install 'specbench-decoding[peft]'")

@@ -7,10 +7,9 @@ import pytest
 import transformers
 from transformers import PreTrainedConfig
 
-from specbench.models.checkpoints.architectures import attention, obstacle, recurrent
-from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.description import attention, load_config, obstacle, recurrent
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.network.attention import NAME
 from tests.support.checkpoints import CPU, llama, refusal_of
 

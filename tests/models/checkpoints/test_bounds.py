@@ -10,7 +10,7 @@ import pytest
 
 from specbench.models.checkpoints import bounds
 from specbench.models.checkpoints.description import load_config, load_tokenizer
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.shipped import ASSETS
 from tests.support.checkpoints import refusal_of, save_tiny
 

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints import chat
-from specbench.models.checkpoints.chat import DATE, TokenizerChat, runs_on
+from specbench.models.checkpoints import tokenizers
+from specbench.models.checkpoints.tokenizers import DATE, TokenizerChat, runs_on
 
 HELLO = [{"role": "user", "content": "hello you"}]
 TEMPLATE = (
@@ -86,9 +86,9 @@ def test_a_template_that_fails_is_one_line(template: str, line: str) -> None:
      ("{{ 1.5|round(999999999, 'ceil') }}", "more than 0.5 seconds")],
 )  # fmt: skip
 def test_a_template_without_an_end_is_one_line(template: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "SERVE", chat.SERVE.replace("; chat.serve", "; chat.SECONDS = 0.5; chat.serve"))
-    monkeypatch.setattr(chat, "SECONDS", 0.5)
-    monkeypatch.setattr(chat, "_renderer", cache(chat._renderer.__wrapped__))
+    monkeypatch.setattr(tokenizers, "SERVE", tokenizers.SERVE.replace("; t.serve", "; t.SECONDS = 0.5; t.serve"))
+    monkeypatch.setattr(tokenizers, "SECONDS", 0.5)
+    monkeypatch.setattr(tokenizers, "_renderer", cache(tokenizers._renderer.__wrapped__))
     with pytest.raises(UsageError, match=r"^the chat template does not render these messages \(it ") as caught:
         TokenizerChat(tokenizer()).ids(template, HELLO, {})
     assert line in str(caught.value)
@@ -98,7 +98,7 @@ def test_a_template_without_an_end_is_one_line(template: str, line: str, monkeyp
 def test_an_interrupted_template_answers_no_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
     found = TokenizerChat(tokenizer())
     assert found.ids("go", HELLO, {}) == [5]
-    child = chat._renderer()
+    child = tokenizers._renderer()
     with monkeypatch.context() as patch:
         patch.setattr(child.stdin, "flush", interrupted)
         with pytest.raises(KeyboardInterrupt):

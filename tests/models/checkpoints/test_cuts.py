@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints import cuts, frequent
-from specbench.models.checkpoints.cuts import SHIPPED, Cut
-from specbench.models.checkpoints.frequent import special_tokens
+from specbench.models.checkpoints import reduced as cuts
+from specbench.models.checkpoints.reduced import SHIPPED, Cut, special_tokens
 from specbench.models.network import reduced
 from specbench.models.network.layers import base_of, chosen, cut_of, with_layers
 from specbench.models.network.reduced import ReducedHead, reduce_head
@@ -170,7 +169,7 @@ def test_a_head_that_was_cut_is_cut_to_what_both_keep() -> None:
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
-MOST, CUT = frequent.most_frequent, reduced.cut
+MOST, CUT = cuts.most_frequent, reduced.cut
 
 
 def rarest(counts: Tensor, *rest: Any) -> list[int]:

@@ -10,9 +10,9 @@ from specbench.backends.base import Held
 from specbench.backends.native import open_pair
 from specbench.errors import UsageError
 from specbench.models.checkpoints import divided
-from specbench.models.checkpoints.how import How
+from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.execution import threads
 from specbench.spec import RunSpec
 from tests.support.frontdoor import Command

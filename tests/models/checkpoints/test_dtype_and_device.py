@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints import precision
-from specbench.models.checkpoints.precision import resolve_device, resolve_dtype
+from specbench.models.checkpoints import description
+from specbench.models.checkpoints.description import resolve_device, resolve_dtype
 from tests.support.checkpoints import CPU, llama
 
 
@@ -38,7 +38,7 @@ def test_the_automatic_device_is_cuda_where_there_is_one(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
-    monkeypatch.setattr(precision, "claimed", lambda device: device)
+    monkeypatch.setattr(description, "claimed", lambda device: device)
     assert resolve_device("auto").type == auto
     assert resolve_device("cpu") == CPU
 

@@ -5,8 +5,8 @@ import torch
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints.description import load_tokenizer
-from specbench.models.checkpoints.frequent import coverage, most_frequent, special_tokens
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
+from specbench.models.checkpoints.reduced import coverage, most_frequent, special_tokens
 
 COUNTS = torch.tensor([5, 0, 9, 5, 0, 7])
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specbench.models.checkpoints import extras, gguf_files
+from specbench.models.checkpoints import gguf, names
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint, resolve
+from specbench.models.checkpoints.names import Checkpoint, resolve
 from specbench.models.network.probe import rollback_of
 from tests.support.checkpoints import CPU, refusal_of, save_tiny
 from tests.support.ggufs import TOKENS, save_gguf, tiny_llama
@@ -54,14 +54,14 @@ def test_a_file_is_read_once_until_it_changes(
             super().__init__(file)
 
     monkeypatch.setattr(gguf_reader, "GGUFReader", Reader)
-    monkeypatch.setattr(gguf_files, "LARGE", 0)
-    monkeypatch.setattr(gguf_files, "_READERS", {})
+    monkeypatch.setattr(gguf, "LARGE", 0)
+    monkeypatch.setattr(gguf, "_READERS", {})
     file = save_gguf(tiny_llama(), tmp_path / "tiny.gguf", "F32")
     for step in (load_config, load_tokenizer, load_config, lambda one: load_model(one, torch.float32, CPU)):
         step(resolve(str(file)))
     assert read == ["tiny.gguf"]
     assert capsys.readouterr().err == f"reading {file}\n"
-    assert gguf_files._READERS == {}, "the memory is free again"
+    assert gguf._READERS == {}, "the memory is free again"
     os.utime(file, (1, 1))
     load_config(resolve(str(file)))
     os.utime(file, (2, 2))
@@ -99,7 +99,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 def test_what_reads_the_file_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tiny.gguf"
     file.touch()
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(names, "find_spec", lambda _: None)
     assert refusal_of(load_config, resolve(str(file))) == (
         f"{file}: a GGUF file needs gguf: pip install 'specbench-decoding[gguf]'"
     )
@@ -146,7 +146,7 @@ def test_a_real_file_is_the_folder_that_was_made_from_it() -> None:
     ours = load_model(resolve(str(file)), torch.bfloat16, CPU)
     folder = Path(MODELS) / "smollm2-135m"
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    assert gguf_files.commonest(file) == "Q4_1"
+    assert gguf.commonest(file) == "Q4_1"
     for (name, one), (other, two) in zip(ours.model.state_dict().items(), theirs.state_dict().items(), strict=True):
         assert name == other
         assert torch.equal(one, two), name

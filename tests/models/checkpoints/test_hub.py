@@ -24,9 +24,8 @@ from safetensors.torch import load
 
 from specbench import hub
 from specbench.models.checkpoints.description import load_config, load_tokenizer
-from specbench.models.checkpoints.hub import fetch, repository
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint, resolve
+from specbench.models.checkpoints.names import Checkpoint, fetch, repository, resolve
 from tests.support.checkpoints import CPU, WEIGHTS, WORDS, refusal_of, save_tiny
 from tests.support.hub import COMMIT, TOKEN, Fault, HubServer, Repo, Serve, folder_files, serving, use
 from tests.support.signals import as_a_shell_leaves_them

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.models.checkpoints import pairs
-from specbench.models.checkpoints.alias_table import shipped
+from specbench.models.checkpoints import names
+from specbench.models.checkpoints.names import shipped
 from tests.support.checkpoints import refusal_of
 
 PACKAGED = shipped().models["smollm2-135m"].package
@@ -29,15 +29,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_file_of_a_package_is_found(site: Path) -> None:
     assert PACKAGED is not None
     (site / "inside" / PACKAGED.file).touch()
-    found = pairs.resolve("smollm2-135m")
+    found = names.resolve("smollm2-135m")
     assert (found.source, found.file) == (str(site / "inside"), PACKAGED.file)
     assert found.place == f"{PACKAGED.name} 9.9/{PACKAGED.file}"
 
 
 def test_a_package_without_the_file_is_refused(site: Path) -> None:
-    assert "9.9 has no file SmolLM2-135M-Instruct.Q4_1.gguf: pip install" in refusal_of(pairs.resolve, "smollm2-135m")
+    assert "9.9 has no file SmolLM2-135M-Instruct.Q4_1.gguf: pip install" in refusal_of(names.resolve, "smollm2-135m")
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
-    assert "not installed: pip install 'specbench-decoding[smollm2]'" in refusal_of(pairs.resolve, "smollm2-135m")
+    assert "not installed: pip install 'specbench-decoding[smollm2]'" in refusal_of(names.resolve, "smollm2-135m")

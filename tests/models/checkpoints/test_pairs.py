@@ -9,44 +9,44 @@ import pytest
 import yaml
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.checkpoints import alias_table, pairs
+from specbench.models.checkpoints import names
 from specbench.shipped import ASSETS
 
 
 def test_an_alias_resolves_to_a_pinned_hub_id() -> None:
-    checkpoint = pairs.resolve("llama-7b")
+    checkpoint = names.resolve("llama-7b")
     assert checkpoint.source == "huggyllama/llama-7b"
     assert checkpoint.revision == "4782ad278652c7c71b72204d462d6d01eaaf7549"
     assert checkpoint.name == "llama-7b"
 
 
 def test_the_shipped_pair_resolves_to_folders_in_the_package() -> None:
-    assert pairs.resolve("demo").source == str(ASSETS / "pair" / "target")
-    assert pairs.resolve("demo-draft").source == str(ASSETS / "pair" / "draft")
+    assert names.resolve("demo").source == str(ASSETS / "pair" / "target")
+    assert names.resolve("demo-draft").source == str(ASSETS / "pair" / "draft")
 
 
 def test_gated_models_are_known_as_such() -> None:
-    assert pairs.resolve("llama2-7b").gated
-    assert not pairs.resolve("pythia-70m").gated
+    assert names.resolve("llama2-7b").gated
+    assert not names.resolve("pythia-70m").gated
 
 
 def test_a_given_revision_takes_the_place_of_the_pinned_one() -> None:
-    assert pairs.resolve("llama-7b", "v2").revision == "v2"
-    assert pairs.resolve("pythia-6.9b").revision is None
+    assert names.resolve("llama-7b", "v2").revision == "v2"
+    assert names.resolve("pythia-6.9b").revision is None
 
 
 def test_a_folder_passes(tmp_path: Path) -> None:
-    assert pairs.resolve(str(tmp_path)) == pairs.Checkpoint(str(tmp_path), str(tmp_path))
+    assert names.resolve(str(tmp_path)) == names.Checkpoint(str(tmp_path), str(tmp_path))
 
 
 @pytest.mark.parametrize("folder", [True, False])
 def test_what_lies_on_disk_has_no_revisions(tmp_path: Path, folder: bool) -> None:
     with pytest.raises(UsageError, match="no revision 'main'"):
-        pairs.resolve(str(tmp_path) if folder else "demo", "main")
+        names.resolve(str(tmp_path) if folder else "demo", "main")
 
 
 def test_a_hub_id_passes() -> None:
-    assert pairs.resolve("some-one/Model_1.5b", "abc") == pairs.Checkpoint(
+    assert names.resolve("some-one/Model_1.5b", "abc") == names.Checkpoint(
         "some-one/Model_1.5b", "some-one/Model_1.5b", "abc"
     )
 
@@ -54,7 +54,7 @@ def test_a_hub_id_passes() -> None:
 @pytest.mark.parametrize("name", ["./nope", "/nope/nope", "../up", "~/nope"])
 def test_what_is_meant_as_a_path_is_refused_as_one(name: str) -> None:
     with pytest.raises(UnusableModelError, match="there is no such folder and no such GGUF file") as refusal:
-        pairs.resolve(name)
+        names.resolve(name)
     assert repr(name) in str(refusal.value)
     assert "did you mean" not in str(refusal.value)
 
@@ -62,39 +62,39 @@ def test_what_is_meant_as_a_path_is_refused_as_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama-7", "", "a/b/c", "C:\\model", "a b/c", "a/b\n", "ü/b", "\0"])
 def test_anything_else_is_refused_with_three_close_aliases(name: str) -> None:
     with pytest.raises(UnusableModelError) as refusal:
-        pairs.resolve(name)
+        names.resolve(name)
     message = str(refusal.value)
     suggested = message.split("did you mean ")[1].split("?")[0].split(", ")
     assert len(suggested) == 3
-    assert set(suggested) <= set(pairs.aliases())
+    assert set(suggested) <= set(names.aliases())
     assert "\n" not in message
 
 
 def test_a_misspelt_alias_is_recognised() -> None:
     with pytest.raises(UnusableModelError, match=r"unknown model 'Llama-7': did you mean llama-7b, .*owner/name"):
-        pairs.resolve("Llama-7")
+        names.resolve("Llama-7")
 
 
 def test_a_target_has_a_default_draft() -> None:
-    assert pairs.default_draft("llama-7b") == "llama-68m"
-    assert pairs.default_draft("huggyllama/llama-7b") == "llama-68m"
-    assert pairs.default_draft("llama-68m") is None
-    assert pairs.default_draft("some/where") is None
+    assert names.default_draft("llama-7b") == "llama-68m"
+    assert names.default_draft("huggyllama/llama-7b") == "llama-68m"
+    assert names.default_draft("llama-68m") is None
+    assert names.default_draft("some/where") is None
 
 
 def test_a_pair_may_have_a_default_lookahead() -> None:
-    assert pairs.default_k("demo", "demo-draft") == 2
-    assert pairs.default_k("demo", "llama-68m") is None
-    assert pairs.default_k("llama-7b", "llama-68m") is None
-    assert pairs.default_k("some/where", "demo-draft") is None
+    assert names.default_k("demo", "demo-draft") == 2
+    assert names.default_k("demo", "llama-68m") is None
+    assert names.default_k("llama-7b", "llama-68m") is None
+    assert names.default_k("some/where", "demo-draft") is None
 
 
 def test_the_table_has_fourteen_pairs_besides_the_shipped_one() -> None:
-    table = alias_table.read_table(alias_table.FILE)
+    table = names.read_table(names.FILE)
     assert len(set(table.pairs) - {"demo"}) >= 14
     found = {(target, draft) for target, pair in table.pairs.items() for draft in (pair.draft, *pair.also)}
     assert ("llama-7b", "llama-160m") in found
-    assert set(pairs.aliases()) == {name for pair in found for name in pair}  # no model without a pair
+    assert set(names.aliases()) == {name for pair in found for name in pair}  # no model without a pair
 
 
 def test_no_key_stands_twice_in_the_table() -> None:
@@ -106,7 +106,7 @@ def test_no_key_stands_twice_in_the_table() -> None:
             for _, value in node.value:
                 keys(value)
 
-    keys(yaml.compose(alias_table.FILE.read_text(encoding="utf-8")))
+    keys(yaml.compose(names.FILE.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,12 @@ def test_a_wrong_table_is_refused_with_the_place(tmp_path: Path, text: str, comp
     file = tmp_path / "pairs.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=complaint) as refusal:
-        alias_table.read_table(file)
+        names.read_table(file)
     assert str(file) in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 def test_names_are_resolved_without_heavy_imports() -> None:
-    code = "import sys, specbench.models.checkpoints.pairs as pairs; pairs.resolve('demo'); print(*sys.modules)"
+    code = "import sys, specbench.models.checkpoints.names as pairs; pairs.resolve('demo'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "huggingface_hub"} & set(done.stdout.split())

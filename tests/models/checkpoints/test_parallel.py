@@ -18,9 +18,9 @@ import specbench
 from specbench.backends.parallel import refuse_out_of_step
 from specbench.decoding.randomness import FromUniforms, Stream
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.checkpoints import parallel
-from specbench.models.checkpoints.how import How
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints import divided
+from specbench.models.checkpoints.divided import How
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.execution import processes
 from specbench.results.reading import read_run
 from specbench.results.samples import Sample
@@ -43,7 +43,7 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusal:
     def refused(how: How, count: int, **shape: Any) -> str:
         monkeypatch.setattr(processes, "joined", lambda: count)
         with pytest.raises((UsageError, UnusableModelError)) as error:
-            parallel.refuse_unable(Checkpoint("big", str(tmp_path)), llama(**{**EVEN, **shape}), how, CPU)
+            divided.refuse_unsplit(Checkpoint("big", str(tmp_path)), llama(**{**EVEN, **shape}), how, CPU)
         return str(error.value)
 
     return refused
@@ -81,12 +81,12 @@ def test_weights_that_are_changed_after_reading_cannot_be_split(refusal: Refusal
 
 def test_an_architecture_without_a_plan_is_refused() -> None:
     with pytest.raises(UnusableModelError, match="transformers has no plan for opt, which big is"):
-        parallel.refuse_unplanned("big", hf.OPTConfig())
+        divided.refuse_unplanned("big", hf.OPTConfig())
 
 
 def test_every_plan_that_is_taken_is_of_ways_that_are_known() -> None:
     for config in (hf.LlamaConfig(), hf.Qwen3Config(), hf.MistralConfig()):
-        parallel.refuse_unplanned("big", config)
+        divided.refuse_unplanned("big", config)
 
 
 @pytest.mark.parametrize("method", ["triforce", "online"])

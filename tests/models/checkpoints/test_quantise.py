@@ -18,11 +18,11 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.bytes import operators
-from specbench.models.checkpoints import extras, quantise
+from specbench.models.checkpoints import names, quantise
 from specbench.models.checkpoints.description import load_config
-from specbench.models.checkpoints.how import How
+from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import Loaded, load_model
-from specbench.models.checkpoints.pairs import resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.models.execution.regions.folder import NAME, place
 from specbench.models.network.causal import Causal
 from specbench.models.network.int4 import Int4Linear
@@ -146,7 +146,7 @@ def test_what_does_not_compute_here_is_refused_before_a_weight_is_read() -> None
 
 
 def test_what_quantises_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(names, "find_spec", lambda _: None)
     refused = refusal_of(load_model, resolve("demo"), torch.float32, CPU, lambda *_: None, How("int8"))
     assert refused == "quantising to int8 needs torchao: pip install 'specbench-decoding[quant]'"
 

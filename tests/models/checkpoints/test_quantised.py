@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaForCausalLM, TorchAoConfig
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints import extras, quantised
+from specbench.models.checkpoints import names, quantise
 from specbench.models.checkpoints.description import load_config
-from specbench.models.checkpoints.how import How
+from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint, resolve
+from specbench.models.checkpoints.names import Checkpoint, resolve
 from specbench.models.network.probe import rollback_of
 from tests.support.checkpoints import CPU, WEIGHTS, llama, refusal_of, save_tiny
 
@@ -51,14 +51,14 @@ def declare(folder: Path, **quantization: object) -> Path:
 def test_what_a_checkpoint_needs_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, object], message: str
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(names, "find_spec", lambda _: None)
     folder = declare(save_tiny(tmp_path / "tiny"), **method)
     assert message in refusal_of(load_model, Checkpoint("tiny", str(folder)), None, CPU)
 
 
 def test_the_extras_install_what_is_asked_for() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    for extra, modules in extras.EXTRAS.items():
+    for extra, modules in names.EXTRAS.items():
         declared = [line.split(">")[0].replace("-", "_") for line in project["optional-dependencies"][extra]]
         assert set(modules) <= set(declared), extra
 
@@ -158,4 +158,4 @@ def test_weights_that_torchao_has_saved_stay_packed_and_are_not_compiled(tmp_pat
     assert torch.equal(loaded.model(TEXT).logits, before(TEXT).logits)
     assert loaded.weights == "torchao"
     with pytest.raises(UsageError, match="is quantised by torchao, and a compiler that freezes weights may unpack"):
-        quantised.refuse_compiled(checkpoint, load_config(checkpoint), CPU)
+        quantise.refuse_compiled(checkpoint, load_config(checkpoint), CPU)

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 from tests.support.checkpoints import CPU, llama, save_tiny
 
 PEAK = """
@@ -18,7 +18,7 @@ import sys, torch
 from pathlib import Path
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 
 def peak():  # not that of getrusage, which a process inherits from the one that began it
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.divided import network_sizes
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint, resolve
-from specbench.models.checkpoints.sizes import network_sizes
+from specbench.models.checkpoints.names import Checkpoint, resolve
 from specbench.models.network.reduced import ReducedHead, reduce_head
 from tests.support.checkpoints import CPU, WEIGHTS, llama, refusal_of
 from tests.support.families import CONFIGS

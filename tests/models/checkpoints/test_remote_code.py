@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.models.checkpoints import adapters, hub
+from specbench.models.checkpoints import names, weights
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint
 from tests.support.checkpoints import CPU, refusal_of, save_tiny
 
 CODE = """
@@ -61,7 +61,7 @@ def test_trusted_code_of_a_folder_runs_and_is_checked_like_any_other(folder: Pat
 def test_code_of_a_repository_runs_at_a_pinned_commit_only(
     folder: Path, monkeypatch: pytest.MonkeyPatch, revision: str | None
 ) -> None:
-    monkeypatch.setattr(hub, "fetch", lambda *_: folder)
+    monkeypatch.setattr(names, "fetch", lambda *_: folder)
     refused = refusal_of(load_config, Checkpoint("own", "some/own", revision, trusted=True))
     assert "runs code of some/own only at a pinned commit: give its 40 hex digits with --target-revision" in refused
     assert not (folder.parent / "ran").exists()
@@ -107,7 +107,7 @@ def test_code_that_any_description_names_runs_at_a_pinned_commit_only(
     plain: Path, monkeypatch: pytest.MonkeyPatch, name: str, load: Callable[..., object]
 ) -> None:
     described(plain, name, {"AutoTokenizer": [None, "tok.OwnTokenizer"]})
-    monkeypatch.setattr(hub, "fetch", lambda *_: plain)
+    monkeypatch.setattr(names, "fetch", lambda *_: plain)
     refused = refusal_of(load, Checkpoint("own", "some/own", trusted=True))
     assert "runs code of some/own only at a pinned commit: give its 40 hex digits" in refused
     assert not (plain.parent / "ran").exists()
@@ -118,7 +118,7 @@ def test_a_tokenizer_of_a_repository_runs_at_a_pinned_commit(
     plain: Path, monkeypatch: pytest.MonkeyPatch, revision: str | None, runs: bool
 ) -> None:
     described(plain, "tokenizer_config.json", ["tok.OwnTokenizer", None])  # as it was written once
-    monkeypatch.setattr(hub, "fetch", lambda *_: plain)
+    monkeypatch.setattr(names, "fetch", lambda *_: plain)
     for trusted in (False, runs):
         load_tokenizer(Checkpoint("own", "some/own", revision, trusted=trusted))
         assert (plain.parent / "ran").exists() == trusted
@@ -130,7 +130,7 @@ def test_code_of_another_repository_runs_never(
     plain: Path, monkeypatch: pytest.MonkeyPatch, name: str, revision: str | None
 ) -> None:
     described(plain, name, {"AutoTokenizer": [None, "evil/repo--tok.OwnTokenizer"]})
-    monkeypatch.setattr(hub, "fetch", lambda *_: plain)
+    monkeypatch.setattr(names, "fetch", lambda *_: plain)
     for source in ("some/own", str(plain)):
         refused = refusal_of(load_tokenizer, Checkpoint("own", source, revision, trusted=True))
         assert "its code is in another repository (evil/repo--tok.OwnTokenizer), at no pinned commit" in refused
@@ -139,7 +139,7 @@ def test_code_of_another_repository_runs_never(
 def test_a_way_to_generate_that_comes_with_a_repository_is_code(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (plain / "custom_generate").mkdir()
     (plain / "custom_generate" / "generate.py").touch()
-    monkeypatch.setattr(hub, "fetch", lambda *_: plain)
+    monkeypatch.setattr(names, "fetch", lambda *_: plain)
     assert "only at a pinned commit" in refusal_of(load_config, Checkpoint("own", "some/own", trusted=True))
     assert load_config(Checkpoint("own", "some/own")).model_type == "llama"
 
@@ -148,10 +148,10 @@ def test_a_way_to_generate_that_comes_with_a_repository_is_code(plain: Path, mon
 def test_an_adapter_that_can_change_names_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: str | None, trusted: bool
 ) -> None:
-    monkeypatch.setattr(adapters, "require", lambda *_: None)
+    monkeypatch.setattr(weights, "require", lambda *_: None)
     base = {"base_model_name_or_path": "evil/base", "revision": "0" * 40}
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", **base}))
-    found = adapters.find(Checkpoint("own", "some/adapter", revision, trusted=True), tmp_path)
+    found = weights.find_adapter(Checkpoint("own", "some/adapter", revision, trusted=True), tmp_path)
     assert found is not None
     assert (found.base.source, found.base.revision, found.base.trusted) == ("evil/base", "0" * 40, trusted)
 

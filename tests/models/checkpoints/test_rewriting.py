@@ -5,8 +5,7 @@ import random
 import pytest
 
 from specbench.decoding.translation import Reading
-from specbench.models.checkpoints.rewriting import Rewriter, complete
-from specbench.models.checkpoints.vocabularies import Vocabularies
+from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies, complete
 from tests.support.foreign import both, byte_level, letters, sentence_pieces
 
 THE = [("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("Ã", "©")]

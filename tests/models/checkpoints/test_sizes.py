@@ -16,8 +16,7 @@ from transformers import (
     MixtralConfig,
 )
 
-from specbench.models.checkpoints.how import How
-from specbench.models.checkpoints.sizes import network_sizes
+from specbench.models.checkpoints.divided import How, network_sizes
 from tests.support.checkpoints import CPU, llama
 
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2}

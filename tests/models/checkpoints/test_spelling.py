@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specbench.models.checkpoints.spelling import byte_of, spelling_of
+from specbench.models.checkpoints.tokenizers import byte_of, spelling_of
 from tests.support.foreign import byte_level, letters, sentence_pieces
 
 MERGES = [("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("Ã", "©")]

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints.write_gguf import gguf_of
+from specbench.models.checkpoints.gguf import gguf_of
 from specbench.shipped import ASSETS
 from tests.support.tinypair import Pair
 

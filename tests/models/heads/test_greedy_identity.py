@@ -13,7 +13,7 @@ from specbench.decoding.drafters.chain import NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.checkpoints import loading, pairs
+from specbench.models.checkpoints import loading, names
 from specbench.models.checkpoints.description import load_tokenizer
 from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.files import read_head
@@ -51,7 +51,7 @@ def target(request: pytest.FixtureRequest) -> Any:
         if "SPECBENCH_SMOLLM2" not in os.environ:
             pytest.skip("SPECBENCH_SMOLLM2 names no folder with smollm2-135m")
         name = str(Path(os.environ["SPECBENCH_SMOLLM2"], name))
-    checkpoint = pairs.resolve(name)
+    checkpoint = names.resolve(name)
     network = loading.load_model(checkpoint, torch.float32, CPU).model
     tokenizer = load_tokenizer(checkpoint)
     texts = [tokenizer.encode(text) for text in TEXTS]
@@ -71,7 +71,7 @@ def said(method: Speculate, texts: list[list[int]]) -> list[list[int]]:
 def models(network: Any, kind: str, folder: Path) -> dict[str, Any]:
     """The target and the draft of a method, the latter from a folder of this kind."""
     if kind == "pard":
-        draft = loading.load_model(pairs.resolve(str(folder)), torch.float32, CPU).model
+        draft = loading.load_model(names.resolve(str(folder)), torch.float32, CPU).model
         return {"target": judge_of(network), "draft": through_masks(judge_of(draft), "draft", K)}
     head = read_head(folder)
     assert head is not None

@@ -14,7 +14,7 @@ from transformers.modeling_layers import MtpModel
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.checkpoints.architectures import attention, experts
+from specbench.models.checkpoints.description import attention, experts
 from specbench.models.heads.build import joined
 from specbench.models.heads.taps import whole_pass
 from specbench.models.network.causal import Causal

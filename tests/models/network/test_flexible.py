@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints.how import How
+from specbench.models.checkpoints.divided import How
 from specbench.models.network import flexible
 from specbench.models.network.attention import NAME, grouped_attention
 from specbench.models.network.flexible import FLEX, divided, fitting, flexible_attention

@@ -18,7 +18,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.metrics import Trace
 from specbench.models.checkpoints.description import load_tokenizer
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint, resolve
+from specbench.models.checkpoints.names import Checkpoint, resolve
 from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

