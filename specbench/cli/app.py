@@ -90,19 +90,19 @@ def main_options(
     ] = False,
 ) -> None:
     """Options that stand before the command."""
-    if sys.platform != "win32" and (limit := address_space()) < LEAST:
+    if sys.platform != "win32" and (limit := address_space()) is not None and limit < LEAST:
         raise UnusableModelError(
             f"out of memory before the start: this shell limits the address space to {limit >> 20} MiB, "
             f"and loading torch takes {LEAST >> 20} MiB: raise it (ulimit -v unlimited)"
         )
 
 
-def address_space() -> float:
-    """The bytes that `ulimit -v` leaves this process."""
+def address_space() -> int | None:
+    """The bytes that `ulimit -v` leaves this process; None without a limit."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return float("inf") if limit == resource.RLIM_INFINITY else limit
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 # --- streams and signals ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.models.heads.build import recurrent
+from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
 from specbench.models.heads.recognition import Head
 from specbench.models.heads.taps import masks
@@ -22,7 +22,7 @@ def head_of(folder: Path) -> Head:
 
 
 def module_of(folder: Path, network: Any, layers: Sequence[int] | None = None, post_norm: bool | None = None) -> Any:
-    return in_double(recurrent(head_of(folder), network, layers, post_norm))
+    return in_double(built(head_of(folder), network, layers, post_norm))
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

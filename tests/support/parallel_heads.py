@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from specbench.decoding.types import Context
 from specbench.models.checkpoints.description import attention
-from specbench.models.heads.build import parallel
+from specbench.models.heads.build import built
 from specbench.models.heads.dflash import Pard
 from specbench.models.heads.files import read_head
 from specbench.models.heads.together import Together
@@ -184,4 +184,4 @@ def made(name: str, folder: Path, vocab: int = V, **more: Any) -> Made:
     if switches.get("form"):
         w = {key.replace("blocks.", "").replace("layers.", "").replace(".weight", ".linear.weight") if "blocks" in key
              else key: tensor for key, tensor in w.items()}  # fmt: skip
-    return Made(kind, net, in_double(parallel(head, net)), w, dict(head.config), head.format)
+    return Made(kind, net, in_double(built(head, net)), w, dict(head.config), head.format)

@@ -140,7 +140,7 @@ def _weights_of(part: dict[str, Any]) -> int:
 def _count(part: dict[str, Any], name: str) -> int:
     """A number of a configuration, or the largest of a list of one for every layer; 0 where there is none."""
     found = part.get(name)
-    return max((one for one in (found if isinstance(found, list) else [found]) if is_count(one)), default=0)
+    return max((int(one) for one in (found if isinstance(found, list) else [found]) if is_count(one)), default=0)
 
 
 def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,6 @@ from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.names import Checkpoint, require, resolve
 from specbench.wording import clean, first_line
 
-ADAPTED_OLD = ("adapter_model.safetensors", "adapter_model.bin")
 DAMAGED = (ValueError, KeyError, AttributeError, TypeError, RecursionError, OSError)  # what a wrong index raises
 ADAPTER = "adapter_config.json"
 ADAPTED = ("adapter_model.safetensors", "adapter_model.bin")
@@ -69,7 +68,7 @@ def there(checkpoint: Checkpoint, folder: Path) -> list[Path]:
     whole: who reads them says so."""
     if checkpoint.file:
         return _existing([folder / checkpoint.file])
-    for single in (names.SAFETENSORS[0], names.PICKLED[0], *ADAPTED_OLD):
+    for single in (names.SAFETENSORS[0], names.PICKLED[0], *ADAPTED):
         index = folder / f"{single}.index.json"
         if found := _existing([folder / single]):
             return found

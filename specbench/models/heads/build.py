@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specbench.errors import UnusableModelError, UsageError
+from specbench.errors import UsageError
 from specbench.models.checkpoints.bounds import attempt
 from specbench.models.heads.dflash import DFlash, Pard, PEagle
 from specbench.models.heads.eagle import Eagle1, Eagle3
@@ -16,8 +16,9 @@ from specbench.models.heads.taps import Tapped, Taps
 from specbench.models.heads.together import Together
 from specbench.models.network.causal import Causal
 
-# Heads that draft all tokens in one pass. PARD does, too, and is a network of its own, of which `masked.Pard` is made.
-AT_ONCE: Mapping[Kind, Callable[[Head, Borrowed, Sequence[int] | None], Any]] = {
+Layers = Sequence[int] | None
+BY_LAYERS: Mapping[Kind, Callable[[Head, Borrowed, Layers], Any]] = {
+    "eagle3": Eagle3,
     "medusa": Medusa,
     "peagle": PEagle,
     "dflash": DFlash,
@@ -25,8 +26,8 @@ AT_ONCE: Mapping[Kind, Callable[[Head, Borrowed, Sequence[int] | None], Any]] = 
 }
 
 
-def recurrent(head: Head, network: Any, layers: Sequence[int] | None = None, post_norm: bool | None = None) -> Any:
-    """The module of a head that drafts one token after the other, for this target network.
+def built(head: Head, network: Any, layers: Layers = None, post_norm: bool | None = None) -> Any:
+    """The module of a head for this target network; its `at_once` says whether it drafts all tokens in one pass.
 
     layers: the boundaries that it reads, where the user names them. post_norm: of MTP modules, what is fed back; None
     is what its files say, or the usual. UsageError where the kind of head has no such choice; UnusableModelError for a
@@ -34,38 +35,19 @@ def recurrent(head: Head, network: Any, layers: Sequence[int] | None = None, pos
     """
     target = Borrowed(network)
     head = without_copies(head, target)
-    if layers is not None and head.kind != "eagle3":
+    if layers is not None and head.kind not in BY_LAYERS:
         raise UsageError(f"--aux-layers: {head.name} ({WORDS[head.kind]}) reads the last hidden state only")
     if post_norm is not None and head.kind != "mtp":
         raise UsageError(
             f"{head.name} ({WORDS[head.kind]}): only MTP modules have a choice of the state that is fed back"
         )
-    return attempt(f"{head.name}: no head can be made of its files", lambda: _made(head, target, layers, post_norm))
 
+    def made() -> Any:
+        if head.kind == "mtp":
+            return Mtp(head, target, post_norm)
+        return Eagle1(head, target) if head.kind == "eagle1" else BY_LAYERS[head.kind](head, target, layers)
 
-def _made(head: Head, target: Borrowed, layers: Sequence[int] | None, post_norm: bool | None) -> Any:
-    if head.kind == "mtp":
-        return Mtp(head, target, post_norm)
-    if head.kind == "eagle3":
-        return Eagle3(head, target, layers)
-    if head.kind == "eagle1":
-        return Eagle1(head, target)
-    raise UnusableModelError(f"{head.name}: {head.words} heads do not draft one token after the other")
-
-
-def built(head: Head, network: Any, layers: Sequence[int] | None = None, post_norm: bool | None = None) -> Any:
-    """The module of a head of any kind; it says itself whether it drafts all tokens in one pass (`at_once`)."""
-    if head.kind in AT_ONCE and post_norm is None:
-        return parallel(head, network, layers)
-    return recurrent(head, network, layers, post_norm)
-
-
-def parallel(head: Head, network: Any, layers: Sequence[int] | None = None) -> Any:
-    """The module of a head that drafts all tokens in one pass (`together.Parallel`); the rest is as of `recurrent`."""
-    target = Borrowed(network)
-    if head.kind not in AT_ONCE:
-        raise UnusableModelError(f"{head.name}: {head.words} heads do not draft all tokens in one pass")
-    return AT_ONCE[head.kind](without_copies(head, target), target, layers)
+    return attempt(f"{head.name}: no head can be made of its files", made)
 
 
 def joined(target: Causal, head: Any, depth: int) -> tuple[Causal, Recursive | Together]:

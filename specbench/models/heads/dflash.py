@@ -1,10 +1,10 @@
 """Heads that see masks after the text and give a row at each: PARD, P-EAGLE, DFlash, DSpark.
 
 PARD (An et al. 2025, arXiv 2504.18583), a whole small network, and P-EAGLE (arXiv 2602.01469): one causal pass over
-what was committed since the last one and K − 1 masks. DFlash (arXiv 2602.06036): a block of masks over keys and values that
-every layer makes of one projection of the target's states, once for every token. DSpark (arXiv 2607.05147) corrects a
-row of DFlash by the token before it: W₂ W₁[token before], or gated by the state of the place, or made with a state that
-goes along the block (speculators, `markov_head_type`: vanilla, gated, rnn).
+what was committed since the last one and K − 1 masks. DFlash (arXiv 2602.06036): a block of masks over keys and values
+that every layer makes of one projection of the target's states, once for every token. DSpark (arXiv 2607.05147)
+corrects a row of DFlash by the token before it: W₂ W₁[token before], or gated by the state of the place, or made with a
+state that goes along the block (speculators, `markov_head_type`: vanilla, gated, rnn).
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,20 +35,38 @@ from specbench.models.heads.parts import (
     stored,
 )
 from specbench.models.heads.recognition import SPECULATORS, Head, part, renamed
-from specbench.models.heads.taps import boundaries, named_in
-from specbench.models.heads.together import Drafted, Places, Seen, causal, everything, sliding
+from specbench.models.heads.taps import reads
+from specbench.models.heads.together import Drafted, Parallel, Places, Seen, causal, everything, sliding
 from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import ReducedHead, known_tokens
 
 MASKS = ("pard_token", "mask_token_id", "ptd_token_id")  # what engines call the mask in config.json
 
 
-class Pard:
+class Masked(Parallel):
+    """A head that goes on through masks after the text, one for every token but the first."""
+
+    def through(
+        self, context: Context, text: Tensor, features: Tensor | None, places: Places, masks: int, keep: int
+    ) -> Tensor:
+        """[B, keep, V'] the logits of the last tokens of a pass over the text at places [B, q] and so many masks."""
+        raise NotImplementedError
+
+    def front(self, depth: int) -> int:
+        return depth - 1
+
+    def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
+        self.through(context, text, features, places, 0, 1)
+
+    def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
+        logits = self.through(context, text, features, places, depth - 1, depth)
+        return Drafted(logits, logits[..., :0])
+
+
+class Pard(Masked):
     """A network that was trained to go on through masks. It reads the text itself, and nothing of the target."""
 
-    taps: tuple[int | str, ...] = ()
-    steps: int | None = None
-    at_once, behind, width = True, 0, 0
+    behind = 0
 
     def __init__(self, network: Any, width: int, name: str = "the draft") -> None:
         self.network, self.config = network, network.config.get_text_config(decoder=True)
@@ -58,24 +76,9 @@ class Pard:
         self.windows = {kind: (causal, window) for kind, window in windows_of(self.config).items()}
         self.known = known_tokens(network, width)
 
-    def front(self, depth: int) -> int:
-        return depth - 1
-
-    def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
-        self._forward(context, text, places, 0, 1)
-
-    def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
-        logits = self._forward(context, text, places, depth - 1, depth)
-        return Drafted(logits, logits[..., :0])
-
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
-        return logits, None
-
-    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
-        return None
-
-    def _forward(self, context: Context, text: Tensor, places: Places, masks: int, keep: int) -> Tensor:
-        """[B, keep, V'] the logits of the last tokens of a pass over the text at places [B, q] and so many masks."""
+    def through(
+        self, context: Context, text: Tensor, features: Tensor | None, places: Places, masks: int, keep: int
+    ) -> Tensor:
         ids = context.seq.gather(1, text).clamp_max(self.config.vocab_size - 1)  # a draft may misread the target's ids
         positions, mask = placed(self, context, text, places, masks, context.pos + 1)
         output = self.network(
@@ -91,11 +94,8 @@ class Pard:
         return logits
 
 
-class PEagle(nn.Module):
+class PEagle(Masked, nn.Module):
     """EAGLE-3 that goes on through masks in the place of its own states: pairs of the mask token and `mask_hidden`."""
-
-    steps: int | None = None
-    at_once, behind, width = True, 1, 0
 
     def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -117,26 +117,10 @@ class PEagle(nn.Module):
         self.known = known_tokens(self.eagle, target.vocabulary)
         self.why, self.warnings = self.eagle.why, self.eagle.warnings
 
-    def front(self, depth: int) -> int:
-        return depth - 1
-
-    def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
-        self._forward(context, text, features, places, 0, 1)
-
-    def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
-        logits = self._forward(context, text, features, places, depth - 1, depth)
-        return Drafted(logits, logits[..., :0])
-
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
-        return logits, None
-
-    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
-        return None
-
-    def _forward(
+    def through(
         self, context: Context, text: Tensor, features: Tensor | None, places: Places, masks: int, keep: int
     ) -> Tensor:
-        """[B, keep, V]: pairs of the target's rows at places text [B, q] and the tokens after them, then masks."""
+        """Pairs of the target's rows and the tokens after them, then masks."""
         assert features is not None
         ids = context.seq.gather(1, text + 1)
         hidden = torch.cat([features, self.mask_hidden.expand(len(ids), masks, -1)], 1)
@@ -270,18 +254,18 @@ class Confidence(nn.Module):
 TRANSFORMERS = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."}  # its names for two of the parts
 
 
-class DFlash(nn.Module):
+class DFlash(Parallel, nn.Module):
     """Both kinds: the block is the pending token and masks after it, and row k of it predicts the token at its own
     place or, with `sample_from_anchor`, at the next one."""
-
-    at_once, behind, width = True, 1, 0
 
     def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
         super().__init__()
         head = replace(head, tensors={renamed(name, TRANSFORMERS): one for name, one in head.tensors.items()})
         self.target, self.dtype, self.config = target, target.dtype, layer_config(head, target)
         width = int(self.config.hidden_size)
-        self.fc, (self.taps, self.why) = linear_of(head), reads(head, target, override)
+        refuse_other(head, target, int(head.config.get("target_hidden_size") or shape_of(head, "norm.weight")[0]))
+        found = reads(head, target, target.width, override)
+        self.taps, self.why, self.fc = found.taken, found.why, linear(head.tensors, "fc")
         self.hidden_norm, self.norm = norm(self.config), norm(self.config)
         self.layers = nn.ModuleList(decoder_layer(head, self.config, number) for number in range(layers_in(head)))
         self.embed_tokens, self.lm_head = embedding(head, target, width), output(head, self.config, target)
@@ -349,28 +333,6 @@ def keys_and_values(attention: Any, states: Tensor, angles: tuple[Tensor, Tensor
     key, value = attention.k_proj(states).view(shape), attention.v_proj(states).view(shape).transpose(1, 2)
     key = (attention.k_norm(key) if hasattr(attention, "k_norm") else key).transpose(1, 2)
     return apply_rotary_pos_emb(key, key, *angles)[1], value
-
-
-def linear_of(head: Head) -> nn.Linear:
-    shape_of(head, "fc.weight")
-    return linear(head.tensors, "fc")
-
-
-def reads(head: Head, target: Borrowed, override: Sequence[int] | None) -> tuple[tuple[int | str, ...], str]:
-    """The boundaries of the target that a head reads, and why."""
-    refuse_other(head, target, int(head.config.get("target_hidden_size") or shape_of(head, "norm.weight")[0]))
-    columns = shape_of(head, "fc.weight")[1]
-    if columns % target.width:
-        raise UnusableModelError(
-            f"{head.name}: weights do not fit config.json: fc reads {columns} columns, and the target is "
-            f"{target.width} wide"
-        )
-    meaning, ids = named_in(head)
-    try:
-        found = boundaries(meaning, ids, target.layers, columns // target.width, override)
-    except UnusableModelError as error:
-        raise UnusableModelError(f"{head.name}: {error}") from error
-    return found.taken, found.why
 
 
 def keys_of(head: Head) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 EAGLE-1, EAGLE-2 and HASS (Li et al. 2024, arXiv 2401.15077 and 2406.16858; Zhang et al. 2024, arXiv 2408.15766): one
 decoder layer on the last hidden state, as in SafeAILab's `cnets1.py`, with the norms of vLLM's and speculators'
-variants where their weights are there. EAGLE-3 (Li et al. 2025, arXiv 2503.01840): one decoder layer, twice as wide in its
-projections, on several hidden states, as in SafeAILab's `cnets.py`; the switches are those of vLLM, SpecForge, NVIDIA's
-Model Optimizer and speculators.
+variants where their weights are there. EAGLE-3 (Li et al. 2025, arXiv 2503.01840): one decoder layer, twice as wide in
+its projections, on several hidden states, as in SafeAILab's `cnets.py`; the switches are those of vLLM, SpecForge,
+NVIDIA's Model Optimizer and speculators.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from specbench.errors import UnusableModelError
 from specbench.models.checkpoints.reduced import WEIGHT
 from specbench.models.heads.parts import (
     Borrowed,
+    Recurrent,
     decoder_layer,
     embedding,
     fill,
@@ -34,22 +35,18 @@ from specbench.models.heads.parts import (
     stored,
 )
 from specbench.models.heads.recognition import SPECULATORS, Head, part
-from specbench.models.heads.taps import boundaries, named_in
+from specbench.models.heads.taps import reads
 
 NORMS = ("embedding_layernorm", "hidden_states_layernorm", "pre_lm_head_layernorm")
 
 
-class Eagle1(nn.Module):
+class Eagle1(Recurrent):
     """Pair (z at t, token t+1) → logits of token t+2, and the state that stands in for z in the next pair.
 
     Norms of the inputs and before the output are there where their weights are; vLLM reads the norm before the output
     of speculators' files as one of the state that comes in, speculators itself as written here.
     """
 
-    taps: tuple[int | str, ...] = ("z",)
-    at_once = False
-    steps: int | None = None
-    why = ""
     embedding_layernorm: nn.Module
     hidden_states_layernorm: nn.Module
     pre_lm_head_layernorm: nn.Module
@@ -68,10 +65,6 @@ class Eagle1(nn.Module):
         self.rotary_emb = rotary(self.config, target)
         self.warnings = fill(self, head, target, stored(head, target))
 
-    def enter(self, features: Tensor) -> Tensor:
-        """[B, q, H] the state of true pairs, from z."""
-        return features
-
     def forward(
         self,
         input_ids: Tensor,
@@ -81,8 +74,6 @@ class Eagle1(nn.Module):
         past_key_values: Any = None,
         keep: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """ids [B, q] and states [B, q, H] → logits [B, q, V], of the last `keep` pairs alone unless that is 0, and the
-        states of the next pairs [B, q, H]."""
         embedded = (self.embed_tokens or self.target.embed)(input_ids)
         x = self.fc(torch.cat([self.embedding_layernorm(embedded), self.hidden_states_layernorm(states)], -1))
         angles = self.rotary_emb(x, position_ids)
@@ -119,23 +110,25 @@ class FirstLayer(nn.Module):
         return done
 
 
-class Eagle3(nn.Module):
+class Eagle3(Recurrent):
     """Pair (features at t, token t+1) → logits of token t+2, and the state that stands in for `enter` in the next pair.
 
     With `norm_output`, which only the speculators format means so, that state is the normed one. override: the
     boundaries to read, where the user names them. why: the sentence that says which are read, and by which rule.
     """
 
-    taps: tuple[int | str, ...]
-    at_once = False
-    steps: int | None = None
-
     def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
         super().__init__()
         self.target, self.dtype, own = target, target.dtype, head.format == SPECULATORS
         self.config = layer_config(head, target)
         self.width = int(self.config.hidden_size)
-        self.taps, self.why = reads(head, target, self.width, override)
+        wide = number_in(head, "target_hidden_size") or self.width
+        refuse_other(head, target, wide)
+        if _key(part(head.config, "eagle_config"), "use_aux_hidden_state", True):
+            found = reads(head, target, wide, override)
+            self.taps, self.why = found.taken, found.why
+        else:
+            self.taps, self.why = Z, "reads the last hidden state: its config.json says use_aux_hidden_state false"
         self.fc = linear(head.tensors, "fc") if self.taps != Z else None
         self.input_norm = (
             norm(self.config, self.fc.in_features) if self.fc and "input_norm.weight" in head.tensors else None
@@ -154,7 +147,6 @@ class Eagle3(nn.Module):
         self.warnings = fill(self, head, target, stored(head, target), unused)
 
     def enter(self, features: Tensor) -> Tensor:
-        """[B, q, A·H] hidden states of the target side by side → [B, q, width] the states of true pairs."""
         if self.input_norm is not None:
             features = self.input_norm(features)
         if self.fc_norm:
@@ -171,8 +163,6 @@ class Eagle3(nn.Module):
         past_key_values: Any = None,
         keep: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """ids [B, q], states [B, q, width] → logits [B, q, V], −inf where a token is unknown, and the next states; of
-        the last `keep` pairs alone the logits, unless that is 0."""
         embedded = (self.embed_tokens or self.target.embed)(input_ids)
         angles = self.rotary_emb(states, position_ids)
         for number, layer in enumerate(self.layers):
@@ -192,27 +182,6 @@ class Eagle3(nn.Module):
             return F.linear(normed, embedding.weight)
         found: Tensor = (self.lm_head or self.target.logits)(normed)
         return found
-
-
-def reads(
-    head: Head, target: Borrowed, width: int, override: Sequence[int] | None
-) -> tuple[tuple[int | str, ...], str]:
-    """What a head of this width reads of its target, and why; z for one that is told not to use several layers."""
-    wide = number_in(head, "target_hidden_size") or width
-    refuse_other(head, target, wide)
-    if _key(part(head.config, "eagle_config"), "use_aux_hidden_state", True) is False:
-        return Z, "reads the last hidden state: its config.json says use_aux_hidden_state false"
-    columns = shape_of(head, "fc.weight")[1]
-    if columns % wide:
-        raise UnusableModelError(
-            f"{head.name}: weights do not fit config.json: fc reads {columns} columns, and the target is {wide} wide"
-        )
-    meaning, ids = named_in(head)
-    try:
-        found = boundaries(meaning, ids, target.layers, columns // wide, override)
-    except UnusableModelError as error:
-        raise UnusableModelError(f"{head.name}: {error}") from error
-    return found.taken, found.why
 
 
 def chunks_normed(head: Head) -> list[str]:

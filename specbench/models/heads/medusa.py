@@ -18,7 +18,7 @@ from specbench.decoding.types import Context
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.heads.parts import Borrowed, fill, refuse_other, shape_of
 from specbench.models.heads.recognition import Head
-from specbench.models.heads.together import Drafted, Places
+from specbench.models.heads.together import Drafted, Parallel, Places
 from specbench.models.network.reduced import SIZE, ReducedHead
 
 VLLM = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
@@ -37,11 +37,10 @@ class Residual(nn.Module):
         return x + F.silu(self.linear(x))
 
 
-class Medusa(nn.Module):
+class Medusa(Parallel, nn.Module):
     """Head i gives the row of the token i + 2 places after the state's, i from 0: the first after the pending one."""
 
     taps: tuple[int | str, ...] = ("z",)
-    at_once, behind, width, why = True, 1, 0, ""
 
     def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -93,12 +92,6 @@ class Medusa(nn.Module):
             z = block(z)
         return (self.lm_head if self.lm_head is not None else parts[-1])(z), z
 
-    def corrected(self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, None]:
-        return logits, None
-
-    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
-        return None
-
 
 def without_layers(target: Borrowed, width: int) -> Any:
     """The configuration of a head that has no layers, and so nothing in a cache."""
@@ -139,10 +132,11 @@ def known(head: Head, target: Borrowed) -> Tensor | None:
     ids = head.tensors.get(KNOWN)
     if ids is None or len(ids) == target.vocabulary:
         return None
-    if ids.ndim != 1 or ids.is_floating_point() or len(set(ids.tolist())) != len(ids) or not in_range(ids, target):
+    if (
+        ids.ndim != 1
+        or ids.is_floating_point()
+        or len(set(ids.tolist())) != len(ids)
+        or not 0 <= int(ids.min()) <= int(ids.max()) < target.vocabulary
+    ):
         raise UnusableModelError(f"{head.name}: its {KNOWN} are not tokens of the target, each of them once")
     return ids.long().to(target.device)
-
-
-def in_range(ids: Tensor, target: Borrowed) -> bool:
-    return int(ids.min()) >= 0 and int(ids.max()) < target.vocabulary

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specbench.errors import UnusableModelError
-from specbench.models.heads.parts import Borrowed, embedding, fill, linear, output, refuse_other, shape_of
+from specbench.models.heads.parts import Borrowed, Recurrent, embedding, fill, linear, output, refuse_other, shape_of
 from specbench.models.heads.recognition import MIMO, SPECULATORS, Head
 from specbench.models.network.layers import layers_of
 from specbench.wording import first_line
@@ -22,7 +22,7 @@ ROUTER = "layer.mlp.gate.weight"  # only a layer with experts has it
 EXPERT = re.compile(r"(?P<list>layer\.mlp\.experts)\.(?P<number>\d+)\.(?P<part>gate|up|down)_proj\.weight")
 
 
-class Mtp(nn.Module):
+class Mtp(Recurrent):
     """Pair (z at t, token t+1) → logits of token t+2, and the state that stands in for z in the next pair.
 
     That state is what the logits are made of, normed (SGLang, transformers), or the same before its norm where
@@ -30,11 +30,6 @@ class Mtp(nn.Module):
     (`norm_output`), and of others only its acceptance after the first token. One module drafts all tokens, each from
     the state before.
     """
-
-    taps: tuple[int | str, ...] = ("z",)
-    at_once = False
-    why = ""
-    steps: int | None = None
 
     def __init__(self, head: Head, target: Borrowed, post_norm: bool | None = None) -> None:
         super().__init__()
@@ -49,10 +44,6 @@ class Mtp(nn.Module):
         self.embed_tokens, self.lm_head = embedding(head, target, self.width), output(head, self.config, target)
         self.warnings = (*several(head), *fill(self, head, target, with_fused_experts(head.tensors)))
 
-    def enter(self, features: Tensor) -> Tensor:
-        """[B, q, H] the state of true pairs, from z."""
-        return features
-
     def forward(
         self,
         input_ids: Tensor,
@@ -62,8 +53,6 @@ class Mtp(nn.Module):
         past_key_values: Any = None,
         keep: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """ids [B, q] and states [B, q, H] → logits [B, q, V], of the last `keep` pairs alone unless that is 0, and the
-        states of the next pairs [B, q, H]."""
         token = self.embed_norm((self.embed_tokens or self.target.embed)(input_ids).to(states.dtype))
         state = self.hidden_norm(states)
         x = self.proj(torch.cat([state, token] if self.hidden_first else [token, state], -1))

@@ -89,6 +89,23 @@ LINEAR = (
 )
 
 
+class Recurrent(nn.Module):
+    """A head that drafts one token after the other: `forward` takes pairs of a state and the token after it.
+
+    ids [B, q], states [B, q, W], positions [B, q], masks and a cache → logits [B, q, V], −inf where a token is unknown,
+    of the last `keep` pairs alone unless that is 0; and the states of the next pairs [B, q, W].
+    """
+
+    taps: tuple[int | str, ...] = ("z",)
+    at_once = False
+    steps: int | None = None
+    why = ""
+
+    def enter(self, features: Tensor) -> Tensor:
+        """[B, q, A·H] hidden states of the target → [B, q, W] the states of true pairs."""
+        return features
+
+
 def shape_of(head: Head, name: str) -> tuple[int, ...]:
     """The shape of a tensor that no head of this kind lacks. UnusableModelError where it does."""
     if name not in head.tensors:

@@ -95,14 +95,14 @@ class Recursive:
         self.model.cache = cache
 
     def start(self, context: Context) -> None:
-        self._feeds(context)
+        self.pairs.committed = True
         self.model.start(pairs_of(context))
         self.pairs.committed = False  # of texts of one token nothing was fed
 
     def admit(self, context: Context, row: int) -> None:
         if self.cache is None or self.cache.empty:  # prompts without a pair to feed, and no round yet
             return self.start(context)
-        self._feeds(context)
+        self.pairs.committed = True
         self.pairs.row = row
         self.model.admit(pairs_of(context), row)
         self.pairs.row, self.pairs.committed = None, False
@@ -111,7 +111,7 @@ class Recursive:
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
-        self._feeds(context)
+        self.pairs.committed = True
         return self.model.sample(pairs_of(context), k, rng, self._again(refeed), after)
 
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
@@ -119,7 +119,7 @@ class Recursive:
         if tree.size:
             self.pairs.parents = parents(found, tree, new)
         else:
-            self._feeds(context)
+            self.pairs.committed = True
         return self.model.expand(found, tree, new, self._again(refeed), raw)
 
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
@@ -130,10 +130,6 @@ class Recursive:
 
     def select(self, rows: Tensor) -> None:
         self.model.select(rows)
-
-    def _feeds(self, context: Context) -> None:
-        """The next pass is over committed pairs."""
-        self.pairs.root, self.pairs.committed = pairs_of(context).pos, True
 
     def _again(self, refeed: int) -> int:
         """How many pairs before the last are fed again: those that were drafted when they were last fed, and those

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from specbench.errors import UnusableModelError
-from specbench.models.heads.parts import Borrowed
+from specbench.models.heads.parts import Borrowed, shape_of
 from specbench.models.heads.recognition import Head, part
 from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import RowStaticCache
@@ -58,6 +58,20 @@ def boundaries(
     else:
         taken, rule = list(ids), "its config.json names them"
     return Boundaries(_checked(taken, layers, count, rule), f"reads the target at boundaries {_listed(taken)}: {rule}")
+
+
+def reads(head: Head, target: Borrowed, width: int, override: Sequence[int] | None) -> Boundaries:
+    """What a head with an `fc` reads of a target whose hidden states are so wide. UnusableModelError as above."""
+    columns = shape_of(head, "fc.weight")[1]
+    if columns % width:
+        raise UnusableModelError(
+            f"{head.name}: weights do not fit config.json: fc reads {columns} columns, and the target is {width} wide"
+        )
+    meaning, ids = named_in(head)
+    try:
+        return boundaries(meaning, ids, target.layers, columns // width, override)
+    except UnusableModelError as error:
+        raise UnusableModelError(f"{head.name}: {error}") from error
 
 
 def named_in(head: Head) -> tuple[Meaning, list[int] | None]:

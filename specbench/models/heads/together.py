@@ -102,38 +102,41 @@ class Drafted:
     carried: Tensor | None = None
 
 
-class Parallel(Protocol):
-    """A head that drafts in one pass."""
+class Parallel:
+    """A head that drafts in one pass, and what most of them answer in the same way."""
 
     config: Any
     dtype: torch.dtype
-    taps: tuple[int | str, ...]  # what it reads of the target; nothing where it reads the text alone
-    steps: int | None  # how many tokens it drafts at most; None for no bound of its own
-    behind: int  # how many of the last committed tokens it keeps nothing of: one where it reads the target's rows
+    at_once = True
+    taps: tuple[int | str, ...] = ()  # what it reads of the target; nothing where it reads the text alone
+    steps: int | None = None  # how many tokens it drafts at most; None for no bound of its own
+    behind = 1  # how many of the last committed tokens it keeps nothing of: one where it reads the target's rows
+    width = 0
+    why = ""
     known: Tensor | None  # the tokens that it knows; None for all
 
     def front(self, depth: int) -> int:
         """How many temporary places it needs to draft so many tokens."""
-        ...
+        raise NotImplementedError
 
     def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
         """Take in the text at places [B, q], with the target's rows of these places."""
-        ...
+        raise NotImplementedError
 
     def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
         """The rows of the next `depth` places; the text at places [B, q] is taken in first, whose last is the last."""
-        ...
+        raise NotImplementedError
 
     def corrected(
         self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Logits [B, m, V'] of places with states [B, m, H], given the tokens before them [B, m] and what the places
         before them carried on [B, m, R] (`Drafted.carried`), and what they carry on themselves."""
-        ...
+        return logits, None
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
         """[B, m] how likely tokens of these places are accepted, before they are drawn; None where it cannot say."""
-        ...
+        return None
 
 
 BLOCK = 512  # tokens of a prompt in one pass: a mask of that many queries over a long text is no large tensor

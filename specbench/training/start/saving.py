@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from specbench.errors import UsageError
+from specbench.models.checkpoints import reduced
 from specbench.models.network.reduced import ReducedHead
 from specbench.replacing import filling
 from specbench.wording import first_line
@@ -45,12 +46,12 @@ def weights_of(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
     """The weights as the file has them; those that are one tensor in the network are one here."""
     head = model.get_output_embeddings()
     found, cast = dict[str, Tensor](), dict[int, Tensor]()
-    reduced = isinstance(head, ReducedHead)
+    cut = isinstance(head, ReducedHead)
     own = {f"{name}.{part}" for name, one in model.named_modules() if one is head for part in ("weight", "ids")}
     for name, tensor in model.state_dict().items():
-        if not (reduced and name in own):
+        if not (cut and name in own):
             found[name] = cast.setdefault(tensor.data_ptr(), in_dtype(tensor, dtype))
-    if reduced:
+    if cut:
         found |= {name: in_dtype(tensor, dtype) for name, tensor in reduced.stored(head).items()}
     return found
 

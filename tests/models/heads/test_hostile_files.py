@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specbench.errors import SpecbenchError
-from specbench.models.heads.build import recurrent
+from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
 from tests.support.cases import quick_or_slow
 from tests.support.checkpoints import llama
@@ -50,7 +50,7 @@ def attempt(folder: Path, target: Any) -> None:
     """Anything but a line of our own is an error of the test."""
     try:
         head = read_head(folder, "head")
-        recurrent(head, target) if head is not None else None
+        built(head, target) if head is not None else None
     except SpecbenchError as refusal:
         line = str(refusal)
     else:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.heads.build import built, parallel
+from specbench.models.heads.build import built
 from specbench.models.heads.dflash import Pard
 from specbench.models.heads.files import read_head
 from specbench.models.heads.together import Together
@@ -174,7 +174,7 @@ def test_dflash_drafts_from_its_first_row_where_it_says_so(target: Any, tmp_path
 def test_the_layers_that_are_read_can_be_named(target: Any, tmp_path: Path) -> None:
     head = read_head(write_head(tmp_path, "dflash", target.config, **FLASH))
     assert head is not None
-    assert (parallel(head, target).taps, parallel(head, target, (0, 2)).taps) == ((1, 2), (0, 2))
+    assert (built(head, target).taps, built(head, target, (0, 2)).taps) == ((1, 2), (0, 2))
     medusa = read_head(write_head(tmp_path / "medusa", "medusa", target.config), "heads")
     assert medusa is not None
     with pytest.raises(UsageError, match="--aux-layers: heads is a Medusa head"):
@@ -238,7 +238,7 @@ def test_what_is_no_head_of_this_target_is_refused(
     write_head(tmp_path, kind, target.config, **{**switches, **how})
     head = read_head(tmp_path, "head")
     assert head is not None
-    assert words in refusal_of(parallel, head, target)
+    assert words in refusal_of(built, head, target)
 
 
 def test_a_network_without_a_mask_is_no_pard(target: Any) -> None:
@@ -250,4 +250,3 @@ def test_a_head_of_another_kind_is_told_apart(target: Any, tmp_path: Path) -> No
     head = read_head(write_head(tmp_path, "eagle3", target.config, aux=(0, 1, 2)), "head")
     assert head is not None
     assert not built(head, target).at_once
-    assert "EAGLE-3 heads do not draft all tokens in one pass" in refusal_of(parallel, head, target)

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, MuseGlimmerAssistantConfig, MuseGlimm
 from transformers.generation.candidate_generator import DFlashTokenCandidateGenerator
 
 from specbench.decoding.randomness import seeded
-from specbench.models.heads.build import parallel
+from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
 from specbench.models.heads.recognition import Head
 from specbench.models.heads.together import Together
@@ -73,7 +73,7 @@ def test_rows_are_those_of_transformers_generator(kinds: list[str], window: int,
     head = read_head(tmp_path / "head")
     assert isinstance(head, Head)
     assert head.kind == "dflash"
-    module, context = in_double(parallel(head, net)), context_of([TEXT], 40, BLOCK)
+    module, context = in_double(built(head, net)), context_of([TEXT], 40, BLOCK)
     model = Together(module, Plain(net, module.taps, context), Law(), V, BLOCK - 1)
     model.start(context)
     text, matches = list(TEXT), 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.models.heads.build import built, recurrent
+from specbench.models.heads.build import built
 from specbench.models.heads.taps import masks, whole_pass
 from specbench.models.network.attention import NAME
 from specbench.models.network.flexible import FLEX
@@ -27,7 +27,7 @@ def test_weights_are_in_the_dtype_of_the_target_and_ids_stay_whole(
 ) -> None:
     folder = write_head(tmp_path, kind, network("llama", V).config, **switches)
     target, exact = network("llama", V, dtype=dtype), module_of(folder, network("llama", V))
-    module = recurrent(head_of(folder), target)
+    module = built(head_of(folder), target)
     assert {weight.dtype for weight in module.parameters()} == {dtype} == {module.dtype}
     assert not any(weight.requires_grad for weight in module.parameters())
     if kind == "eagle3":

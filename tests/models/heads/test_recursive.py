@@ -15,7 +15,7 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.heads.build import joined, recurrent
+from specbench.models.heads.build import built, joined
 from specbench.models.heads.files import read_head
 from specbench.models.heads.recursive import Recursive
 from specbench.models.heads.taps import Tapped, Taps
@@ -48,7 +48,7 @@ def head_of(folder: Path, net: Any, kind: str, **switches: Any) -> Any:
     """A random head of the target `net`, in its dtype."""
     found = read_head(write_head(folder / kind, kind, net.config, dtype=torch.float64, **switches))
     assert found is not None
-    return in_double(recurrent(found, net))
+    return in_double(built(found, net))
 
 
 def models_of(net: Any, head: Any, depth: int = K) -> tuple[Causal, Recursive]:
