@@ -101,7 +101,11 @@ def objections(config: dict[str, Any]) -> Iterator[str]:
     for key, value in named(config):
         if key in LAYERS and (wrong := beyond(value, 1, MOST_LAYERS)):
             yield f"{key} is {clean(wrong[0], 40)}, where whole numbers up to {MOST_LAYERS:,} are possible"
-        elif key in ("dtype", "torch_dtype") and isinstance(value, str) and not is_float(value):
+        elif (
+            key in ("dtype", "torch_dtype")
+            and isinstance(value, str)
+            and not value.removeprefix("torch.").startswith(FLOATS)
+        ):
             yield f"{key} is {clean(value, 40)!r}, in which nothing can be computed: write float32, float16 or bfloat16"
         elif key == "draft_vocab_size" and (wrong := beyond(value, 1, vocabulary or 1 << 31)):
             yield f"draft_vocab_size is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary or 0:,} tokens"
@@ -109,17 +113,13 @@ def objections(config: dict[str, Any]) -> Iterator[str]:
             yield f"eos_token_id is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary:,} tokens"
 
 
-def _all_parts(files: list[Path]) -> bool:
-    """Whether no part of weights in parts is still to come: an interrupted download has only the first."""
-    parts = [found for file in files if (found := PART.search(file.name))]
-    return all(int(found[1]) <= len(parts) for found in parts)
-
-
 def too_few_weights(folder: Path, config: dict[str, Any]) -> str | None:
     """Why the weights beside a configuration are not those of it, before a network of such a size is built for them."""
     files = [file for pattern in ("*.safetensors", "*.bin") for file in folder.glob(pattern) if file.is_file()]
     stored, wanted = sum(file.stat().st_size for file in files), least_weights(config)
-    if wanted <= BUILT_AT_ONCE or not files or not _all_parts(files) or wanted <= DENSEST * stored:
+    parts = [found for file in files if (found := PART.search(file.name))]
+    whole = files and all(int(found[1]) <= len(parts) for found in parts)  # or the rest is still to be downloaded
+    if not whole or wanted <= max(BUILT_AT_ONCE, DENSEST * stored):
         return None
     return f"a network of its sizes has {wanted:,} weights or more, and the files of weights have {stored:,} bytes"
 
@@ -127,19 +127,18 @@ def too_few_weights(folder: Path, config: dict[str, Any]) -> str | None:
 def least_weights(config: dict[str, Any]) -> int:
     """A lower bound of the number of weights: the largest matrix of the width, and a square one for every layer."""
     parts = [config, *(value for key, value in named(config) if key.endswith("_config") and isinstance(value, dict))]
-    return max(map(_weights_of, parts))
-
-
-def _weights_of(part: dict[str, Any]) -> int:
-    width, layers = (max(_count(part, name) for name in names) for names in (WIDTH, LAYERS))
-    heads = max(_count(part, name) for name in ("num_attention_heads", "num_key_value_heads"))
-    rows = max(*(_count(part, name) for name in ROWS), heads * _count(part, "head_dim"))
-    return width * rows + layers * width**2 // 2 if layers else 0
+    least = 0
+    for part in parts:
+        width, layers = (max(_count(part, name) for name in known) for known in (WIDTH, LAYERS))
+        heads = max(_count(part, name) for name in ("num_attention_heads", "num_key_value_heads"))
+        rows = max(*(_count(part, name) for name in ROWS), heads * _count(part, "head_dim"))
+        least = max(least, width * rows + layers * width**2 // 2 if layers else 0)
+    return least
 
 
 def _count(part: dict[str, Any], name: str) -> int:
     """A number of a configuration, or the largest of a list of one for every layer; 0 where there is none."""
-    found = part.get(name)
+    found: Any = part.get(name)
     return max((int(one) for one in (found if isinstance(found, list) else [found]) if is_count(one)), default=0)
 
 
@@ -155,10 +154,6 @@ def beyond(value: Any, least: int, most: int) -> list[Any]:
     """What of a number, or of a list of one for every layer, is no whole number within bounds; None says nothing."""
     found = value if isinstance(value, list) else [] if value is None else [value]
     return [one for one in found if not (is_count(one) and least <= one <= most)]
-
-
-def is_float(name: str) -> bool:
-    return name.removeprefix("torch.").startswith(FLOATS)
 
 
 def is_count(value: Any) -> bool:

@@ -40,19 +40,15 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.mo
 def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     """The configuration of a checkpoint that the engine can drive; any other is refused with a reason."""
     config = _stored_config(checkpoint)
-    if reason := _obstacle(config) or (checkpoint.shape and _not_to_be_grown(config, checkpoint)):
+    try:
+        reason = obstacle(config)
+    except Exception as error:  # entries of a type that transformers lets pass
+        reason = f"unusable config.json: {first_line(error)}"
+    if reason := reason or (checkpoint.shape and _not_to_be_grown(config, checkpoint)):
         raise UnusableModelError(f"{checkpoint.name}: {reason}")
     if checkpoint.shape is not None:
         return growth.grown_config(config, checkpoint.shape, origin(checkpoint))
     return config
-
-
-def _obstacle(config: PreTrainedConfig) -> str | None:
-    """Why the engine cannot drive a network of this configuration, or that it makes no sense."""
-    try:
-        return obstacle(config)
-    except Exception as error:  # entries of a type that transformers lets pass
-        return f"unusable config.json: {first_line(error)}"
 
 
 def _not_to_be_grown(config: PreTrainedConfig, checkpoint: Checkpoint) -> str | None:
@@ -80,9 +76,12 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
             config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
         register(checkpoint, folder, config)
         if checkpoint.file:
-            config.dtype = gguf.dtype_of(folder / checkpoint.file)
+            # as most of its weights are; bfloat16 where these are packed
+            config.dtype = gguf.UNPACKED.get(gguf.commonest(folder / checkpoint.file), torch.bfloat16)
     except Exception as error:  # a broken configuration raises whatever the code that trips over it raises
-        raise UnusableModelError(f"{checkpoint.name}: {_config_reason(checkpoint, folder, error)}") from error
+        reason = f"unusable {folder / (checkpoint.file or 'config.json')}: {first_line(error)}"
+        reason = REFUSED if "trust_remote_code" in str(error) else reason
+        raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
     return config
 
 
@@ -105,12 +104,6 @@ def origin(checkpoint: Checkpoint) -> str:
     return Path(small).name if Path(small).exists() else small
 
 
-def _config_reason(checkpoint: Checkpoint, folder: Path, error: Exception) -> str:
-    if "trust_remote_code" in str(error):
-        return REFUSED
-    return f"unusable {folder / (checkpoint.file or 'config.json')}: {first_line(error)}"
-
-
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint; that of its base where an adapter brings none."""
     _silence()
@@ -127,25 +120,17 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         with gguf.read_once(checkpoint):
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
         tokenizer("a")  # some faults of a description show with the first text only
-        _refuse_other_templates(getattr(tokenizer, "chat_template", None) or "")
+        chats = getattr(tokenizer, "chat_template", None) or ""
+        for template in chats.values() if isinstance(chats, dict) else [chats]:
+            if not isinstance(template, str):
+                raise TypeError(f"a chat_template is of type {type(template).__name__}, not text")
     except Exception as error:  # the tokenizers library raises bare Exceptions
-        reason = f"unusable tokenizer in {folder}: {first_line(error)}{_tokenizer_hint(checkpoint, folder)}"
+        whole = checkpoint.file or (folder / "tokenizer.json").exists()
+        hint = "" if whole else " (without a tokenizer.json it needs sentencepiece)"
+        reason = f"unusable tokenizer in {folder}: {first_line(error)}{hint}"
         raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
     found: PreTrainedTokenizerBase = tokenizer
     return found
-
-
-def _refuse_other_templates(found: Any) -> None:
-    """TypeError for a chat template, or one of several by their names, that is no text."""
-    for template in found.values() if isinstance(found, dict) else [found]:
-        if not isinstance(template, str):
-            raise TypeError(f"a chat_template is of type {type(template).__name__}, not text")
-
-
-def _tokenizer_hint(checkpoint: Checkpoint, folder: Path) -> str:
-    if checkpoint.file or (folder / "tokenizer.json").exists():
-        return ""
-    return " (without a tokenizer.json it needs sentencepiece)"
 
 
 def _silence() -> None:

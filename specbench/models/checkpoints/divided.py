@@ -19,7 +19,6 @@ import torch
 from accelerate.utils import convert_file_size_to_int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
-from transformers.distributed.configuration_utils import DistributedConfig
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import names, quantise, reduced, weights
@@ -36,6 +35,17 @@ from specbench.theory.memory import Network
 
 MASKED = ("sdpa", "eager")
 DIVIDED = "flex"
+OPTION = "--device-map"
+AUTO = "auto"
+SHARE = 0.8  # of what is free, where nothing else is said: the rest is for caches and passes
+HOST = "cpu"
+PARALLEL = "--tensor-parallel"
+START = "torchrun --nproc-per-node {} -m specbench run …"
+STYLES = {  # those whose rows were compared with the ones of a whole network
+    *("colwise", "rowwise", "colwise_gather_output", "replicated_with_grad_allreduce", "embedding_rowwise"),
+}
+SPLIT = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+READERS = 4  # threads of transformers that read weights at the same time
 
 
 @dataclass(frozen=True)
@@ -67,12 +77,6 @@ class How:
 
 
 AS_STORED = How()
-
-
-OPTION = "--device-map"
-AUTO = "auto"
-SHARE = 0.8  # of what is free, where nothing else is said: the rest is for caches and passes
-HOST = "cpu"
 
 
 def place(device: torch.device) -> str:
@@ -161,14 +165,6 @@ def notes(name: str, model: Any) -> list[str]:
     return [f"{name} is divided ({found}): its GPUs compute one after the other, each for its layers"]
 
 
-PARALLEL = "--tensor-parallel"
-START = "torchrun --nproc-per-node {} -m specbench run …"
-STYLES = {  # those whose rows were compared with the ones of a whole network
-    *("colwise", "rowwise", "colwise_gather_output", "replicated_with_grad_allreduce", "embedding_rowwise"),
-}
-SPLIT = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-
-
 def refuse_unsplit(checkpoint: Checkpoint, config: Any, how: How, device: torch.device) -> None:
     """UsageError or UnusableModelError, before a weight is read, where the processes cannot hold a network together."""
     count = how.parallel or 1
@@ -212,19 +208,6 @@ def plan_of(config: Any) -> Mapping[str, str]:
     return {**base, **(getattr(network_class(config), "_tp_plan", None) or {})} if base else {}
 
 
-def split_settings(count: int) -> dict[str, Any]:
-    """What transformers is told; it places every part on the device of its process."""
-    return {"distributed_config": DistributedConfig(tp_size=count), "device_map": None}
-
-
-def split_label(how: How) -> str:
-    """What results say about it; empty for a network that one process holds."""
-    return f"split over {how.parallel} processes" if how.parallel else ""
-
-
-READERS = 4  # threads of transformers that read weights at the same time
-
-
 class KeptError(Exception):
     """Says how many numbers a layer hands to a cache for a token."""
 
@@ -243,8 +226,7 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     net = in_dtype(config, dtype, attention)
     ends = net.get_input_embeddings().weight, net.get_output_embeddings().weight
     shapes = [tensor.shape for tensor in net.parameters() if all(tensor is not end for end in ends)]
-    heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
-    shared = getattr(text, "num_key_value_heads", None) or heads
+    heads, shared = heads_of(text)
     windows, ours = windows_of(text), attention in OURS
     return Network(
         weights=weight_bytes(net, config, device, how),
@@ -262,6 +244,12 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     )
 
 
+def heads_of(text: Any) -> tuple[int, int]:
+    """(heads, heads of keys and values); none where there is a recurrent state alone."""
+    heads = getattr(text, "num_attention_heads", 0)
+    return heads, getattr(text, "num_key_value_heads", None) or heads
+
+
 def kept_by(net: Any) -> int:
     """How many numbers a layer of a network on the device meta keeps of a token: what its first one hands to a cache,
     as latent attention keeps fewer than its heads have; by the number of these where that cannot be seen."""
@@ -273,8 +261,7 @@ def kept_by(net: Any) -> int:
     except Exception:  # whatever a network does with a recurrent state, or without weights
         pass
     text = net.config.get_text_config(decoder=True)
-    heads = getattr(text, "num_attention_heads", 0)  # none where there is a recurrent state alone
-    shared = getattr(text, "num_key_value_heads", None) or heads
+    heads, shared = heads_of(text)
     return int(2 * shared * (getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1)))
 
 

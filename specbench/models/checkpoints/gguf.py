@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from transformers import GgufConfig, modeling_gguf_pytorch_utils
+from transformers import modeling_gguf_pytorch_utils
 from transformers.utils import logging
 
 from specbench.errors import UnusableModelError
@@ -52,11 +52,6 @@ def fetch(checkpoint: Checkpoint) -> Path:
 def arguments(checkpoint: Checkpoint) -> dict[str, Any]:
     """What transformers' loaders are told besides the folder: nothing for a checkpoint that is no GGUF file."""
     return {"gguf_file": checkpoint.file} if checkpoint.file else {}
-
-
-def unpacking(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What their loader of networks is told besides."""
-    return {"quantization_config": GgufConfig(dequantize=True)} if checkpoint.file else {}
 
 
 @contextmanager
@@ -106,11 +101,6 @@ def _kinds(file: Path, _: int) -> Counter[str]:
     for tensor in reader(file).tensors:
         found[tensor.tensor_type.name] += int(tensor.n_elements)
     return found
-
-
-def dtype_of(file: Path) -> torch.dtype:
-    """The type that its weights come closest to: that of most of them, bfloat16 where these are packed."""
-    return UNPACKED.get(commonest(file), torch.bfloat16)
 
 
 def commonest(file: Path) -> str:
@@ -208,16 +198,12 @@ def add_vocabulary(writer: Any, config: Any, tokenizer: Any) -> None:
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([named.get(number, f"[unused {number}]") for number in ids])
     writer.add_token_types([unused if n not in named else control if n in special else normal for n in ids])
-    writer.add_token_merges(merges_of(tokenizer) or [f"{named[0]} {named[1]}"])
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"].get("merges", [])  # of byte pairs, in order
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    writer.add_token_merges(merges or [f"{named[0]} {named[1]}"])
     writer.add_add_bos_token(False)
     if tokenizer.eos_token_id is not None:
         writer.add_eos_token_id(tokenizer.eos_token_id)
-
-
-def merges_of(tokenizer: Any) -> list[str]:
-    """The merges of a vocabulary of byte pairs, in their order; none of any other."""
-    found = json.loads(tokenizer.backend_tokenizer.to_str())["model"].get("merges", [])
-    return [merge if isinstance(merge, str) else " ".join(merge) for merge in found]
 
 
 def add(writer: Any, name: str, weight: Tensor, config: Any, dtype: torch.dtype) -> None:

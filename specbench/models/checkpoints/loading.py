@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel
+from transformers import GgufConfig, PreTrainedModel
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from specbench.errors import UnusableModelError
 from specbench.models.checkpoints import divided, gguf, names, quantise, reduced, weights
@@ -117,7 +118,8 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
         *divided.notes(checkpoint.name, model),
     )
     ready = model.eval().requires_grad_(False)
-    parts = (files.label(wanted.device), divided.label(model), divided.split_label(wanted.how))
+    processes = f"split over {wanted.how.parallel} processes" if wanted.how.parallel else ""
+    parts = (files.label(wanted.device), divided.label(model), processes)
     label = ", ".join(filter(None, parts))
     return Loaded(ready, wanted.dtype, names.commit(folder), warnings, label)
 
@@ -195,10 +197,9 @@ def network(files: Files, dtype: torch.dtype, device: torch.device, how: How, wa
         files.plain and how.device_map is None and how.parallel is None
     ):
         raise UnusableModelError(f"{files.checkpoint.name}: {reduced.UNREADABLE}")
-    if how.parallel:
-        return attempt(
-            failed, lambda: _from_pretrained(files, {**settings, **divided.split_settings(how.parallel or 1)})
-        )
+    if how.parallel:  # transformers places every part on the device of its process
+        split = {"distributed_config": DistributedConfig(tp_size=how.parallel), "device_map": None}
+        return attempt(failed, lambda: _from_pretrained(files, {**settings, **split}))
     if text := how.device_map:
         return attempt(
             failed, lambda: divided.load(text, device, lambda more: _from_pretrained(files, {**settings, **more}))
@@ -236,7 +237,7 @@ def _from_pretrained(files: Files, settings: dict[str, Any]) -> Any:
             use_safetensors=not files.pickled,
             weights_only=True,  # torch's own unpickler for tensors: code in a .bin file does not run
             **common(files.checkpoint),
-            **gguf.unpacking(files.checkpoint),
+            **({"quantization_config": GgufConfig(dequantize=True)} if files.checkpoint.file else {}),
             **settings,
         )
 

@@ -25,7 +25,11 @@ def unavailable(role: str, checkpoint: Checkpoint) -> Missing | None:
         return described(role, checkpoint, str(error), said and said.__cause__)
     if weights.there(checkpoint, folder) or hub.answer_of(repository(checkpoint)) is None:
         return None
-    return described(role, checkpoint, without_weights(checkpoint), None)
+    absent = (
+        f"{repository(checkpoint).subject}: its weights are not in the cache, and the hub does not answer: run "
+        f"`{download_command(checkpoint)}` where there is a network"
+    )
+    return described(role, checkpoint, absent, None)
 
 
 def without_extra(checkpoint: Checkpoint) -> Missing | None:
@@ -65,13 +69,6 @@ def described(role: str, checkpoint: Checkpoint, message: str, cause: BaseExcept
     """A checkpoint that cannot be had, with its size where the hub says it. cause: what the hub answered, if it did."""
     refusal = message.removeprefix(f"{repository(checkpoint).subject} ") if hub.refused(cause) else ""
     return Missing(role, checkpoint.name, message, download_command(checkpoint), refusal, download_size(checkpoint))
-
-
-def without_weights(checkpoint: Checkpoint) -> str:
-    return (
-        f"{repository(checkpoint).subject}: its weights are not in the cache, and the hub does not answer: run "
-        f"`{download_command(checkpoint)}` where there is a network"
-    )
 
 
 def download_size(checkpoint: Checkpoint) -> int | None:

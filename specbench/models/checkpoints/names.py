@@ -173,7 +173,9 @@ def resolve(name: str, revision: str | None = None) -> Checkpoint:
         if model.repo:
             return Checkpoint(name, model.repo, revision or model.revision, model.gated)
         if model.package:
-            return _in_package(name, model.package, revision)
+            file = packaged_file(name, model.package)
+            found = _on_disk(name, file.parent, revision, file.name)
+            return replace(found, package=packaged_label(model.package))
         return _on_disk(name, ASSETS / str(model.path), revision)
     if name and Path(name).is_dir():
         return _on_disk(name, Path(name), revision)
@@ -202,11 +204,6 @@ def _on_disk(name: str, folder: Path, revision: str | None, file: str | None = N
     if revision is not None:
         raise UsageError(f"{name} lies on this disk and has no revision {revision!r}: leave the revision out")
     return Checkpoint(name, str(folder), file=file)
-
-
-def _in_package(name: str, where: Packaged, revision: str | None) -> Checkpoint:
-    file = packaged_file(name, where)
-    return replace(_on_disk(name, file.parent, revision, file.name), package=packaged_label(where))
 
 
 def _gguf(name: str, revision: str | None) -> Checkpoint:

@@ -270,14 +270,11 @@ def stored_counts(path: Path, width: int) -> Tensor:
     counts = torch.zeros(width, dtype=torch.double)
     for name, count in found.items() if isinstance(found, dict) else [("", found)]:
         number = int(name) if str(name).isdecimal() else width
-        if number >= width or not is_count(count):
+        counted = isinstance(count, int | float) and not isinstance(count, bool) and 0 <= count < math.inf
+        if number >= width or not counted:
             raise UsageError(
                 f"{path}: expected a list of the ids 0 to {width - 1}, or counts of them as {{id: count}}, found "
                 f"{str(name)[:40]!r}"
             )
         counts[number] = count
     return counts
-
-
-def is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
