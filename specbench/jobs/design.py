@@ -32,9 +32,9 @@ from specbench.models.checkpoints.names import resolve
 from specbench.replacing import filling, replace_text
 from specbench.results import folder
 from specbench.results.cells import Cell
-from specbench.results.costs import timing
-from specbench.results.environment import command_line
 from specbench.results.folder import slug
+from specbench.results.machine import command_line
+from specbench.results.numbers import timing
 from specbench.results.reading import DESCRIPTION, read_run
 from specbench.results.samples import Sample
 from specbench.results.writing import write_csv
