@@ -12,7 +12,7 @@ import yaml
 from specbench.cli import app
 from specbench.errors import UsageError
 from specbench.jobs import verdict
-from specbench.measure.failures import failure_of
+from specbench.measure.group import failure_of
 from specbench.redact import redact
 from specbench.results.folder import slug
 from specbench.wording import clean, first_line

@@ -1,22 +1,24 @@
-"""What a backend is: an engine with one pair of checkpoints, as jobs use it, and what only some engines can give.
+"""What a backend is: an engine with one pair of checkpoints, as jobs use it; and what engines besides ours can do.
 
 What an engine lacks it declares as None; nothing is ever asked for with getattr or isinstance.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from specbench.chat import Chat
 from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import read_method
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.models.network.law import Law
+from specbench.settings import declared
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.memory import Demand
@@ -222,3 +224,153 @@ def networks_of(backend: Backend, purpose: str) -> Networks:
             "use the native backend"
         )
     return backend.networks
+
+
+@dataclass(frozen=True)
+class Can:
+    """What an engine besides ours can do.
+
+    settings: those that it has besides ANYWHERE, and which values of them besides the default. drafters: the parts of
+    method files that it drafts with, and the rules that it judges their drafts by. None stands for all. why: of
+    settings that it lacks, the reason. has: its methods in words.
+    """
+
+    settings: Mapping[str, Collection[Any] | None]
+    why: Mapping[str, str]
+    drafters: Mapping[str, Collection[str] | None] = field(default_factory=dict)
+    has: str = ""
+    refusal: str = "{option}: {why}: leave it out, or use --backend native"
+
+
+ANYWHERE = (  # settings, and groups of them, that any engine has or none needs; of others its row says so
+    "pair", "revisions", "device", "method", "data", "excerpt", "chat", "limit", "stopping", "length", "draws",
+    "choices", "k", "confidence", "acceptance_source", "temperature", "top_k", "top_p", "dtype", "aux_layers",
+    "draft_vocabulary", "vocabulary", "backend", "engine_option", "url", "baseline_url", "arrivals",
+)  # fmt: skip
+POINT_MASS = ("Rejection", "TokenMatch")  # the same where a draft is a point mass, as one that was looked up is
+KERNELS = "it has kernels of its own"
+CAN = {
+    "transformers": Can(
+        settings={
+            "eta": None, "min_p": None, "quantize": None, "draft_quantize": None, "draft_dtype": None,
+            "attn_implementation": None, "tier": ("auto", "compile"),
+        },
+        why={
+            "batch": "its assisted generation decodes one prompt at a time",
+            "schedule": "K must be the same in every round to be comparable",
+            "acceptance": "its verdicts cannot be made up",
+            "tier": "it captures no graphs of whole rounds",
+            "device_map": "the weights are shared with the native backend",
+            "draft_device": "its assistant lies beside its model",
+            "tensor_parallel": "its processes would not decide together",
+        },
+        drafters={"PromptLookup": POINT_MASS, "ModelDrafter": ("Rejection",)},
+        has="generate() has only chains from a draft or from the first layers of the target, judged token by token, "
+            "and prompt lookup",
+    ),
+    "vllm": Can(
+        settings={"batch": None, "tier": ("auto", "compile")},
+        why={
+            "schedule": "K is the same in every round of an engine",
+            "acceptance": "its verdicts cannot be made up on every device",
+            "eta": "it has no eta sampling",
+            "min_p": "it heeds no such bound while it drafts",
+            "quantize": "it reads the checkpoints as they are",
+            "draft_quantize": "it reads the checkpoints as they are",
+            "draft_dtype": "its draft has the dtype of the target",
+            "device_map": "it divides models by engine options of its own",
+            "tensor_parallel": "it splits models by engine options of its own",
+            "draft_device": "it places models by engine options of its own",
+            "attn_implementation": KERNELS,
+            "tier": "take eager, or compile, which captures graphs on a GPU",
+        },
+        drafters={"PromptLookup": POINT_MASS, "Suffix": POINT_MASS, "ModelDrafter": ("Rejection", "Block")},
+        has="it has only chains from a draft or an EAGLE-3 head, judged token by token or as a block, prompt lookup "
+            "and suffix decoding",
+    ),
+    "llama.cpp": Can(
+        settings={"batch": None, "min_p": None, "draft_dtype": None, "tier": ("auto",)},
+        why={
+            "schedule": "K is the same in every round of a server",
+            "acceptance": "its verdicts cannot be made up",
+            "eta": "it has no eta sampling",
+            "quantize": "name a GGUF file that is quantised",
+            "draft_quantize": "name a GGUF file that is quantised",
+            "device_map": "it divides models by options of its own",
+            "tensor_parallel": "it splits models by options of its own",
+            "draft_device": "it places models by options of its own",
+            "attn_implementation": KERNELS,
+            "tier": "it has one way to execute rounds",
+        },
+        drafters={"PromptLookup": None, "ModelDrafter": POINT_MASS},
+        has="it has only chains from a draft and prompt lookup",
+    ),
+    "openai": Can(
+        settings={
+            "batch": None, "min_p": None, "draft_quantize": None, "draft_dtype": None, "device_map": None,
+            "attn_implementation": None, "tier": None, "chat_template": ("none",),
+        },
+        why=dict.fromkeys(
+            ("schedule", "acceptance", "eta", "quantize", "tensor_parallel", "draft_device", "chat_template"),
+            "for the server to decide",
+        ),
+        refusal="{option} is {why}: leave it out, or start it with that",
+    ),
+}  # fmt: skip
+
+
+def refuse_settings(engine: str, spec: RunSpec) -> None:
+    """UsageError for a setting that an engine besides ours does not have."""
+    can, every = CAN[engine], declared(RunSpec)
+    doubtful = [name for name, one in every.items() if not {name, one.setting.group} & {*ANYWHERE}]
+    for name in dict.fromkeys((*can.why, *doubtful)):
+        value, values = getattr(spec, name), can.settings.get(name, ())
+        if value != every[name].default and values is not None and value not in values:
+            option, why = f"--{name.replace('_', '-')}", can.why.get(name, "it has no such setting")
+            raise UsageError(f"--backend {engine}: {can.refusal.format(option=option, why=why)}")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The drafter of a method, its fields, and the rule that judges; all by name."""
+
+    drafter: str
+    fields: Mapping[str, Any]
+    rule: str
+
+    def k(self, spec: RunSpec) -> Any:
+        """How many tokens are drafted in a round."""
+        found = self.fields.get("k")
+        return spec.k if found == "k" else found
+
+
+def parts_of(spec: RunSpec) -> Parts:
+    """The parts of a method as its file names them."""
+    outermost = read_method(spec.method)["method"]
+    inner = outermost.get("Speculate") if isinstance(outermost, dict) else None
+    if not isinstance(inner, dict) or inner.get("model") != "target":
+        return Parts("something else", {}, "")
+    drafter, rule = inner.get("drafter"), inner.get("verifier")
+    ((name, fields),) = drafter.items() if isinstance(drafter, dict) else [(str(drafter), {})]
+    return Parts(str(name), dict(fields or {}), rule if isinstance(rule, str) else "a rule with settings")
+
+
+def drafting(engine: str, spec: RunSpec) -> Parts | None:
+    """The parts of a method that an engine besides ours drafts with; None where nothing is drafted. UsageError, naming
+    the native backend, for a method that it does not have."""
+    can, parts = CAN[engine], parts_of(spec)
+    if parts.drafter == "NoDraft" or spec.k == 0:
+        return None
+    rules = can.drafters.get(parts.drafter, ())
+    if rules is not None and parts.rule not in rules:
+        raise no_method(engine, spec, parts)
+    return parts
+
+
+def no_method(engine: str, spec: RunSpec, parts: Parts) -> UsageError:
+    """That an engine does not have a method."""
+    what = f"{parts.rule} over {parts.drafter}"
+    if engine == "transformers" and parts.drafter != "ModelDrafter":
+        what = parts.drafter
+    has = f"{what}, and {CAN[engine].has}"
+    return UsageError(f"--backend {engine}: --method {spec.method} is {has}: use --backend native")

@@ -1,16 +1,14 @@
-"""From the specs of a pair to its checkpoints, checked without weights: that they exist and fit together.
+"""From the specs of a pair to its checkpoints, checked without weights: that they exist and fit together."""
 
-Knows names, configurations and tokenizers; must not know weights or how anything is decoded.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from specbench.backends import heads, parallel, placed, vocabulary
+from specbench.backends import heads
 from specbench.backends.roles import (
     Found,
     Role,
@@ -23,19 +21,24 @@ from specbench.backends.roles import (
     named_by,
     shipped_source,
 )
+from specbench.decoding.method_files import learners, leaves, read_method
 from specbench.decoding.spans import Spans
 from specbench.errors import UsageError
 from specbench.missing import Missing, MissingError
 from specbench.models.checkpoints import check, description, loading, names, quantise
+from specbench.models.checkpoints.description import device_named, recurrent
+from specbench.models.checkpoints.divided import PARALLEL
 from specbench.models.checkpoints.missing import lacking_extra, unavailable, without_extra
 from specbench.models.checkpoints.reduced import Cut
 from specbench.models.checkpoints.tokenizers import thinking_tokens
 from specbench.models.checkpoints.vocabularies import Vocabularies
-from specbench.models.execution import compiled
+from specbench.models.execution import compiled, processes
 from specbench.models.scale import growth
 from specbench.spec import RunSpec
 
 Named = Mapping[str, str | None]  # something of each role, by its name
+DRAFT_DEVICE = "--draft-device"
+APART = ("Retrieval", "Distilled")  # parts that look into the target's own keys, or change weights on the way
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class CheckedPair:
         """What every role resolved to, with what is known once it is loaded. `scale_model` names the roles that are
         scale models; it may be empty."""
         scaled = [f"{name} {label}" for name, role in self.roles.items() if (label := growth.label(role.config))]
-        found: dict[str, Any] = {"scale_model": ", ".join(scaled), **vocabulary.columns(self.foreign)}
+        found: dict[str, Any] = {"scale_model": ", ".join(scaled), **heads.vocabulary_columns(self.foreign)}
         for name, role in self.roles.items():
             found |= {
                 f"{name}_source": shipped_source(role.checkpoint.place),
@@ -103,7 +106,7 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
     pair = reduce(lambda found, name: with_drafter(found, name, spec, tier), drafters, alone)
     for name, role in pair.roles.items():
         if role.device is not None:
-            placed.refuse_apart(name, role.config, role.borrows, specs)
+            refuse_apart(name, role.config, role.borrows, specs)
     kept = {
         name: (trail[-1], kept_layers(trail, depth_of(pair.roles[trail[-1]])))
         for name, trail in named.items()
@@ -111,7 +114,7 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
     }
     if spec.device_map and (parts := [name for name, (base, _) in kept.items() if base == "target"]):
         raise UsageError(f"--device-map: {parts[0]} drafts from layers of the target, which needs it in one place")
-    parallel.refuse_out_of_step(specs, kept, pair.heads)
+    refuse_out_of_step(specs, kept, pair.heads)
     return replace(pair, kept=kept, cuts=cuts_of(named, pair.roles, spec))
 
 
@@ -141,7 +144,7 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
     """The pair with a model that drafts, by the name of its role; refused where it does not fit the target."""
     target = pair.roles["target"]
     head = heads.head_at(checkpoint_of(name, spec), target, spec)
-    device = placed.drafting_device(spec, pair.device)
+    device = drafting_device(spec, pair.device)
     if head is not None and head.hollow is not None:
         own = replace(heads.role_of(head, checkpoint_of(name, spec), target), device=device)
         return replace(pair, roles={**pair.roles, name: own}, warnings=(*pair.warnings, *heads.said(head)))
@@ -164,13 +167,13 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
 def with_foreign(pair: CheckedPair, name: str, role: Role, spec: RunSpec) -> CheckedPair:
     """The pair with a model that drafts by another tokenizer; refused where no rule joins the two vocabularies."""
     target = pair.roles["target"]
-    found = vocabulary.both(target, role, name, spec.vocabulary or "auto")
+    found = heads.both_vocabularies(target, role, name, spec.vocabulary or "auto")
     context = min(pair.context, check.context_length(role.config))
     return replace(
         pair,
         roles={**pair.roles, name: role},
         context=context,
-        warnings=(*pair.warnings, vocabulary.said(found, check.context_length(role.config), pair.context)),
+        warnings=(*pair.warnings, heads.vocabulary_said(found, check.context_length(role.config), pair.context)),
         foreign={**pair.foreign, name: found},
     )
 
@@ -185,3 +188,45 @@ def role_of(name: str, spec: RunSpec, dtype: str, device: torch.device, tier: st
     if dtype == "auto" and tier == "compile" and half(config) and compiled.fast_bfloat16(device):
         dtype = "bfloat16"
     return Role(checkpoint, config, tokenizer, description.resolve_dtype(dtype, config, device), how_of(name, spec))
+
+
+def drafting_device(spec: RunSpec, device: torch.device) -> torch.device | None:
+    """The device of what drafts, where that is another one than the target's. UsageError where there is none."""
+    if spec.draft_device is None:
+        return None
+    found = device_named(spec.draft_device)
+    if found.type == "cuda":
+        found = torch.device("cuda", found.index or 0)
+    return None if found == device else found
+
+
+def refuse_apart(name: str, config: Any, borrows: bool, specs: Sequence[RunSpec]) -> None:
+    """UsageError where a drafter cannot lie on a device of its own."""
+    reason = ""
+    if borrows:
+        reason = "it is a head, which reads its target"
+    elif recurrent(config):
+        reason = "its recurrent state stays beside the target's text"
+    elif specs[0].tensor_parallel is not None:
+        reason = "each process has one device, with the whole draft"
+    elif any(learners(spec.method) for spec in specs):
+        reason = "it learns from the target's rows, where those are"
+    if reason:
+        raise UsageError(f"{DRAFT_DEVICE} {specs[0].draft_device}: {name}: {reason}: leave it out")
+
+
+def agreeing(spec: RunSpec) -> Callable[[Tensor], Tensor] | None:
+    """How decisions become those of all processes; None where this is the only one."""
+    return processes.decided if spec.tensor_parallel else None
+
+
+def refuse_out_of_step(specs: Sequence[RunSpec], kept: Collection[str], heads: Collection[str]) -> None:
+    """UsageError for what the processes of a target cannot do in step, or nobody has checked that they can."""
+    if specs[0].tensor_parallel is None:
+        return
+    if parts := [*kept, *heads]:
+        raise UsageError(f"{PARALLEL}: {parts[0]} drafts from parts of the target, which needs it whole")
+    for method in dict.fromkeys(spec.method for spec in specs):
+        found = {part for part, _, _ in leaves(read_method(method)["method"])}
+        if wrong := [part for part in APART if part in found]:
+            raise UsageError(f"{PARALLEL}: {method} uses {wrong[0]}, which needs a target in one process")

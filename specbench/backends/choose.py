@@ -5,10 +5,8 @@ from collections.abc import Callable, Sequence
 from specbench import plugins
 from specbench.backends import native
 from specbench.backends.base import Backend
-from specbench.backends.generation import backend as generation
-from specbench.backends.llamacpp import engine as llamacpp
-from specbench.backends.server import backend as server
-from specbench.backends.vllm import engine as vllm
+from specbench.backends.engines import llamacpp, server, transformers, vllm
+from specbench.backends.engines.install import LLAMA_CPP, VLLM
 from specbench.engine_options import engines
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
@@ -16,12 +14,12 @@ from specbench.wording import near
 
 BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {
     native.NAME: native.open_pair,
-    generation.NAME: generation.open_pair,
+    transformers.NAME: transformers.open_pair,
     server.NAME: server.open_pair,
-    vllm.NAME: vllm.open_pair,
-    llamacpp.NAME: llamacpp.open_pair,
+    VLLM: vllm.open_pair,
+    LLAMA_CPP: llamacpp.open_pair,
 }
-TAKE_OPTIONS = (vllm.NAME, llamacpp.NAME)
+TAKE_OPTIONS = (VLLM, LLAMA_CPP)
 
 
 def backend_for(specs: Sequence[RunSpec]) -> Backend:

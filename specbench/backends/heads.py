@@ -1,11 +1,8 @@
-"""Heads as roles of a pair: found among the files of a draft, checked against the target, loaded beside it.
-
-Knows roles, specs and heads; must not know methods, or how a head drafts.
-"""
+"""Heads, and drafts with another tokenizer, as roles of a pair: found, checked against the target, loaded beside it."""
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,6 +14,8 @@ from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.divided import in_dtype, kept_by
 from specbench.models.checkpoints.loading import Loaded
 from specbench.models.checkpoints.names import Checkpoint
+from specbench.models.checkpoints.tokenizers import spelling_of
+from specbench.models.checkpoints.vocabularies import Vocabularies
 from specbench.models.heads import files
 from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.parts import Borrowed
@@ -149,3 +148,30 @@ def attended(found: Found) -> int:
     if found.head.kind == "mtp":
         return kept_by(found.hollow.target.network)
     return int(2 * config.num_key_value_heads * config.head_dim)
+
+
+def both_vocabularies(
+    target: Role, role: Role, name: str, wanted: Literal["auto", "common", "strings"]
+) -> Vocabularies:
+    """Both vocabularies of a draft with another tokenizer. UnusableModelError or UsageError where no rule does."""
+    ours, theirs = (int(one.config.get_text_config(decoder=True).vocab_size) for one in (target, role))
+    found = Vocabularies(spelling_of(target.tokenizer), spelling_of(role.tokenizer), ours, theirs, name, wanted)
+    _ = found.rule
+    return found
+
+
+def vocabulary_said(found: Vocabularies, context: int, longest: int) -> str:
+    """What a user should know, in one line: which rule it is, what is common, and how far the draft reads."""
+    rule = {
+        "common": "it drafts tokens that both have",
+        "strings": "its text is written anew in the target's tokens, by the host in every round",
+    }[found.rule]
+    reads = f"; it reads {context} of its own tokens only" if context < longest else ""
+    return f"vocabulary {found.rule}: the {found.name} has another tokenizer; {found.shared}; {rule}{reads}"
+
+
+def vocabulary_columns(foreign: Mapping[str, Vocabularies]) -> dict[str, Any]:
+    """As columns: the rule of every such model, named where there are several, and what is common."""
+    rules = [found.rule if name == "draft" else f"{name} {found.rule}" for name, found in foreign.items()]
+    shared = [found.shared for found in foreign.values()]
+    return {"vocabulary_resolved": ", ".join(rules), "vocabulary_shared": "; ".join(shared)}

@@ -12,11 +12,9 @@ from typing import Any
 import torch
 
 from specbench.backends import heads
-from specbench.backends.arms import places, whatever_prompts
 from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
-from specbench.backends.forms import room
-from specbench.backends.roles import Role
+from specbench.backends.roles import Role, places, room, whatever_prompts
 from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
 from specbench.decoding.translation import STRETCH
 from specbench.models.checkpoints import divided

@@ -11,29 +11,43 @@ from typing import Any, ClassVar
 
 import torch
 
-from specbench.backends import recurrent
-from specbench.backends.arms import Arm, decoded, most_places, places, whatever_prompts
 from specbench.backends.base import Decode, Held, Loading, unseen
-from specbench.backends.checked import CheckedPair
-from specbench.backends.coverage import counted, known_in
-from specbench.backends.cuts import complete, known_parts, said
-from specbench.backends.fallback import eager_instead
-from specbench.backends.foreign import Joins
-from specbench.backends.forms import begin_anew, bounded, form, remarks_on, schedule_of
+from specbench.backends.checked import CheckedPair, agreeing
 from specbench.backends.memory import Estimate, demand_of, free_for
-from specbench.backends.modelled import Wanted, modelled
-from specbench.backends.opening import frugal, opened
-from specbench.backends.parallel import agreeing
-from specbench.backends.roles import depth_of, end_ids
-from specbench.backends.scores import scores_along
-from specbench.backends.tiers import Tier
-from specbench.backends.weights import read_role
+from specbench.backends.networks import (
+    Joins,
+    Wanted,
+    complete,
+    cut_words,
+    known_parts,
+    modelled,
+    read_role,
+    recurrent_notes,
+    scores_along,
+)
+from specbench.backends.roles import (
+    begin_anew,
+    bounded,
+    counted,
+    depth_of,
+    end_ids,
+    form,
+    known_in,
+    most_places,
+    places,
+    remarks_on,
+    schedule_of,
+    whatever_prompts,
+)
+from specbench.backends.tiers import Tier, eager_instead, frugal, opened
+from specbench.decoding.batch import decode_batches
 from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import drafts_with, learners, needs
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import FromUniforms, seeded
+from specbench.decoding.rounds import Rounds
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.verifiers.synthetic import synthetic
 from specbench.metrics import Trace
@@ -63,6 +77,16 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
     for spec in specs:
         synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
     return Native(*opened(specs), specs)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method over models of its own, the clock of its parts, the ids that end a sequence, and its rounds."""
+
+    method: Speculate
+    clock: Clock
+    eos: list[int]
+    rounds: Rounds
 
 
 @dataclass(eq=False)
@@ -114,7 +138,7 @@ class Native:
 
     def describe(self) -> dict[str, Any]:
         """The tier, and what every role resolved to."""
-        found = {"tier_resolved": self.tier.name, "draft_vocabulary_resolved": said(self.cut)}
+        found = {"tier_resolved": self.tier.name, "draft_vocabulary_resolved": cut_words(self.cut)}
         return found | self.pair.columns(self.commits, self.weights, self.rollbacks)
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
@@ -145,7 +169,7 @@ class Native:
             width = self.joins.width(name)
             loaded, self.rollbacks[name] = read_role(role, self.modules, width, role.device or self.device, watch)
             self.modules[name], self.commits[name], self.weights[name] = loaded.model, loaded.commit, loaded.weights
-            self.warnings += (*loaded.warnings, *recurrent.notes(name, self.rollbacks[name]))
+            self.warnings += (*loaded.warnings, *recurrent_notes(name, self.rollbacks[name]))
             give_back()  # what reading took for the time being
         self.cut = complete(self.pair, self.modules, self.rollbacks, self.ends())
         self.warnings += (*known_parts(self.cut), *runs_on(self.tokenizer, self.ends()))
@@ -238,7 +262,13 @@ class Native:
             if tier is not self.tier:  # another arm could not be had in it
                 arm, tier = self.arm(spec, max(longest, self._longest)), self.tier
             with self.gradless():
-                traces = decoded(arm, spec, prompts, seeds, self.law(spec).certain, self.device)
+                to: Any = {"device": self.device, "clock": arm.clock, "rounds": arm.rounds, "eos": arm.eos}
+                to["new"] = spec.max_new_tokens
+                if spec.batch > 1:
+                    to |= {"rows": spec.batch, "certain": self.law(spec).certain, "agree": agreeing(spec)}
+                    traces = decode_batches(arm.method, prompts, seeds, **to)
+                else:
+                    traces = decode(arm.method, prompts, rng=self.source(spec, seeds), **to)
             self.warnings = tuple(dict.fromkeys((*self.warnings, *remarks_on(arm.method), *self.tier.remarks)))
             return counted(traces, known)
 

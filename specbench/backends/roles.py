@@ -1,7 +1,4 @@
-"""The models that methods name: which of them have a checkpoint of their own, and which are layers of another one.
-
-Knows names, specs and configurations; must not know weights or how anything is decoded.
-"""
+"""The models that methods name, and the form of a method: what can be known of it before its models exist."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,18 +8,33 @@ from typing import Any
 
 import torch
 
-from specbench.decoding.method_files import needs
+from specbench.decoding.build import Around, build
+from specbench.decoding.decode import buffer_length
+from specbench.decoding.drafters.schedule import Schedule, scheduled
+from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import leaves, needs, read_method, words
+from specbench.decoding.spans import Spans
 from specbench.errors import UnusableModelError, UsageError
+from specbench.metrics import Trace
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.divided import AS_STORED, How
 from specbench.models.checkpoints.reduced import Cut
 from specbench.models.heads.parts import cuttable
 from specbench.models.heads.recognition import Head
+from specbench.models.heads.recursive import Recursive
+from specbench.models.network.causal import Causal
 from specbench.models.network.layers import base_of, chosen, cut_of, shares
+from specbench.models.network.reduced import known_tokens
 from specbench.named_models import PAIR_ROLES
+from specbench.settings import group
 from specbench.shipped import PACKAGE
-from specbench.spec import RunSpec
+from specbench.spec import CHOOSING, RunSpec
+from specbench.theory.costs import Costs
 from specbench.wording import clean, first_line
+
+NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
+READS_ALONE = ("Speculate", "Streaming")  # parts that give a model a text of their own, or have it judge
+OF_PROMPTS = tuple(one.name for name in ("excerpt", "chat", "limit") for one in group(name, RunSpec))
 
 
 @dataclass(frozen=True)
@@ -207,3 +219,131 @@ def shipped_source(source: str) -> str:
     """A checkpoint's place; of a shipped one the place inside the package, which is the same on every machine."""
     path = Path(source)
     return str(Path("specbench", path.relative_to(PACKAGE))) if path.is_relative_to(PACKAGE) else source
+
+
+def form(spec: RunSpec, costs: Costs | None, around: Around | None = None) -> Speculate:
+    """The method of a spec with nothing in the place of its models; `around` as of `build`."""
+    nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
+    return build(spec.method, nothing, spec.k, schedule=schedule_of(spec, costs), around=around)
+
+
+def bounded(spec: RunSpec) -> RunSpec:
+    """The spec as it is executed: no round drafts more tokens than a text may have."""
+    most = spec.max_new_tokens
+    if spec.k <= most or spec.method == CHOOSING or form(spec, None).drafter.depth <= most:
+        return spec
+    return spec.with_(k=most)
+
+
+def refuse_heads(spec: RunSpec, heads: Collection[str]) -> None:
+    """UsageError for a method that needs a whole network where one of these models is a head."""
+    named = needs(spec.method)
+    if not (found := sorted(named & set(heads))):
+        return
+    models: dict[str, Any] = {name: Recursive if name in found else NOT_LOADED for name in named}
+    parts = leaves(read_method(spec.method)["method"])
+    unable = any(part in READS_ALONE and key == "model" and value in found for part, key, value in parts)
+    try:
+        build(spec.method, models, spec.k, schedule=schedule_of(spec, None))
+    except UsageError:
+        unable = True
+    if unable:
+        raise UsageError(
+            f"--method {spec.method}: its {found[0]} must be a network by itself, and a head has only what its target "
+            "leaves it: choose chain, a tree, or a draft that is a network"
+        )
+
+
+def room(spec: RunSpec) -> int:
+    """The places that a method needs after a text."""
+    return form(spec, None).drafter.room
+
+
+def carries(spec: RunSpec) -> str:
+    """The part of a method that carries what it has seen from prompt to prompt; empty where every prompt is new."""
+    carried = form(spec, None).carries
+    return "" if carried is None else type(carried).__name__
+
+
+def begin_anew(method: Speculate) -> None:
+    """Make a method forget what it carries from the prompts of whoever used it before."""
+    if (carried := method.carries) is not None:
+        carried.forget()
+
+
+def remarks_on(method: Speculate) -> tuple[str, ...]:
+    """What is to be said of what a method carries; each is said once."""
+    if (carried := method.carries) is None:
+        return ()
+    found = tuple(carried.remarks)
+    carried.remarks.clear()
+    return found
+
+
+def unthinking(specs: Iterable[RunSpec], spans: Spans) -> tuple[str, ...]:
+    """That a method which does something else where the target thinks aloud never does it."""
+    found = dict.fromkeys(spec.method for spec in specs if "thinking" in words(spec.method, "spans"))
+    return tuple(
+        f"--method {name}: the target's tokenizer has no tokens for thinking aloud (<think>, </think>), so nothing is "
+        "judged in another way: say which tokens open and close its spans in a copy of the file"
+        for name in found
+        if not spans.opens
+    )
+
+
+def refuse_carrying(spec: RunSpec) -> None:
+    """UsageError for settings with which a method that carries something would measure something else."""
+    if not carries(spec):
+        return
+    says = f"--method {spec.method} learns from every prompt"
+    if spec.repeat > 1:
+        raise UsageError(
+            f"--repeat {spec.repeat}: {says}, so that the same one again is another measurement: leave it out, and "
+            "give more prompts (--limit)"
+        )
+    if spec.until_ci is not None:
+        raise UsageError(
+            f"--until-ci: {says}, so that where it stops would decide how much was learned: give a number of prompts "
+            "(--limit)"
+        )
+    if spec.acceptance is not None:
+        raise UsageError(f"--acceptance: {says}, and nothing can be learned from made-up verdicts: leave it out")
+
+
+def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
+    """The rule that says how many of K tokens a drafter draws."""
+    return scheduled(spec.schedule, spec.confidence, costs)
+
+
+def known_in(modules: Mapping[str, Any], drafts: Iterable[str], width: int) -> frozenset[int] | None:
+    """The tokens that any of these models can propose; None where one of them can propose all, or there is none."""
+    found: set[int] = set()
+    for name in drafts:
+        known = known_tokens(modules[name], width)
+        if known is None:
+            return None
+        found |= set(known.tolist())
+    return frozenset(found) or None
+
+
+def counted(traces: Sequence[Trace], known: Collection[int] | None) -> list[Trace]:
+    """The traces, with how many of their tokens are known."""
+    if known is None:
+        return list(traces)
+    return [replace(trace, draftable=sum(token in known for token in trace.tokens)) for trace in traces]
+
+
+def whatever_prompts(spec: RunSpec) -> RunSpec:
+    """The spec that all have in common whose arms are the same, on whichever prompts."""
+    return spec.with_(**dict.fromkeys(OF_PROMPTS), dataset="", seed=0, warmup=0, repeat=1, until_ci=None)
+
+
+def places(spec: RunSpec, longest: int, costs: Costs | None) -> int:
+    """How many places the texts of a spec have, after prompts of up to `longest` tokens."""
+    return buffer_length(longest, spec.max_new_tokens, form(bounded(spec), costs).drafter.room)
+
+
+def most_places(spec: RunSpec, specs: Sequence[RunSpec], longest: int, costs: Costs | None) -> int:
+    """The same for whichever of the specs that share a baseline with this one needs the most."""
+    together = {spec, *(one for one in specs if one.baseline == spec.baseline)}
+    return max(places(one, longest, costs) for one in together)

@@ -1,14 +1,16 @@
-"""What a tier makes of a method: its rounds as whole calls where they are static, its passes one by one where not.
+"""Tiers: in which one the specs of a pair are executed, and how rounds are compiled, captured or left as they are."""
 
-Knows rounds, and how functions are compiled or captured; must not know specs, pairs or prompts.
-"""
-
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from specbench.backends.checked import CheckedPair, check_models, drafting_device
+from specbench.backends.heads import refuse_deep
+from specbench.backends.networks import joined_tier, recurrent_roles, recurrent_tier
+from specbench.backends.roles import form, refuse_heads, unthinking
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms
@@ -17,16 +19,27 @@ from specbench.decoding.rounds import Play, Rounds, Stepwise, Whole
 from specbench.decoding.timing import CudaClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
+from specbench.errors import SpecbenchError, UsageError, out_of_memory
+from specbench.models.checkpoints import description
+from specbench.models.checkpoints.quantise import UNPACKED_BY_COMPILER, UncompiledError
+from specbench.models.execution import compiled, onednn
 from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches, settings
 from specbench.models.execution.graphs import Captured, Repeated, Shared
 from specbench.models.execution.onednn import pays
 from specbench.models.execution.regions.operators import UncutError
 from specbench.models.execution.regions.program import Regional, Regions
 from specbench.models.execution.regions.store import Store
+from specbench.spec import RunSpec
+from specbench.wording import first_line
 
 TEXTS = 3  # made-up ones, decoded while passes are made ready: a short one, a long one, and one between
 AGAIN = 5  # how many more are decoded at most, until one brings no pass of new shapes
 NEW = 128  # tokens of each
+AUTO = "auto"
+PYTHON = compiled.EAGER.partition(";")[0]
+CANNOT: dict[Name, str] = {"compile": "cannot be compiled", "graph": "cannot be captured as CUDA graphs"}
+HELD = {"compile": "compiled", "graph": "captured"}  # rounds that take memory of their own, by tier
+Opened = tuple[CheckedPair, "Tier", str]
 
 
 @dataclass
@@ -154,3 +167,101 @@ def made_up(number: int, places: int) -> list[int]:
     random = torch.Generator().manual_seed(number)
     ids: list[int] = torch.randint(2, (max(2, min(length, places - 1)),), generator=random).tolist()
     return ids
+
+
+def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Name, str]:
+    """(tier, what to know about it) of the cells of a pair. UsageError where a tier is not to be had; auto is eager
+    where compiling would take minutes."""
+    spec = specs[0]
+    if spec.device_map is not None:
+        return _eager_alone(spec, f"--device-map brings weights to {device} layer by layer", device)
+    if drafting_device(spec, device) is not None:
+        return _eager_alone(spec, "--draft-device has tokens travel between devices in every round", device)
+    if spec.tensor_parallel is not None:
+        return _eager_alone(spec, "--tensor-parallel waits for other processes in every layer", device)
+    name, why = compiled.choose(spec.tier, device)
+    if name != "compile" or device.type != "cpu":
+        return name, why
+    slow = _slow(specs) if spec.tier == AUTO else ""
+    return eager(slow) if slow else (name, why)
+
+
+def eager(reason: str) -> tuple[compiled.Name, str]:
+    """The tier eager, and why."""
+    return "eager", f"{reason}; {PYTHON}"
+
+
+def not_whole(spec: RunSpec) -> str:
+    """Why a round that cannot be compiled in parts is not compiled as a whole; empty where it is."""
+    kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind in UNPACKED_BY_COMPILER]
+    if kinds:
+        return f"where the compiler would unpack {kinds[0]} weights, so that they took the time of unquantised ones"
+    return "for minutes, as --tier compile does" if spec.tier == AUTO else ""
+
+
+def packs(spec: RunSpec, name: compiled.Name, device: torch.device) -> bool:
+    """Whether eager passes have packed matrices: on a CPU that is faster with them, of weights that stay whole."""
+    whole = spec.device_map is None and spec.tensor_parallel is None
+    return name != "graph" and device.type == "cpu" and whole and onednn.pays()
+
+
+def _slow(specs: Sequence[RunSpec]) -> str:
+    """Why these cells are not compiled unless that is asked for: passes of every shape that they meet, one by one."""
+    found = [spec for spec in specs if not form(spec, None).drafter.static]
+    if not found:
+        return ""
+    name = found[0].method if found[0].schedule == "constant" else f"--schedule {found[0].schedule}"
+    return f"rounds of {name} differ in shape, and to compile all shapes takes minutes the first time (--tier compile)"
+
+
+def _eager_alone(spec: RunSpec, why: str, device: torch.device) -> tuple[compiled.Name, str]:
+    if spec.tier not in ("auto", "eager"):
+        raise UsageError(f"--tier {spec.tier}: {why}: use --tier eager")
+    return compiled.choose("eager", device)
+
+
+def eager_instead(tier: Name, spec: RunSpec, error: Exception) -> str:
+    """Why the arms of a pair are eager from now on, after an error while those of a spec were made ready in a tier.
+
+    Raises what is no matter of the tier, and UsageError where the tier was asked for by its name.
+    """
+    if tier == "eager" or isinstance(error, SpecbenchError) or out_of_memory(error):
+        raise error
+    reason = f"rounds of {spec.method} {CANNOT[tier]} here ({type(error).__name__}: {first_line(error)})"
+    if spec.tier != AUTO:
+        raise UsageError(f"tier {spec.tier}: {reason}; use --tier eager, or auto, which then is eager") from error
+    return f"{reason}, so baseline and methods are eager alike: {PYTHON}"
+
+
+def frugal(specs: Sequence[RunSpec], tier: Tier) -> Opened | None:
+    """The pair in the tier that takes the least memory; None where that is its own, or another was asked for."""
+    if specs[0].tier != AUTO or tier.name not in HELD:
+        return None
+    return opened(specs, f"memory is not enough for {HELD[tier.name]} rounds")
+
+
+def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
+    """The pair, its tier, and what to know about that. Raises UsageError or UnusableModelError.
+
+    eager_for: unless empty, why the tier is eager, which must have been left to us.
+    """
+    device = description.resolve_device(specs[0].device)
+    name, why = eager(eager_for) if eager_for else choose(specs, device)
+    try:
+        pair = check_models(specs, device, name)
+    except UncompiledError as error:
+        if specs[0].tier != AUTO:
+            raise
+        return opened(specs, error.why)
+    if recurrent_roles(pair):
+        before, (name, why) = name, recurrent_tier(pair, specs)
+        pair = pair if name == before else check_models(specs, device, name)  # dtypes depend on the tier
+    for spec in specs if pair.heads else ():
+        refuse_heads(spec, pair.heads)
+        refuse_deep(spec, pair.heads, form(spec, None).drafter.depth)
+    if joined := joined_tier(pair, specs):
+        before, (name, why) = name, joined
+        pair = pair if name == before else check_models(specs, device, name)
+    pair = replace(pair, warnings=(*pair.warnings, *unthinking(specs, pair.thinking)))
+    tier = Tier(name, device, not_whole(specs[0]), packs(specs[0], name, device))
+    return pair, tier, f"tier {name}: {why}"

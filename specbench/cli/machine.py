@@ -182,9 +182,9 @@ def install(given: Given, engine: ENGINE, package: PACKAGE = None) -> None:
 
     specbench backend install llama.cpp --overwrite
     """
-    from specbench.jobs import engines
+    from specbench.backends.engines import install as environments
 
-    folder = engines.install(engine, package, given["overwrite"], lambda line: typer.echo(line, err=True))
+    folder = environments.install(engine, package, given["overwrite"], lambda line: typer.echo(line, err=True))
     typer.echo(folder)
 
 

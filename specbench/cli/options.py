@@ -188,8 +188,14 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
         settings = settings_of(given)
         if "resume" in given:
             go_on(settings, given)
-        else:
-            begin({**defaults, **settings}, given, axes)
+            return
+        chosen = with_lists({**defaults, **shared_out(), **settings})
+        refuse_lists(chosen, given, axes)
+        from specbench.jobs import run
+        from specbench.jobs.output import output_of
+
+        output = output_of(chosen, given)
+        run.start(cells_of(chosen, given), output, given.get("preset", ""), given.get("executor", "local"))
     except SpecbenchError:
         if given["verbose"] > 1:
             traceback.print_exc()
@@ -231,25 +237,19 @@ def read_config(path: Path | None) -> dict[str, Any]:
     return found
 
 
-def begin(settings: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:
-    """Measure into a new folder."""
-    chosen = with_lists({**shared_out(), **settings})
+def refuse_lists(chosen: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:
+    """UsageError for a list where a command takes one value."""
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
     allowed = {*(axes or ()), *preset_of(given)}
     if axes is not None and (wrong := [name for name in lists if name not in allowed]):
         wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
         where = wrong[0] if wrong[0] not in given and "config" in given else f"--{wrong[0].replace('_', '-')}"
         raise UsageError(f"{where} takes one value here, not a list: use {wanted}")
-    from specbench.jobs import run
-    from specbench.jobs.output import output_of
-
-    output = output_of(chosen, given)
-    run.start(cells_of(chosen, given), output, given.get("preset", ""), given.get("executor", "local"))
 
 
 def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:
     """The cells of some settings. UsageError where a file alone says that code may run, or who gets the key."""
-    from specbench.jobs.trust import Typed, refuse_untyped
+    from specbench.jobs.resume import Typed, refuse_untyped
     from specbench.measure import grid
 
     most = math.inf if given.get("yes") else grid.MOST_CELLS
@@ -282,12 +282,11 @@ def shared_out() -> dict[str, int]:
 def go_on(settings: dict[str, Any], given: Given) -> None:
     """Continue a run; its own settings hold, but for a larger limit, which adds prompts to it. That its code may run,
     and that its servers get the key, must be said anew."""
-    from specbench.jobs import run
     from specbench.jobs.output import output_of
-    from specbench.jobs.trust import Typed
+    from specbench.jobs.resume import Typed, resume
 
     output, limit = output_of(settings, given), settings.pop("limit", None)
     if others := settings.keys() - {"trust_remote_code", "engine_option", *URLS}:
         name = min(others).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
-    run.resume(found_run(given["resume"]), output, given.get("executor", "local"), limit, Typed(**typed_in(given)))
+    resume(found_run(given["resume"]), output, given.get("executor", "local"), limit, Typed(**typed_in(given)))

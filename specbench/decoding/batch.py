@@ -13,7 +13,7 @@ import torch
 from specbench.decoding.decode import begin, buffer_length
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source
-from specbench.decoding.rounds import Rounds, Stepwise, run
+from specbench.decoding.rounds import Rounds, Stepwise
 from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.types import Context
 from specbench.metrics import RoundCounts, Trace
@@ -126,7 +126,8 @@ class Stream:
 
     def decode(self, left: int) -> None:
         """Rounds until a row can be refilled, or all have ended; none is under way after it."""
-        for _ in run(self.rounds, left, self.rng):
+        while left > 0:
+            left = self.rounds.advance(left, self.rng)
             self.done += 1
             if self.waiting and self.ended():
                 break

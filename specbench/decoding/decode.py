@@ -9,7 +9,7 @@ import torch
 
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
-from specbench.decoding.rounds import Rounds, Stepwise, run
+from specbench.decoding.rounds import Rounds, Stepwise
 from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.types import Context
 from specbench.metrics import RoundCounts, Trace
@@ -65,8 +65,9 @@ def decode(
     method.start(context)
     prefill, _ = clock.stop()
     clock.start()
-    for _ in run(rounds, new, rng):
-        pass
+    left = new  # of the longest row
+    while left > 0:
+        left = rounds.advance(left, rng)
     method.ended(context, range(context.rows))
     seconds, spans = clock.stop()
     return traces(context, [len(p) for p in prompts], rounds.counts(), seconds, prefill, spans)
@@ -77,7 +78,8 @@ def steps(method: Speculate, context: Context, new: int, rng: Source) -> Iterato
     seen: list[Step] = []
     rounds = Stepwise(method, watch=seen.append)
     method.start(rounds.begin(context))
-    for _ in run(rounds, new, rng):
+    while new > 0:
+        new = rounds.advance(new, rng)
         yield seen.pop()
 
 

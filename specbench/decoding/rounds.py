@@ -4,7 +4,7 @@ Knows what the host has to read after a round; must not know how a function is c
 made of.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
@@ -59,16 +59,6 @@ class Rounds(Protocol):
     def counts(self) -> list[list[RoundCounts]]:
         """The counts of all rounds since `begin`, one per row; the host reads them here, after the clock."""
         ...
-
-
-def run(rounds: Rounds, left: int, rng: Source) -> Iterator[int]:
-    """The loop of the host: round after round until every row has ended.
-
-    `left` is how many tokens the longest live row may emit; after every round it is yielded anew.
-    """
-    while left > 0:
-        left = rounds.advance(left, rng)
-        yield left
 
 
 @dataclass

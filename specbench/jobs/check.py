@@ -14,10 +14,8 @@ from specbench.choices import expanded
 from specbench.errors import TooLargeError, UnusableModelError
 from specbench.jobs.output import say
 from specbench.measure import grid
-from specbench.measure.fit import fit_of
-from specbench.measure.left_out import roomiest
-from specbench.measure.needed import Needed, needed
-from specbench.measure.pair import prompts_of
+from specbench.measure.fit import Needed, fit_of, needed, roomiest
+from specbench.measure.plan import prompts_of
 from specbench.missing import MissingError, command_for
 from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.show.check_tables import memory_rows, memory_table, needed_rows, needed_table

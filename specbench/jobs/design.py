@@ -20,13 +20,14 @@ from specbench.jobs.description import described
 from specbench.jobs.design_results import Candidate, Found, command, findings, promising, short
 from specbench.jobs.method_file import write_method
 from specbench.jobs.output import Output, say
-from specbench.jobs.run import Terminal, record, record_rest
+from specbench.jobs.resume import record_rest
+from specbench.jobs.run import Terminal, record
 from specbench.jobs.train import Draft, locked, record_of, trained
 from specbench.jobs.train_data import CACHE, Source, Teaching, teaching
 from specbench.jobs.train_start import Start
 from specbench.measure import grid
 from specbench.measure.calibrate import LOOKAHEAD, TOKENS
-from specbench.measure.fit import complete_backend
+from specbench.measure.plan import complete_backend
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.names import resolve
 from specbench.replacing import filling, replace_text

@@ -1,12 +1,12 @@
-"""From specs to a finished run folder, printed tables and an exit code: the body of every command that measures.
+"""From cells to a finished run folder, printed tables and an exit code: the body of every command that measures.
 
-specs → pairs → jobs → cells → tables → exit code. May import torch.
+cells → check (every refusal, no weights) → measure (into the folder and the display) → show → exit code
 """
 
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -15,37 +15,21 @@ from typing import Any, Literal, Protocol
 from rich.console import Console
 
 from specbench.errors import InterruptedRunError, UsageError
-from specbench.jobs.apart import apart
+from specbench.jobs.cluster import Spread
 from specbench.jobs.description import described, folder_name
-from specbench.jobs.growing import grow
 from specbench.jobs.output import Output, say
-from specbench.jobs.pairs import (
-    HOST,
-    VERSIONS,
-    Unit,
-    described_machine,
-    device_of,
-    measure_pairs,
-    pairs_left,
-    pairs_of,
-    prompts_left,
-    refuse_unknown,
-    same_host,
-    unfinished,
-)
 from specbench.jobs.progress import Display
-from specbench.jobs.spread.ray_cluster import RayCluster
-from specbench.jobs.spread.schedule import Spread
-from specbench.jobs.trust import NOTHING, Typed, refuse_untyped, refuse_unused
-from specbench.measure.engines import beside
+from specbench.jobs.subprocess import apart
+from specbench.jobs.worker import RayCluster
+from specbench.measure import plan
 from specbench.measure.group import Observer, Past
 from specbench.measure.pair import Note, Pair
+from specbench.measure.runner import Unit, local_units, measure_units
 from specbench.models.execution import processes
 from specbench.presets import preset, presets
 from specbench.results.cells import Cell, agreements, raise_for_status
 from specbench.results.folder import RunFolder
 from specbench.results.named_runs import resumed_as, short_name
-from specbench.results.reading import DESCRIPTION, Run, read_run
 from specbench.show import run_output
 from specbench.show.agreement_lines import agreement_lines
 from specbench.show.fitting import screen
@@ -53,9 +37,85 @@ from specbench.show.published import show_published
 from specbench.spec import RunSpec
 from specbench.wording import resume_command, text_in
 
-ELSEWHERE: Any = None  # what the first process knows
 # Where cells are measured: in this process, each in one of its own, or on the devices of a cluster.
 Executor = Literal["local", "process", "ray"]
+
+
+def start(specs: Sequence[RunSpec], output: Output, preset: str = "", executor: Executor = "local") -> None:
+    """Measure cells into a new folder and print them; raises what the exit code says."""
+    with processes.together():
+        checked = check(specs, preset, executor)
+        with new_folder(checked, output.parent) as folder:
+            done = measure(checked, folder, Terminal(output))
+        if processes.first():
+            conclude(done, output)
+
+
+def record(
+    specs: Sequence[RunSpec], parent: Path, watch: "Watch", preset: str = "", executor: Executor = "local"
+) -> "Outcome":
+    """Measure cells into a new folder of `parent`. There is none where the only pair is unusable."""
+    checked = check(specs, preset, executor)
+    with new_folder(checked, parent) as folder:
+        return measure(checked, folder, watch)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cells that have been checked, by their pairs, who measures them, and the content of their run.json."""
+
+    pairs: Sequence[Pair | Spread]
+    executor: Executor
+    description: dict[str, Any]
+    name: str = ""  # of a new folder
+
+    def units(self, note: Note) -> Sequence[Unit]:
+        """What is measured one after the other."""
+        here = [pair for pair in self.pairs if not isinstance(pair, Spread)]
+        elsewhere = [pair for pair in self.pairs if isinstance(pair, Spread)]
+        return elsewhere or (apart(here) if self.executor == "process" else local_units(here, note))
+
+    def prompts(self, past: Past) -> int | None:
+        """How many prompts are decoded at most, repetitions counted; None where nobody knows."""
+        return None if self.executor == "ray" else sum(pair.left(past) for pair in plan.usable(self.pairs))
+
+
+def check(specs: Sequence[RunSpec], preset: str, executor: Executor) -> Plan:
+    """The plan of a new run. Raises everything that can be refused before a weight is read."""
+    refuse_several(executor)
+    if executor == "ray":
+        plan.check_names(specs)  # the rest is for workers to check
+    pairs: Sequence[Pair | Spread] = [Spread(specs, RayCluster())] if executor == "ray" else plan.check(specs)
+    description = described(specs, plan.device_of(pairs), **({"preset": preset} if preset else {}))
+    return Plan(pairs, executor, description, folder_name(specs[0], key=specs[0].key[:8]))
+
+
+def refuse_several(executor: Executor) -> None:
+    """UsageError for cells that go elsewhere while several processes are to measure them together."""
+    if processes.joined() > 1 and executor != "local":
+        raise UsageError(f"torchrun's processes measure every cell together: leave out --executor {executor}")
+
+
+def new_folder(checked: Plan, parent: Path) -> AbstractContextManager[RunFolder | None]:
+    """A folder with run.json in it; none where another process writes."""
+    if not processes.first():
+        return nullcontext()
+    return closing(RunFolder.create(parent, checked.name, checked.description))
+
+
+def measure(checked: Plan, folder: RunFolder | None, watch: "Watch", past: Past | None = None) -> "Outcome":
+    """Measure all pairs one after the other; everything is in the folder before it is displayed.
+
+    Without a folder: take part in what the first process measures, writes and prints; `past` is what it goes on with.
+    """
+    if folder is None:
+        silent: Note = lambda line: None  # noqa: E731
+        cells, stop = measure_units(checked.units(silent), [], past or {}, silent)
+        return Outcome(Path(), "", cells, stop)
+    about = checked.description
+    with watch.begin(about, checked.prompts(folder.past)) as display:
+        cells, stop = measure_units(checked.units(watch.note), [folder, display], folder.past, watch.note)
+    return Outcome(folder.path, text_in(about, "command"), cells, stop, text_in(about, "preset"))
 
 
 @dataclass(frozen=True)
@@ -99,119 +159,6 @@ class Terminal:
         if not self.output.quiet and line not in self.said:
             self.said.add(line)
             say(self.console, [f"note: {line}"])
-
-
-def start(specs: Sequence[RunSpec], output: Output, preset: str = "", executor: Executor = "local") -> None:
-    """Measure cells into a new folder and print them; raises what the exit code says."""
-    with processes.together():
-        done = record(specs, output.parent, Terminal(output), preset, executor)
-        if processes.first():
-            conclude(done, output)
-
-
-def resume(
-    path: Path, output: Output, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
-) -> None:
-    """Go on with a run that was killed or interrupted, as it would have gone on by itself; with a larger limit, give it
-    more prompts."""
-    with processes.together():
-        done = record_rest(path, Terminal(output), executor, limit, typed)
-        if processes.first():
-            conclude(done, output)
-
-
-def record(
-    specs: Sequence[RunSpec], parent: Path, watch: Watch, preset: str = "", executor: Executor = "local"
-) -> Outcome:
-    """Measure cells into a new folder of `parent`. There is none where the only pair is unusable."""
-    refuse_several(executor)
-    if not processes.first():
-        return follow(pairs_of(specs), {})
-    pairs: Sequence[Pair | Spread] = [spread(specs)] if executor == "ray" else pairs_of(specs)
-    description = described(specs, device_of(pairs), **({"preset": preset} if preset else {}))
-    name = folder_name(specs[0], key=specs[0].key[:8])
-    with closing(RunFolder.create(parent, name, description)) as folder:
-        return measure_into(folder, pairs, description, watch, executor)
-
-
-def record_rest(
-    path: Path, watch: Watch, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
-) -> Outcome:
-    """Measure what a folder lacks into it, up to a larger limit where one is given.
-
-    UsageError, before anything that the folder names is opened, where it is of another machine or wants to be trusted.
-    """
-    refuse_several(executor)
-    if not processes.first():
-        run, past = processes.agreed(ELSEWHERE)
-        return follow(pairs_left(run, past), past)
-    with closing(RunFolder.resume(path)) as folder:
-        run = read_run(path)
-        if executor != "local" and (limit is not None or run.limits):
-            raise UsageError(
-                f"a run that is given more prompts goes on in one process: leave out --executor {executor}"
-            )
-        described_machine(run)
-        if left := unfinished(run.specs, folder.past) if limit is None else run.specs:
-            same_host(run, VERSIONS if executor == "ray" else (*VERSIONS, *HOST))
-            refuse_untyped(left, typed, str(path / DESCRIPTION))
-        refuse_unused(run.specs, typed)
-        if limit is not None:
-            grow(folder, run, limit)
-            run = read_run(path)
-        processes.agreed((run, folder.past))
-        pairs: Sequence[Pair | Spread] = [spread_rest(run)] if executor == "ray" else pairs_left(run, folder.past)
-        return measure_into(folder, pairs, run.description, watch, executor)
-
-
-def refuse_several(executor: Executor) -> None:
-    """UsageError for cells that go elsewhere while several processes are to measure them together."""
-    if processes.joined() > 1 and executor != "local":
-        raise UsageError(f"torchrun's processes measure every cell together: leave out --executor {executor}")
-
-
-def follow(pairs: Sequence[Pair], past: Past) -> Outcome:
-    """Take part in what the first process measures, writes and prints."""
-    cells, stop = measure_pairs(beside(pairs, silent), [], past, silent)
-    return Outcome(Path(), "", cells, stop)
-
-
-def silent(line: str) -> None:
-    return
-
-
-def spread(specs: Sequence[RunSpec]) -> Spread:
-    """Cells for a cluster, whose workers check what they measure."""
-    refuse_unknown(specs)
-    return Spread(specs, RayCluster())
-
-
-def spread_rest(run: Run) -> Spread:
-    """The same of a run that goes on."""
-    return Spread(run.specs, RayCluster())
-
-
-def measure_into(
-    folder: RunFolder,
-    pairs: Sequence[Pair | Spread],
-    description: dict[str, Any],
-    watch: Watch,
-    executor: Executor,
-) -> Outcome:
-    """Measure all pairs one after the other; everything is in the folder before it is displayed."""
-    prompts = None if executor == "ray" else prompts_left(pairs, folder.past)
-    with watch.begin(description, prompts) as display:
-        units = units_of(pairs, executor, watch.note)
-        cells, stop = measure_pairs(units, [folder, display], folder.past, watch.note)
-    return Outcome(folder.path, text_in(description, "command"), cells, stop, text_in(description, "preset"))
-
-
-def units_of(pairs: Sequence[Pair | Spread], executor: Executor, note: Note) -> Sequence[Unit]:
-    """What is measured one after the other."""
-    here = [pair for pair in pairs if not isinstance(pair, Spread)]
-    if executor == "local":
-        return beside(here, note)
-    return apart(here) if executor == "process" else pairs
 
 
 def conclude(done: Outcome, output: Output) -> None:

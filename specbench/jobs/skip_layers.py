@@ -15,10 +15,20 @@ from specbench.jobs.loading import load
 from specbench.jobs.method_file import write_method
 from specbench.jobs.output import say
 from specbench.measure import grid
-from specbench.measure.fit import complete_backend
-from specbench.measure.pair import prompts_of
-from specbench.measure.skip_scores import Written, alpha_of_layers, layer_shares, timed_costs, written_by
-from specbench.measure.skip_search import Kept, Move, Scored, SearchPath, name, search
+from specbench.measure.plan import complete_backend, prompts_of
+from specbench.measure.search import (
+    Kept,
+    Move,
+    Scored,
+    SearchPath,
+    Written,
+    alpha_of_layers,
+    layer_shares,
+    name,
+    search,
+    timed_costs,
+    written_by,
+)
 from specbench.models.network.layers import chosen
 from specbench.show.records import Format, print_records
 from specbench.spec import BASELINE, RunSpec

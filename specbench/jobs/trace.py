@@ -16,7 +16,7 @@ from specbench.jobs.loading import load
 from specbench.measure import grid
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.order import seed_of
-from specbench.measure.prompting import text_ids
+from specbench.measure.plan import text_ids
 from specbench.measure.tracing import trace as follow
 from specbench.replacing import replace_text
 from specbench.results.documents import Setting, TokenView, TracedRound, trace_json

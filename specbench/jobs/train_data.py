@@ -21,8 +21,7 @@ from specbench.files import read_whole
 from specbench.jobs import loading
 from specbench.jobs.output import say
 from specbench.measure import grid
-from specbench.measure.fit import complete_backend
-from specbench.measure.prompting import chat_settings
+from specbench.measure.plan import chat_settings, complete_backend
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.reduced import coverage, special_tokens

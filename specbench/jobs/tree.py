@@ -11,9 +11,17 @@ from specbench.backends.base import networks_of
 from specbench.jobs.loading import load
 from specbench.jobs.method_file import write_method
 from specbench.jobs.output import say
-from specbench.measure import grid, tree_search
-from specbench.measure.fit import complete_backend
-from specbench.measure.tree_search import BestTree
+from specbench.measure import grid
+from specbench.measure.plan import complete_backend
+from specbench.measure.search import (
+    BestTree,
+    best_tree,
+    check_room,
+    costs_at,
+    count_children,
+    prompts_with_room,
+    tree_method,
+)
 from specbench.show.records import Format, print_records
 from specbench.spec import RunSpec
 from specbench.theory.sequoia import Aim, Size
@@ -37,25 +45,25 @@ def start(settings: Mapping[str, Any], search: TreeSearch, output: Path | None, 
     found = search_tree(specs, search, err)
     print_records(best_rows(found), tables(found), style)
     if output is not None:
-        say(err, [write_method(output, tree_search.tree_method(found, specs[0], [spec.dataset for spec in specs]))])
+        say(err, [write_method(output, tree_method(found, specs[0], [spec.dataset for spec in specs]))])
 
 
 def search_tree(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> BestTree:
     """The best tree for the pair of the cells, by acceptance on their prompts and costs on this machine."""
     backend = complete_backend(specs)
     networks = networks_of(backend, "the search for a tree")
-    tree_search.check_room(backend, search.nodes)
-    work = [(spec, tree_search.prompts_with_room(backend, spec, search.children)) for spec in specs]
+    check_room(backend, search.nodes)
+    work = [(spec, prompts_with_room(backend, spec, search.children)) for spec in specs]
     counts = {spec: len(prompts) for spec, prompts in work}
     lengths = [len(prompt.ids) for _, prompts in work for prompt in prompts]
     load(backend, specs[0], max(lengths), err)
-    children = tree_search.count_children(
+    children = count_children(
         networks, work, search.children, lambda spec: say(err, [f"{spec.dataset}: decoding {counts[spec]} prompts …"])
     )
     middle = sum(lengths) // len(lengths) + specs[0].max_new_tokens // 2
     say(err, [f"context {middle}: timing passes over up to {search.nodes + 1} tokens …"])
-    context, costs = tree_search.costs_at(networks, specs[0], middle, search.nodes, search.repeat)
-    return tree_search.best_tree(children, context, costs, search.nodes, search.depth, search.by)
+    context, costs = costs_at(networks, specs[0], middle, search.nodes, search.repeat)
+    return best_tree(children, context, costs, search.nodes, search.depth, search.by)
 
 
 def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ from specbench.decoding.method_files import methods
 from specbench.errors import CellsFailedError, NotLosslessError
 from specbench.jobs import verify_pair
 from specbench.jobs.output import Output, say
-from specbench.measure.proof_checks import proof_checks
+from specbench.measure.proofs import proof_checks
 from specbench.models.checkpoints.description import resolve_device
 from specbench.replacing import replace_text
 from specbench.results import documents, folder

@@ -14,11 +14,12 @@ from specbench.data.prompts import PromptSet
 from specbench.decoding.method_files import needs, read_method
 from specbench.errors import SpecbenchError, UsageError
 from specbench.judge.significance import z_tests
-from specbench.measure import grid, verifying
-from specbench.measure.failures import Failure, attempt
-from specbench.measure.pair import prompts_of, resolved_pair
-from specbench.measure.verifying import Judge, Tallies
-from specbench.measure.weights_hash import weights_sha256
+from specbench.measure import grid, proofs
+from specbench.measure.group import Failure, attempt
+from specbench.measure.lossless import weights_sha256
+from specbench.measure.pair import resolved_pair
+from specbench.measure.plan import prompts_of
+from specbench.measure.proofs import Judge, Tallies
 from specbench.results.documents import GREEDY, SURPRISE, Check
 from specbench.spec import BASELINE, RunSpec
 
@@ -123,8 +124,8 @@ def checked(backend: Backend, arms: Sequence[Arm], prompts: PromptSet, tokens: i
         raise UsageError(f"the backend {backend.name} gives no logits, which are what output is judged by")
     k = max(arm.greedy.k for arm in arms)
     greedy, sampled = first.greedy.with_(k=k), first.greedy.with_(k=k, temperature=first.sampled.temperature)
-    judge = verifying.judge_of(networks, judging.scores, greedy, prompts.prompts)
-    found = verifying.control_checks(judge, greedy, sampled, prompts.prompts)
+    judge = proofs.judge_of(networks, judging.scores, greedy, prompts.prompts)
+    found = proofs.control_checks(judge, greedy, sampled, prompts.prompts)
     tallied: dict[str, Tallies] = {}
     for number, arm in enumerate(arms, 1):
         note(f"{number} of {len(arms)}: {arm.greedy.method} …")
@@ -139,7 +140,7 @@ def greedy_part(backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSe
 
     def checks() -> list[Check]:
         decode = backend.prepare(spec, longest(prompts))
-        return verifying.greedy_checks(judge, spec, decode, prompts.prompts)
+        return proofs.greedy_checks(judge, spec, decode, prompts.prompts)
 
     found = attempt(checks)
     return [unable(GREEDY, spec, found)] if isinstance(found, Failure) else found
@@ -153,7 +154,7 @@ def sampled_part(
 
     def tallies(spec: RunSpec) -> Tallies:
         decode = backend.prepare(spec, longest(prompts))
-        return verifying.sampled_tallies(judge, spec, decode, prompts.prompts, tokens)
+        return proofs.sampled_tallies(judge, spec, decode, prompts.prompts, tokens)
 
     found = attempt(partial(tallies, spec))
     if isinstance(found, Failure) and isinstance(found.cause, UsageError) and spec.batch > 1:

@@ -12,7 +12,7 @@ from specbench.engine_options import engine_options
 from specbench.jobs import run as job
 from specbench.jobs.asked import USUAL, with_lists
 from specbench.jobs.parsing import with_models
-from specbench.jobs.trust import Typed
+from specbench.jobs.resume import Typed, record_rest
 from specbench.library.progress import Hear, Hearing
 from specbench.library.result import Result
 from specbench.measure import grid
@@ -64,7 +64,7 @@ def resume(
     that would mix machines or versions, or cannot be.
     """
     typed = Typed(trust_remote_code, tuple(urls), engine_options(engine_option))
-    return concluded(job.record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit, typed))
+    return concluded(record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit, typed))
 
 
 def concluded(done: job.Outcome) -> Result:

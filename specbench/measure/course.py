@@ -1,30 +1,57 @@
-"""The course of a group on its engine: its arms made ready, turn after turn, and what is said of their output.
-
-Knows backends, prompts and one group of cells; must not know others, the command line, files or tables.
-"""
+"""The arms of a group: made ready and warmed up, what is noted while they decode, and what their output is worth."""
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import cycle
 
-from specbench.backends.base import Backend
-from specbench.backends.forms import carries
-from specbench.data.prompts import Prompt, PromptSet
-from specbench.data.turns import next_turn
-from specbench.measure.arms import Arms
-from specbench.measure.choosing import Choosing
-from specbench.measure.failures import Failure, attempt
-from specbench.measure.group import Group, Samples
+import torch
+
+from specbench.backends.base import Backend, Decode
+from specbench.backends.roles import carries
+from specbench.choices import choices, parsed
+from specbench.data.prompts import PromptSet
+from specbench.decoding.recited import looks_up, rounds_over
+from specbench.errors import UsageError
+from specbench.measure.group import Failure, Group, attempt
 from specbench.measure.lossless import losslessness_of
-from specbench.measure.order import Turn, order_of, seed_of, side, turns_of
+from specbench.measure.order import seed_of, side
+from specbench.measure.sensors import Sensors
 from specbench.metrics import Trace
-from specbench.results.machine import Reading, load_average
-from specbench.results.samples import Sample
+from specbench.models.execution import peak_memory, processes
+from specbench.results.machine import Peak, Peaks
 from specbench.spec import BASELINE, CHOOSING, RunSpec
+from specbench.theory.choosing import Arm, Bandit, Decoded
 
 Ids = Sequence[int]  # of the tokens of a prompt
+
+
+@dataclass
+class Arms:
+    """How each arm of a group decodes, the seconds that it took to build, compile or capture it, which arms carry
+    something from prompt to prompt, which choose their method, and the memory that there was at most while each
+    decoded. sensors: of the machine that they decode on."""
+
+    device: torch.device
+    sensors: Sensors
+    decodes: dict[str, Decode] = field(default_factory=dict)
+    ready: dict[str, float] = field(default_factory=dict)
+    carrying: set[str] = field(default_factory=set)
+    choosing: dict[str, "Choosing"] = field(default_factory=dict)
+    memory: dict[str, Peak] = field(default_factory=dict)
+
+    @contextmanager
+    def watched(self, arm: str) -> Iterator[None]:
+        """Note the memory that there is at most while an arm decodes."""
+        with peak_memory.watched(self.device) as peak:
+            yield
+        self.memory[arm] = self.memory.get(arm, Peak()).higher(Peak(*peak()))
+
+    def peaks(self, spec: RunSpec) -> Peaks:
+        """Those of a cell; unknown where all that it has was decoded by a run that it goes on with."""
+        return Peaks(self.memory.get(BASELINE, Peak()), self.memory.get(spec.key, Peak()))
 
 
 def prepare(group: Group, backend: Backend, arms: Arms) -> None:
@@ -81,99 +108,6 @@ def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterato
         yield [p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some]
 
 
-def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Samples]:
-    """What every turn gives, one after the other: the caller saves it before the next one begins."""
-    done = 0
-    for first in turns_of(group.baseline, group.prompts.prompts):
-        turn: Turn | None = replace(first, number=done)
-        if not group.live or group.narrow(done, first.chunk):
-            return
-        while turn is not None and group.live:
-            if group.has(turn):
-                decode_again(group, arms, turn)
-            elif samples := turn_samples(group, arms, turn):
-                yield samples
-            done += 1
-            turn = following(group, turn, backend)
-
-
-def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
-    """Bring the arms that carry something to where they were after a turn of a run that is continued. What they decode
-    is what they decoded then; it is neither timed nor saved. One that chooses learns from what was saved."""
-    for spec, samples in group.live.items():
-        if spec.key in arms.choosing:
-            found = {one.prompt: one.method for one in samples if one.turn == turn.number}
-            again = [prompt for prompt in turn.prompts if prompt.id in found]
-            arms.choosing[spec.key].learn([one.ids for one in again], [found[one.id] for one in again])
-    for arm in sorted(arms.carrying & set(group.arms)):
-        decoded(group, arms, turn, arm)
-
-
-def following(group: Group, turn: Turn, backend: Backend) -> Turn | None:
-    """The next turn of the conversations of a turn, on the baseline's answers: all arms see the same context."""
-    if not group.live or not any(prompt.later for prompt in turn.prompts) or backend.chat is None:
-        return None
-    answers, chat = group.answers(turn), backend.chat
-    asked = [next_turn(prompt, answers[prompt.id], group.prompts, chat) for prompt in turn.prompts]
-    prompts = [prompt for prompt in asked if prompt is not None]
-    group.ids |= {(prompt.id, prompt.turn): prompt.ids for prompt in prompts if turn.repeat == 0}
-    return replace(turn, number=turn.number + 1, prompts=prompts) if prompts else None
-
-
-def turn_samples(group: Group, arms: Arms, turn: Turn) -> Samples:
-    """The samples of a turn, for every cell whose arms could decode it."""
-    load = load_average()
-    order = order_of(list(group.arms), group.baseline.seed, turn.earlier, turn.chunk)
-    slices = slices_of(group, arms, turn, order)
-    batch = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
-
-    def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
-        cluster = batch or (group.blocks[prompt.id] if spec.key in arms.carrying else "")
-        about = (prompt.id, prompt.category, turn.repeat, len(prompt.ids), turn.number)
-        positions = (order.index(BASELINE), order.index(spec.key))
-        readings = (slices[BASELINE].reading, slices[spec.key].reading)
-        return Sample(*about, positions, load, baseline, method, cluster, (prompt.turn, prompt.turns), readings)
-
-    return {
-        spec: [
-            sample(spec, *one)
-            for one in zip(turn.prompts, slices[BASELINE].traces, slices[spec.key].traces, strict=True)
-        ]
-        for spec in group.live
-    }
-
-
-@dataclass(frozen=True)
-class Slice:
-    """What one arm made of the prompts of a turn, and what the machine said right after it."""
-
-    traces: Sequence[Trace]
-    reading: Reading
-
-
-def slices_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dict[str, Slice]:
-    """The slice of every arm of a turn; an arm that fails ends its cells. Nothing that is timed is read in between."""
-    slices: dict[str, Slice] = {}
-    for arm in order:
-        if not group.needing(arm):
-            continue  # the baseline has failed in this very turn
-        before = arms.sensors.begin()
-        found = decoded(group, arms, turn, arm)
-        if found is not None:
-            slices[arm] = Slice(found, arms.sensors.end(before))
-    return slices
-
-
-def decoded(group: Group, arms: Arms, turn: Turn, arm: str) -> list[Trace] | None:
-    """What one arm makes of the prompts of a turn; None where it fails, which ends its cells."""
-    seeds = [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
-    found = attempt(partial(arms.decode, arm, turn.prompts, seeds))
-    if isinstance(found, Failure):
-        group.lose(arm, found)
-        return None
-    return found
-
-
 def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
     """End the cells whose prompts are all decoded, with what is known of their output beside the baseline's."""
     for spec in list(group.live):
@@ -182,3 +116,79 @@ def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
             group.lose(spec.key, found)
         else:
             group.finish(spec, found, (arms.ready[BASELINE], arms.ready[spec.key]), arms.peaks(spec))
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """The arm that chooses: the decodes of its choices by name, and a bandit that says which one decodes the next turn.
+
+    The choice follows from earlier turns alone and is made before anything of the turn is drawn, so its tokens have the
+    law of the choice that decodes it.
+    """
+
+    decodes: dict[str, Decode]
+    bandit: Bandit = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bandit", Bandit([arm_of(name) for name in self.decodes]))
+
+    @cached_property
+    def lookups(self) -> list[Arm]:
+        """Of every method that looks tokens up the longest: it tells the shorter ones."""
+        longest = {arm.method: arm for arm in sorted(self.bandit.arms, key=lambda arm: arm.k)}
+        return [arm for arm in longest.values() if arm.k and looks_up(arm.method)]
+
+    @staticmethod
+    def over(spec: RunSpec, backend: Backend, longest: int) -> "Choosing":
+        """All choices of a spec made ready, one after the other."""
+        return Choosing({name: backend.prepare(one, longest) for name, one in choices(spec).items()})
+
+    def decode(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+        """The prompts of a turn, by the choice that is made for them."""
+        arm = processes.agreed(self.bandit.choose())
+        name = next(name for name in self.decodes if arm_of(name) == arm)
+        found = [replace(trace, choice=name) for trace in self.decodes[name](prompts, seeds)]
+        self.learn(prompts, found)
+        return found
+
+    def learn(self, prompts: Sequence[Sequence[int]], traces: Sequence[Trace]) -> None:
+        """See what became of a turn; also one of a run that is continued."""
+        self.count(traces)
+        self.overhear(prompts, traces)
+
+    def count(self, traces: Sequence[Trace]) -> None:
+        """See what the choices made of a turn. Prompts of a batch share its seconds."""
+        for name in dict.fromkeys(trace.choice for trace in traces if trace.choice in self.decodes):
+            some = [trace for trace in traces if trace.choice == name]
+            seconds = sum(trace.seconds for trace in some)
+            self.bandit.seen.append(Decoded(arm_of(name), [trace.rounds for trace in some], seconds))
+
+    def overhear(self, prompts: Sequence[Sequence[int]], traces: Sequence[Trace]) -> None:
+        """Count in how many rounds the lookups would have emitted the texts of a turn, where another choice did."""
+        for arm in self.lookups:
+            others = [(prompt, trace) for prompt, trace in zip(prompts, traces, strict=True)
+                      if trace.tokens and arm_of(trace.choice).method != arm.method]  # fmt: skip
+            if others:
+                texts = [rounds_over(arm.method, arm.k, prompt, trace.tokens) for prompt, trace in others]
+                self.bandit.seen.append(Decoded(arm, texts, None))
+
+    def look(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], first: bool) -> None:
+        """Decode with every choice, uncounted, and learn from it; not from the first calls, which allocate."""
+        for name, decode in self.decodes.items():
+            traces = decode(prompts, seeds)
+            if not first:
+                self.count([replace(trace, choice=name) for trace in traces])
+
+
+def arm_of(name: str) -> Arm:
+    return Arm(*parsed(name))
+
+
+def refuse_choices(spec: RunSpec) -> None:
+    """UsageError for a choice that carries something: which prompts it has seen would depend on times."""
+    for name, one in choices(spec).items():
+        if name and carries(one):
+            raise UsageError(
+                f"--choices {name}: it learns from prompt to prompt, and would learn from those alone that it is "
+                "chosen for: leave it out"
+            )

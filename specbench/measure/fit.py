@@ -1,57 +1,29 @@
-"""Whether cells can be measured here: what they need and this machine lacks, found before a weight is read.
+"""What cells need and this machine may lack, found before a weight is read: memory, checkpoints, data and extras."""
 
-Knows backends, data sets and free memory; must not know how anything is decoded or shown.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 from specbench import hub
 from specbench.backends.base import Backend, Held
-from specbench.backends.choose import backend_for
+from specbench.backends.checked import checkpoints_of, lacking_extras
+from specbench.backends.roles import shipped_source
 from specbench.data import sources
-from specbench.errors import TooLargeError
-from specbench.missing import Missing, MissingError
+from specbench.errors import SMALLER, TooLargeError
+from specbench.measure.group import Failure
+from specbench.missing import Missing
+from specbench.models.checkpoints import missing, weights
+from specbench.models.checkpoints.names import Checkpoint, download_command, fetch
 from specbench.models.execution.free_memory import free_memory, resident
 from specbench.spec import RunSpec
 from specbench.theory.memory import Fit
+from specbench.wording import gigabytes
 
 HOST = torch.device("cpu")
-
-
-def complete_backend(specs: Sequence[RunSpec]) -> Backend:
-    """The backend of a pair whose checkpoints and data sets are here or can be fetched; else a MissingError.
-
-    Where a data set is all that is missing, whoever reads it says so.
-    """
-    try:
-        backend = backend_for(specs)
-    except MissingError as error:
-        raise MissingError([*error.parts, *lacking_data(specs)]) from error
-    if len(lacking := lacking_data(specs)) > 1:
-        raise MissingError(lacking)
-    return backend
-
-
-def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
-    """The data sets that can neither be found on this machine nor be fetched."""
-    found = []
-    for dataset in dict.fromkeys(spec.dataset for spec in specs):
-        if (source := sources.hub_file(dataset)) is None:
-            continue
-        repository = sources.repository(dataset, source)
-        try:
-            hub.one_file(repository, source.file)
-        except hub.UnavailableError as error:
-            found.append(unavailable(dataset, repository, source.file, error))
-    return found
-
-
-def unavailable(dataset: str, repository: hub.Repository, file: str, error: hub.UnavailableError) -> Missing:
-    """A data set that cannot be had."""
-    refusal = str(error).removeprefix(f"{repository.subject} ") if hub.refused(error.__cause__) else ""
-    return Missing("data set", dataset, str(error), repository.command(file), refusal)
+State = Literal["here", "to fetch", "missing"]
 
 
 def fit_of(backend: Backend, held: Sequence[Held]) -> Fit | None:
@@ -68,3 +40,129 @@ def refuse_too_large(fit: Fit | None) -> None:
     """TooLargeError where memory is not enough, saying what would fit."""
     if fit is not None and not fit.fits:
         raise TooLargeError(fit.refusal)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The memory that all cells take which are measured, beside what there is, None where nobody knows; why the others
+    are not; and the bytes that each takes with its baseline alone."""
+
+    fit: Fit | None = None
+    left_out: Mapping[RunSpec, Failure] = field(default_factory=dict)
+    sizes: Mapping[RunSpec, int] = field(default_factory=dict)
+
+    def row(self, spec: RunSpec) -> dict[str, Any]:
+        """As columns: what a cell takes by the estimate, and what was free before anything was read; in bytes."""
+        return {"memory_estimate": self.sizes.get(spec), "memory_free": self.fit and self.fit.free}
+
+
+def fitting(backend: Backend, held: Sequence[Held]) -> Fitting:
+    """The cells of some groups that fit. TooLargeError, saying what would help, where none does."""
+    fit = fit_of(backend, held)
+    if fit is None:
+        return Fitting()
+    known = {spec: fit.demand.cells.get(spec.key, fit.total) for one in held for spec in one.specs}
+    out = {spec: too_large(fit, size) for spec, size in known.items() if not fit.holds(size)}
+    rest: Fit | None = fit
+    while rest is not None and not rest.fits:
+        left = without(held, out)
+        rest = fit_of(backend, left) if left else None
+        if rest is not None and not rest.fits:
+            largest = max((spec for one in left for spec in one.specs), key=known.__getitem__)
+            out[largest] = beside(fit, known[largest])
+    if rest is None:
+        refuse_too_large(fit)
+    return Fitting(rest, out, known)
+
+
+def roomiest(backend: Backend, held: Sequence[Held]) -> tuple[Backend, Fitting]:
+    """`fitting`, and for what: where it is left to the backend, in the way of execution that leaves out fewer cells."""
+    try:
+        found = fitting(backend, held)
+    except TooLargeError:
+        if (other := backend.frugal()) is None:
+            raise
+        return other, fitting(other, held)
+    if not found.left_out or (other := backend.frugal()) is None:
+        return backend, found
+    instead = fitting(other, held)
+    return (other, instead) if len(instead.left_out) < len(found.left_out) else (backend, found)
+
+
+def without(held: Sequence[Held], specs: Collection[RunSpec]) -> list[Held]:
+    """The groups without some of their cells."""
+    some = [replace(one, specs=[spec for spec in one.specs if spec not in specs]) for one in held]
+    return [one for one in some if one.specs]
+
+
+def too_large(fit: Fit, size: int) -> Failure:
+    free = gigabytes(fit.free or 0)
+    return Failure(
+        "oom", f"it takes about {gigabytes(size)} of the memory of {fit.device}, of which {free} are free: {SMALLER}"
+    )
+
+
+def beside(fit: Fit, size: int) -> Failure:
+    """Of a cell that fits alone."""
+    return Failure(
+        "oom",
+        f"it takes about {gigabytes(size)} of the memory of {fit.device}, which is not free beside the other cells: "
+        "measure it in a run of its own",
+    )
+
+
+@dataclass(frozen=True)
+class Needed:
+    """One thing that is needed. size: in bytes, None where nobody says; command: what fetches it, empty if it is here.
+
+    why: of what is missing, the reason that it does not come by itself.
+    """
+
+    what: str
+    name: str
+    source: str
+    state: State
+    size: int | None = None
+    command: str = ""
+    why: str = ""
+
+    @property
+    def lacking(self) -> Missing:
+        """As what is missing, fetchable or not."""
+        return Missing(self.what, self.name, self.why, self.command, size=self.size)
+
+
+def needed(specs: Sequence[RunSpec]) -> list[Needed]:
+    """All of it, in the order of its roles."""
+    checkpoints = checkpoints_of(specs)
+    models = [of_model(role, checkpoint) for role, checkpoint in checkpoints.items()]
+    data = [of_data(name) for name in dict.fromkeys(spec.dataset for spec in specs)]
+    extras = lacking_extras(checkpoints, specs[0])
+    return [*models, *data, *(Needed(e.what, e.name, "", "missing", None, e.command, e.alone) for e in extras)]
+
+
+def of_model(role: str, checkpoint: Checkpoint) -> Needed:
+    """Weights are asked for, and not fetched; what is small and describes them is."""
+    about = (role, checkpoint.name, shipped_source(checkpoint.source))
+    if lacking := missing.unavailable(role, checkpoint):
+        return Needed(*about, "missing", lacking.size, lacking.command, lacking.alone)
+    folder = fetch(checkpoint)
+    files = weights.there(checkpoint, folder)
+    if files or Path(checkpoint.source).exists():
+        return Needed(*about, "here", sum(file.stat().st_size for file in files))
+    return Needed(*about, "to fetch", missing.download_size(checkpoint), download_command(checkpoint))
+
+
+def of_data(dataset: str) -> Needed:
+    """A data set of the hub, or one that needs nothing from there."""
+    if (source := sources.hub_file(dataset)) is None:
+        return Needed("data set", dataset, "", "here")
+    repository = sources.repository(dataset, source)
+    if (file := hub.cached_file(repository, source.file)) is not None:
+        return Needed("data set", dataset, source.repo, "here", file.stat().st_size)
+    command, refusal = repository.command(source.file), hub.answer_of(repository)
+    if refusal is None:
+        size = hub.file_sizes(repository).get(source.file)
+        return Needed("data set", dataset, source.repo, "to fetch", size, command)
+    why = hub.reason(repository, refusal, source.file)
+    return Needed("data set", dataset, source.repo, "missing", None, command, why)

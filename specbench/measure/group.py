@@ -1,30 +1,52 @@
-"""The cells that share a baseline, while they are measured: what each has so far, how it ended, and who sees it.
+"""The cells that share a baseline, while they are measured: what each has so far, how it ended, and who sees it."""
 
-Knows cells, samples and observers; must not know backends, or in which order anything is decoded.
-"""
-
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+import torch
 
 from specbench.data.prompts import PromptSet
-from specbench.measure.failures import Failure, again
+from specbench.decoding.rounds import NonFiniteError
+from specbench.errors import SMALLER, SpecbenchError, TooLargeError, out_of_memory
 from specbench.measure.order import Turn, blocks_of, checkpoints
 from specbench.models.execution import processes
+from specbench.redact import redact
 from specbench.results import statistics
-from specbench.results.cells import UNFINISHED, Cell, Losslessness
+from specbench.results.cells import UNFINISHED, Cell, Losslessness, Status
 from specbench.results.machine import Peaks
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
+from specbench.wording import first_line
+
+T = TypeVar("T")
 
 EXECUTED = ("tier_resolved", "dtype_resolved")  # of samples that may stand in one cell
 MIXED = "its samples were decoded otherwise, and numbers of both would mix"
-INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
 NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
 
 Past = Mapping[RunSpec, Cell]  # the cells of a run that is continued
 Samples = Mapping[RunSpec, Sequence[Sample]]  # of one turn: the same prompts for all cells
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a cell ended that has no numbers; `detail` is the traceback of an unexpected exception.
+
+    `cause` is the exception, None where there was none: an interrupt, or cells that had ended before. It keeps none of
+    the variables of the frames that it went through: they would keep tensors alive.
+    """
+
+    status: Status
+    error: str
+    detail: str = ""
+    cause: Exception | None = field(default=None, compare=False, repr=False)
+
+
+INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
 
 
 class Observer(Protocol):
@@ -222,3 +244,58 @@ def ended(cell: Cell, failure: Failure) -> Cell:
     """A cell with a failure for its end; one that was interrupted before its first sample is skipped."""
     status = "skipped" if failure.status == "partial" and not cell.samples else failure.status
     return replace(cell, status=status, error=failure.error, detail=failure.detail)
+
+
+def attempt(action: Callable[[], T]) -> T | Failure:
+    """What `action` returns, or why it could not. An interrupt passes through."""
+    found: list[T | Failure] = []
+    with caught(found.append):
+        found.append(action())
+    return found[0]
+
+
+@contextmanager
+def caught(lost: Callable[[Failure], None]) -> Iterator[None]:
+    """Pass on why something could not be done; an interrupt passes through."""
+    try:
+        yield
+        return
+    except Exception as error:  # whatever it is, it ends this cell; the others go on
+        failure = failure_of(error)
+        if processes.joined() > 1 and (failure.status == "oom" or failure.detail):
+            raise  # it may be that of one process alone, for which the others would wait for ever
+    release(failure.cause)
+    if failure.status == "oom":
+        give_back()  # the next cell has other shapes
+    lost(failure)
+
+
+def give_back() -> None:
+    """Leave to others what the allocator of the device keeps for later."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def again(failure: Failure) -> Failure:
+    """The failure of a cell that was measured a second time, by itself."""
+    return replace(failure, error=f"by itself as well: {failure.error}")
+
+
+def release(error: BaseException | None) -> None:
+    """Clear the variables of all frames of an exception and of those that led to it."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def failure_of(error: Exception) -> Failure:
+    """The status and the line of an exception."""
+    if isinstance(error, NonFiniteError):
+        return Failure("nan", str(error), cause=error)
+    if isinstance(error, SpecbenchError):
+        return Failure("oom" if isinstance(error, TooLargeError) else "error", str(error), cause=error)
+    if out_of_memory(error):
+        return Failure("oom", f"out of memory ({first_line(error)}): {SMALLER}", cause=error)
+    trace = redact("".join(traceback.format_exception(error)))  # of libraries, which quote URLs
+    line = f"unexpected {type(error).__name__}: {first_line(error)} (traceback: journal.jsonl)"
+    return Failure("error", line, trace, error)

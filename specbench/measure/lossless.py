@@ -1,23 +1,31 @@
-"""Does greedy output of the method equal the baseline's, and if not, is the difference numerical?
+"""Whether two outputs are the same up to rounding: a method's and its baseline's, ours and transformers'; rescoring."""
 
-Verification scores K + 1 tokens in one pass, the baseline one: other kernels, other rounding. A divergence is
-numerical where the two best tokens lie closer together than the noise between the two ways of scoring; anything else
-is a mismatch.
-"""
-
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
+from transformers import GenerationConfig
 
 from specbench.backends.base import Scores
 from specbench.choices import methods_of
 from specbench.decoding.method_files import read_method
+from specbench.models.network.attention import NAME as GROUPED
+from specbench.models.scale import growth
 from specbench.results.cells import Comparison, Losslessness
 from specbench.results.samples import Sample
+from specbench.results.statistics import Tally
 from specbench.spec import RunSpec
 
 Outputs = tuple[Sequence[int], Sequence[int], Sequence[int]]  # prompt ids, baseline tokens, method tokens
+# (prompt, tokens after it) → [tokens, V] float64 logits, each of the text before the token
+Rescore = Callable[[Sequence[int], Sequence[int]], Tensor]
+POSITIONS = 400  # from which the largest difference of logits is known well enough
 
 
 def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -76,3 +84,180 @@ def losslessness_of(
     outputs = [(prompts[s.prompt, s.conversation[0]], s.baseline.tokens, s.method.tokens) for s in first]
     widest = max((r.width for s in samples for r in s.method.rounds), default=0)  # all nodes of a tree are one pass
     return compare_outputs(outputs, scores, max(widest, spec.k) + 1)
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a backend emitted after a prompt, both as token ids."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlainPass:
+    """One forward pass of a network over a whole sequence."""
+
+    network: Any
+    device: torch.device
+
+    @torch.no_grad()
+    def __call__(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        ids = torch.tensor([[*prompt, *tokens]], device=self.device)
+        with own_attention(self.network):
+            logits: Tensor = self.network(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) + 1).logits
+        known = growth.vocabulary(self.network.config)  # the padded ids of a scale model are no tokens
+        return logits[0, :-1, :known].double()
+
+
+@contextmanager
+def own_attention(network: Any) -> Iterator[None]:
+    """The attention that transformers would choose itself, in the place of ours."""
+    before = network.config.get_text_config(decoder=True)._attn_implementation
+    if before != GROUPED:
+        yield
+        return
+    network.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        network.set_attn_implementation(before)
+
+
+def tallies(
+    texts: Sequence[Text], score: Rescore, temperature: float, rival: Rescore | None = None
+) -> Iterator[tuple[Tally, Tally | None]]:
+    """Of every text: the surprise of its tokens, and how they lean to a rival. Sampled at a temperature above 0.
+
+    The rival, which scores as the judge does, is what the text may lean to where a method is wrong: the draft.
+    """
+    for text in texts:
+        logs = (score(text.prompt, text.tokens) / temperature).log_softmax(-1)
+        p, ids = logs.exp(), torch.tensor(list(text.tokens), device=logs.device).unsqueeze(-1)
+        leant = None if rival is None else leaning(p, rival(text.prompt, text.tokens) / temperature)
+        yield tally(p, -logs, ids), None if leant is None else tally(p, leant, ids)
+
+
+def leaning(p: Tensor, rival: Tensor) -> Tensor:
+    """[n, V] q ÷ (p + q): the chance that a token came from the rival, had both drawn equally often (Bayes).
+
+    Of all functions of a token it is the most telling one about a small share of text that q drew in the place of p,
+    among those that stay between 0 and 1. What the rival does not know, it never draws.
+    """
+    q = rival[..., : p.shape[-1]].softmax(-1)
+    q = F.pad(q, (0, p.shape[-1] - q.shape[-1]))
+    return (q / (p + q)).nan_to_num(0.0)
+
+
+def tally(p: Tensor, f: Tensor, ids: Tensor) -> Tally:
+    """Sums over tokens ids [n, 1] of f [n, V], and of its mean and variance under p [n, V]; where p is 0, f may be
+    infinite."""
+    mean = (p * f).nan_to_num(0.0).sum(-1)
+    variance = (p * f**2).nan_to_num(0.0).sum(-1) - mean**2
+    return Tally(len(ids), float(f.gather(-1, ids).sum()), float(mean.sum()), float(variance.clamp_min(0).sum()))
+
+
+def worst_shortfall(text: Text, score: Rescore) -> float:
+    """How far the worst token of a greedy text lies below the best score of its place."""
+    return float(shortfalls(text, score).max()) if text.tokens else 0.0
+
+
+def shortfalls(text: Text, score: Rescore) -> Tensor:
+    """[n] how far every token of a text lies below the best score of its place; 0 of the best."""
+    scores = score(text.prompt, text.tokens)
+    tokens = torch.tensor(list(text.tokens), device=scores.device)
+    return scores.max(-1).values - scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def near_ties(texts: Sequence[Text], score: Rescore, limit: float) -> int:
+    """At how many places the two best scores are so close together."""
+    gaps = (score(text.prompt, text.tokens).topk(2).values.diff().neg() for text in texts if text.tokens)
+    return sum(int((gap <= limit).sum()) for gap in gaps)
+
+
+@torch.no_grad()
+def generated(network: Any, prompt: Sequence[int], new: int, eos: Sequence[int], device: torch.device) -> Text:
+    """What `generate` of transformers makes of a prompt: greedy, up to `new` tokens."""
+    ids = torch.tensor([list(prompt)], device=device)
+    with own_attention(network), plain_generation(network, eos):
+        found = network.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new)
+    return Text(tuple(prompt), tuple(found[0, len(prompt) :].tolist()))
+
+
+@contextmanager
+def plain_generation(network: Any, eos: Sequence[int]) -> Iterator[None]:
+    """Greedy search and nothing else, in the place of what the checkpoint says of generation."""
+    before = network.generation_config
+    ends = list(eos) or None
+    plain: Any = GenerationConfig  # it has no types
+    network.generation_config = plain(do_sample=False, eos_token_id=ends, pad_token_id=(ends or [0])[0])
+    try:
+        yield
+    finally:
+        network.generation_config = before
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The largest difference of any logit between ways of computing it that differ in rounding alone."""
+
+    noise: float
+    positions: int
+
+    @property
+    def limit(self) -> float:
+        """How far two scores may lie apart that rounding can put in the other order: each is off by the noise."""
+        return 2 * self.noise
+
+
+def noise_floor(scores: Scores, score: Rescore, texts: Sequence[Text], block: int) -> Floor:
+    """Along known text: token by token and `block` at a time with our cache, and all at once without one."""
+    noise, positions = 0.0, 0
+    for text in texts:
+        if positions >= POSITIONS or not text.tokens:
+            continue
+        ids, start = [*text.prompt, *text.tokens], len(text.prompt)
+        whole = score(text.prompt, text.tokens)
+        one, many = (scores(ids, start, width)[: len(whole)].double() for width in (1, block))
+        noise = max(noise, *(float(apart.abs().max()) for apart in (one - many, one - whole, many - whole)))
+        positions += len(text.tokens)
+    return Floor(noise, positions)
+
+
+@dataclass(frozen=True)
+class AsReference:
+    """Greedy output beside that of `generate`: how many texts are equal, and the widest gap at any first difference.
+
+    gap: how far the worse of the two tokens lies below the best score there; None where all texts are equal.
+    """
+
+    identical: int
+    compared: int
+    gap: float | None = None
+
+
+def agreement(texts: Sequence[Text], references: Sequence[Text], score: Rescore) -> AsReference:
+    """Texts beside references of the same prompts, in the same order."""
+    pairs = list(zip(texts, references, strict=True))
+    forks = [(a, b, at) for a, b in pairs if (at := divergence(a.tokens, b.tokens)) is not None]
+    return AsReference(len(pairs) - len(forks), len(pairs), max((gap(*fork, score) for fork in forks), default=None))
+
+
+def gap(text: Text, reference: Text, at: int, score: Rescore) -> float:
+    """At a first difference; infinite where one text ends and the other goes on, which no rounding does."""
+    if at >= min(len(text.tokens), len(reference.tokens)):
+        return float("inf")
+    worst = (shortfalls(Text(one.prompt, one.tokens[: at + 1]), score)[-1] for one in (text, reference))
+    return max(map(float, worst))
+
+
+def weights_sha256(network: Any) -> str:
+    """SHA-256 over the name, type, shape and bytes of every weight and buffer, in the order of their names.
+
+    Equal weights give equal digests from any file format and sharding; another dtype or quantisation gives another one.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(network.state_dict().items()):
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,7 +1,4 @@
-"""A pair that is ready to be measured: checked, its prompts read, its weights loaded, its names resolved.
-
-Knows backends and prompts; must not know the command line or files of results.
-"""
+"""A pair that is ready to be measured: checked, its prompts read, its weights loaded, its names resolved."""
 
 import gc
 import json
@@ -12,23 +9,16 @@ from typing import Any
 
 import torch
 
-from specbench.backends.base import Backend, Held, Loading, networks_of, unseen
-from specbench.backends.forms import carries, refuse_carrying
-from specbench.choices import expanded, methods_of
+from specbench.backends.base import Backend, Loading, networks_of, unseen
+from specbench.backends.roles import carries
+from specbench.choices import methods_of
 from specbench.data.prompts import PromptSet
-from specbench.data.sampling import digest
 from specbench.decoding.method_files import drafts_with, nests
 from specbench.measure.calibrate import quick_costs
-from specbench.measure.choosing import refuse_choices
-from specbench.measure.failures import Failure, attempt
-from specbench.measure.fit import complete_backend
+from specbench.measure.fit import Fitting
 from specbench.measure.grid import AUTO
-from specbench.measure.group import Job, Observer, Past, give_up
-from specbench.measure.left_out import Fitting, roomiest
+from specbench.measure.group import Failure, Job, Observer, Past, attempt, give_up
 from specbench.measure.order import seed_of
-from specbench.measure.prompting import read_prompts
-from specbench.measure.runner import Bench, measure_beside
-from specbench.measure.sensors import sensors_for
 from specbench.models.execution import processes
 from specbench.models.network.experts import COLUMNS
 from specbench.results.cells import UNFINISHED, Cell
@@ -36,7 +26,6 @@ from specbench.results.machine import environment
 from specbench.spec import BASELINE, CHOOSING, RunSpec
 from specbench.theory.costs import Costs
 from specbench.theory.memory import Fit
-from specbench.wording import grouped
 
 MACHINE = ("device_name", "gpu_driver", "threads", "torch", "transformers", "specbench", "fingerprint")
 COSTS = "schedule_costs"
@@ -69,38 +58,13 @@ class Prepared:
         unfinished = [s for s in self.measured if s not in past or past[s].status in UNFINISHED]
         return sum(self.prompts[s].turns * s.repeat for s in {s.baseline: s for s in unfinished}.values())
 
-    def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
-        """Load the pair and measure its cells; a Failure where it cannot be loaded."""
-        try:
-            bench = self.ready(observers, past, note)
-            if isinstance(bench, Failure):
-                return bench, None
-            ended = self.end_left_out(observers, past)
-            cells, stop = measure_beside([bench], observers, past)
-            self.warn(note)
-            return [*ended, *cells], stop
-        finally:
-            self.unload()
-
-    def ready(self, observers: Sequence[Observer], past: Past, note: Note) -> Bench | Failure:
-        """Load the pair and say how it is executed; a Failure where it cannot be loaded."""
-        jobs = attempt(lambda: self.load(past, partial(shown, observers)))
-        if isinstance(jobs, Failure):
-            return jobs
-        note(self.backend.execution)
-        sensors = sensors_for(self.backend.device)
-        if sensors.remark:
-            note(sensors.remark)
-        return Bench(jobs, self.backend, sensors)
+    def jobs(self, observers: Sequence[Observer], past: Past) -> list[Job] | Failure:
+        """Load the pair; a Failure where it cannot be loaded."""
+        return attempt(lambda: self.load(past, partial(shown, observers)))
 
     def end_left_out(self, observers: Sequence[Observer], past: Past) -> list[Cell]:
         """End the cells that memory is not enough for."""
         return [self.leave_out(spec, observers, past) for spec in self.fitting.left_out]
-
-    def warn(self, note: Note) -> None:
-        """Say what a user should know about the pair."""
-        for warning in self.backend.warnings:
-            note(warning)
 
     def leave_out(self, spec: RunSpec, observers: Sequence[Observer], past: Past) -> Cell:
         """End a cell that memory is not enough for."""
@@ -180,52 +144,10 @@ class Unusable:
 Pair = Prepared | Unusable
 
 
-def prepared(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Pair:
-    """The cells of one pair, checked as far as that is possible without weights; `limits`: see `prompts_of`."""
-    found = attempt(lambda: checked(specs, limits))
-    return Unusable(specs, found) if isinstance(found, Failure) else found
-
-
-def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prepared:
-    """`prepared`, with an exception where the pair is unusable."""
-    decoded = expanded(specs)
-    backend = complete_backend(decoded)
-    if any(spec.schedule == AUTO for spec in specs):
-        networks_of(backend, "--k auto")
-    for spec in specs:
-        refuse_choices(spec)
-    for spec in decoded:
-        refuse_carrying(spec)
-    prompts: dict[RunSpec, PromptSet] = {}
-    for group in grouped(specs, lambda spec: spec.baseline):
-        prompts |= dict.fromkeys(group, prompts_of(group, backend, limits))
-    groups = grouped(specs, lambda spec: spec.baseline)
-    held = [Held(expanded(one), prompts[one[0]].longest) for one in groups]
-    backend, fitting = roomiest(backend, held)
-    fitting = processes.agreed(fitting)  # free memory is not the same everywhere
-    return Prepared(specs, backend, prompts, fitting)
-
-
 def read_costs(text: str) -> Costs:
     """The costs in the record of a run."""
     found = json.loads(text)
     return Costs(**{**found, "verify": tuple(found["verify"])})
-
-
-def prompts_of(group: Sequence[RunSpec], backend: Backend, limits: Sequence[int | None] = ()) -> PromptSet:
-    """The prompts of cells with a common baseline: they leave room for the new tokens and the longest draft of any.
-
-    limits: those of the time before a run was given more prompts; these keep their places, and the new ones follow.
-    Where `until_ci` decides how many are decoded, they come in an order of the seed, so that any first part is fair.
-    """
-    spec = group[0]
-    room = spec.max_new_tokens + max(one.k for one in group) + 1
-    found = read_prompts(spec, backend, room)
-    if limits:
-        return found.after([read_prompts(spec.with_(limit=limit), backend, room) for limit in limits])
-    if spec.until_ci is None:
-        return found
-    return found.in_order(sorted(range(len(found.prompts)), key=lambda row: digest(spec.seed, row)))
 
 
 def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:

@@ -1,22 +1,150 @@
-"""The runner: jobs in, cells out. All arms decode a chunk of prompts in turn, on the same weights; so do engines.
-
-Knows backends and groups of cells; must not know the command line, files or tables.
-"""
+"""The runner: pairs in, cells out. All arms decode a chunk of prompts in turn, on the same weights; so do engines."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
+from typing import Protocol
 
 from specbench.backends.base import Backend
 from specbench.choices import expanded
-from specbench.measure.arms import Arms
-from specbench.measure.course import compare_with_baseline, measured_turns, prepare
-from specbench.measure.failures import Failure, again, give_back
-from specbench.measure.group import INTERRUPTED, Group, Job, Observer, Past, Samples
-from specbench.measure.sensors import NO_SENSORS, Sensors
+from specbench.data.prompts import Prompt
+from specbench.data.turns import next_turn
+from specbench.measure.course import Arms, compare_with_baseline, prepare
+from specbench.measure.group import (
+    INTERRUPTED,
+    Failure,
+    Group,
+    Job,
+    Observer,
+    Past,
+    Samples,
+    again,
+    caught,
+    give_back,
+    give_up,
+)
+from specbench.measure.order import Turn, order_of, seed_of, side, turns_of
+from specbench.measure.pair import Measured, Note, Pair, Prepared
+from specbench.measure.sensors import NO_SENSORS, Sensors, sensors_for
+from specbench.metrics import Trace
 from specbench.results.cells import Cell
-from specbench.spec import BASELINE
+from specbench.results.machine import Reading, load_average
+from specbench.results.samples import Sample
+from specbench.spec import BASELINE, RunSpec
 from specbench.wording import grouped
+
+APART = "the engines are measured one after the other: memory is not enough for the weights of all at once"
+
+
+class Unit(Protocol):
+    """Cells that are measured at once: here, in another process, or on a cluster."""
+
+    @property
+    def specs(self) -> Sequence[RunSpec]: ...
+
+    def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured: ...
+
+
+def measure_units(
+    units: Sequence[Unit], observers: Sequence[Observer], past: Past, note: Note
+) -> tuple[list[Cell], KeyboardInterrupt | None]:
+    """The cells of all units; after an interrupt, those of the units that are left are given up.
+
+    Raises an interrupt that comes before there is anything to be kept, and what makes the only unit unusable.
+    """
+    cells: list[Cell] = []
+    stop: KeyboardInterrupt | None = None
+    for unit in units:
+        found: list[Cell] | Failure = INTERRUPTED
+        if stop is None:
+            try:
+                found, stop = unit.measure(observers, past, note)
+            except KeyboardInterrupt as interrupt:
+                stop = interrupt
+        if isinstance(found, Failure):
+            if stop and not (cells or past):
+                raise stop
+            if len(units) == 1 and found.cause is not None:
+                raise found.cause
+            found = give_up(unit.specs, found, observers, past)
+        cells += found
+    return cells, stop
+
+
+@dataclass(frozen=True)
+class Local:
+    """Pairs that differ in their engine alone, loaded at once in this process."""
+
+    pairs: Sequence[Prepared]
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        return [spec for pair in self.pairs for spec in pair.specs]
+
+    def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
+        """Load all, and measure the cells of those that could be loaded; the others end with what kept them from it."""
+        try:
+            found = [(pair, opened(pair, observers, past, note)) for pair in self.pairs]
+            cells: list[Cell] = []
+            for pair, bench in found:
+                if isinstance(bench, Bench):
+                    cells += pair.end_left_out(observers, past)
+                elif len(found) == 1:
+                    return bench, None
+                else:
+                    cells += give_up(pair.specs, bench, observers, past)
+            benches = [bench for _, bench in found if isinstance(bench, Bench)]
+            measured, stop = measure_beside(benches, observers, past)
+            for pair, bench in found:
+                for warning in pair.backend.warnings if isinstance(bench, Bench) else ():
+                    note(warning)
+            cells += measured
+            if len(found) > 1:
+                place = {spec: number for number, spec in enumerate(self.specs)}
+                cells.sort(key=lambda cell: place[cell.spec])
+            return cells, stop
+        finally:
+            for pair in self.pairs:
+                pair.unload()
+
+
+def opened(pair: Prepared, observers: Sequence[Observer], past: Past, note: Note) -> "Bench | Failure":
+    """Load a pair and say how it is executed; a Failure where it cannot be loaded."""
+    jobs = pair.jobs(observers, past)
+    if isinstance(jobs, Failure):
+        return jobs
+    sensors = sensors_for(pair.backend.device)
+    for line in filter(None, (pair.backend.execution, sensors.remark)):
+        note(line)
+    return Bench(jobs, pair.backend, sensors)
+
+
+def local_units(pairs: Sequence[Pair], note: Note) -> list[Unit]:
+    """The pairs, those together that differ in their engine alone and fit into memory at once."""
+    found: list[Unit] = []
+    for some in grouped(pairs, lambda pair: pair.specs[0].baseline.on_any_engine):
+        ready = [pair for pair in some if isinstance(pair, Prepared)]
+        together = len(ready) > 1 and fit(ready)
+        if len(ready) > 1 and not together:
+            note(APART)
+        found += [Local(ready)] if together else []
+        for pair in some:
+            if not isinstance(pair, Prepared):
+                found.append(pair)
+            elif not together:
+                found.append(Local([pair]))
+    return found
+
+
+def fit(pairs: Sequence[Prepared]) -> bool:
+    """Whether memory is enough for all at once, as far as anybody knows; a device of its own is counted by itself."""
+    for some in grouped(pairs, lambda pair: str(pair.backend.device)):
+        known = [pair.fit for pair in some if pair.fit is not None]
+        free = [one.free for one in known if one.free is not None]
+        if free and sum(one.total for one in known) > min(free):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -62,34 +190,22 @@ def measure_beside(
     every = [(bench, job) for bench in benches for job in bench.jobs]
     heats = grouped(every, lambda one: one[1].spec.baseline.on_any_engine)
     for number, heat in enumerate(heats):
-        lanes = [lane_of([job for _, job in some], some[0][0], observers, past) for some in by_bench(heat)]
+        by_bench = grouped(heat, lambda one: id(one[0]))
+        lanes = [lane_of([job for _, job in some], some[0][0], observers, past) for some in by_bench]
         if stop is None:
             stop = measure_groups(lanes)
             for lane in lanes:
-                if lane.group.aside:
-                    let_go([other for other in lanes if other is not lane])
+                for other in lanes if lane.group.aside else ():
+                    if other is not lane:
+                        other.backend.keep([])  # what it holds ready takes memory that this one has too little of
                 stop = measure_again(lane, stop)
-                later = [job.spec for others in heats[number + 1 :] for bench, job in others if owns(bench, lane)]
+                ours = [(b, job) for others in heats[number + 1 :] for b, job in others if b.backend is lane.backend]
+                later = [job.spec for _, job in ours]
                 lane.backend.keep([*expanded(later), *(spec.baseline for spec in later)])
         for lane in lanes:
             lane.group.fail(list(lane.group.live), INTERRUPTED)
             cells += lane.group.cells.values()
     return cells, stop
-
-
-def let_go(lanes: Sequence[Lane]) -> None:
-    """Forget what engines hold ready: it takes memory that another one has too little of."""
-    for lane in lanes:
-        lane.backend.keep([])
-
-
-def by_bench(heat: Sequence[tuple[Bench, Job]]) -> list[list[tuple[Bench, Job]]]:
-    """The jobs of every engine together."""
-    return grouped(heat, lambda one: id(one[0]))
-
-
-def owns(bench: Bench, lane: Lane) -> bool:
-    return bench.backend is lane.backend
 
 
 def lane_of(jobs: Sequence[Job], bench: Bench, observers: Sequence[Observer], past: Past) -> Lane:
@@ -104,8 +220,15 @@ def measure_groups(lanes: Sequence[Lane]) -> KeyboardInterrupt | None:
             lane.group.begin()
         for lane in left:
             prepare(lane.group, lane.backend, lane.arms)
-        for lane, samples in turn_by_turn(left):
-            lane.group.save(samples)
+        courses = [(lane, measured_turns(lane.group, lane.backend, lane.arms)) for lane in left]
+        while courses:
+            for lane, course in list(courses):
+                samples = next(course, None)
+                if samples is None:
+                    courses = [one for one in courses if one[0] is not lane]
+                else:
+                    lane.group.save(samples)
+            courses.reverse()  # no engine is always early
         for lane in left:
             compare_with_baseline(lane.group, lane.backend, lane.arms)
     except KeyboardInterrupt as stop:
@@ -116,19 +239,6 @@ def measure_groups(lanes: Sequence[Lane]) -> KeyboardInterrupt | None:
         for lane in left:
             lane.arms.decodes.clear()  # their caches would stay on the device while the next group allocates its own
     return None
-
-
-def turn_by_turn(lanes: Sequence[Lane]) -> Iterator[tuple[Lane, Samples]]:
-    """What every turn gives on every engine, in an order that is reversed from turn to turn: none is always early."""
-    courses = [(lane, measured_turns(lane.group, lane.backend, lane.arms)) for lane in lanes]
-    while courses:
-        for lane, course in list(courses):
-            samples = next(course, None)
-            if samples is None:
-                courses = [one for one in courses if one[0] is not lane]
-            else:
-                yield lane, samples
-        courses.reverse()
 
 
 def measure_again(lane: Lane, stop: KeyboardInterrupt | None) -> KeyboardInterrupt | None:
@@ -149,3 +259,97 @@ def measure_again(lane: Lane, stop: KeyboardInterrupt | None) -> KeyboardInterru
             hopeless = again(failure) if BASELINE in alone.lost else None
         lane.group.cells.update(alone.cells)
     return stop
+
+
+def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Samples]:
+    """What every turn gives, one after the other: the caller saves it before the next one begins."""
+    done = 0
+    for first in turns_of(group.baseline, group.prompts.prompts):
+        turn: Turn | None = replace(first, number=done)
+        if not group.live or group.narrow(done, first.chunk):
+            return
+        while turn is not None and group.live:
+            if group.has(turn):
+                decode_again(group, arms, turn)
+            else:
+                load = load_average()
+                order = order_of(list(group.arms), group.baseline.seed, turn.earlier, turn.chunk)
+                slices = slices_of(group, arms, turn, order)
+                if samples := samples_of(group, arms, turn, order, load, slices):
+                    yield samples
+            done += 1
+            turn = following(group, turn, backend)
+
+
+def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
+    """Bring the arms that carry something to where they were after a turn of a run that is continued. What they decode
+    is what they decoded then; it is neither timed nor saved. One that chooses learns from what was saved."""
+    for spec, samples in group.live.items():
+        if spec.key in arms.choosing:
+            found = {one.prompt: one.method for one in samples if one.turn == turn.number}
+            known = [prompt for prompt in turn.prompts if prompt.id in found]
+            arms.choosing[spec.key].learn([one.ids for one in known], [found[one.id] for one in known])
+    for arm in sorted(arms.carrying & set(group.arms)):
+        with caught(partial(group.lose, arm)), arms.watched(arm):
+            arms.decodes[arm]([prompt.ids for prompt in turn.prompts], seeds_of(group, turn, arm))
+
+
+def following(group: Group, turn: Turn, backend: Backend) -> Turn | None:
+    """The next turn of the conversations of a turn, on the baseline's answers: all arms see the same context."""
+    if not group.live or not any(prompt.later for prompt in turn.prompts) or backend.chat is None:
+        return None
+    answers, chat = group.answers(turn), backend.chat
+    asked = [next_turn(prompt, answers[prompt.id], group.prompts, chat) for prompt in turn.prompts]
+    prompts = [prompt for prompt in asked if prompt is not None]
+    group.ids |= {(prompt.id, prompt.turn): prompt.ids for prompt in prompts if turn.repeat == 0}
+    return replace(turn, number=turn.number + 1, prompts=prompts) if prompts else None
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one arm made of the prompts of a turn, and what the machine said right after it."""
+
+    traces: Sequence[Trace]
+    reading: Reading
+
+
+def slices_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dict[str, Slice]:
+    """The slice of every arm of a turn; an arm that fails ends its cells. Nothing that is timed is read in between."""
+    slices: dict[str, Slice] = {}
+    for arm in order:
+        if not group.needing(arm):
+            continue  # the baseline has failed in this very turn
+        before, seeds = arms.sensors.begin(), seeds_of(group, turn, arm)
+        traces: list[Trace] | None = None
+        with caught(partial(group.lose, arm)), arms.watched(arm):
+            traces = arms.decodes[arm]([prompt.ids for prompt in turn.prompts], seeds)
+        if traces is not None:
+            slices[arm] = Slice(traces, arms.sensors.end(before))
+    return slices
+
+
+def seeds_of(group: Group, turn: Turn, arm: str) -> list[int]:
+    """The seed of every prompt of a turn."""
+    return [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
+
+
+def samples_of(
+    group: Group, arms: Arms, turn: Turn, order: Sequence[str], load: float | None, slices: dict[str, Slice]
+) -> Samples:
+    """The samples of a turn, for every cell whose arms could decode it."""
+    batch = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
+
+    def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
+        cluster = batch or (group.blocks[prompt.id] if spec.key in arms.carrying else "")
+        about = (prompt.id, prompt.category, turn.repeat, len(prompt.ids), turn.number)
+        positions = (order.index(BASELINE), order.index(spec.key))
+        readings = (slices[BASELINE].reading, slices[spec.key].reading)
+        return Sample(*about, positions, load, baseline, method, cluster, (prompt.turn, prompt.turns), readings)
+
+    return {
+        spec: [
+            sample(spec, *one)
+            for one in zip(turn.prompts, slices[BASELINE].traces, slices[spec.key].traces, strict=True)
+        ]
+        for spec in group.live
+    }

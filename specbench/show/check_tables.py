@@ -8,7 +8,7 @@ from specbench.wording import gigabytes
 
 
 class Thing(Protocol):
-    """Something that is needed: see `specbench.measure.needed`."""
+    """Something that is needed: see `specbench.measure.fit`."""
 
     @property
     def what(self) -> str: ...

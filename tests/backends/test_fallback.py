@@ -9,8 +9,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from specbench.backends import memory, tiers
-from specbench.backends.fallback import eager_instead
 from specbench.backends.native import open_pair
+from specbench.backends.tiers import eager_instead
 from specbench.errors import UnusableModelError, UsageError, out_of_memory
 from specbench.measure import fit
 from specbench.models.checkpoints import quantise

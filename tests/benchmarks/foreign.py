@@ -17,7 +17,7 @@ from typing import Any
 
 from specbench import metrics
 from specbench.backends.base import Backend
-from specbench.backends.generation.backend import Transformers
+from specbench.backends.engines.transformers import Transformers
 from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt
 from specbench.results.samples import digest

@@ -14,7 +14,8 @@ import sys
 from typing import Any
 
 from specbench.measure import grid
-from specbench.measure.pair import Prepared, prepared
+from specbench.measure.pair import Prepared
+from specbench.measure.plan import prepared
 from specbench.measure.runner import measure
 from specbench.models.execution.free_memory import resident
 

@@ -23,8 +23,10 @@ from scipy.special import stdtrit
 
 from specbench.data.loading import load_prompts
 from specbench.decoding.method_files import leaves, read_method
-from specbench.measure.failures import Failure
-from specbench.measure.pair import Prepared, prepared
+from specbench.measure.group import Failure
+from specbench.measure.pair import Prepared
+from specbench.measure.plan import prepared
+from specbench.measure.runner import Local
 from specbench.metrics import acceptance
 from specbench.results.cells import Cell
 from specbench.results.samples import Sample, alpha_of, speedup_of, without_updates
@@ -78,7 +80,7 @@ def measured(bench: Bench, method: str, temperature: float) -> tuple[Cell, Cell]
         spec = spec_of(bench, **how, dataset=data, limit=None)
         pair = prepared([spec.with_(method=str(without_learning(method, Path(folder)))), spec])
         assert isinstance(pair, Prepared), pair.failure.error
-        cells, stop = pair.measure([], {}, say)
+        cells, stop = Local([pair]).measure([], {}, say)
     if stop is not None:
         raise stop
     assert not isinstance(cells, Failure), cells.error

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from specbench.measure import grid
-from specbench.measure.pair import Prepared, prepared
+from specbench.measure.pair import Prepared
+from specbench.measure.plan import prepared
+from specbench.measure.runner import Local
 from specbench.models.execution.free_memory import resident
 from specbench.wording import gigabytes
 from tests.benchmarks.harness import Bench, Sheet, begin, decoding, listed, numbers, parser, say
@@ -34,7 +36,7 @@ def once() -> None:
     if not isinstance(pair, Prepared):
         raise SystemExit(pair.failure.error)
     before, fit = resident(), pair.fit
-    cells, stop = pair.measure([], {}, lambda line: None)
+    cells, stop = Local([pair]).measure([], {}, lambda line: None)
     assert stop is None
     assert isinstance(cells, list), cells
     assert all(cell.status == "ok" for cell in cells), [cell.error for cell in cells]

@@ -22,7 +22,7 @@ import torch
 
 from specbench import metrics
 from specbench.backends.base import Backend
-from specbench.backends.generation.backend import Transformers
+from specbench.backends.engines.transformers import Transformers
 from specbench.backends.native import Native
 from specbench.data.prompts import Prompt
 from specbench.results.samples import digest

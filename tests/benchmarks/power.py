@@ -22,9 +22,9 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.lossy import Lenient, Typical
 from specbench.decoding.verifiers.rejection import Rejection
+from specbench.measure.lossless import PlainPass, Text, tallies
 from specbench.measure.order import seed_of
-from specbench.measure.prompting import read_prompts
-from specbench.measure.rescoring import PlainPass, Text, tallies
+from specbench.measure.plan import read_prompts
 from specbench.models.network.causal import Causal
 from specbench.results.statistics import all_together
 from specbench.spec import RunSpec

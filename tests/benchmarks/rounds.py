@@ -17,7 +17,8 @@ import torch
 from torch.autograd import DeviceType
 
 from specbench.measure.group import Job
-from specbench.measure.pair import Prepared, checked
+from specbench.measure.pair import Prepared
+from specbench.measure.plan import checked
 from specbench.measure.runner import measure
 from specbench.measure.sensors import sensors_for
 from specbench.results.cells import Cell

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import specbench
-from specbench.backends.llamacpp import install as llamacpp
+from specbench.backends.engines import install
 from specbench.backends.native import open_pair
-from specbench.backends.vllm import install as vllm
 from specbench.jobs.fleet import Servers, lines
 from specbench.judge.fleet import Arm, arms
 from specbench.results.numbers import REQUESTS
@@ -52,7 +51,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Served], float]], ...] = (
 def main() -> None:
     options = harness.parser(__doc__)
     harness.decoding(options, "demo:demo-draft", prompts=48, new=64)
-    options.add_argument("--engine", choices=(vllm.NAME, llamacpp.NAME), default=vllm.NAME, help="(vllm)")
+    options.add_argument("--engine", choices=(install.VLLM, install.LLAMA_CPP), default=install.VLLM, help="(vllm)")
     options.add_argument("--users", type=numbers, default=[1, 4, 16], help="in turn (1,4,16)")
     options.add_argument("--steps", type=numbers, default=[1, 4, 16], help="batches whose steps are measured (1,4,16)")
     options.add_argument("--per-user", type=int, default=20, help="requests of every user (20)")
@@ -162,10 +161,10 @@ def run(bench: Bench, asked: Asked, folder: Path, limit: int, **settings: Any) -
 
 def starting(engine: str) -> Start:
     """How a server of an engine is started."""
-    if engine == vllm.NAME:
-        python = vllm.python()
+    if engine == install.VLLM:
+        python = install.vllm_python()
         return lambda spec, places, log: real_servers.vllm(python, spec, places, log)
-    program = llamacpp.program()
+    program = install.llama_server()
     return lambda spec, places, log: real_servers.llama_cpp(program, spec, places, log)
 
 

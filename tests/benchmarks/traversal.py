@@ -31,7 +31,7 @@ from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.traversal import lightened, planned, weighed
 from specbench.decoding.verifiers.walk import of_rank, siblings
-from specbench.measure.tree_search import count_children
+from specbench.measure.search import count_children
 from specbench.results.statistics import ratio_of_totals
 from specbench.spec import RunSpec
 from specbench.theory.sequoia import Search

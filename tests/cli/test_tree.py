@@ -17,7 +17,7 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.jobs.method_file import write_method
-from specbench.measure.tree_search import ChildCounts, best_tree, child_counts, tree_method
+from specbench.measure.search import ChildCounts, best_tree, child_counts, tree_method
 from specbench.spec import RunSpec
 from specbench.theory.costs import Costs
 from tests.support.frontdoor import Command, Outcome

@@ -17,7 +17,8 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.jobs import run
 from specbench.jobs.output import Output
 from specbench.jobs.progress import Display
-from specbench.measure import pair
+from specbench.jobs.resume import resume
+from specbench.measure import runner
 from specbench.measure.sensors import Sensors
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.reading import read_run
@@ -127,7 +128,7 @@ def test_what_the_machine_does_not_tell_is_said_once_for_all_pairs(
     tables: list[Table], specs: list[RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(pair, "sensors_for", lambda device: Sensors(remark="nobody knows its clocks", root=None))
+    monkeypatch.setattr(runner, "sensors_for", lambda device: Sensors(remark="nobody knows its clocks", root=None))
     run.start([specs[0], specs[0].with_(target="bigger")], Output("csv", tmp_path / "results"))
     assert len(tables) == 2
     assert capsys.readouterr().err.count("note: nobody knows its clocks\n") == 1
@@ -177,7 +178,7 @@ def test_a_display_that_fails_loses_nothing_that_was_measured(
             run.start(specs, Output("csv", tmp_path / "results"))
     (folder,) = (tmp_path / "results").iterdir()
     assert [len(cell.samples) for cell in read_run(folder).cells] == [3, 3]
-    run.resume(folder, Output("csv"))
+    resume(folder, Output("csv"))
     assert [len(cell.samples) for cell in read_run(folder).cells] == [5, 5]
     assert [row["prompts"] for row in rows_of(tmp_path / "results")] == ["5", "5"]
 

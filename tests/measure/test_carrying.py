@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.backends.base import Decode
-from specbench.backends.forms import carries, refuse_carrying
+from specbench.backends.roles import carries, refuse_carrying
 from specbench.data.prompts import Prompt
 from specbench.errors import UsageError
 from specbench.measure.group import Past

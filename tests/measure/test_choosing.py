@@ -10,7 +10,7 @@ from specbench.backends.base import Decode
 from specbench.choices import choices, expanded
 from specbench.errors import UsageError
 from specbench.judge.candidates import best_fixed
-from specbench.measure.choosing import Choosing, refuse_choices
+from specbench.measure.course import Choosing, refuse_choices
 from specbench.measure.grid import cells
 from specbench.measure.runner import measure
 from specbench.metrics import Trace

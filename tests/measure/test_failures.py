@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.errors import UnusableModelError
-from specbench.measure.failures import Failure, attempt
+from specbench.measure.group import Failure, attempt
 
 
 def test_what_works_is_returned_and_an_interrupt_passes() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from specbench.decoding.proofs.exact import EXACT
-from specbench.measure import network_proof
-from specbench.measure.network_proof import METHODS, expected, network, network_error
+from specbench.measure import proofs
+from specbench.measure.proofs import METHODS, expected, network, network_error
 from specbench.models.network.causal import Causal
 from tests.laws.test_cache_mutants import CountsPositionsFromOne, WritesOneSlotBehind
 from tests.support.cases import quick_or_slow
@@ -34,7 +34,7 @@ def test_the_target_has_many_sequences_and_all_of_its_probability() -> None:
     ),
 )
 def test_a_broken_cache_is_seen(monkeypatch: pytest.MonkeyPatch, name: str, broken: type[Causal]) -> None:
-    monkeypatch.setattr(network_proof, "Causal", broken)
+    monkeypatch.setattr(proofs, "Causal", broken)
     assert network_error(name) > 1e-3
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from specbench.decoding.rounds import NonFiniteError
 from specbench.measure import group
-from specbench.measure.failures import Failure
-from specbench.measure.group import give_up
+from specbench.measure.group import Failure, give_up
 from specbench.measure.runner import measure
 from specbench.results.statistics import Interval
 from tests.support.faked_runs import failing, flat_scores, run

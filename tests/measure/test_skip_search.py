@@ -10,8 +10,18 @@ import transformers as hf
 
 from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
-from specbench.measure.skip_scores import alpha_of_layers, layer_shares, timed_costs, written_by
-from specbench.measure.skip_search import Kept, Scored, name, removals, search, swaps
+from specbench.measure.search import (
+    Kept,
+    Scored,
+    alpha_of_layers,
+    layer_shares,
+    name,
+    removals,
+    search,
+    swaps,
+    timed_costs,
+    written_by,
+)
 from specbench.models.network.attention import NAME
 from specbench.models.network.law import Law
 from specbench.models.network.layers import chosen
@@ -153,7 +163,7 @@ def test_acceptance_is_the_overlap_of_the_laws_of_every_new_token(law: Law) -> N
 def test_what_a_set_costs_lies_on_the_line_between_one_layer_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(
-        "specbench.measure.skip_scores.Causal.sample",
+        "specbench.measure.search.Causal.sample",
         lambda self, *a, **b: now.__setitem__(0, now[0] + 0.5 + 0.25 * self.config.num_hidden_layers),
     )
     c = timed_costs(planted(), [1, 2, 3], Law(0), V, seeded([0], CPU), WallClock(now=lambda: now[0]))

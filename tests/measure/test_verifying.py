@@ -19,9 +19,9 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.lossy import Lenient
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.judge.significance import z_tests
-from specbench.measure import verifying
-from specbench.measure.pair import prompts_of
-from specbench.measure.rescoring import PlainPass, Text, own_attention
+from specbench.measure import proofs
+from specbench.measure.lossless import PlainPass, Text, own_attention
+from specbench.measure.plan import prompts_of
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.results import documents
@@ -38,7 +38,7 @@ class Bench:
     backend: Native
     spec: RunSpec
     prompts: Sequence[Prompt]
-    judge: verifying.Judge
+    judge: proofs.Judge
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def bench(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     backend: Any = backend_for([spec])
     backend.load()
     some = prompts_of([spec], backend).prompts
-    judge = verifying.judge_of(backend, backend.scores, spec.with_(temperature=0), some[:2])
+    judge = proofs.judge_of(backend, backend.scores, spec.with_(temperature=0), some[:2])
     return Bench(backend, spec, some, judge)
 
 
@@ -81,7 +81,7 @@ def z_of(bench: Bench, what: str) -> dict[str, Any]:
     def emit(ids: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
         return decode(method, ids, new=bench.spec.max_new_tokens, eos=[], rng=seeded(seeds, device), device=device)
 
-    return z_tests(verifying.sampled_tallies(bench.judge, bench.spec.with_(batch=64), emit, bench.prompts, TOKENS))
+    return z_tests(proofs.sampled_tallies(bench.judge, bench.spec.with_(batch=64), emit, bench.prompts, TOKENS))
 
 
 def test_a_right_method_is_within_the_limits(bench: Bench) -> None:
@@ -119,14 +119,14 @@ def test_greedy_text_with_one_wrong_token_is_seen(bench: Bench) -> None:
 
         return run
 
-    right = verifying.greedy_checks(bench.judge, spec, emit(None), some)
+    right = proofs.greedy_checks(bench.judge, spec, emit(None), some)
     assert [(check.name, check.outcome, check.detail[:6]) for check in right] == [
         (documents.GREEDY, "ok", "2 of 2"), (documents.RESCORED, "ok", "below "),
     ]  # fmt: skip
-    wrong = verifying.greedy_checks(bench.judge, spec, emit(20), some)
+    wrong = proofs.greedy_checks(bench.judge, spec, emit(20), some)
     assert [check.outcome for check in wrong] == ["FAILED", "FAILED"]
     assert all(check.found > check.limit for check in wrong)  # type: ignore[operator]
-    lossy = verifying.greedy_checks(bench.judge, spec.with_(method="lenience"), emit(20), some)
+    lossy = proofs.greedy_checks(bench.judge, spec.with_(method="lenience"), emit(20), some)
     assert [check.outcome for check in lossy] == ["lossy", "lossy"]
 
 
@@ -134,14 +134,14 @@ def test_a_text_that_ends_too_early_is_no_rounding(bench: Bench) -> None:
     def run(ids: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
         return [Trace(text.tokens[:5], ()) for text in bench.judge.references if text.prompt == tuple(ids[0])]
 
-    first, again = verifying.greedy_checks(bench.judge, bench.spec.with_(temperature=0), run, bench.prompts[:2])
+    first, again = proofs.greedy_checks(bench.judge, bench.spec.with_(temperature=0), run, bench.prompts[:2])
     assert (first.outcome, first.found) == ("FAILED", float("inf"))
     assert again.outcome == "ok"  # every token of it was the best
 
 
 def test_the_target_as_its_own_draft_is_always_accepted(bench: Bench) -> None:
     greedy = bench.spec.with_(temperature=0)
-    noise, accepted, alpha = verifying.control_checks(bench.judge, greedy, bench.spec, bench.prompts[:2])
+    noise, accepted, alpha = proofs.control_checks(bench.judge, greedy, bench.spec, bench.prompts[:2])
     assert (noise.name, accepted.outcome, accepted.found, alpha.outcome) == (documents.FLOOR, "ok", 0, "ok")
 
 
@@ -150,7 +150,7 @@ def test_another_target_as_draft_of_the_control_is_seen(bench: Bench, monkeypatc
     other = lambda model: Causal(bench.backend.network("draft"), model.law, model.width)  # noqa: E731
     monkeypatch.setattr(Causal, "twin", other)
     greedy = bench.spec.with_(temperature=0)
-    _, accepted, alpha = verifying.control_checks(bench.judge, greedy, bench.spec, bench.prompts[:2])
+    _, accepted, alpha = proofs.control_checks(bench.judge, greedy, bench.spec, bench.prompts[:2])
     assert (accepted.outcome, alpha.outcome) == ("FAILED", "FAILED")
 
 
@@ -169,7 +169,7 @@ def test_an_engine_that_gives_tokens_alone_is_judged(bench: Bench) -> None:
     spec, some = bench.spec.with_(max_new_tokens=8, batch=64), bench.prompts[:1]
     for shift in (0, 1):
         emit = partial(engine, shift=shift)
-        (surprise,) = verifying.sampled_tallies(bench.judge, spec.with_(method="baseline"), emit, some, 500).values()
+        (surprise,) = proofs.sampled_tallies(bench.judge, spec.with_(method="baseline"), emit, some, 500).values()
         assert (abs(surprise.z) > 10) == bool(shift)
 
 

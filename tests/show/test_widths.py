@@ -17,7 +17,7 @@ from specbench.jobs.run import Outcome, Terminal, say_more, say_where
 from specbench.judge.compare import Comparison
 from specbench.judge.compare import Finding as Compared
 from specbench.judge.fleet import Arm
-from specbench.measure.needed import Needed
+from specbench.measure.fit import Needed
 from specbench.models.execution.compiled import COMPILING
 from specbench.results.cells import Losslessness
 from specbench.show import compare_table, run_output

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.backends.llamacpp import install as llamacpp
-from specbench.backends.vllm import install as vllm
+from specbench.backends.engines import install
 from specbench.errors import UnusableModelError
 
 ASKED = "SPECBENCH_TEST_ENGINES"  # in the environment: 1 tests real engines, which takes minutes
@@ -16,7 +15,7 @@ def vllm_python() -> Path:
     """The Python that has vLLM."""
     refuse_unasked()
     try:
-        return vllm.python()
+        return install.vllm_python()
     except UnusableModelError as error:
         pytest.skip(str(error))
 
@@ -25,7 +24,7 @@ def llama_server() -> Path:
     """The program of llama.cpp."""
     refuse_unasked()
     try:
-        return llamacpp.program()
+        return install.llama_server()
     except UnusableModelError as error:
         pytest.skip(str(error))
 

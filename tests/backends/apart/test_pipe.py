@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from specbench.backends.apart import guard
-from specbench.backends.apart.pipe import Child, environment, reason
+from specbench.backends.engines import guard
+from specbench.backends.engines.process import Child, environment, reason
 from specbench.errors import UnusableModelError
 
 Start = Callable[[str], Child]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.backends.apart.rounds import FIRST, STEP, Finished, rounds_of, trace_of, traces_of
+from specbench.backends.engines.external import FIRST, STEP, Finished, rounds_of, trace_of, traces_of
 
 NEW = 8
 

@@ -7,8 +7,8 @@ import torch
 import transformers as hf
 
 from specbench.backends import choose
-from specbench.backends.generation import calls
-from specbench.backends.generation.ways import Way, notes_on
+from specbench.backends.engines import generate
+from specbench.backends.engines.transformers import Way, notes_on
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
@@ -86,8 +86,8 @@ def test_its_notes_speak_of_no_draft_in_the_first_pass() -> None:
 
 def test_its_files_are_read_once_and_every_call_begins_anew(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    begin = calls.MTPCandidateGenerator.__init__
-    monkeypatch.setattr(calls.MTPCandidateGenerator, "__init__", lambda *a, **k: made.append(begin(*a, **k)))
+    begin = generate.MTPCandidateGenerator.__init__
+    monkeypatch.setattr(generate.MTPCandidateGenerator, "__init__", lambda *a, **k: made.append(begin(*a, **k)))
     first, again = decoded(target, "transformers"), decoded(target, "transformers")
     assert len(made) == 2, "one in each of two engines, for three prompts"
     assert [one.rounds for one in first] == [one.rounds for one in again]

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from specbench.backends import choose
-from specbench.backends.generation import backend, calls
-from specbench.backends.generation.backend import Transformers
+from specbench.backends.engines import generate
+from specbench.backends.engines.generate import Way
+from specbench.backends.engines.transformers import Transformers, refuse_more
 from specbench.errors import UnusableModelError, UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
@@ -82,10 +83,10 @@ def test_sampling_from_the_likeliest_token_alone_is_greedy(pair: Pair) -> None:
 
 
 def test_a_law_has_nothing_but_what_is_asked_for() -> None:
-    law = calls.settings_of(RunSpec(temperature=0.7), [])
+    law = generate.settings_of(RunSpec(temperature=0.7), [])
     assert (law["top_k"], law["eos_token_id"]) == (0, None), "its own default is the best 50"
     assert not {"top_p", "min_p", "eta_cutoff"} & set(law)
-    assert calls.settings_of(RunSpec(temperature=1.0, eta=0.01), [7])["eta_cutoff"] == 0.01
+    assert generate.settings_of(RunSpec(temperature=1.0, eta=0.01), [7])["eta_cutoff"] == 0.01
 
 
 def test_settings_of_generation_that_come_with_a_checkpoint_change_no_text(pair: Pair) -> None:
@@ -116,9 +117,9 @@ def test_two_tokenizers_are_joined_by_universal_assisted_decoding(tmp_path: Path
 
 def test_a_vocabulary_is_given_in_the_order_of_its_ids() -> None:
     shipped = foreign.byte_level([("t", "h"), ("th", "e")])
-    ids = list(calls.ordered(shipped).get_vocab().values())
+    ids = list(generate.ordered(shipped).get_vocab().values())
     assert ids == sorted(shipped.get_vocab().values())
-    assert calls.ordered(shipped)("the").input_ids == shipped("the").input_ids
+    assert generate.ordered(shipped)("the").input_ids == shipped("the").input_ids
 
 
 @pytest.mark.slow
@@ -166,7 +167,7 @@ def test_an_architecture_that_ignores_an_early_exit_is_refused(pair: Pair) -> No
     engine = choose.backend_for([spec])
     engine.load()
     assert isinstance(engine, Transformers)
-    call = calls.early_exit(engine.inner.network("target"), calls.settings_of(spec, []), K, layers=2)
+    call = generate.early_exit(engine.inner.network("target"), generate.settings_of(spec, []), K, layers=2)
     with pytest.raises(UnusableModelError, match="ignores an early exit"):
         call(PROMPTS[0], 0)
 
@@ -174,4 +175,4 @@ def test_an_architecture_that_ignores_an_early_exit_is_refused(pair: Pair) -> No
 def test_a_round_of_more_than_k_tokens_ends_the_cell(pair: Pair) -> None:
     found = decoded(spec_of(pair, "transformers", k=4, ignore_eos=True))
     with pytest.raises(UnusableModelError, match="drafted 4 tokens in a round of K = 3"):
-        backend.refuse_more(found, backend.Way("assisted", 3, "draft"))
+        refuse_more(found, Way("assisted", 3, "draft"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.backends.generation.watch import Watch, counted
+from specbench.backends.engines.generate import Watch, counted
 from specbench.decoding.timing import WallClock
 from specbench.metrics import RoundCounts
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from specbench.backends import choose
-from specbench.backends.apart.backend import Apart, opened
-from specbench.backends.apart.engine import Request
-from specbench.backends.llamacpp import install, ways
-from specbench.backends.llamacpp.engine import LlamaCpp, Server, body_of
+from specbench.backends.engines import install, llamacpp
+from specbench.backends.engines.external import Apart, Request, opened
+from specbench.backends.engines.llamacpp import LlamaCpp, Server, body_of
 from specbench.errors import UnusableModelError, UsageError
 from specbench.spec import BASELINE, RunSpec
 from tests.support import fake_llama_server
@@ -113,7 +112,7 @@ def test_an_interrupt_ends_requests_that_hang(engine: LlamaCpp, pair: Pair) -> N
 
 
 def test_it_is_started_with_the_pair_as_gguf_files(engine: LlamaCpp, pair: Pair) -> None:
-    words = ways.located(options(engine, pair, batch=2), backend_of(engine, pair)[0].inner.pair)
+    words = llamacpp.located(options(engine, pair, batch=2), backend_of(engine, pair)[0].inner.pair)
     assert [Path(value(words, name)).suffix for name in ("-m", "-md")] == [".gguf"] * 2
     assert value(words, "-m") != value(words, "-md")
     wanted = {"-c": "40", "-np": "2", "-ctk": "f32", "-fa": "off", "-ngl": "0", "--spec-type": "draft-simple"}
@@ -159,9 +158,9 @@ def test_without_the_program_a_line_says_how_to_get_it(
 ) -> None:
     monkeypatch.setenv("SPECBENCH_ENGINES", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(install.PATH, raising=False)
+    monkeypatch.delenv(install.LLAMA_SERVER, raising=False)
     with pytest.raises(UnusableModelError, match=r"run `specbench backend install llama\.cpp`"):
         choose.backend_for([spec_of(pair)])
-    monkeypatch.setenv(install.PATH, "/no/such/program")
+    monkeypatch.setenv(install.LLAMA_SERVER, "/no/such/program")
     with pytest.raises(UnusableModelError, match="there is no program /no/such/program"):
         choose.backend_for([spec_of(pair)])

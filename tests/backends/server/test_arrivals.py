@@ -19,10 +19,8 @@ from typing import Any
 import pytest
 
 from specbench.backends import choose
-from specbench.backends.server.arrivals import Timer, arrival_times, sent_at
-from specbench.backends.server.backend import request_of, times_of, trace_of
-from specbench.backends.server.client import Answer
-from specbench.backends.server.counts import STEP
+from specbench.backends.engines.client import Answer
+from specbench.backends.engines.server import STEP, Timer, arrival_times, request_of, sent_at, times_of, trace_of
 from specbench.errors import ServerError, UsageError
 from specbench.measure import grid
 from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from specbench.backends import choose
-from specbench.backends.server import client, counts
-from specbench.backends.server.backend import pieces
-from specbench.backends.server.client import Answer, Client, Counters, counters_in
+from specbench.backends.engines import client, server
+from specbench.backends.engines.client import Answer, Client, Counters, counters_in
+from specbench.backends.engines.server import pieces
 from specbench.errors import ServerError, UsageError
 from specbench.metrics import FIRST_PIECE, Trace
 from specbench.spec import RunSpec
@@ -79,8 +79,8 @@ def test_rounds_come_from_what_the_server_tells(stack: ExitStack, tells: Any) ->
         assert len(trace.rounds) == 7
         assert sum(one.accepted for one in trace.rounds) == 5
         assert sum(one.drafted for one in trace.rounds) == 18
-    sources = {"positions": counts.FROM_COUNTERS, "counters": counts.FROM_COUNTERS, "timings": counts.FROM_TOTALS}
-    assert list(engine.warnings) == [sources.get(tells, counts.FROM_PIECES)]
+    sources = {"positions": server.FROM_COUNTERS, "counters": server.FROM_COUNTERS, "timings": server.FROM_TOTALS}
+    assert list(engine.warnings) == [sources.get(tells, server.FROM_PIECES)]
     if tells == "positions":
         exact = [(0, 0, 1), (3, 0, 1), (3, 0, 1), (3, 0, 1), (3, 1, 2), (3, 2, 3), (3, 2, 3)]
         assert [shape(trace) for trace in traces] == [exact, exact]
@@ -90,8 +90,8 @@ def test_a_server_that_says_nothing_counts_every_token_as_a_round(stack: ExitSta
     spec = spec_of(stack, Model(k=3, pieces=False))
     engine = choose.backend_for([spec])
     (trace,) = engine.prepare(spec, 9)([engine.encode("once")], [0])
-    assert list(engine.warnings) == [counts.UNKNOWN]
-    assert trace.rounds == (counts.STEP,) * NEW
+    assert list(engine.warnings) == [server.UNKNOWN]
+    assert trace.rounds == (server.STEP,) * NEW
 
 
 def test_requests_fly_together_and_share_their_time(stack: ExitStack) -> None:
@@ -119,7 +119,7 @@ def test_counters_are_read_by_either_prefix() -> None:
 
 def test_what_is_left_of_an_answer_is_decoded_without_a_draft() -> None:
     answer = Answer("abcdef", 6, (0.1,))
-    (found,) = counts.from_counters(Counters(1, 3, 1, (1, 0, 0)), [answer])
+    (found,) = server.from_counters(Counters(1, 3, 1, (1, 0, 0)), [answer])
     assert [(one.drafted, one.accepted, one.emitted) for one in found] == [(0, 0, 1), (3, 1, 2), *[(0, 0, 1)] * 3]
 
 
@@ -258,7 +258,7 @@ def test_counters_that_do_not_come_are_waited_for_once(
     for _ in range(2):
         engine.prepare(spec, 9)([engine.encode("once")], [5])
     assert drafting.paths.count("/metrics") == 1
-    assert list(engine.warnings) == [counts.FROM_TOTALS]
+    assert list(engine.warnings) == [server.FROM_TOTALS]
 
 
 @pytest.mark.parametrize("value", ["1e999", "-inf", "nan", "-3", "1.5", "1.2.3", "e+e", "9" * 5000])
@@ -399,7 +399,7 @@ def test_a_run_over_two_servers(stack: ExitStack, command: Command, data: str) -
         assert float(row["tokens_per_second"]) > 0
         assert float(row["tokens_per_round"]) == pytest.approx(12 / 7)
         assert "lengths of prompts are in bytes" in row["engine_notes"]
-    assert f"note: {counts.FROM_COUNTERS}" in found.err
+    assert f"note: {server.FROM_COUNTERS}" in found.err
 
 
 def test_a_server_that_fails_on_the_way_costs_its_cell_one_line(stack: ExitStack, command: Command, data: str) -> None:

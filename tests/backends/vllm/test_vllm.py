@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from specbench.backends import choose
-from specbench.backends.apart.backend import RUNTIME, Apart, opened
 from specbench.backends.base import Held
-from specbench.backends.vllm import install, ways
-from specbench.backends.vllm.engine import Vllm, refuse_elsewhere, variables
+from specbench.backends.engines import install, vllm
+from specbench.backends.engines.external import RUNTIME, Apart, opened
+from specbench.backends.engines.vllm import Vllm, refuse_elsewhere, variables
 from specbench.errors import UnusableModelError, UsageError
 from specbench.spec import BASELINE, RunSpec
 from tests.support import fake_vllm
@@ -146,7 +146,7 @@ def test_it_is_started_with_the_pair_and_a_small_cache(pair: Pair) -> None:
     assert found["speculative_config"] == {"num_speculative_tokens": K, "method": "draft_model", "model": "draft"}
     assert (found["enforce_eager"], started(pair, tier="compile")["enforce_eager"]) == (True, False)
     assert "speculative_config" not in started(pair, method=BASELINE)
-    files = ways.located(found, arms_of(pair)[0].inner.pair)
+    files = vllm.located(found, arms_of(pair)[0].inner.pair)
     assert (files["model"], files["speculative_config"]["model"]) == (str(pair.target), str(pair.draft))
 
 
@@ -197,8 +197,8 @@ def test_a_build_for_another_device_is_refused() -> None:
 
 def test_a_known_fault_stands_in_the_notes_of_the_row(pair: Pair) -> None:
     (greedy, plain), (drawn, spec) = arms_of(pair), arms_of(pair, temperature=1.0)
-    assert ways.BUG in drawn.notes(spec)
-    assert ways.BUG not in [*drawn.notes(spec.baseline), *greedy.notes(plain)]
+    assert vllm.BUG in drawn.notes(spec)
+    assert vllm.BUG not in [*drawn.notes(spec.baseline), *greedy.notes(plain)]
 
 
 def test_its_processes_compute_with_as_many_threads(tmp_path: Path) -> None:
@@ -215,18 +215,18 @@ def test_its_processes_compute_with_as_many_threads(tmp_path: Path) -> None:
 def test_without_an_environment_a_line_says_how_to_get_one(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(install.PYTHON, raising=False)
+    monkeypatch.delenv(install.VLLM_PYTHON, raising=False)
     monkeypatch.setenv("SPECBENCH_ENGINES", str(tmp_path))
     with pytest.raises(UnusableModelError, match="vLLM is not installed: run `specbench backend install vllm`"):
         choose.backend_for([spec_of(pair)])
-    monkeypatch.setenv(install.PYTHON, "/no/such/python")
-    with pytest.raises(UnusableModelError, match=f"{install.PYTHON}: there is no /no/such/python"):
+    monkeypatch.setenv(install.VLLM_PYTHON, "/no/such/python")
+    with pytest.raises(UnusableModelError, match=f"{install.VLLM_PYTHON}: there is no /no/such/python"):
         choose.backend_for([spec_of(pair)])
 
 
 BUSY = """
 import subprocess, sys, time
-child = subprocess.Popen([sys.executable, sys.argv[1]], stdin=subprocess.PIPE, start_new_session=True)
+child = subprocess.Popen([sys.executable, "-P", sys.argv[1]], stdin=subprocess.PIPE, start_new_session=True)
 child.stdin.write(b'{"op": "open", "llm": {}}\\n')
 child.stdin.flush()
 time.sleep(60)

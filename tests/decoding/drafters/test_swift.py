@@ -25,7 +25,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
-from specbench.measure.network_proof import difference, emitted, expected
+from specbench.measure.proofs import difference, emitted, expected
 from specbench.models.network import skipping
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law

@@ -15,7 +15,7 @@ import torch
 import transformers as hf
 
 import specbench
-from specbench.backends.parallel import refuse_out_of_step
+from specbench.backends.checked import refuse_out_of_step
 from specbench.decoding.randomness import FromUniforms, Stream
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import divided

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
-from specbench.backends import tier_choice
+from specbench.backends import tiers
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
@@ -169,10 +169,10 @@ def test_quantised_weights_stay_packed_where_rounds_are_compiled(
 
 
 def test_weights_that_would_be_unpacked_are_not_compiled_as_a_whole() -> None:
-    assert tier_choice.not_whole(RunSpec(tier="compile", quantize="int8")).startswith("where the compiler would unpack")
-    assert tier_choice.not_whole(RunSpec(tier="compile", draft_quantize="fp8")).startswith("where the compiler would")
-    assert not tier_choice.not_whole(RunSpec(tier="compile", quantize="int4"))
-    assert tier_choice.not_whole(RunSpec(tier="auto")) == "for minutes, as --tier compile does"
+    assert tiers.not_whole(RunSpec(tier="compile", quantize="int8")).startswith("where the compiler would unpack")
+    assert tiers.not_whole(RunSpec(tier="compile", draft_quantize="fp8")).startswith("where the compiler would")
+    assert not tiers.not_whole(RunSpec(tier="compile", quantize="int4"))
+    assert tiers.not_whole(RunSpec(tier="auto")) == "for minutes, as --tier compile does"
 
 
 def test_the_attention_is_the_one_asked_for() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from specbench.backends import memory, tier_choice, tiers
+from specbench.backends import memory, tiers
 from specbench.backends.native import Native, open_pair
 from specbench.models.execution import onednn
 from specbench.models.execution.onednn import Matrix, dtypes, pays
@@ -338,12 +338,12 @@ def test_where_memory_is_short_weights_are_not_packed(pair: Pair, monkeypatch: p
 @pytest.mark.usefixtures("paying")
 def test_divided_weights_and_those_on_a_gpu_are_not_packed() -> None:
     spec, cpu = RunSpec(), torch.device("cpu")
-    assert tier_choice.packs(spec, "eager", cpu)
-    assert tier_choice.packs(spec, "compile", cpu), "prompts are read by eager passes there, too"
-    assert not tier_choice.packs(spec, "compile", torch.device("cuda"))
-    assert not tier_choice.packs(spec, "eager", torch.device("cuda"))
-    assert not tier_choice.packs(spec, "graph", cpu)
-    assert not tier_choice.packs(spec.with_(device_map="auto"), "eager", cpu)
+    assert tiers.packs(spec, "eager", cpu)
+    assert tiers.packs(spec, "compile", cpu), "prompts are read by eager passes there, too"
+    assert not tiers.packs(spec, "compile", torch.device("cuda"))
+    assert not tiers.packs(spec, "eager", torch.device("cuda"))
+    assert not tiers.packs(spec, "graph", cpu)
+    assert not tiers.packs(spec.with_(device_map="auto"), "eager", cpu)
 
 
 @pytest.mark.usefixtures("paying")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.backends.recurrent import CHAINS
+from specbench.backends.networks import CHAINS
 from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter

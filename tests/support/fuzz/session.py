@@ -28,7 +28,7 @@ NEEDED = (
 )
 KINDS: dict[str, Callable[[random.Random, Path, Ground], Case | tuple[str, ...]]] = {**cases.KINDS, **attacks.KINDS}
 PATIENCE: dict[str, dict[str, float]] = {  # seconds for which commands wait for others, shorter than they are
-    "specbench.backends.server.client": {"STALL": 1.0, "SLOWEST": 0.2, "PAGE_SECONDS": 1.0},
+    "specbench.backends.engines.client": {"STALL": 1.0, "SLOWEST": 0.2, "PAGE_SECONDS": 1.0},
     "specbench.hub": {"PATIENCE": 2.0, "ANSWERED": 3.0},
 }
 LIBRARY = """#include <stdio.h>

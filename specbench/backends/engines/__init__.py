@@ -1,0 +1,1 @@
+"""Engines besides ours: transformers' generate(), vLLM, llama.cpp, and servers of completions."""

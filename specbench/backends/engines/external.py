@@ -1,0 +1,309 @@
+"""An engine in processes of its own as a backend: one process per arm, which stay ready beside each other.
+
+What judges diverging output, the networks of the pair, is loaded in this process when it is asked for, not before. An
+engine's first token comes with the prompt: it is a round without a draft.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import GenerationConfig
+
+from specbench.backends import native
+from specbench.backends.base import Backend, Decode, Held, Loading, unseen
+from specbench.backends.checked import CheckedPair
+from specbench.backends.native import Native
+from specbench.backends.roles import Role, end_ids
+from specbench.errors import UsageError
+from specbench.metrics import RoundCounts, Trace
+from specbench.models.checkpoints import description, reduced, weights
+from specbench.models.checkpoints.tokenizers import TokenizerChat
+from specbench.spec import RunSpec
+from specbench.theory.memory import Demand, Part
+
+Start = Mapping[str, Any]  # with what a process is started, models by their names; specs with an equal one share it
+RUNTIME = 1 << 30  # bytes of a process beside weights and caches, its libraries most of all
+FEWEST = 1  # tokens of the shortest prompt
+NOTES = (
+    "the first token comes with the prompt and is a round without a draft",
+    "alpha is accepted ÷ tested; drafting and verifying are not told apart",
+)
+TOGETHER = "seconds of prompts in flight together are those of the whole turn, prompts included, in equal parts"
+STEP = RoundCounts(0, 0, 0, 1, ())
+FIRST = "request/first"  # the span from a request to its first token, which results know by this name
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A prompt as an engine decoded it: new tokens, seconds from the request to the first and to the last of them, and
+    of every round that drafted how many tokens were drafted and accepted."""
+
+    tokens: tuple[int, ...]
+    first: float
+    last: float
+    drafted: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """Prompts as token ids with a seed each, the ids that end a sequence, and the spec that says how to decode."""
+
+    spec: RunSpec
+    prompts: Sequence[Sequence[int]]
+    seeds: Sequence[int]
+    ends: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What became of the prompts of a request, and the seconds that all took together."""
+
+    found: Sequence[Finished]
+    seconds: float
+
+
+class Served(Protocol):
+    """A process with an engine that is ready to decode."""
+
+    def decode(self, request: Request) -> Decoded:
+        """UnusableModelError, in one line, for whatever goes wrong."""
+        ...
+
+    def close(self) -> None:
+        """End the process."""
+        ...
+
+
+class Engine(Protocol):
+    """An engine by its name."""
+
+    @property
+    def name(self) -> str:
+        """What a user calls it."""
+        ...
+
+    @property
+    def about(self) -> str:
+        """How it is run, in a few words for the user."""
+        ...
+
+    def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
+        """With what its process is started for texts of up to so many tokens. Raises UsageError or UnusableModelError
+        for a spec that it cannot decode; reads no weights."""
+        ...
+
+    def serve(self, start: Start, pair: CheckedPair) -> Served:
+        """A process that is ready, on the files of the pair. UnusableModelError, in one line, where there is none."""
+        ...
+
+    def tier(self, spec: RunSpec) -> str:
+        """How it executes rounds, as results know it."""
+        ...
+
+    def notes(self, spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
+        """What of it a reader of a cell's numbers must know, because it changes them."""
+        ...
+
+
+def opened(engine: Engine, specs: Sequence[RunSpec]) -> "Apart":
+    """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError."""
+    found = Apart(engine, native.open_pair([spec.with_(backend=None, tier="eager") for spec in specs]), specs)
+    for spec in specs:
+        engine.start(spec, found.inner.pair, found.places(spec, FEWEST))
+    return found
+
+
+@dataclass(eq=False)
+class Apart:
+    """An engine with the checkpoints of a pair. inner: the pair in this process, which is loaded only as a judge."""
+
+    engine: Engine
+    inner: Native
+    specs: Sequence[RunSpec]
+    networks: None = None
+    _longest: int = 0
+    _served: dict[str, Served] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.engine.name
+
+    @property
+    def device(self) -> torch.device:
+        return self.inner.device
+
+    @property
+    def context(self) -> int:
+        return self.inner.context
+
+    @property
+    def execution(self) -> str:
+        return f"{self.name}: {self.engine.about}"
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.inner.warnings
+
+    @property
+    def chat(self) -> TokenizerChat:
+        return self.inner.chat
+
+    def encode(self, text: str) -> list[int]:
+        return self.inner.encode(text)
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.inner.describe(), "tier_resolved": self.engine.tier(self.specs[0])}
+
+    def notes(self, spec: RunSpec) -> Sequence[str]:
+        found = [*NOTES, *([TOGETHER] if spec.batch > 1 else [])]
+        return [*found, *self.engine.notes(spec, self.inner.pair)]
+
+    def demand(self, held: Sequence[Held]) -> Demand | None:
+        """Every process has weights of its own."""
+        found = self.inner.demand(held)
+        if found is None:
+            return None
+        most = max((len(one.arms) for one in held), default=1)
+        cells = {key: 2 * (size + RUNTIME) for key, size in found.cells.items()}
+        return Demand([*copied(found.parts, most), Part(f"{most} processes", "working memory", most * RUNTIME)],
+                      found.loading, {}, cells)  # fmt: skip
+
+    def frugal(self) -> Backend | None:
+        return None
+
+    def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
+        return self.judge().scores(ids, start, block)
+
+    def judge(self) -> Native:
+        """The networks of the pair in this process, loaded."""
+        if not self.inner.modules:
+            self.inner.load(self._longest)
+        return self.inner
+
+    def load(self, longest: int = 0, watch: Loading = unseen) -> None:
+        self._longest = longest
+
+    def unload(self) -> None:
+        self._close(list(self._served))
+        self.inner.unload()
+
+    def keep(self, specs: Sequence[RunSpec]) -> None:
+        wanted = {self._key(spec) for spec in specs}
+        self._close([key for key in self._served if key not in wanted])
+
+    def places(self, spec: RunSpec, longest: int) -> int:
+        """Tokens of the longest text of any arm, so that all arms are started alike."""
+        return min(longest + spec.max_new_tokens + max(one.k for one in self.specs) + 1, self.context)
+
+    def prepare(self, spec: RunSpec, longest: int) -> Decode:
+        self._longest = max(longest, self._longest)
+        served = self._ready(spec)
+        ends = [] if spec.ignore_eos else ends_of(self.inner.pair.roles["target"])
+
+        def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
+            decoded = served.decode(Request(spec, prompts, seeds, ends))
+            return traces_of(decoded.found, spec.max_new_tokens, decoded.seconds, spec.batch)
+
+        return run
+
+    def _key(self, spec: RunSpec) -> str:
+        """What its process is started with, by which arms share one."""
+        return json.dumps(self.engine.start(spec, self.inner.pair, self.places(spec, self._longest)), sort_keys=True)
+
+    def _ready(self, spec: RunSpec) -> Served:
+        key = self._key(spec)
+        if key not in self._served:
+            self._served[key] = self.engine.serve(json.loads(key), self.inner.pair)
+        return self._served[key]
+
+    def _close(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._served.pop(key).close()
+
+
+def copied(parts: Sequence[Part], copies: int) -> list[Part]:
+    """The memory of so many processes, of which each has the weights."""
+    return [replace(part, size=part.size * copies) if part.kind == "weights" else part for part in parts]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a network says of the end of a sequence, read without its weights."""
+
+    generation_config: Any
+
+
+def ends_of(role: Role) -> list[int]:
+    """The ids that end a sequence: as of a network that is loaded from the same files."""
+    folder = description.description(role.checkpoint)
+    if not role.checkpoint.file and (folder / "generation_config.json").is_file():
+        found = GenerationConfig.from_pretrained(folder)
+    else:
+        found = GenerationConfig.from_model_config(role.config)
+    return end_ids(Ending(found), role.tokenizer)
+
+
+def trace_of(found: Finished, new: int, share: float | None) -> Trace:
+    """A trace of at most `new` tokens; `share` are its seconds where it was one of several in flight, else None.
+
+    Of the seconds to the first token, what a later round takes counts as decoding, the rest as prefill.
+    """
+    rounds = rounds_of(found, new)
+    step = (found.last - found.first) / (len(rounds) - 1) if len(rounds) > 1 else 0.0
+    prefill = max(found.first - step, 0.0) if share is None else 0.0
+    seconds = found.last - prefill if share is None else share
+    return Trace(found.tokens, rounds, seconds, prefill, {FIRST: found.first})
+
+
+def rounds_of(found: Finished, new: int) -> tuple[RoundCounts, ...]:
+    """The first token, the rounds that drafted, and steps for the tokens that are left: rounds without a draft, whose
+    places nobody tells."""
+    rounds, at = [STEP], 1
+    for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
+        if at < len(found.tokens):
+            rounds.append(counted(drafted, accepted, new - at, len(found.tokens) - at))
+            at += rounds[-1].emitted
+    return (*rounds, *[STEP] * (len(found.tokens) - at))[: len(found.tokens)]
+
+
+def counted(drafted: int, accepted: int, left: int, more: int) -> RoundCounts:
+    """A round with `left` tokens yet to be decoded, the last of which is the target's own, of which `more` came: the
+    sequence may end within it. How it turned out stands for the chance of it."""
+    usable = min(drafted, left - 1)
+    emitted = min(min(accepted, usable) + 1, more)
+    accepted = min(accepted, usable, emitted)
+    tested = accepted + (accepted < min(usable, emitted))
+    overlap = (1.0,) * accepted + (0.0,) * (tested - accepted)
+    return RoundCounts(drafted, tested, accepted, emitted, overlap, surplus=drafted - usable)
+
+
+def traces_of(found: Sequence[Finished], new: int, wall: float, at_once: int) -> list[Trace]:
+    """The traces of prompts that took so many seconds together, `at_once` of them in flight."""
+    share = wall / len(found) if at_once > 1 else None
+    return [trace_of(one, new, share) for one in found]
+
+
+def refuse_ours(engine: str, role: Role) -> None:
+    """UsageError for a checkpoint that only we can read."""
+    checkpoint = role.checkpoint
+    if checkpoint.shape is not None:
+        raise UsageError(
+            f"--backend {engine}: {checkpoint.name} is grown when it is loaded: write it once with `specbench models "
+            "grow`, and name that folder"
+        )
+    if known := reduced.label(role.config):
+        raise UsageError(
+            f"--backend {engine}: the head of {checkpoint.name} knows {known}, which that engine cannot read: train a "
+            "draft with a whole head, or use --backend native"
+        )
+
+
+def files_of(role: Role) -> tuple[Path, list[Path]]:
+    """The folder and the weight files of a role, fetched where they are not there yet."""
+    folder, found = weights.find(role.checkpoint)
+    return folder.resolve(), found  # the files of a hub are links to others with no endings

@@ -1,0 +1,316 @@
+"""`generate()` on a twin of a loaded network: the same tensors, and transformers' own code, attention and caches.
+
+What one call does is seen from its passes: where rounds begin, what they draft, how long each takes.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import CompileConfig, GenerationConfig, StaticCache
+from transformers.cache_utils import MtpCache
+from transformers.generation.candidate_generator import MTPCandidateGenerator
+
+from specbench.decoding.timing import Clock, clock_for
+from specbench.errors import UnusableModelError
+from specbench.metrics import RoundCounts, Trace
+from specbench.models.execution.compiled import ON_CPU, ON_CUDA
+from specbench.models.network.layers import shared_tensors
+from specbench.spec import RunSpec
+
+HONOURED = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+LOOKBEHIND = {"assistant_lookbehind": 10, "target_lookbehind": 10}  # transformers' own
+STEP = RoundCounts(0, 0, 0, 1, ())
+Kind = Literal["plain", "assisted", "universal", "lookup", "early exit", "mtp"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A kind of generation: K tokens from the model of that name, from so many layers of the target, looked up by at
+    most so many tokens before, or one from each of the K MTP modules of that name."""
+
+    kind: Kind
+    k: int = 0
+    model: str = ""
+    layers: int = 0
+    ngram: int = 0
+
+
+PLAIN = Way("plain")
+
+
+def twin(network: Any) -> Any:
+    """The same network with the same tensors, but modules, configuration and attention of transformers' own, and
+    nothing of the generation settings that came with the checkpoint: penalties and the like are no part of a law."""
+    found = copy.deepcopy(network, shared_tensors(network))
+    if found.config._attn_implementation != "eager":
+        found.set_attn_implementation("sdpa")
+    found.generation_config = generation(do_sample=False)
+    return found
+
+
+def generation(**settings: Any) -> Any:
+    """Settings of generation. A padding token is named, as it would warn of none; there is no padding."""
+    return GenerationConfig(**settings, pad_token_id=0)  # type: ignore[no-untyped-call]
+
+
+def settings_of(spec: RunSpec, eos: Sequence[int]) -> dict[str, Any]:
+    """The length and the law of a spec as settings of generation."""
+    found: dict[str, Any] = {"max_new_tokens": spec.max_new_tokens, "eos_token_id": list(eos) or None}
+    if spec.temperature == 0:
+        return {**found, "do_sample": False}
+    law = {"top_p": spec.top_p, "min_p": spec.min_p, "eta_cutoff": spec.eta}
+    drawn = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k or 0}  # its own default is 50
+    return {**found, **drawn, **{name: value for name, value in law.items() if value is not None}}
+
+
+@dataclass
+class Watch:
+    """One call at a time. drafts: (tokens before a round, the tokens that it drafted); passes: of the target, and of
+    what drafts."""
+
+    clock: Clock
+    drafts: list[tuple[int, Tensor]] = field(default_factory=list)
+    passes: list[int] = field(default_factory=lambda: [0, 0])
+    drafting: bool = False
+
+    def begin(self) -> None:
+        self.drafts, self.passes, self.drafting = [], [0, 0], False
+        self.clock.start()
+
+    def target(self, network: Any) -> None:
+        """Watch the passes of a target, which may draft itself, with fewer of its layers."""
+        network.register_forward_pre_hook(lambda *_: None if self.drafting else self.before())
+        network.register_forward_hook(lambda *_: self.after(self.drafting))
+
+    def assistant(self, network: Any) -> None:
+        """Watch the passes of a network that drafts."""
+        network.register_forward_hook(lambda *_: self.after(True))
+
+    def generator(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """The method that makes a candidate generator, made so that every draft is seen."""
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            found = make(*args, **kwargs)
+            propose = found.get_candidates
+
+            def proposed(ids: Tensor, **more: Any) -> tuple[Tensor, Tensor | None]:
+                self.before()
+                self.drafting = True
+                candidates, logits = propose(ids, **more)
+                self.drafting = False
+                self.clock.lap("draft")
+                self.drafts.append((ids.shape[1], candidates[:, ids.shape[1] :]))
+                return candidates, logits
+
+            found.get_candidates = proposed
+            return found
+
+        return made
+
+    def deepest(self, layer: Any) -> None:
+        """Watch the last layer of a target that exits early: it must have no part in a draft."""
+
+        def called(*_: Any) -> None:
+            if self.drafting:
+                raise UnusableModelError(
+                    "the code of this architecture ignores an early exit, so that all layers would draft: use "
+                    "--backend native"
+                )
+
+        layer.register_forward_pre_hook(called)
+
+    def before(self) -> None:
+        """What was done since the last pass or draft ended was judging, or the beginning of the call."""
+        self.clock.lap("accept" if self.passes[0] else "prefill/begin")
+
+    def after(self, drafting: bool) -> None:
+        """A pass has ended; the first one of each network reads the prompt."""
+        self.passes[drafting] += 1
+        name = "draft" if drafting else "verify"
+        self.clock.lap(f"prefill/{name}" if self.passes[drafting] == 1 else name)
+
+    def end(self) -> tuple[float, dict[str, float]]:
+        """(seconds, seconds by phase) of the call."""
+        return self.clock.stop()
+
+    def trace(self, prompt: int, tokens: Sequence[int], new: int, seconds: float, spans: dict[str, float]) -> Trace:
+        """What a call left behind that gave these tokens, at most `new`, after a prompt of so many."""
+        prefill = spans.get("prefill/begin", 0.0)
+        found = {name: spans.get(name, 0.0) for name in ("draft", "verify", "accept")}
+        for name, passes in zip(("verify", "draft"), self.passes, strict=True):
+            first = spans.get(f"prefill/{name}", 0.0)
+            later = min(first, found[name] / (passes - 1)) if passes > 1 else first
+            prefill, found[name] = prefill + first - later, found[name] + later
+        return Trace(tuple(tokens), self.rounds(prompt, tokens, new), seconds - prefill, prefill, found)
+
+    def rounds(self, prompt: int, tokens: Sequence[int], new: int) -> tuple[RoundCounts, ...]:
+        """The counts of every round."""
+        if not self.drafts:
+            return (STEP,) * len(tokens)
+        if len(self.drafts) != self.passes[0]:
+            raise RuntimeError(f"{len(self.drafts)} drafts were judged in {self.passes[0]} passes of the target")
+        begins = [begun - prompt for begun, _ in self.drafts]
+        emitted = [tokens[a:b] for a, b in zip(begins, [*begins[1:], len(tokens)], strict=True)]
+        drafted = [ids[0].tolist() for _, ids in self.drafts]
+        left = [new - begun for begun in begins]
+        return tuple(counted(*one) for one in zip(drafted, emitted, left, strict=True))
+
+
+@dataclass(eq=False)
+class Call:
+    """One way to call `generate()`, with everything that it reads. inductor: settings that hold during a call, as
+    dynamo reads some of them before it has those of the compiler."""
+
+    network: Any
+    watch: Watch
+    options: dict[str, Any]
+    inductor: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def new(self) -> int:
+        """The most tokens that it decodes."""
+        return int(self.options["generation_config"].max_new_tokens)
+
+    @torch.no_grad()
+    def __call__(self, prompt: Sequence[int], seed: int) -> Trace:
+        """Decode one prompt. Equal seeds give equal tokens."""
+        ids = torch.tensor([list(prompt)], device=self.network.device)
+        if (cache := self.options.get("past_key_values")) is not None:
+            cache.reset()
+        with seeded(seed, ids.device), torch._inductor.config.patch(dict(self.inductor)):
+            mask = torch.ones_like(ids)
+            self.watch.begin()
+            out = self.network.generate(ids, attention_mask=mask, **self.options)
+            seconds, spans = self.watch.end()
+        tokens = out[0, len(prompt) :].tolist()
+        return self.watch.trace(len(prompt), tokens, self.new, seconds, spans)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """transformers draws from the generators of torch: they begin at the seed, and are as before afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def plain(network: Any, settings: dict[str, Any]) -> Call:
+    """`generate()` as it comes, with a cache that grows."""
+    return watched(twin(network), settings, {})
+
+
+def compiled(network: Any, settings: dict[str, Any], places: int) -> Call:
+    """Its best form: a static cache that is made once and kept, and the steps compiled with weights as constants, which
+    transformers does on a CPU only where it is told to."""
+    found, watch = twin(network), Watch(clock_for(network.device))
+    inductor = dict(ON_CUDA if network.device.type == "cuda" else ON_CPU)
+    how: Any = CompileConfig(fullgraph=False, mode=None, options=inductor)  # type: ignore[arg-type]
+    how._compile_all_devices = True
+    cache = StaticCache(config=found.config, max_cache_len=places)
+    found._prefill = timed(found._prefill, watch)
+    make = found.get_compiled_call
+    found.get_compiled_call = lambda config: timed(make(config), watch)
+    config = generation(**settings, compile_config=how)
+    return Call(found, watch, {"generation_config": config, "past_key_values": cache}, inductor)
+
+
+def timed(function: Any, watch: Watch) -> Any:
+    """A pass that is compiled, watched from outside: a hook would be compiled with it."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        watch.before()
+        outputs = function(*args, **kwargs)
+        watch.after(False)
+        return outputs
+
+    return called
+
+
+def watched(network: Any, settings: dict[str, Any], options: dict[str, Any], **more: Any) -> Call:
+    """A call whose passes are seen by hooks."""
+    watch = Watch(clock_for(network.device))
+    network._get_candidate_generator = watch.generator(network._get_candidate_generator)
+    watch.target(network)
+    if (assistant := options.get("assistant_model")) is not None:
+        watch.assistant(assistant)
+    config = generation(**settings, **more)
+    return Call(network, watch, {"generation_config": config, **options})
+
+
+def assisted(target: Any, draft: Any, settings: dict[str, Any], k: int, tokenizers: Sequence[Any] = ()) -> Call:
+    """`generate(assistant_model=…)` with K drafted tokens in every round; with the tokenizers of both where they are
+    two, which is universal assisted decoding."""
+    assistant, options = twin(draft), {}
+    assistant.generation_config.update(num_assistant_tokens=k, **HONOURED, **LOOKBEHIND)
+    if tokenizers:
+        options = dict(zip(("tokenizer", "assistant_tokenizer"), map(ordered, tokenizers), strict=True))
+    else:
+        assistant.config.vocab_size = target.config.vocab_size  # else it would translate from one tokenizer to another
+    return watched(twin(target), settings, {"assistant_model": assistant, **options})
+
+
+def ordered(tokenizer: Any) -> Any:
+    """A copy whose vocabulary is in the order of its ids.
+
+    Where it is in any other, which is how fast tokenizers give it, transformers 5.23 puts the probabilities of a draft
+    beside other tokens than they belong to, and what is sampled is not distributed as the target's. It also keeps what
+    it has made of a draft by its tokenizer, which two drafts must therefore not share.
+    """
+    found = copy.copy(tokenizer)
+    vocabulary = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
+    found.get_vocab = lambda: dict(vocabulary)
+    return found
+
+
+def early_exit(target: Any, settings: dict[str, Any], k: int, layers: int) -> Call:
+    """Its own first layers draft, with a cache of their own."""
+    found = twin(target)
+    found.generation_config.update(num_assistant_tokens=k, **HONOURED)
+    call = watched(found, settings, {}, assistant_early_exit=layers)
+    call.watch.deepest(found.get_decoder().layers[-1])
+    return call
+
+
+def lookup(target: Any, settings: dict[str, Any], way: Way) -> Call:
+    """Prompt lookup."""
+    more = {"prompt_lookup_num_tokens": way.k, "max_matching_ngram_size": way.ngram}
+    return watched(twin(target), settings, {}, **more)
+
+
+def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
+    """Its own MTP modules draft, one token each. They are read from its files once: `generate()` reads them in every
+    call."""
+    found = twin(target)
+    found.config.name_or_path = str(files)
+    first: Any = MTPCandidateGenerator(found, generation(**settings), {})
+
+    def made(*_: Any, logits_processor: Any = None, **__: Any) -> Any:
+        fresh = copy.copy(first)
+        fresh.mtp_cache, fresh.logits_processor = MtpCache(config=found.config.get_mtp_config()), logits_processor
+        fresh.mtp_cache.activate_past_recording()
+        return fresh
+
+    found._get_candidate_generator = made
+    call = watched(found, settings, {}, use_mtp=True)
+    call.watch.assistant(first.mtp_model)
+    return call
+
+
+def counted(drafted: Sequence[int], emitted: Sequence[int], left: int) -> RoundCounts:
+    """A round by its tokens, with so many left to be decoded, the last of which is the target's own.
+
+    A token was accepted where it is the drafted one: what is emitted instead of a rejected token is drawn from what the
+    target gives beyond the draft, which is nothing for that token. How it turned out stands for the chance of it.
+    """
+    usable = min(len(drafted), left - 1)
+    same = [a == b for a, b in zip(drafted[:usable], emitted, strict=False)]
+    accepted = same.index(False) if False in same else len(same)
+    tested = accepted + (accepted < min(usable, len(emitted)))  # none after the end of the sequence
+    overlap = (1.0,) * accepted + (0.0,) * (tested - accepted)
+    return RoundCounts(len(drafted), tested, accepted, len(emitted), overlap, surplus=len(drafted) - usable)

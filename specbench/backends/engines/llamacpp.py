@@ -1,0 +1,275 @@
+"""llama-server on a port of this machine, one process per arm, asked over HTTP for token ids."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+import torch
+
+from specbench.backends.base import drafting, parts_of, refuse_settings
+from specbench.backends.checked import CheckedPair
+from specbench.backends.engines import guard
+from specbench.backends.engines.client import Bounds, Lines
+from specbench.backends.engines.external import Apart, Decoded, Finished, Request, Start, files_of, opened, refuse_ours
+from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version
+from specbench.backends.engines.process import PATIENCE, ending, reason
+from specbench.backends.engines.server import sent_at, spread
+from specbench.engine_options import of_engine
+from specbench.errors import UnusableModelError, UsageError
+from specbench.models.checkpoints.gguf import gguf_of, refuse_unable
+from specbench.models.execution.regions.folder import own_place
+from specbench.spec import RunSpec
+from specbench.wording import clean
+
+OPENING, DECODING = 600.0, 1800.0  # seconds after which a server that has not answered is given up
+LARGEST = 64 << 20  # bytes of an answer
+GUARD = Path(guard.__file__)
+LAW = ("temperature", "top_k", "top_p", "min_p")  # in the order in which ours is applied
+INSTEAD = "use --backend native"
+CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # of keys and values, by the dtype of the weights
+
+
+def open_pair(specs: Sequence[RunSpec]) -> Apart:
+    """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError."""
+    return opened(LlamaCpp(llama_server()), specs)
+
+
+@dataclass(frozen=True)
+class LlamaCpp:
+    """llama.cpp by its server."""
+
+    program: Path
+    patience: tuple[float, float] = (OPENING, DECODING)
+    name: ClassVar[str] = LLAMA_CPP
+
+    @property
+    def about(self) -> str:
+        return "llama-server on GGUF files, a process per arm"
+
+    def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
+        refuse_settings(LLAMA_CPP, spec)
+        threads, cache = str(torch.get_num_threads()), cache_of(pair)
+        refuse_files("target", pair)
+        more = of_engine(spec.engine_option, self.name)
+        options = {
+            "-m": "target", "-c": str(places * spec.batch), "-np": str(spec.batch),
+            "-t": threads, "-tb": threads, "-ctk": cache, "-ctv": cache, "-fa": "off",
+            "-ngl": "0" if pair.device.type == "cpu" else "999", "--cache-ram": "0",
+        }  # fmt: skip
+        drafting = drafting_options(spec, pair)
+        if "-md" in drafting:
+            drafting += ["-td", threads, "-tbd", threads, "-ctkd", cache, "-ctvd", cache, "-ngld", options["-ngl"]]
+        own = [word for name, value in more.items() for word in (f"--{name}", str(value))]
+        return {"options": [*(word for pair in options.items() for word in pair), *drafting, *own]}
+
+    def serve(self, start: Start, pair: CheckedPair) -> "Server":
+        server = Server(self.program, located(start["options"], pair), self.patience[1])
+        try:
+            server.wait(self.patience[0])
+        except BaseException:  # an interrupt as well: it would go on loading
+            server.close()
+            raise
+        return server
+
+    def tier(self, spec: RunSpec) -> str:
+        return "eager"
+
+    def notes(self, spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
+        return (llama_version(self.program), *notes_on(spec, pair))
+
+
+class Server:
+    """A llama-server that was started here, and ends with this process or before."""
+
+    def __init__(self, program: Path, options: Sequence[str], patience: float) -> None:
+        self.port, self.patience = free_port(), patience
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        command = [str(program), *options, "--host", "127.0.0.1", "--port", str(self.port), "--metrics", "--no-webui"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", str(GUARD), *command], stdin=subprocess.PIPE, stdout=self._log, stderr=self._log,
+            env={**os.environ, **libraries(program)}, start_new_session=True,
+        )  # fmt: skip
+
+    def wait(self, seconds: float) -> None:
+        """Until it answers. UnusableModelError where it ends before, or takes longer."""
+        until = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < until:
+            with suppress(OSError, http.client.HTTPException):
+                status, _ = self._ask(Lines(), seconds, "GET", "/health")
+                if status == HTTPStatus.OK:
+                    return
+            time.sleep(0.05)
+        raise self._lost(f"not ready after {seconds:g} seconds")
+
+    def decode(self, request: Request) -> Decoded:
+        asked = [body_of(request, *one) for one in zip(request.prompts, request.seeds, strict=True)]
+        lines, began = Lines(), time.perf_counter()
+        if request.spec.batch == 1:
+            found = [self._complete(one, lines) for one in asked]
+        else:
+            sent = sent_at(
+                [0.0] * len(asked), lambda number: self._complete(asked[number], lines), request.spec.batch,
+                hang_up=lines.hang_up,
+            )  # fmt: skip
+            found = [one.answer for one in sent]
+        return Decoded(found, time.perf_counter() - began)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()  # its guard ends it
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(PATIENCE)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()
+
+    def _complete(self, body: Mapping[str, Any], lines: Lines) -> Finished:
+        began = time.perf_counter()
+        try:
+            status, text = self._ask(lines, self.patience, "POST", "/completion", json.dumps(body))
+        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:
+            raise self._lost(str(error) or type(error).__name__) from error
+        if status != HTTPStatus.OK:
+            raise UnusableModelError(f"{LLAMA_CPP}: its server answered {status} ({clean(text, 200)})")
+        return finished(text, time.perf_counter() - began)
+
+    def _ask(self, lines: Lines, seconds: float, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        with lines.open(connection, Bounds(seconds, LARGEST)):
+            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            response = connection.getresponse()
+            return response.status, response.read(LARGEST).decode(errors="replace")
+
+    def _lost(self, why: str) -> UnusableModelError:
+        """What a server that does not answer says, in one line."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)  # what has crashed may not be gone yet
+        code = self.process.poll()
+        said = reason(self._logged())
+        self.close()
+        how = f"silent ({clean(why)})" if code is None else ending(code)
+        return UnusableModelError(f"{LLAMA_CPP}: {how} ({said})")
+
+    def _logged(self) -> str:
+        if self._log.closed:  # another request has found out before
+            return ""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def body_of(request: Request, prompt: Sequence[int], seed: int) -> dict[str, Any]:
+    """A completion as it is asked for; nothing is kept from one to the next."""
+    spec = request.spec
+    law = {"temperature": spec.temperature, "top_k": spec.top_k or 0, "top_p": spec.top_p or 1.0}
+    how = {"samplers": LAW, "seed": seed % (1 << 31), "ignore_eos": spec.ignore_eos, "min_p": spec.min_p or 0.0}
+    kept = {"cache_prompt": False, "return_tokens": True, "stream": False}
+    return {"prompt": list(prompt), "n_predict": spec.max_new_tokens, **law, **how, **kept}
+
+
+def finished(text: str, seconds: float) -> Finished:
+    """A completion as the server tells it. UnusableModelError for anything else."""
+    try:
+        said = json.loads(text)
+        tokens, times = tuple(map(int, said["tokens"])), said["timings"]
+        drafted, accepted = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
+        if not 0 <= accepted <= drafted:
+            raise ValueError
+        first = min(float(times["prompt_ms"]) / 1000, seconds)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise UnusableModelError(f"{LLAMA_CPP}: its server answered {clean(text)}, which is no completion") from error
+    rounds = max(len(tokens) - 1 - accepted, 0) if drafted else 0
+    counts = spread(drafted, rounds), spread(accepted, rounds)
+    return Finished(tokens, first, seconds, *map(tuple, counts))
+
+
+def drafting_options(spec: RunSpec, pair: CheckedPair) -> list[str]:
+    """The options of a method; none of the baseline. UsageError, naming the native backend, for others."""
+    parts = drafting(LLAMA_CPP, spec)
+    if parts is None:
+        return []
+    k, fields = str(parts.k(spec)), parts.fields
+    if parts.drafter == "PromptLookup":
+        sizes = {"size-n": str(fields.get("most", 3)), "size-m": k, "min-hits": "1"}
+        return ["--spec-type", "ngram-simple", *(w for n, v in sizes.items() for w in (f"--spec-ngram-simple-{n}", v))]
+    bounds = {"n-max": k, "n-min": "0", "p-min": "0"}
+    draft = ["--spec-type", "draft-simple", "-md", drafter_of(str(fields["model"]), pair)]
+    return [*draft, *(word for name, value in bounds.items() for word in (f"--spec-draft-{name}", value))]
+
+
+def drafter_of(name: str, pair: CheckedPair) -> str:
+    """A model that drafts, by its name. UsageError for one that it cannot draft with."""
+    if name in pair.kept or name in pair.foreign or pair.roles[name].head is not None:
+        raise UsageError(
+            f"--backend {LLAMA_CPP}: it drafts with networks of the target's vocabulary, and {name} is no such "
+            f"network: {INSTEAD}"
+        )
+    refuse_files(name, pair)
+    return name
+
+
+def refuse_files(name: str, pair: CheckedPair) -> None:
+    """UsageError or UnusableModelError for a checkpoint of which there is no GGUF file, and none can be made."""
+    role = pair.roles[name]
+    refuse_ours(LLAMA_CPP, role)
+    if not role.checkpoint.file:
+        refuse_unable(role.checkpoint.name, role.config, role.dtype)
+
+
+def located(options: Sequence[str], pair: CheckedPair) -> list[str]:
+    """The options of a server with files in the place of the names of models."""
+    found = list(options)
+    for place in [number for number, word in enumerate(options) if word in ("-m", "-md")]:
+        found[place + 1] = str(file_of(options[place + 1], pair))
+    return found
+
+
+def file_of(name: str, pair: CheckedPair) -> Path:
+    """The GGUF file of a role: the one that was named, or one that is made of its folder."""
+    role = pair.roles[name]
+    folder, found = files_of(role)
+    if role.checkpoint.file:
+        return folder / role.checkpoint.file
+    return gguf_of(role.checkpoint.name, found, role.config, role.tokenizer, role.dtype, own_place() / "gguf")
+
+
+def cache_of(pair: CheckedPair) -> str:
+    """The type of cached keys and values. UsageError for a dtype that it does not have."""
+    name = str(pair.roles["target"].dtype).removeprefix("torch.")
+    if name not in CACHES:
+        raise UsageError(f"--backend {LLAMA_CPP}: --dtype {name}: use {', '.join(CACHES)}")
+    return CACHES[name]
+
+
+def notes_on(spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
+    """What is different in llama.cpp, and changes numbers."""
+    found = ["keys and values are kept in the dtype of the weights (its default is f16), without flash attention"]
+    if pair.roles["target"].checkpoint.file:
+        found.append("weights stay packed as in the GGUF file, which other engines unpack")
+    if spec.ignore_eos:
+        found.append("--ignore-eos forbids the end of a sequence, where others decode on after it")
+    if spec.k and spec.method != "baseline":
+        found.append("acceptance is told in totals of a prompt: by position it is a mean")
+        if spec.temperature > 0:
+            found.append("it judges by token match with the draft's likeliest token, which accepts less than p ÷ q")
+    if parts_of(spec).drafter == "PromptLookup":
+        found.append("its lookup has one n, the most of the method file")
+    return found

@@ -1,1 +1,0 @@
-"""The backend `llama.cpp`: llama-server on GGUF files, a process per arm, on this machine."""

@@ -1,0 +1,297 @@
+"""The networks of a pair: read, cut, joined to the target's vocabulary, and made the models of a method."""
+
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.backends import heads
+from specbench.backends.base import Loading, unseen
+from specbench.backends.checked import CheckedPair
+from specbench.backends.heads import joined_in
+from specbench.backends.roles import Role, form
+from specbench.decoding.decode import begin
+from specbench.decoding.drafters.strings import Strings
+from specbench.decoding.method_files import LEARNS, learners, leaves, needs, read_method
+from specbench.decoding.protocols import Drafter, Model
+from specbench.decoding.translation import Dictionary
+from specbench.decoding.verifiers.synthetic import synthetic
+from specbench.decoding.views.common import Common
+from specbench.errors import TooLargeError, UsageError, out_of_memory
+from specbench.models.checkpoints import loading
+from specbench.models.checkpoints.check import context_length
+from specbench.models.checkpoints.description import recurrent
+from specbench.models.checkpoints.reduced import special_tokens
+from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
+from specbench.models.execution.compiled import EAGER, Name, Passes
+from specbench.models.heads.parts import reduce_output
+from specbench.models.network.causal import Causal
+from specbench.models.network.early_exit import sharing
+from specbench.models.network.law import Law
+from specbench.models.network.layers import cut_of, shares, with_layers
+from specbench.models.network.pool import Memory
+from specbench.models.network.probe import Rollback, model_of, rollback_of
+from specbench.models.network.recurrent import Recurrent
+from specbench.models.network.reduced import known_tokens, reduce_head
+from specbench.models.scale import growth
+from specbench.spec import RunSpec
+
+VIEWS = ("Streaming", "Retrieval")  # parts that look into the model that drafts
+HOST = "texts are written anew in the target's tokens by the host in every round"
+WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be written anew
+GREEDY = Law(temperature=0.0)  # of several texts the likeliest: a point mass is accepted with the target's chance of it
+CHAINS = "baseline, chain, block, token-match, prompt-lookup, suffix-lookup, maxgram, jacobi"  # among those that work
+REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
+SINGLE = "it goes on from a state by one token at a time only"
+
+
+def read_role(
+    role: Role, read: Mapping[str, Any], width: int, device: torch.device, watch: Loading
+) -> tuple[loading.Loaded, Rollback]:
+    """The same for a role that a head may play, which is read after its target: `read` are those read before."""
+    if role.head is None or not role.borrows:
+        return read_weights(role, width, device, watch)
+    return heads.load(role, role.head, read["target"]), "position"
+
+
+def read_weights(
+    role: Role, width: int, device: torch.device, watch: Loading = unseen
+) -> tuple[loading.Loaded, Rollback]:
+    """The network of a role, for rows of `width`; `watch` hears how many bytes have been fetched and read.
+
+    UnusableModelError for one that cannot be read, or taken back; TooLargeError where memory is not enough.
+    """
+
+    def named(verb: str, done: int, total: int) -> None:
+        watch(f"{verb} {role.checkpoint.name}", done, total)
+
+    try:
+        loaded = loading.load_model(role.checkpoint, role.dtype, device, named, role.how)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise TooLargeError(
+            f"{role.checkpoint.name}: its weights do not fit into the memory of {device}; "
+            "choose a smaller --dtype, a smaller model or --device cpu"
+        ) from error
+    return loaded, rollback_of(loaded.model, recurrent(role.config), width, role.checkpoint.name)
+
+
+def complete(
+    pair: CheckedPair, modules: MutableMapping[str, Any], rollbacks: MutableMapping[str, Any], ends: Collection[int]
+) -> dict[str, str]:
+    """Cut the heads of loaded networks, and add those that are made of them; what was cut, in words, by the names."""
+    said = {name: cut_head(pair, name, modules, ends) for name in pair.roles if name in pair.cuts}
+    for name, (base, layers) in pair.kept.items():
+        modules[name], rollbacks[name] = with_layers(modules[base], layers), rollbacks[base]
+        if name in pair.cuts:
+            said[name] = cut_head(pair, name, modules, ends)
+    return said
+
+
+def cut_head(pair: CheckedPair, name: str, modules: Mapping[str, Any], ends: Collection[int]) -> str:
+    """Cut the head of one model in place; how many tokens it knows then, and which."""
+    role = pair.roles[pair.kept.get(name, (name, ()))[0]]
+    config = role.config.get_text_config(decoder=True)
+    width = pair.width if role.borrows else int(config.vocab_size)
+    for cut in pair.cuts[name]:
+        ids = cut.kept(role.encode, width, special_tokens(role.tokenizer, ends))
+        if role.borrows:
+            reduce_output(modules[name], modules["target"], ids)
+        else:
+            reduce_head(modules[name], ids)
+    known = known_tokens(modules[name], width)
+    assert known is not None, "it was cut"
+    sources = " and ".join(dict.fromkeys(cut.source for cut in pair.cuts[name]))
+    return f"{len(known):,} of {width:,} tokens, the most frequent of {sources}"
+
+
+def cut_words(cut: Mapping[str, str]) -> str:
+    """What --draft-vocabulary cut, as a column: the same whichever drafts a run has beside each other. A method that
+    names a cut draft says so itself."""
+    return "; ".join(dict.fromkeys(what for name, what in cut.items() if cut_of(name) is None))
+
+
+def known_parts(cut: Mapping[str, str]) -> list[str]:
+    """What was cut, as notes."""
+    return [f"the {name} knows {what}, and drafts no other" for name, what in cut.items()]
+
+
+@dataclass(frozen=True, eq=False)
+class Joins:
+    """How the models of a pair are joined to its target's vocabulary."""
+
+    pair: CheckedPair
+    _dictionaries: dict[str, Dictionary] = field(default_factory=dict, init=False)
+
+    def role(self, name: str) -> str:
+        """The role that a model is, or is made of some layers of."""
+        return self.pair.kept.get(name, (name, ()))[0]
+
+    def found(self, name: str) -> Vocabularies | None:
+        return self.pair.foreign.get(self.role(name))
+
+    def width(self, name: str) -> int:
+        """The length of a row of logits of a model."""
+        found = self.found(name)
+        return self.pair.width if found is None else found.draft_width
+
+    def law(self, name: str, law: Law) -> Law:
+        found = self.found(name)
+        return GREEDY if found is not None and found.rule == "strings" else law
+
+    def joined(self, models: Mapping[str, Model]) -> dict[str, Model]:
+        """The models, those of another vocabulary by the rule "common" as models of the target's."""
+        found = {**models}
+        for name, model in models.items():
+            known = self.found(name)
+            if known is not None and known.rule == "common":
+                assert isinstance(model, Causal | Recurrent), "models of the target alone are of another kind"
+                dictionary = self.dictionary(self.role(name))
+                model.known = within(model.known, dictionary)
+                found[name] = Common(model, dictionary, self.limit(name))
+        return found
+
+    def refuse_looking(self, names: Collection[str]) -> None:
+        """UsageError for models whose rows are not over the target's tokens: only their drafts can be written anew."""
+        for name in sorted(names):
+            if (found := self.found(name)) is not None and found.rule == "strings":
+                raise UsageError(
+                    f"the {name} has another tokenizer than the target, and its rows say nothing of the target's "
+                    "tokens: take --vocabulary common"
+                )
+
+    @property
+    def around(self) -> dict[str, Callable[[Drafter], Drafter]]:
+        """What is put around drafters over a model of another vocabulary by the rule "strings"."""
+        names = [*self.pair.roles, *self.pair.kept]
+        found = {name: self.found(name) for name in names}
+        return {name: self.wrapper(name, one) for name, one in found.items() if one and one.rule == "strings"}
+
+    def wrapper(self, name: str, found: Vocabularies) -> Callable[[Drafter], Drafter]:
+        return lambda drafter: Strings(drafter, Rewriter(found), self.limit(name))
+
+    def limit(self, name: str) -> int:
+        return context_length(self.pair.roles[self.role(name)].config)
+
+    def dictionary(self, role: str) -> Dictionary:
+        """Made once: it takes a second or two for a large vocabulary."""
+        if role not in self._dictionaries:
+            self._dictionaries[role] = self.pair.foreign[role].dictionary().to(self.pair.device)
+        return self._dictionaries[role]
+
+
+def within(known: Tensor | None, dictionary: Dictionary) -> Tensor:
+    """The draft's ids that it may draw: of those that its head knows."""
+    if known is None:
+        return dictionary.theirs
+    return known[torch.isin(known, dictionary.theirs)]
+
+
+def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str] | None:
+    """The tier that the rule of a pair asks for, and what to know about it; None where any will do. UsageError, saying
+    what works, for methods that models of another vocabulary cannot serve."""
+    joins = Joins(pair)
+    for spec in specs:
+        for name in sorted(needs(spec.method)):
+            if (found := joins.found(name)) is not None:
+                refuse_unable(spec, name, found)
+    if all(found.rule != "strings" for found in pair.foreign.values()):
+        return None
+    for spec in specs:
+        if spec.tier not in ("auto", "eager"):
+            raise UsageError(f"--tier {spec.tier}: {HOST}: take --tier eager")
+        synthetic(form(spec, None, joins.around), spec.acceptance)  # what its chains cannot be is refused here
+    return "eager", f"{HOST}; {EAGER.partition(';')[0]}"
+
+
+def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
+    """UsageError for a method that needs more of a model of another vocabulary than its rule gives."""
+    says = f"--method {spec.method}: the {name} has another tokenizer than the target"
+    parts = {part for part, key, value in leaves(read_method(spec.method)["method"]) if value == name}
+    views = sorted((parts & {*VIEWS}) | ({LEARNS} if name in learners(spec.method) else set()))
+    if views or shares(name):
+        what = views[0] if views else "a shared cache"
+        raise UsageError(f"{says}, and {what} needs one that reads the target's tokens: take another method")
+    if found.rule == "strings" and not parts <= WRITTEN:
+        other = " or --vocabulary common" if found.common else ""
+        raise UsageError(
+            f"{says}; its text is written anew in the target's tokens (--vocabulary strings), which takes a chain or a "
+            f"tree from it, and {', '.join(sorted(parts - WRITTEN))} is neither: take --method chain{other}"
+        )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How the models of an arm are wanted: their law, whether their caches stay in their places (`fixed`), what runs
+    passes one by one, and the memory of caches. depth: how many tokens are drafted at most."""
+
+    law: Law
+    fixed: bool
+    passes: Mapping[str, Passes | None]
+    memory: Memory
+    depth: int
+
+
+def modelled(
+    pair: CheckedPair,
+    joins: Joins,
+    modules: Mapping[str, Any],
+    rollbacks: Mapping[str, Rollback],
+    named: Collection[str],
+    wanted: Wanted,
+) -> dict[str, Model]:
+    """The models by name; those that are `named` may share caches, and read what the target leaves."""
+    models = {
+        name: model_of(
+            *(rollbacks[name], network, joins.law(name, wanted.law), joins.width(name)),
+            *(wanted.fixed, wanted.passes[name], wanted.memory.beside()),
+        )
+        for name, network in modules.items()
+        if name not in pair.borrowing
+    }
+    heads = {name: None if name in models else modules[name] for name in pair.heads if name in named}
+    return joined_in(joins.joined(sharing(models, named)), heads, wanted.depth)
+
+
+def scores_along(
+    pair: CheckedPair, network: Any, rollback: Rollback, ids: Sequence[int], start: int, block: int
+) -> torch.Tensor:
+    """See `Backend.scores`; `network` is the target of the pair."""
+    context = begin([list(ids[:start])], len(ids) - start, block, [], pair.device)
+    context.seq[0, : len(ids)] = torch.tensor(list(ids), device=pair.device)
+    model = model_of(rollback, network, Law(), pair.width)
+    known = growth.vocabulary(pair.roles["target"].config)  # sunk logits would drown the noise of real ones
+    return model.read(context, len(ids) - start, block)[:, :known]
+
+
+def recurrent_roles(pair: CheckedPair) -> list[str]:
+    """The roles whose networks keep a recurrent state."""
+    return [name for name, role in pair.roles.items() if recurrent(role.config)]
+
+
+def recurrent_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]:
+    """The tier of such a pair, and what to know about it. UsageError, saying what works, for what does not."""
+    name = recurrent_roles(pair)[0]
+    keeps = f"{pair.roles[name].checkpoint.name} ({pair.roles[name].config.model_type}) keeps a recurrent state"
+    for part, (base, _) in pair.kept.items():
+        if base in recurrent_roles(pair):
+            raise UsageError(f"{part}: {keeps}, and drafts from some of its layers are not known: methods are {CHAINS}")
+    for spec in specs:
+        if form(spec, None).drafter.branches:
+            raise UsageError(f"--method {spec.method} drafts trees, and {keeps}, which has no branches: take {CHAINS}")
+        if spec.batch > 1:
+            raise UsageError(f"--batch {spec.batch}: {keeps}, which has no padding: take --batch 1")
+        if spec.tier not in ("auto", "eager"):
+            raise UsageError(f"--tier {spec.tier}: {keeps}, and its passes vary in length: take --tier eager")
+    return "eager", f"{keeps}; {EAGER.partition(';')[0]}"
+
+
+def recurrent_notes(role: str, rollback: Rollback) -> list[str]:
+    """What a user should know about a network, by how tokens are taken back from it."""
+    if rollback == "position":
+        return []
+    cost, width = ("v", ", so v is about K + 1") if role == "target" else ("c", "")
+    return [f"{role}: {REPLAY} {cost}{f'; {SINGLE}{width}' if rollback == 'single' else ''}"]

@@ -1,1 +1,0 @@
-"""The backend `vllm`: vLLM's offline engine in a virtual environment and processes of its own."""

@@ -1,0 +1,282 @@
+"""`--resume`: go on with a run that was cut off, or give a finished one more prompts, where its numbers would not mix.
+
+And what no file may decide: whose code runs on this machine, and which server gets the key. Both must be typed.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from specbench.backends.engines.client import KEY, api_key
+from specbench.backends.engines.server import NAME
+from specbench.engine_options import Options, read
+from specbench.errors import UsageError
+from specbench.jobs.cluster import Spread
+from specbench.jobs.output import Output
+from specbench.jobs.run import Executor, Outcome, Plan, Terminal, Watch, conclude, measure, refuse_several
+from specbench.jobs.worker import RayCluster
+from specbench.measure import grid
+from specbench.measure.group import Failure, Past
+from specbench.measure.pair import Pair, Prepared, Unusable
+from specbench.measure.plan import prepared, refuse_unusable, usable
+from specbench.models.execution import processes
+from specbench.results.cells import UNFINISHED, Cell
+from specbench.results.folder import RunFolder
+from specbench.results.machine import environment
+from specbench.results.reading import DESCRIPTION, Run, read_run
+from specbench.spec import RunSpec
+from specbench.wording import clean, clean_path
+
+ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
+VERSIONS = ("specbench", "torch", "transformers")
+MACHINE = ("device_name", "threads", *VERSIONS)
+HOST = ("cpu", "cores", "platform", "python")  # not the threads, which some backends set when they are opened
+PORTS = {"http": 80, "https": 443}
+# Engine options that name files, hosts, other models or code; and values that may be one of these.
+NAMING = re.compile(
+    r"file|path|dir|cls|class|plugin|module|model|tokenizer|load|format|url|host|config|lora|code|hf", re.I
+)
+NAMES = re.compile(r"[/\\:{\[]|[a-z_]\.", re.I)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """What the command line itself says, or the call of a function: that code may run, and the servers' URLs."""
+
+    trust_remote_code: bool = False
+    urls: tuple[str, ...] = ()
+    engine_options: Options = ()
+
+
+NOTHING = Typed()
+
+
+def resume(
+    path: Path, output: Output, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
+) -> None:
+    """Go on with a run that was killed or interrupted, as it would have gone on by itself; with a larger limit, give it
+    more prompts."""
+    with processes.together():
+        done = record_rest(path, Terminal(output), executor, limit, typed)
+        if processes.first():
+            conclude(done, output)
+
+
+def record_rest(
+    path: Path, watch: Watch, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
+) -> Outcome:
+    """Measure what a folder lacks into it, up to a larger limit where one is given.
+
+    UsageError, before anything that the folder names is opened, where it is of another machine or wants to be trusted.
+    """
+    refuse_several(executor)
+    if not processes.first():
+        elsewhere: Any = None  # what the first process knows
+        run, past = processes.agreed(elsewhere)
+        return measure(Plan(pairs_left(run, past), executor, {}), None, watch, past)
+    with closing(RunFolder.resume(path)) as folder:
+        run = read_run(path)
+        if executor != "local" and (limit is not None or run.limits):
+            raise UsageError(
+                f"a run that is given more prompts goes on in one process: leave out --executor {executor}"
+            )
+        described_machine(run)
+        if left := unfinished(run.specs, folder.past) if limit is None else run.specs:
+            names = VERSIONS if executor == "ray" else (*VERSIONS, *HOST)
+            refuse_other(described_machine(run), environment(torch.device("cpu")), names)
+            refuse_untyped(left, typed, str(path / DESCRIPTION))
+        refuse_unused(run.specs, typed)
+        if limit is not None:
+            grow(folder, run, limit)
+            run = read_run(path)
+        processes.agreed((run, folder.past))
+        on_ray: list[Spread] = [Spread(run.specs, RayCluster())] if executor == "ray" else []
+        return measure(Plan(on_ray or pairs_left(run, folder.past), executor, run.description), folder, watch)
+
+
+def pairs_left(run: Run, past: Past) -> list[Pair]:
+    """The pairs of a continued run. Raises the error of the only one, and UsageError where numbers would mix."""
+    pairs = [
+        prepared(group, run.limits) if unfinished(group, past) else Unusable(group, ENDED)
+        for group in grid.by_pair(run.specs)
+    ]
+    refuse_unusable(pairs)
+    for pair in usable(pairs):
+        same_ground(run.description, pair, past)
+    return pairs
+
+
+def described_machine(run: Run) -> Mapping[str, Any]:
+    """What a run says of the machine that it was begun on. UsageError where it says nothing."""
+    found = run.description.get("environment")
+    if not isinstance(found, dict):
+        raise UsageError(f"{run.path / DESCRIPTION} is damaged (it has no environment): start a new run")
+    return found
+
+
+def unfinished(specs: Sequence[RunSpec], past: Past) -> list[RunSpec]:
+    """Those that a continued run has to measure."""
+    return [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
+
+
+def same_ground(description: Mapping[str, Any], pair: Prepared, past: Past) -> None:
+    """UsageError where a continued run would mix numbers of two machines, versions or sets of prompts."""
+    before, today = description["environment"], environment(pair.backend.device)
+    # A grid may have a second device; run.json holds the fingerprint of the first.
+    names = VERSIONS if before.get("device") != today["device"] else (*VERSIONS, "fingerprint")
+    refuse_other(before, today, names)
+    for spec in pair.specs:
+        refuse_elsewhere(past.get(spec), today)
+        if spec in past and past[spec].resolved["prompts_sha256"] != pair.prompts[spec].sha256:
+            raise UsageError(f"the prompts of {spec.dataset} have changed since this run was begun: start a new run")
+
+
+def refuse_other(before: Mapping[str, Any], today: Mapping[str, Any], names: Sequence[str]) -> None:
+    """UsageError where some of what two environments say of themselves differs."""
+    other = [name for name in names if before.get(name) != today[name]]
+    if other:
+        shown = [name for name in other if name != "fingerprint"] or MACHINE
+        raise UsageError(
+            f"this run was begun on another machine or with other versions ({in_words(before, shown)}; here "
+            f"{in_words(today, shown)}): its numbers would mix; start a new run"
+        )
+
+
+def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
+    """UsageError for a cell with samples that a node of a cluster has measured and this machine would go on with."""
+    if cell is None or not cell.samples or cell.status not in UNFINISHED or "node" not in cell.resolved:
+        return
+    if cell.resolved.get("fingerprint") != today["fingerprint"]:
+        raise UsageError(
+            f"cell {cell.spec.key} was begun on {cell.resolved['node']}, another machine than this one: its numbers "
+            "would mix; go on with --executor ray"
+        )
+
+
+def in_words(machine: Mapping[str, Any], names: Sequence[str] = MACHINE) -> str:
+    """Facts about a machine and its versions as a message has them."""
+    return ", ".join(f"{name} {clean(machine.get(name))}" for name in names)
+
+
+def grow(folder: RunFolder, run: Run, limit: int) -> None:
+    """Give all cells of a run `limit` prompts of each data set. UsageError, with nothing changed, where that cannot be:
+    where new prompts would change how earlier ones were decoded, or there are no more of them."""
+    before = limit_of(run, limit)
+    refuse_dependent(run, folder.past)
+    groups = grid.by_pair(run.specs)
+    more = [one for group in groups for one in pair_columns(group, run, folder.past, before, limit)]
+    if not any(new for new, _, _ in more):
+        raise UsageError(f"--limit {limit}: the data sets of {clean_path(run.path)} have no more prompts that fit")
+    folder.grow(before, limit, {key: columns for _, key, columns in more})
+
+
+def limit_of(run: Run, limit: int) -> int:
+    """The limit that all cells have had so far."""
+    limits = {spec.limit for spec in run.specs}
+    if len(limits) > 1 or None in limits:
+        said = "was given all prompts of its data sets" if limits == {None} else "has cells with several limits"
+        raise UsageError(f"{clean_path(run.path)} {said}: --limit adds none to it; start a new run")
+    (before,) = (one for one in limits if one is not None)
+    if limit <= before:
+        where = clean_path(run.path)
+        raise UsageError(f"--limit {limit}: {where} has {before} already; give a larger one to add prompts")
+    return before
+
+
+def refuse_dependent(run: Run, past: Past) -> None:
+    """UsageError where how a prompt is decoded depends on the others."""
+    for spec in run.specs:
+        carries = spec in past and past[spec].resolved.get("carries")
+        why = {
+            "it decodes prompts in batches": spec.batch > 1,
+            "it repeats them": spec.repeat > 1,
+            "--until-ci decides how many it takes": spec.until_ci is not None,
+            f"{spec.method} learns from prompt to prompt": bool(carries),
+        }
+        if reasons := [reason for reason, holds in why.items() if holds]:
+            raise UsageError(
+                f"no prompts can be added to {clean_path(run.path)}: {reasons[0]}, so that the new ones would come "
+                "between the others; start a new run"
+            )
+
+
+def pair_columns(
+    specs: Sequence[RunSpec], run: Run, past: Past, before: int, limit: int
+) -> list[tuple[int, str, Mapping[str, Any]]]:
+    """For every cell of a pair: how many prompts are new, its key until now, and its new columns about prompts."""
+    grown = [spec.with_(limit=limit) for spec in specs]
+    old, new = prepared(specs, run.limits), prepared(grown, [*run.limits, before])
+    pairs: list[Pair] = [old, new]
+    for pair in pairs:
+        refuse_unusable([pair])
+    for earlier in usable([old]):
+        same_ground(run.description, earlier, past)
+    prompts = [pair.prompts for pair in usable(pairs)]
+    return [
+        (prompts[1][then].turns - prompts[0][now].turns, now.key, prompts[1][then].row())
+        for now, then in zip(specs, grown, strict=True)
+        if len(prompts) == len(pairs)
+    ]
+
+
+def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
+    """UsageError where cells that come from a file would run code, or send the key to a server, and nobody typed it."""
+    if not typed.trust_remote_code and any(spec.trust_remote_code for spec in specs):
+        raise UsageError(
+            f"{clean(file, 300)} asks for trust_remote_code, which runs code of its checkpoints here, and no file may "
+            "decide that: look at that code, then add --trust-remote-code"
+        )
+    given = [one for spec in specs for one in spec.engine_option if one not in typed.engine_options]
+    if naming := [f"{name}={value}" for name, value in given if names_something(name, value)]:
+        raise UsageError(
+            f"{clean(file, 300)} gives an engine {clean(naming[0])}, which can name files or code, and no file may "
+            f"decide that: add --engine-option {clean(naming[0])}"
+        )
+    named = {origin(url) for url in typed.urls}
+    other = [origin(url) for url in servers(specs) if origin(url) not in named]
+    if other and api_key():
+        raise UsageError(
+            f"{KEY} is set and {clean(file, 300)} names the server {clean(other[0])}: name it with --url URL (or "
+            "--baseline-url URL), or unset the key"
+        )
+
+
+def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
+    """UsageError where something was typed for a run that goes on, and its cells have no use for it."""
+    known = {origin(url) for url in servers(specs)}
+    unused = [f"--url {clean(url)}" for url in typed.urls if origin(url) not in known]
+    given = {one for spec in specs for one in spec.engine_option}
+    unused += [f"--engine-option {clean('='.join(one))}" for one in typed.engine_options if one not in given]
+    if typed.trust_remote_code and not any(spec.trust_remote_code for spec in specs):
+        unused.append("--trust-remote-code")
+    if unused:
+        raise UsageError(
+            f"the run that --resume continues has its own settings and no use for {unused[0]}: leave it out"
+        )
+
+
+def names_something(name: str, value: str) -> bool:
+    """Whether an option of an engine may name a file, a host, a model or code; numbers, true and false do not."""
+    return isinstance(read(value), str | list | dict) and bool(NAMING.search(name) or NAMES.search(value))
+
+
+def servers(specs: Sequence[RunSpec]) -> list[str]:
+    """The URLs of the servers that cells are measured on."""
+    urls = [url for spec in specs if spec.backend == NAME for url in (spec.url, spec.baseline_url)]
+    return list(dict.fromkeys(url for url in urls if url))
+
+
+def origin(url: str) -> str:
+    """The scheme, host and port of a URL, which say who gets what is sent; the text itself where it is no URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:
+        return url
+    return f"{parts.scheme}://{parts.hostname}:{port}"

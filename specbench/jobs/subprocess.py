@@ -1,0 +1,238 @@
+"""Cells each in a process of its own: a crash costs one cell, and no cell sees what another left in memory.
+
+The process that measures tells this one everything that it would tell its observers, as it happens, so the one journal
+is written here.
+"""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from threading import Lock, Timer, current_thread, main_thread
+from typing import Any
+
+from specbench.measure.group import INTERRUPTED, Failure, Observer, Past, ended
+from specbench.measure.pair import Measured, Note, Pair, Unusable
+from specbench.measure.plan import prepared
+from specbench.measure.runner import Unit, local_units
+from specbench.models.execution.processes import end_with_parent
+from specbench.results.cells import UNFINISHED, Cell
+from specbench.results.samples import Sample
+from specbench.spec import RunSpec
+
+PATIENCE = 30.0  # seconds that a process has to put down what it has, once it was asked to end
+Event = tuple[str, tuple[Any, ...]]
+
+
+def apart(pairs: Sequence[Pair]) -> list[Unit]:
+    """The cells of all pairs one by one; a pair that is known to be unusable stays what it is."""
+    found: list[Unit] = []
+    for pair in pairs:
+        found += [pair] if isinstance(pair, Unusable) else [Apart([spec]) for spec in pair.specs]
+    return found
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A cell that is measured by a new process."""
+
+    specs: Sequence[RunSpec]
+
+    def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
+        """The cell as the other process measured it, or what is left of it where that process died."""
+        (spec,) = self.specs
+        if spec in past and past[spec].status not in UNFINISHED:
+            return [past[spec]], None
+        known = Known(past.get(spec) or Cell(spec, {}, status="skipped"))
+        told = Told([*observers, known], note)
+        stop = follow(self.specs, past, told)
+        if known.over:
+            return [known.cell], stop
+        if isinstance(told.found, Failure):
+            return told.found, stop
+        cell = ended(known.cell, INTERRUPTED if stop else Failure("partial", told.death))
+        for observer in observers:
+            observer.end(cell)
+        return [cell], stop
+
+
+@dataclass
+class Known:
+    """An observer that keeps what is known of a cell, for the case that nobody else can say it any more."""
+
+    cell: Cell
+    over: bool = False
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        return
+
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        (cell,) = cells
+        self.cell = replace(self.cell, resolved=cell.resolved, samples=cell.samples)
+
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        (cell,) = cells
+        self.cell = replace(self.cell, resolved=cell.resolved)
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        return
+
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
+        for some in samples.values():
+            self.cell = replace(self.cell, samples=[*self.cell.samples, *some])
+
+    def end(self, cell: Cell) -> None:
+        self.cell, self.over = cell, True
+
+
+@dataclass
+class Told:
+    """What the other process says, passed on as it comes."""
+
+    observers: Sequence[Observer]
+    note: Note
+    found: Failure | None = None
+    death: str = ""
+
+    def pass_on(self, event: Event) -> None:
+        name, arguments = event
+        if name == "note":
+            self.note(*arguments)
+        elif name == "failed":
+            (self.found,) = arguments
+        else:
+            for observer in self.observers:
+                getattr(observer, name)(*arguments)
+
+
+def follow(specs: Sequence[RunSpec], past: Past, told: Told) -> KeyboardInterrupt | None:
+    """Start the process and pass on what it says until it ends; the interrupt that came meanwhile.
+
+    A fresh interpreter: what is forked of one that has used torch's threads waits for them for ever.
+    """
+    fresh = multiprocessing.get_context("spawn")
+    ours, theirs = fresh.Pipe(duplex=False)
+    process = fresh.Process(target=work, args=(theirs, specs, {spec: past[spec] for spec in specs if spec in past}))
+    process.start()
+    theirs.close()  # else the end of the process would not be the end of what can be read
+    impatient, stop = Timer(PATIENCE, process.kill), None
+    impatient.daemon = True
+    try:
+        listen(ours, told)
+    except KeyboardInterrupt as interrupt:
+        stop = interrupt
+        if process.is_alive():
+            process.terminate()  # a terminal may have told it as well, which it takes for one
+        impatient.start()
+        listen(ours, told)
+    process.join()
+    impatient.cancel()
+    told.death = how_it_ended(process.exitcode)
+    return stop
+
+
+def listen(pipe: Connection, told: Told) -> None:
+    """Pass on what comes until the other end is closed."""
+    while True:
+        try:
+            event: Event = pipe.recv()
+        except (EOFError, OSError):  # the latter where the process was killed in the middle of a message
+            return
+        told.pass_on(event)
+
+
+def how_it_ended(code: int | None) -> str:
+    """Why there are no more numbers, as the row of the cell says it."""
+    if code is not None and code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}; go on with --resume"
+    return f"its process ended with exit code {code}; go on with --resume"
+
+
+def work(pipe: Connection, specs: Sequence[RunSpec], past: Past) -> None:
+    """The other process: check, load and measure, and tell everything."""
+    end_with_parent()
+    once = Once()
+    signal.signal(signal.SIGTERM, once)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell decides so of what it starts in the background
+        signal.signal(signal.SIGINT, once)
+    telling = Telling(lambda event: whole(event, pipe, once))
+    try:
+        (unit,) = local_units([prepared(specs)], telling.note)
+        found, _ = unit.measure([telling], past, telling.note)
+    except KeyboardInterrupt:
+        return  # before anything was measured
+    if isinstance(found, Failure):
+        telling.tell("failed", replace(found, cause=None))
+
+
+class Once:
+    """Interrupts the first time alone: what was measured is put down meanwhile."""
+
+    def __init__(self) -> None:
+        self._heard = self._waits = self._held = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if not self._heard:
+            self._heard, self._waits = True, self._held
+            if not self._held:
+                raise KeyboardInterrupt
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Interrupts after this and not in it; no thread but the main one is ever interrupted."""
+        if current_thread() is not main_thread():
+            yield
+            return
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._waits:
+            self._waits = False
+            raise KeyboardInterrupt
+
+
+def whole(event: Event, pipe: Connection, once: Once) -> None:
+    """Send an event; an interrupt waits for its end, as after half a message no other could be read. Where the process
+    that reads it has ended, this one ends, too."""
+    with once.held():
+        try:
+            pipe.send(event)
+        except BrokenPipeError:
+            os._exit(1)
+
+
+class Telling:
+    """An observer where a cell is measured; `send` takes what it says to where it is written down."""
+
+    def __init__(self, send: Callable[[Event], None]) -> None:
+        self._send, self._lock = send, Lock()
+
+    def tell(self, name: str, *arguments: object) -> None:
+        with self._lock:  # weights are read by several threads
+            self._send((name, arguments))
+
+    def note(self, line: str) -> None:
+        self.tell("note", line)
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        self.tell("loading", what, done, total)
+
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        self.tell("begin", cells, prompts)
+
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        self.tell("resolved", cells)
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        self.tell("preparing", spec)
+
+    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
+        self.tell("turn", samples)
+
+    def end(self, cell: Cell) -> None:
+        self.tell("end", cell)

@@ -1,0 +1,175 @@
+"""The plan of a job: from cells to pairs that are checked, with every refusal and without a weight read.
+
+What the names stand for, whether files and data are here, what the engine cannot do, and whether memory is enough.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from specbench import hub
+from specbench.backends.base import Backend, Held, networks_of
+from specbench.backends.checked import checkpoints_of
+from specbench.backends.choose import backend_for
+from specbench.backends.roles import refuse_carrying
+from specbench.choices import expanded
+from specbench.data import sources
+from specbench.data.chats import ChatSettings, applied_to
+from specbench.data.loading import load_prompts, written_in
+from specbench.data.prompts import PromptSet
+from specbench.data.sampling import digest
+from specbench.errors import UsageError
+from specbench.measure import grid
+from specbench.measure.course import refuse_choices
+from specbench.measure.fit import roomiest
+from specbench.measure.grid import AUTO
+from specbench.measure.group import Failure, Past, attempt
+from specbench.measure.pair import Pair, Prepared, Unusable
+from specbench.missing import Missing, MissingError
+from specbench.models.execution import processes
+from specbench.spec import RunSpec
+from specbench.wording import grouped
+
+
+def check(specs: Sequence[RunSpec]) -> list[Pair]:
+    """The pairs of some cells, as far as they can be checked without weights. Raises the error of the only one."""
+    pairs = [prepared(group) for group in grid.by_pair(specs)]
+    refuse_unusable(pairs)
+    return pairs
+
+
+def check_names(specs: Sequence[RunSpec]) -> None:
+    """Raise the error of the only pair where its models are unknown by name, or a method file is wrong."""
+    pairs = grid.by_pair(specs)
+    if len(pairs) == 1 and specs[0].backend in (None, "transformers"):
+        checkpoints_of(pairs[0])
+
+
+def refuse_unusable(pairs: Sequence[Pair]) -> None:
+    """Raise the error of the only pair of a job; one of several ends its own cells only."""
+    for pair in pairs:
+        if isinstance(pair, Unusable) and len(pairs) == 1 and pair.failure.cause is not None:
+            raise pair.failure.cause
+
+
+def usable(pairs: Sequence[object]) -> list[Prepared]:
+    """The pairs that can be loaded, as far as that is known yet."""
+    return [pair for pair in pairs if isinstance(pair, Prepared)]
+
+
+def device_of(pairs: Sequence[object]) -> torch.device:
+    """Where the first usable pair is measured."""
+    return next((pair.backend.device for pair in usable(pairs)), torch.device("cpu"))
+
+
+def prompts_left(pairs: Sequence[object], past: Past) -> int:
+    """How many prompts are decoded at most, repetitions counted."""
+    return sum(pair.left(past) for pair in usable(pairs))
+
+
+def prepared(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Pair:
+    """The cells of one pair, checked as far as that is possible without weights; `limits`: see `prompts_of`."""
+    found = attempt(lambda: checked(specs, limits))
+    return Unusable(specs, found) if isinstance(found, Failure) else found
+
+
+def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prepared:
+    """`prepared`, with an exception where the pair is unusable."""
+    decoded = expanded(specs)
+    backend = complete_backend(decoded)
+    if any(spec.schedule == AUTO for spec in specs):
+        networks_of(backend, "--k auto")
+    for spec in specs:
+        refuse_choices(spec)
+    for spec in decoded:
+        refuse_carrying(spec)
+    prompts: dict[RunSpec, PromptSet] = {}
+    for group in grouped(specs, lambda spec: spec.baseline):
+        prompts |= dict.fromkeys(group, prompts_of(group, backend, limits))
+    groups = grouped(specs, lambda spec: spec.baseline)
+    held = [Held(expanded(one), prompts[one[0]].longest) for one in groups]
+    backend, fitting = roomiest(backend, held)
+    fitting = processes.agreed(fitting)  # free memory is not the same everywhere
+    return Prepared(specs, backend, prompts, fitting)
+
+
+def complete_backend(specs: Sequence[RunSpec]) -> Backend:
+    """The backend of a pair whose checkpoints and data sets are here or can be fetched; else a MissingError.
+
+    Where a data set is all that is missing, whoever reads it says so.
+    """
+    try:
+        backend = backend_for(specs)
+    except MissingError as error:
+        raise MissingError([*error.parts, *lacking_data(specs)]) from error
+    if len(lacking := lacking_data(specs)) > 1:
+        raise MissingError(lacking)
+    return backend
+
+
+def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
+    """The data sets that can neither be found on this machine nor be fetched."""
+    found = []
+    for dataset in dict.fromkeys(spec.dataset for spec in specs):
+        if (source := sources.hub_file(dataset)) is None:
+            continue
+        repository = sources.repository(dataset, source)
+        try:
+            hub.one_file(repository, source.file)
+        except hub.UnavailableError as error:
+            found.append(unavailable(dataset, repository, source.file, error))
+    return found
+
+
+def unavailable(dataset: str, repository: hub.Repository, file: str, error: hub.UnavailableError) -> Missing:
+    """A data set that cannot be had."""
+    refusal = str(error).removeprefix(f"{repository.subject} ") if hub.refused(error.__cause__) else ""
+    return Missing("data set", dataset, str(error), repository.command(file), refusal)
+
+
+def prompts_of(group: Sequence[RunSpec], backend: Backend, limits: Sequence[int | None] = ()) -> PromptSet:
+    """The prompts of cells with a common baseline: they leave room for the new tokens and the longest draft of any.
+
+    limits: those of the time before a run was given more prompts; these keep their places, and the new ones follow.
+    Where `until_ci` decides how many are decoded, they come in an order of the seed, so that any first part is fair.
+    """
+    spec = group[0]
+    room = spec.max_new_tokens + max(one.k for one in group) + 1
+    found = read_prompts(spec, backend, room)
+    if limits:
+        return found.after([read_prompts(spec.with_(limit=limit), backend, room) for limit in limits])
+    if spec.until_ci is None:
+        return found
+    return found.in_order(sorted(range(len(found.prompts)), key=lambda row: digest(spec.seed, row)))
+
+
+def read_prompts(spec: RunSpec, backend: Backend, room: int) -> PromptSet:
+    """The prompts of a cell that leave room for so many tokens in the context of its models."""
+    longest = backend.context - room
+    if longest < 1:
+        raise UsageError(
+            f"{spec.max_new_tokens} new tokens and a draft leave no room for a prompt: the context of these models is "
+            f"{backend.context} tokens; lower --max-new-tokens"
+        )
+    return load_prompts(
+        spec.dataset,
+        backend.encode,
+        limit=spec.limit,
+        seed=spec.seed,
+        longest=longest,
+        column=spec.column,
+        template=spec.template,
+        context=spec.context,
+        chat=chat_settings(spec, backend),
+    )
+
+
+def text_ids(text: str, spec: RunSpec, backend: Backend) -> list[int]:
+    """The tokens of one text, which is plain unless the spec names a chat template for all."""
+    chat = chat_settings(spec, backend)
+    return written_in(applied_to("this command", chat, False), chat, backend.encode)([text])
+
+
+def chat_settings(spec: RunSpec, backend: Backend) -> ChatSettings:
+    """What a spec says of chats, for the tokenizer of its target."""
+    return ChatSettings(backend.chat, spec.chat_template, spec.system, spec.thinking, spec.max_new_tokens)
