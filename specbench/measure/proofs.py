@@ -47,6 +47,7 @@ from specbench.results.documents import (
     ALPHA,
     CACHED,
     CONTROL,
+    FLOOR,
     GREEDY,
     LEANING,
     PROOF,
@@ -56,7 +57,6 @@ from specbench.results.documents import (
     Outcome,
 )
 from specbench.results.statistics import Tally, all_together
-from specbench.show.noise_table import FLOOR
 from specbench.spec import BASELINE, RunSpec
 
 MOST = 100  # times that all prompts are decoded again for enough tokens: of some pair every text ends at once
