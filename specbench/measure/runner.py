@@ -190,8 +190,10 @@ def measure_beside(
     every = [(bench, job) for bench in benches for job in bench.jobs]
     heats = grouped(every, lambda one: one[1].spec.baseline.on_any_engine)
     for number, heat in enumerate(heats):
-        by_bench = grouped(heat, lambda one: id(one[0]))
-        lanes = [lane_of([job for _, job in some], some[0][0], observers, past) for some in by_bench]
+        lanes = []
+        for some in grouped(heat, lambda one: id(one[0])):
+            bench, group = some[0][0], Group([job for _, job in some], observers, past)
+            lanes.append(Lane(group, bench.backend, Arms(bench.backend.device, bench.sensors)))
         if stop is None:
             stop = measure_groups(lanes)
             for lane in lanes:
@@ -206,10 +208,6 @@ def measure_beside(
             lane.group.fail(list(lane.group.live), INTERRUPTED)
             cells += lane.group.cells.values()
     return cells, stop
-
-
-def lane_of(jobs: Sequence[Job], bench: Bench, observers: Sequence[Observer], past: Past) -> Lane:
-    return Lane(Group(jobs, observers, past), bench.backend, Arms(bench.backend.device, bench.sensors))
 
 
 def measure_groups(lanes: Sequence[Lane]) -> KeyboardInterrupt | None:

@@ -179,7 +179,7 @@ def test_a_signal_ends_a_run_over_servers_that_hang(stack: ExitStack, tmp_path: 
     options = ("--backend", "openai", "--url", url, "--method", "baseline", "--target", "tiny", "--dataset")
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, "run", *options, "jsonl:words.jsonl", "--batch", "4", "--warmup", "0"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, cwd=tmp_path, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, cwd=tmp_path, stderr=subprocess.PIPE,
     )  # fmt: skip
     stack.callback(process.kill)
     while len(hangs.requests) < 4 and process.poll() is None:
