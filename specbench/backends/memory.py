@@ -1,7 +1,4 @@
-"""What a checked pair takes of memory while some cells are measured, before any weight is read; and what would help.
-
-Knows roles, methods and sizes; must not know prompts as text, or what is done where memory is short.
-"""
+"""What a checked pair takes of memory while some cells are measured, before any weight is read; and what would help."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

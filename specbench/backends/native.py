@@ -1,7 +1,4 @@
-"""Our own loop on Hugging Face checkpoints: the networks of a checked pair, and methods built over them.
-
-Knows how a spec becomes models and a method; must not know data sets, statistics or files of results.
-"""
+"""Our own loop on Hugging Face checkpoints: the networks of a checked pair, and methods built over them."""
 
 import gc
 from collections.abc import Collection, Mapping, Sequence

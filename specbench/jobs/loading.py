@@ -1,6 +1,6 @@
 """Fetching and loading models as a user sees it, on stderr: bytes in a bar, or a line where it takes a while.
 
-Knows bytes and rich; must not know where they come from. Whoever loads may call from several threads.
+Whoever loads may call from several threads.
 """
 
 import time

@@ -1,7 +1,4 @@
-"""What a user hands over as text, read into Python values: lists of K and of sizes, models.
-
-Knows the notation and its errors; must not know what the values are for.
-"""
+"""What a user hands over as text, read into Python values: lists of K and of sizes, models."""
 
 import re
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""What a draft learns from, ready to be used: a loaded target and a cache of its answers, or of text, as tokens.
-
-Knows the engine, settings and token caches; must not know how a draft is begun or trained.
-"""
+"""What a draft learns from, ready to be used: a loaded target and a cache of its answers, or of text, as tokens."""
 
 import hashlib
 import re

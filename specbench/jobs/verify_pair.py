@@ -1,7 +1,4 @@
-"""The pair's part of `specbench verify`: which methods it can run, its checks, and what the certificate says of it.
-
-Knows settings, backends and checks; must not know files or how anything is shown.
-"""
+"""The pair's part of `specbench verify`: which methods it can run, its checks, and what the certificate says of it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
-"""Measuring what a round costs without any data: passes of the target by their width, drafted tokens, a round's rest.
+"""What a round costs, measured without data: passes of the target by their width, drafted tokens, a round's rest.
 
 Everything goes through the calls that a decode makes, on random token ids as context: the cost of a dense model does
 not depend on what the tokens are. Every turn times every width once, in a random order, so that a change of the
-machine's speed meets all of them. Knows networks and clocks; must not know data sets or files.
+machine's speed meets all of them.
 """
 
 import random

@@ -1,7 +1,4 @@
-"""From settings to cells: a list where an option takes one value is an axis, and every combination is a cell.
-
-Knows the fields of RunSpec and the pairs; must not know files, models' weights or how anything is measured.
-"""
+"""From settings to cells: a list where an option takes one value is an axis, and every combination is a cell."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""In which order prompts and arms are decoded, with which seeds, and when a run may stop early: equal on every machine.
-
-Knows specs, names and prompts; must not know what a decode is.
-"""
+"""The order in which prompts and arms are decoded, their seeds, and when a run may stop early: equal everywhere."""
 
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,6 @@
 """Reads the machine right after an arm has decoded: the processor from files of the system, a GPU through NVML.
 
-Knows the files of Linux and the GPU's reader; must not know arms, samples or what is concluded from a reading. What a
-system does not tell stays None, and nothing here raises: a reading is worth less than the measurement.
+What a system does not tell stays None, and nothing here raises: a reading is worth less than the measurement.
 """
 
 import os

@@ -1,7 +1,6 @@
 """One decode seen from inside: the loop of production, read after every round into the tokens of a view.
 
-Knows steps of the loop and tokenizers; must not know how a view looks. What is accepted is read from the verdict, never
-decided again. Reading is slow, so nothing here is timed.
+What is accepted is read from the verdict, never decided again. Reading is slow, so nothing here is timed.
 """
 
 import re

@@ -1,7 +1,6 @@
 """A server of completions over HTTP: its models, one streamed completion at a time, and its counters.
 
-Knows OpenAI's API and what vLLM and llama.cpp add to it; must not know specs or rounds. Nothing but the standard
-library: the clients that come with other packages change their names from version to version.
+Nothing but the standard library: the clients that come with other packages change their names from version to version.
 """
 
 import http.client
