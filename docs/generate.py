@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 
 from specbench.settings import BOUNDS, MEANING, Declared, Panel, declared
-from specbench.show.markdown import table as markdown_table
+from specbench.show.text import markdown_table
 from specbench.spec import RunSpec
 from specbench.wording import literal
 

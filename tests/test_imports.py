@@ -216,7 +216,7 @@ def test_an_import_upwards_would_be_seen() -> None:
     """The control of the test above."""
     assert is_upward("specbench.decoding.loop", "specbench.measure.runner")
     assert is_upward("specbench.theory.formulas", "specbench.decoding.loop")
-    assert is_upward("specbench.show.run_table", "specbench.measure.runner")  # from wing to wing
+    assert is_upward("specbench.show.details", "specbench.measure.runner")  # from wing to wing
     assert is_upward("specbench.wording", "specbench.results.cells")
     assert not is_upward("specbench.cli.measuring", "specbench.theory.formulas")
     assert as_module("specbench.measure.runner.Job") == "specbench.measure.runner"

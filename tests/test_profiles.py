@@ -10,7 +10,7 @@ from specbench.errors import UsageError
 from specbench.judge.predictions import is_name_of, profile_of_run
 from specbench.measure.grid import cells
 from specbench.profiles import profile_of, read_profile
-from specbench.show.headings import caveats
+from specbench.show.text import caveats
 from specbench.wording import Row
 
 

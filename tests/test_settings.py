@@ -13,7 +13,7 @@ from pydantic import Field
 from specbench.judge import matching, verdict
 from specbench.measure import grid
 from specbench.settings import MEANING, ORDER, Group, Part, Setting, declared, group, part
-from specbench.show import grouping, headings
+from specbench.show import text as shown
 from specbench.spec import RunSpec
 
 LAW = ("temperature", "top_k", "top_p", "min_p", "eta")
@@ -70,7 +70,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         "draft_device", *LAW, *LENGTH, "context", *chat, "limit", "until_ci",
         "seed", "tier", "engine", "engine_option", "url", "baseline_url",
         "batch", "arrivals", "device",
-    ) == headings.SETTINGS  # fmt: skip
+    ) == shown.SETTINGS  # fmt: skip
     assert (
         "target", "draft", *revisions, "model", "aux_layers", "dtype", "draft_dtype", "quantize", "draft_quantize",
         "draft_vocabulary", "attn_implementation", "vocabulary", "device_map", "tensor_parallel", "draft_device",
@@ -80,9 +80,9 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
 
 
 def test_cells_of_one_sweep_differ_in_their_lookahead_alone() -> None:
-    assert grouping.LOOKAHEAD == ("k", "schedule", "confidence")
-    assert {*grouping.IDENTITY, *grouping.LOOKAHEAD} == set(RunSpec.model_fields)
-    assert not {*grouping.IDENTITY} & {*grouping.LOOKAHEAD}
+    assert shown.LOOKAHEAD == ("k", "schedule", "confidence")
+    assert {*shown.IDENTITY, *shown.LOOKAHEAD} == set(RunSpec.model_fields)
+    assert not {*shown.IDENTITY} & {*shown.LOOKAHEAD}
 
 
 def test_runs_are_compared_by_every_setting_but_the_one_that_says_when_to_stop() -> None:
@@ -193,7 +193,7 @@ from specbench.cli.options import settings_of
 from specbench.judge import matching, verdict
 from specbench.measure import grid
 from specbench.results.cells import Cell
-from specbench.show import grouping, headings
+from specbench.show import text as shown
 
 cells = grid.cells({"fresh": [4, 5], "k": [1, 2]})
 rows = [Cell(spec, {}).row() for spec in cells]
@@ -202,9 +202,9 @@ print(json.dumps({
     "code": CliRunner().invoke(app, ["run", "--fresh", "10"]).exit_code,
     "chosen": settings_of({"fresh": 6}),
     "fresh": [row["fresh"] for row in rows],
-    "series": [[row["k"] for row in some] for some in grouping.series(rows)],
-    "identity": grouping.IDENTITY, "asked": matching.ASKED, "question": verdict.QUESTION,
-    "heading": headings.SETTINGS, "page": runpy.run_path(sys.argv[1])["settings_of"](specbench.spec.RunSpec),
+    "series": [[row["k"] for row in some] for some in shown.series(rows)],
+    "identity": shown.IDENTITY, "asked": matching.ASKED, "question": verdict.QUESTION,
+    "heading": shown.SETTINGS, "page": runpy.run_path(sys.argv[1])["settings_of"](specbench.spec.RunSpec),
 }))
 """
 

@@ -150,7 +150,7 @@ def run_names() -> Iterable[str]:
 
 
 def format_names() -> Iterable[str]:
-    from specbench.show.records import Format
+    from specbench.show.text import Format
 
     return get_args(Format)
 

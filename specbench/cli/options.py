@@ -24,7 +24,7 @@ from specbench.jobs.asked import with_lists
 from specbench.jobs.parsing import with_models
 from specbench.results.named_runs import found_run
 from specbench.settings import Declared, Group, declared, group
-from specbench.show.records import Format
+from specbench.show.text import Format
 from specbench.spec import RunSpec
 
 MEASURE, SEARCH, OUTPUT = "Measuring", "Search", "Output"  # panels; the others are those of the settings

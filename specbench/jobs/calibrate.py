@@ -21,8 +21,8 @@ from specbench.results import folder
 from specbench.results.calibration import Calibration
 from specbench.results.folder import make_folder
 from specbench.results.writing import write_csv
-from specbench.show import calibration_table, run_output
-from specbench.show.records import print_numbers
+from specbench.show import run_output
+from specbench.show.documents import calibration_tables
 from specbench.spec import RunSpec
 
 
@@ -77,7 +77,7 @@ def print_calibration(found: Calibration, style: str) -> None:
     elif style == "json":
         sys.stdout.write(json.dumps(found.document(), indent=2) + "\n")
     elif style == "md":
-        sys.stdout.write("\n".join(map(calibration_table.as_markdown, calibration_table.tables(found))))
+        sys.stdout.write("\n".join(table.markdown(str) for table in calibration_tables(found)))
     else:
-        for table in calibration_table.tables(found):
-            print_numbers(table.title, table.header, table.rows, together=table.together)
+        for table in calibration_tables(found):
+            table.print()

@@ -18,8 +18,8 @@ from specbench.measure.fit import Needed, fit_of, needed, roomiest
 from specbench.measure.plan import prompts_of
 from specbench.missing import MissingError, command_for
 from specbench.models.checkpoints.check import NO_LIMIT
-from specbench.show.check_tables import memory_rows, memory_table, needed_rows, needed_table
-from specbench.show.records import Format, print_records
+from specbench.show.checks import memory_rows, memory_table, needed_rows, needed_table
+from specbench.show.text import Format, print_records
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.memory import Fit
 from specbench.wording import gigabytes, grouped

@@ -20,8 +20,7 @@ from specbench.judge.matching import Record, records_of
 from specbench.judge.significance import Criterion
 from specbench.replacing import replace_text
 from specbench.results.numbers import NUMBERS
-from specbench.show import compare_export, compare_table
-from specbench.show.compare_table import sentence_of, summary
+from specbench.show import compare as shown
 from specbench.show.fitting import draw, screen
 from specbench.wording import clean
 
@@ -121,13 +120,13 @@ def named(gate: Criterion, run: list[Record]) -> Criterion:
 def show(result: Comparison, style: Style, confidence: float, new: list[Record]) -> None:
     """The data on stdout."""
     if style == "table":
-        draw(screen(PIPED), compare_table.table(result, confidence))
+        draw(screen(PIPED), shown.table(result, confidence))
         return
     printed = {
-        "md": lambda: compare_table.markdown(result, confidence),
-        "json": lambda: compare_table.as_json(result),
-        "junit": lambda: compare_export.junit(result),
-        "gha": lambda: compare_export.history(new),
+        "md": lambda: shown.markdown(result, confidence),
+        "json": lambda: shown.as_json(result),
+        "junit": lambda: shown.junit(result),
+        "gha": lambda: shown.history(new),
     }
     typer.echo(printed[style](), nl=False)
 
@@ -135,11 +134,11 @@ def show(result: Comparison, style: Style, confidence: float, new: list[Record])
 def leave(result: Comparison, confidence: float, new: list[Record], junit: Path | None, gha: Path | None) -> None:
     """The files that were asked for, and the job summary where GitHub Actions keeps one."""
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-        write(Path(place), compare_table.markdown(result, confidence), append)
+        write(Path(place), shown.markdown(result, confidence), append)
     if junit:
-        write(junit, compare_export.junit(result))
+        write(junit, shown.junit(result))
     if gha:
-        write(gha, compare_export.history(new))
+        write(gha, shown.history(new))
 
 
 def append(file: Path, text: str) -> None:
@@ -164,12 +163,12 @@ def conclude(result: Comparison) -> None:
         worst = max(failed, key=how_bad)
         more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise RegressionError(
-            f"{len(failed)} of {len(result.findings)} comparisons regressed, worst: {sentence_of(worst)}{more}"
+            f"{len(failed)} of {len(result.findings)} comparisons regressed, worst: {shown.sentence_of(worst)}{more}"
         )
     if result.code:
         raise NotComparableError(
-            f"nothing regressed, but not everything could be compared ({summary(result)}): "
-            f"{sentence_of(result.unjudged[0])}; --checks or --fail-on narrows what is asked for"
+            f"nothing regressed, but not everything could be compared ({shown.summary(result)}): "
+            f"{shown.sentence_of(result.unjudged[0])}; --checks or --fail-on narrows what is asked for"
         )
 
 

@@ -40,9 +40,9 @@ from specbench.results.reading import DESCRIPTION, read_run
 from specbench.results.samples import Sample
 from specbench.results.writing import write_csv
 from specbench.show import design_table
-from specbench.show.records import Format
 from specbench.show.report import page as report_page
 from specbench.show.report.design import DOCUMENT, SHAPES
+from specbench.show.text import Format
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.costs import measured_costs
 from specbench.theory.design import DraftTimes, Speed, Spread, amounts

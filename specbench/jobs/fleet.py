@@ -7,8 +7,8 @@ from pathlib import Path
 from specbench.errors import UsageError
 from specbench.jobs.given_runs import read_given, rows_with, tell
 from specbench.judge.fleet import NEEDED, Arm, arms, lengths
-from specbench.show.fleet_table import Line, print_fleet
-from specbench.show.records import Format
+from specbench.show.fleet import Line, print_fleet
+from specbench.show.text import Format
 from specbench.theory.fleet import Load, simulate
 
 

@@ -7,7 +7,7 @@ from specbench.errors import UsageError
 from specbench.jobs.given_runs import read_given, rows_with, tell
 from specbench.judge.predictions import NEEDED, predictions, read_cell
 from specbench.show.predictions import print_measured, print_predictions
-from specbench.show.records import Format
+from specbench.show.text import Format
 
 
 def from_run(run: Path, style: Format) -> None:

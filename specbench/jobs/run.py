@@ -31,9 +31,8 @@ from specbench.results.cells import Cell, agreements, raise_for_status
 from specbench.results.folder import RunFolder
 from specbench.results.named_runs import resumed_as, short_name
 from specbench.show import run_output
-from specbench.show.agreement_lines import agreement_lines
+from specbench.show.engines import agreement_lines, show_published
 from specbench.show.fitting import screen
-from specbench.show.published import show_published
 from specbench.spec import RunSpec
 from specbench.wording import resume_command, text_in
 

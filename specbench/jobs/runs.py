@@ -9,7 +9,7 @@ from specbench.judge.verdict import recommend
 from specbench.results.named_runs import DESCRIPTION, TABLE, runs_in, short_name
 from specbench.results.reading import rows_of
 from specbench.results.writing import read_json
-from specbench.show.records import Format, print_records
+from specbench.show.text import Format, print_records
 from specbench.wording import clean, clean_path
 
 NONE = "specbench run makes one"

@@ -30,7 +30,7 @@ from specbench.measure.search import (
     written_by,
 )
 from specbench.models.network.layers import chosen
-from specbench.show.records import Format, print_records
+from specbench.show.text import Format, print_records
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory import formulas
 

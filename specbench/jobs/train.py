@@ -24,7 +24,7 @@ from specbench.jobs.output import say
 from specbench.jobs.train_data import CACHE, Source, Teaching, teaching
 from specbench.jobs.train_start import Beginning, Begun
 from specbench.replacing import clear_unfinished, refuse_links, replace_text
-from specbench.show.records import Format, print_records
+from specbench.show.text import Format, print_records
 from specbench.training import card, checkpoint, processes
 from specbench.training.boost import Missed
 from specbench.training.curve import Point, Trained

@@ -22,7 +22,7 @@ from specbench.measure.search import (
     prompts_with_room,
     tree_method,
 )
-from specbench.show.records import Format, print_records
+from specbench.show.text import Format, print_records
 from specbench.spec import RunSpec
 from specbench.theory.sequoia import Aim, Size
 

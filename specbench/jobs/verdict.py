@@ -16,7 +16,7 @@ from specbench.judge.verdict import Recommendation, pays, recommend
 from specbench.results.named_runs import short_name
 from specbench.results.reading import Run
 from specbench.show.fitting import screen, sentence
-from specbench.show.verdict_lines import lead, paragraphs, together
+from specbench.show.verdict import lead, paragraphs, together
 from specbench.wording import clean, text_in
 
 Style = Literal["table", "json", "md"]

@@ -17,7 +17,8 @@ from specbench.replacing import replace_text
 from specbench.results import documents, folder
 from specbench.results.documents import Certificate
 from specbench.results.machine import command_line, environment, now
-from specbench.show import certificate_table, run_output
+from specbench.show import documents as shown
+from specbench.show import run_output
 from specbench.show.fitting import draw, screen
 
 
@@ -34,7 +35,7 @@ def start(settings: Mapping[str, Any], wanted: Sequence[str] | None, tokens: int
     )
     path = write(found, output.parent, [began, "verify", *map(folder.slug, pair.names)])
     print_certificate(found, output.style)
-    say(err, [*(f"note: {note}" for note in (*pair.warnings, *certificate_table.notes(found))), f"certificate: {path}"])
+    say(err, [*(f"note: {note}" for note in (*pair.warnings, *shown.certificate_notes(found))), f"certificate: {path}"])
     raise_for(found)
 
 
@@ -43,7 +44,7 @@ def write(found: Certificate, parent: Path, parts: Sequence[str]) -> Path:
     with folder.writing_to(parent):
         made = folder.make_folder(parent, "_".join(parts))
         replace_text(made / documents.FILE, documents.certificate_json(found))
-        replace_text(made / documents.PAGE, certificate_table.page(found))
+        replace_text(made / documents.PAGE, shown.certificate_page(found))
     return made / documents.PAGE
 
 
@@ -52,20 +53,20 @@ def print_certificate(found: Certificate, style: str) -> None:
     if style == "json":
         sys.stdout.write(documents.certificate_json(found))
     elif style == "md":
-        sys.stdout.write(certificate_table.page(found))
+        sys.stdout.write(shown.certificate_page(found))
     elif style in ("csv", "jsonl"):
-        sys.stdout.write(run_output.rendered(certificate_table.records(found), style))
+        sys.stdout.write(run_output.rendered(shown.certificate_records(found), style))
     else:
-        for table in certificate_table.tables(found):
+        for table in shown.certificate_tables(found):
             draw(screen(), table)
-        say(screen(), [certificate_table.summary(found)])
+        say(screen(), [shown.certificate_summary(found)])
 
 
 def raise_for(found: Certificate) -> None:
     """5 where something is not lossless, 6 where a check broke."""
     if found.failed:
-        first = certificate_table.sentence(found.failed[0])
+        first = shown.sentence(found.failed[0])
         raise NotLosslessError(f"{len(found.failed)} of {len(found.checks)} checks failed, the first: {first}")
     if found.broken:
-        first = certificate_table.sentence(found.broken[0])
+        first = shown.sentence(found.broken[0])
         raise CellsFailedError(f"{len(found.broken)} checks could not be made, the first: {first}")

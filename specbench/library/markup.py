@@ -9,8 +9,8 @@ from pathlib import Path
 from markupsafe import Markup
 
 from specbench.judge.verdict import Recommendation
-from specbench.show.cell_text import cell_text, lookahead, one_line
-from specbench.show.verdict_lines import sentences
+from specbench.show.text import cell_text, lookahead, one_line
+from specbench.show.verdict import sentences
 from specbench.wording import Row, clean_path
 
 COLUMNS = (

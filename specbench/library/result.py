@@ -16,7 +16,7 @@ from specbench.library.markup import page
 from specbench.results.cells import Cell, raise_for_status
 from specbench.results.named_runs import found_run, short_name
 from specbench.results.reading import Run, read_run
-from specbench.show.verdict_lines import sentences
+from specbench.show.verdict import sentences
 from specbench.wording import text_in
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Knows rows of design.csv; must not know how a draft was timed, trained or measur
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.show.records import Format, print_data, print_markdown, print_table
+from specbench.show.text import Format, print_data, print_markdown, print_table
 from specbench.wording import Row, number_in, text_in
 
 COUNTED = {"all": "all parameters, embedding included", "layers": "parameters in layers, without the embedding"}

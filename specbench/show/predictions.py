@@ -1,15 +1,13 @@
-"""Predictions as tables, beside what was measured where a run was given. Loads nothing heavy before it prints."""
+"""Predictions as tables, with what was measured where a run is given. Loads nothing heavy before it prints."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, fields
 
 import typer
 
 from specbench.judge.predictions import Measured, Prediction
-from specbench.show import markdown
-from specbench.show.records import Format, Records, print_data, print_numbers
+from specbench.show.text import Format, Numbers, Records, print_data
 from specbench.theory import formulas, optimum
-from specbench.wording import literal
 
 NOTE = (
     "The formula assumes one alpha for all positions, a verify pass as cheap as one decode step (v = 1) and no "
@@ -17,17 +15,6 @@ NOTE = (
     "overhead dominates (tiny models), or c was taken at another context length or batch size. A run measures these "
     "terms; --from-run puts them in."
 )
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table ready to print: text only."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    summary: str
-    keys: int = 1  # columns that say what a row is about
 
 
 def print_predictions(groups: Sequence[list[Prediction]], style: Format) -> None:
@@ -41,7 +28,7 @@ def print_measured(cells: list[Measured], style: Format) -> None:
     print_tables([asdict(cell) for cell in cells], [_cell_table(cells)], style, NOTE)
 
 
-def _prediction_table(group: list[Prediction]) -> Table:
+def _prediction_table(group: list[Prediction]) -> Numbers:
     first = group[0]
     rows = [
         (
@@ -53,7 +40,7 @@ def _prediction_table(group: list[Prediction]) -> Table:
     ]
     header = ("K", "expected tokens", "speedup", "operations", "accepted/drafted", "")
     costs = f"{_cost(first)} {first.c:g}, c-hat{' of a round' * first.at_once} {first.c_hat:g}"
-    return Table(f"alpha {first.alpha:g}, {costs}", header, rows, _summary(first, [row.k for row in group]))
+    return Numbers(f"alpha {first.alpha:g}, {costs}", header, rows, _summary(first, [row.k for row in group]))
 
 
 def _cost(row: Prediction) -> str:
@@ -82,17 +69,17 @@ def _summary(row: Prediction, asked: Sequence[int]) -> str:
     )
 
 
-def _cell_table(cells: list[Measured]) -> Table:
+def _cell_table(cells: list[Measured]) -> Numbers:
     header = tuple(field.name.replace("_", " ") for field in fields(Measured))
     rows = [tuple(map(text, astuple(cell))) for cell in cells]
-    return Table("measured and predicted speedup", header, rows, "", keys=3)
+    return Numbers("measured and predicted speedup", header, rows, "", keys=3)
 
 
 def text(value: object) -> str:
     return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def print_tables(records: Records, tables: Sequence[Table], style: Format, note: str) -> None:
+def print_tables(records: Records, tables: Sequence[Numbers], style: Format, note: str) -> None:
     """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
     from rich.console import Console
 
@@ -101,19 +88,8 @@ def print_tables(records: Records, tables: Sequence[Table], style: Format, note:
     if print_data(records, style):
         return
     for table in tables:
-        (_print_markdown if style == "md" else _print_rich)(table)
+        if style == "md":
+            typer.echo(table.markdown())
+        else:
+            table.print()
     sentence(Console(stderr=True), note)
-
-
-def _print_markdown(table: Table) -> None:
-    rows = [list(map(literal, row)) for row in table.rows]
-    body = "\n".join(markdown.table(table.header, rows, "r" * len(table.header)))
-    typer.echo("\n\n".join(filter(None, (f"**{table.title}**", body, table.summary))) + "\n")
-
-
-def _print_rich(table: Table) -> None:
-    from specbench.show.fitting import screen, sentence
-
-    best = next((number for number, row in enumerate(table.rows) if row[-1] == "best"), -1)
-    print_numbers(table.title, table.header, table.rows, best, table.keys)
-    sentence(screen(), table.summary + "\n" * bool(table.summary))

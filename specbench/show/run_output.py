@@ -1,58 +1,70 @@
 """The results of a run on stdout: its answer and tables, and the same rows as CSV, JSON, JSON lines and Markdown.
 
-A terminal shows the answer, then the numbers that readers decide by and only the settings that vary; what explains them
-is shown to those who ask, and the CSV has every column.
-
-Must not know how a cell was measured.
+A terminal shows the answer, the numbers to decide by and the settings that vary; `--explain` adds what explains them,
+and the CSV has every column. Below the tables stand the notes: failures, repetition, few prompts, a busy machine.
 """
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from rich.console import Console, Group, RenderableType
-from rich.text import Text
+from rich.console import Console, Group
 
+from specbench.judge.advice import circles, costly_verification, experts_touched, losing, rejected_drafts, worst_circle
+from specbench.judge.candidates import best_fixed, distance_of
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import Cell
+from specbench.results.noise import LOAD, Diagnostics, Fault, faults, warned
+from specbench.results.numbers import per_draw
+from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.results.writing import json_rows, write_rows
-from specbench.show.batch_table import batch_table
-from specbench.show.category_table import cell_tables, method_tables
-from specbench.show.cell_text import lookahead, method_name, one_line
-from specbench.show.cells_table import cells_tables
-from specbench.show.context_table import context_table
-from specbench.show.engines_table import engines_table
+from specbench.show.details import (
+    Beliefs,
+    SideBySide,
+    cell_categories,
+    k_by_batch_tables,
+    levels_tables,
+    method_categories,
+    reliability_tables,
+    why_tables,
+)
+from specbench.show.engines import engines_table, served_tables
 from specbench.show.fitting import draw, sentence
-from specbench.show.grouping import FEW, arranged, by_batch, by_context, by_engine
-from specbench.show.headings import name_among
-from specbench.show.k_by_batch_table import k_by_batch_tables
-from specbench.show.levels_table import levels_table
-from specbench.show.methods_table import fastest, methods_table
-from specbench.show.number_table import NumberTable
-from specbench.show.records import Format
-from specbench.show.reliability_table import Beliefs, reliability_tables
-from specbench.show.run_notes import brief, notes
-from specbench.show.run_table import run_markdown, run_table
-from specbench.show.served_table import served_tables
-from specbench.show.sweep_table import acceptance_table, sweep_table
-from specbench.show.verdict_figures import details
-from specbench.show.verdict_lines import paragraphs, together
-from specbench.show.why_table import why_table
-from specbench.wording import Row, literal
+from specbench.show.table import Table
+from specbench.show.tables import batch_table, cells_tables, context_table, fastest, methods_table, sweep_tables
+from specbench.show.text import (
+    FEW,
+    Format,
+    arranged,
+    by_batch,
+    by_context,
+    by_engine,
+    cell_name,
+    cell_names,
+    is_absent,
+    lookahead,
+    method_name,
+    name_among,
+    one_line,
+)
+from specbench.show.verdict import details, paragraphs, together
+from specbench.wording import Row, clean, counted, formatted, grouped, literal, number_in
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 ANSWERS = ("YES", "NO", "PROVISIONAL", "UNCLEAR")
+IDLE = 0.1  # share of row passes without a prompt above which a note says so
+NOTES = 4  # notes on a screen without --explain
 
 
 @dataclass(frozen=True)
 class Shown:
     """What is shown of a run besides its rows.
 
-    command, run: the command line that made it, and its folder as it is named in commands; categories, beliefs:
-    the rows of these tables; explain: with every table that explains the numbers, and all notes.
+    command, run: the command line that made it, and its folder as it is named in commands; categories, beliefs: the
+    rows of these tables; explain: with every table that explains the numbers, and all notes.
     """
 
     command: str = ""
@@ -73,7 +85,7 @@ SHOWN = Shown()
 
 
 def print_run(rows: Sequence[Row], style: str, console: Console, shown: Shown = SHOWN) -> None:
-    """Print the rows on the console of stdout: the answer, one table of the cells, and what a reader must know."""
+    """Print the rows on the console of stdout: the answer, the tables, and what a reader must know."""
     if style != "table":
         console.file.write(rendered(rows, style, shown))
         return
@@ -81,84 +93,10 @@ def print_run(rows: Sequence[Row], style: str, console: Console, shown: Shown = 
     for line in map(one_line, together(found)):
         sentence(console, line, "bold" if line.startswith(ANSWERS) else "")
     console.print()
-    draw(console, Group(*(table.drawn() for table in cells_tables(rows))))
-    draw(console, explanation(rows, shown) if shown.explain else Group(*_sought(rows)))
-    for line in remarks(rows, found, shown.explain):
-        sentence(console, line)
-
-
-def explanation(rows: Sequence[Row], shown: Shown = SHOWN) -> Group:
-    """The tables that explain the numbers: costs, acceptance, the waterfall, levels, categories, beliefs."""
-    return Group(*_tables(rows), *(table.drawn() for table in _further(rows, shown)))
-
-
-def _further(rows: Sequence[Row], shown: Shown) -> list[NumberTable]:
-    """What is not in the rows of the cells alone."""
-    return [*category_tables(rows, shown.categories), *reliability_tables(rows, shown.beliefs)]
-
-
-def _tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    found = arranged(rows)
-    for group in found.sweeps:
-        names = [lookahead(row) for row in group]
-        yield from (sweep_table(group).drawn(), Text(), acceptance_table(group).drawn())
-        yield from _by_level(group, names)
-        yield from _reasons(group, names)
-    for group in found.methods:
-        yield methods_table(group).drawn()
-        yield from _reasons(group, [method_name(row) for row in group])
-    for some in (found.alone[i : i + FEW] for i in range(0, len(found.alone), FEW)):
-        names = [name_among(row, some) for row in some]
-        yield run_table(some)
-        yield from _by_level(some, names)
-        yield from _reasons(some, names)
-    yield from (table.drawn() for table in _series_tables(rows))
-
-
-def _sought(rows: Sequence[Row]) -> Iterator[Group]:
-    """Engines beside each other, the best K by batch, waits for servers: nobody measures these for anything else."""
-    engines = map(engines_table, by_engine(rows))
-    yield from (t.drawn() for t in (*engines, *k_by_batch_tables(by_batch(rows)), *served_tables(rows)))
-
-
-def _series_tables(rows: Sequence[Row]) -> Iterator[NumberTable]:
-    """Over the lengths of prompts, over batches, and over engines; what servers did with requests."""
-    yield from (context_table(group) for group in by_context(rows))
-    yield from (batch_table(group) for group in by_batch(rows))
-    yield from k_by_batch_tables(by_batch(rows))
-    yield from map(engines_table, by_engine(rows))
-    yield from served_tables(rows)
-
-
-def _by_level(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Group]:
-    if table := levels_table(rows, names):
-        yield table.drawn()
-
-
-def _reasons(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Group]:
-    if table := why_table(rows, names):
-        yield table.drawn()
-
-
-def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[NumberTable]:
-    """By category: the best lookahead of every sweep, all methods of a list, and cells that stand alone."""
-    found = arranged(rows)
-    for group in found.methods:
-        yield from method_tables(group, [method_name(row) for row in group], categories)
-    best = [group[place] for group in found.sweeps if (place := fastest(group)) is not None]
-    yield from cell_tables([*best, *found.alone], categories)
-
-
-def remarks(rows: Sequence[Row], found: Sequence[Recommendation], explain: bool) -> list[str]:
-    """What stands below the tables: what a reader must know, and to `explain`, all notes and the figures of answers."""
-    if not explain:
-        return list(map(one_line, brief(rows, [reason for one in found for reason in one.reasons])))
-    figures = [line for one in found for line in details(one)]
-    return list(map(one_line, [*notes(rows), *figures]))
-
-
-def answers(rows: Sequence[Row], shown: Shown) -> list[Recommendation]:
-    return recommend(with_command(rows, shown.command, shown.run))
+    draw(console, Group(*(table.drawn() for table in tables(rows, shown, screen=True))))
+    figures = [line for one in found for line in details(one)] if shown.explain else []
+    for line in [*told(rows, found, shown), *figures]:
+        sentence(console, one_line(line))
 
 
 def rendered(rows: Sequence[Row], style: str, shown: Shown = SHOWN) -> str:
@@ -171,30 +109,243 @@ def rendered(rows: Sequence[Row], style: str, shown: Shown = SHOWN) -> str:
         return json.dumps(json_rows(rows), indent=2) + "\n"
     if style == "jsonl":
         return "".join(json.dumps(row) + "\n" for row in json_rows(rows))
-    return markdown(rows, shown)
-
-
-def markdown(rows: Sequence[Row], shown: Shown = SHOWN) -> str:
-    """The answers as paragraphs, the tables as Markdown, and the notes as a list."""
     found = answers(rows, shown)
-    parts = paragraphs(found, shown.explain)
-    parts += [table.markdown() for table in cells_tables(rows)]
-    sought = [table.markdown() for table in (*k_by_batch_tables(by_batch(rows)), *served_tables(rows))]
-    parts += further_markdown(rows, shown) if shown.explain else sought
-    told = notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
-    listed = "".join(f"- {literal(one_line(note))}\n" for note in told)
+    parts = [*paragraphs(found, shown.explain), *(table.markdown() for table in tables(rows, shown, screen=False))]
+    listed = "".join(f"- {literal(one_line(note))}\n" for note in told(rows, found, shown))
     return "\n".join([*parts, listed] if listed else parts)
 
 
-def further_markdown(rows: Sequence[Row], shown: Shown) -> list[str]:
-    """The tables that explain the numbers."""
-    found, names = arranged(rows), [name_among(row, rows) for row in rows]
-    levels, why = levels_table(rows, names), why_table(rows, names)
-    tables = [
-        *(table for group in found.sweeps for table in (sweep_table(group), acceptance_table(group))),
-        *map(methods_table, found.methods),
-        *(table for table in (levels, why) if table),
-        *_series_tables(rows),
-        *_further(rows, shown),
+def answers(rows: Sequence[Row], shown: Shown) -> list[Recommendation]:
+    return recommend(with_command(rows, shown.command, shown.run))
+
+
+# --- which tables -----------------------------------------------------------------------------------------------------
+
+
+def tables(rows: Sequence[Row], shown: Shown, *, screen: bool) -> Iterator[Table | SideBySide]:
+    """All tables of a run in their order: on a screen, or in Markdown.
+
+    Without --explain the cells, and what nobody measures for anything else: the best K by batch, waits for servers,
+    and on a screen engines.
+    """
+    yield from cells_tables(rows)
+    if shown.explain:
+        yield from reasons(rows, screen=screen)
+        yield from map(context_table, by_context(rows))
+        yield from map(batch_table, by_batch(rows))
+        yield from k_by_batch_tables(by_batch(rows))
+    if shown.explain or screen:
+        yield from map(engines_table, by_engine(rows))
+    if not shown.explain:
+        yield from k_by_batch_tables(by_batch(rows))
+    yield from served_tables(rows)
+    if shown.explain:
+        yield from category_tables(rows, shown.categories)
+        yield from reliability_tables(rows, shown.beliefs)
+
+
+def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide]:
+    """Costs, acceptance, levels and the waterfall: a few cells at a time on a screen, all at once in Markdown."""
+    found = arranged(rows)
+    sweeps, methods = [(sweep_tables(some), some) for some in found.sweeps], [methods_table(g) for g in found.methods]
+    if not screen:
+        names = [name_among(row, rows) for row in rows]
+        yield from [SideBySide(found.alone)] if found.alone else []
+        yield from (*(table for some, _ in sweeps for table in some), *methods)
+        yield from (*levels_tables(rows, names), *why_tables(rows, names))
+        return
+    for some, group in sweeps:
+        names = list(map(lookahead, group))
+        yield from (*some, *levels_tables(group, names), *why_tables(group, names))
+    for table, group in zip(methods, found.methods, strict=True):
+        yield from (table, *why_tables(group, list(map(method_name, group))))
+    for few in (found.alone[i : i + FEW] for i in range(0, len(found.alone), FEW)):
+        names = [name_among(row, few) for row in few]
+        yield from (SideBySide(few), *levels_tables(few, names), *why_tables(few, names))
+
+
+def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[Table]:
+    """By category: all methods of a list, the best lookahead of every sweep, and cells that stand alone."""
+    found = arranged(rows)
+    for group in found.methods:
+        yield from method_categories(group, list(map(method_name, group)), categories)
+    best = [group[place] for group in found.sweeps if (place := fastest(group)) is not None]
+    yield from cell_categories([*best, *found.alone], categories)
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def told(rows: Sequence[Row], found: Sequence[Recommendation], shown: Shown) -> list[str]:
+    """The notes below the tables: all of them with --explain, else the few that change what the numbers mean."""
+    return notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
+    found = [*circles(rows), *remarkable(rows), *costly_verification(rows), *named(rows, few_prompts)]
+    found += [line for row in rows for line in (*losing(row), *experts_touched(row))]
+    return [*endings(rows), *dict.fromkeys(found)]
+
+
+def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
+    """The notes that change what a reader makes of the numbers: all on cells that ended otherwise, few of the others.
+
+    said: the doubts that the answers have told already.
+    """
+    loaded = any(doubt.startswith("under load") for doubt in said)
+    further = remarkable(rows, *([LOAD] if loaded else []), *said)
+    shown = list(dict.fromkeys([*worst_circle(rows), *further]))
+    more = [f"{counted(len(shown) - NOTES, 'more note')}: --explain"] if len(shown) > NOTES else []
+    return [*endings(rows), *shown[:NOTES], *more]
+
+
+def endings(rows: Sequence[Row]) -> list[str]:
+    """How cells ended that have no numbers or only a part of them, and what was left out of data sets."""
+    ended = [row for row in rows if row["status"] != "ok"]
+    found = [f"{cell_name(r, rows)}: {r['status']}: {r['error']}" for r in ended]
+    return found + list(dict.fromkeys(f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")))
+
+
+def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
+    """What a reader must know of cells that were measured; but for circles, and faults that were said."""
+    found = [*unsteady(rows, said), *machine(rows, said)]
+    for part in (form, stopping, shared_time, held, learning, lossy, near_ties):
+        found += named(rows, part)
+    found += [line for row in rows for line in choosing(row, rows)]
+    return [*found, *(line for row in rows for line in rejected_drafts(row))]
+
+
+def named(rows: Sequence[Row], part: Callable[[Row], list[str]]) -> list[str]:
+    """What one kind of note says, with its cells: one line for all of them that it says the same of."""
+    told = [(line, row) for row in rows for line in part(row)]
+    return [f"{cell_names([row for _, row in some], rows)}: {some[0][0]}" for some in grouped(told, lambda one: one[0])]
+
+
+def choosing(row: Row, rows: Sequence[Row]) -> list[str]:
+    """What a cell chose that chooses its method, what that cost, and its regret where that was measured."""
+    if not row.get("chosen"):
+        return []
+    found = best_fixed(row, rows)
+    beside = (
+        f"; {found[1]:+.1%} of time against {found[0]}, the best of its choices measured beside it" if found else ""
+    )
+    spent = formatted(number_in(row, "choosing_cost"), "+.1%")
+    return [f"{cell_name(row, rows)}: chose {clean(row['chosen'], 200)}; the others cost {spent} of time{beside}"]
+
+
+def lossy(row: Row) -> list[str]:
+    return [distance_of(row)] if row.get("lossless") == "lossy" else []
+
+
+def unsteady(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
+    """What did not keep its pace: cells that share a baseline share most of it, so of every kind the worst is told."""
+    told = [(fault, row) for row in rows for fault in faults(row) if not (fault.doubt and fault.doubt in said)]
+    return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)]
+
+
+def machine(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
+    """What the machine did while cells were measured, of every kind the worst with its cell."""
+    told = [
+        (fault, row) for row in rows if row.get("prompts") for fault in machine_faults(row) if fault.kind not in said
     ]
-    return [*([run_markdown(found.alone)] if found.alone else []), *(table.markdown() for table in tables)]
+    return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)]
+
+
+def machine_faults(row: Row) -> list[Fault]:
+    found = Diagnostics(**{name: row[name] for name in Diagnostics.__dataclass_fields__})
+    return warned(found, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
+
+
+def worst_of(told: Sequence[tuple[Fault, Row]]) -> list[tuple[Fault, Row]]:
+    """Of every kind of fault the worst."""
+    return [max(some, key=lambda one: one[0].size) for some in grouped(told, lambda one: one[0].kind)]
+
+
+def form(row: Row) -> list[str]:
+    """In which form the target has read the prompts, where it is an instruct model or had a chat template."""
+    template, words = row.get("chat_template_resolved") or "none", row.get("prompt_form")
+    if template == "none":
+        return []
+    if template == "not applied":
+        way = "leave out --chat-template none" if row.get("chat_template") == "none" else "--chat-template always"
+        return [
+            f"an instruct model has read plain text (prompt form {words}) without its chat template, which is not how "
+            f"it is used, and acceptance is another then: {way}"
+        ]
+    whose = "the target's chat template" if template == "own" else f"the chat template {clean(template, 300)}"
+    return [f"prompts in {whose}, prompt form {words}", *conversations(row)]
+
+
+def conversations(row: Row) -> list[str]:
+    """What was decoded of conversations with several turns."""
+    if not row.get("turns"):
+        return []
+    of = f"{row['turns']} turns of {counted(row['prompts'], 'conversation')}, each on the baseline's earlier answers"
+    cut = f"; no context was left for {counted(row['turns_cut'], 'later turn')}" * bool(row["turns_cut"])
+    return [of + cut * (row["status"] == "ok")]
+
+
+def stopping(row: Row) -> list[str]:
+    """Whether `--until-ci` reached its goal."""
+    if not row.get("until_ci") or is_absent(row.get("speedup_low")):
+        return []
+    reached = half_width(Interval(row["speedup"], row["speedup_low"], row["speedup_high"]))
+    ended = "stopped" if reached <= row["until_ci"] else "had no more prompts"
+    asked = f"the speedup is known to ± {reached:.1%}, asked for ± {row['until_ci']:.1%}"
+    return [f"{ended} after {row['prompts']} prompts: {asked} (looked only after 20, 30, 45 …)"]
+
+
+def few_prompts(row: Row) -> list[str]:
+    if not row.get("prompts") or row["prompts"] >= ENOUGH:
+        return []
+    return [f"{counted(row['prompts'], 'prompt')}: below {ENOUGH} a few unusual ones decide the interval"]
+
+
+def shared_time(row: Row) -> list[str]:
+    """What the interval of a batch is over: prompts decoded together are one draw of a time."""
+    if not row.get("prompts") or row["batch"] < 2:
+        return []
+    draws, idle, arrivals = row["draws"], row["rows_idle"], number_in(row, "arrivals")
+    over = f"over {draws} turns" if draws > 1 else "unknown, as there was one turn"
+    more = "" if draws >= FEWEST else f" (--limit {FEWEST * per_draw(row['batch'], arrivals)} gives {FEWEST})"
+    if arrivals is not None:
+        return [f"requests of a turn wait for each other: the interval is {over}{more}"]
+    ends = f"; rows stood idle in {idle:.0%} of the passes: more prompts per turn (--limit)" if idle > IDLE else ""
+    return [f"prompts of a batch of {row['batch']} share their time: the interval is {over}{more}{ends}"]
+
+
+def held(row: Row) -> list[str]:
+    """Whether more requests came than may be under way at once: what a server would make of them is not known."""
+    arms = {"the method": "requests_held", "the baseline": "baseline_requests_held"}
+    found = [f"{number:.0f} of {whose}" for whose, name in arms.items() if (number := number_in(row, name))]
+    if not found:
+        return []
+    return [
+        f"requests that waited, as {row['batch']} were under way, the most that may be: {' and '.join(found)}; waits "
+        "count: raise --batch, or lower --arrivals"
+    ]
+
+
+def learning(row: Row) -> list[str]:
+    """What the interval of a method that learns is over, and what learning costs."""
+    share = number_in(row, "update_share")
+    if not row.get("carries") or share is None:
+        return []
+    elsewhere = formatted(number_in(row, "speedup_elsewhere"))
+    return [
+        f"{row['method']} learns from prompt to prompt: its interval is over {counted(row['draws'], 'block')} of "
+        f"consecutive prompts; updates of its draft are {share:.1%} of its time, and counted: run elsewhere, they "
+        f"would leave {elsewhere}×"
+    ]
+
+
+def near_ties(row: Row) -> list[str]:
+    """How many greedy outputs differ by rounding alone."""
+    if row.get("lossless") != "numeric":
+        return []
+    compared = row["prompts_compared"]
+    return [
+        f"{compared - row['prompts_identical']} of {compared} outputs part from the baseline's at near-ties "
+        f"(top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
+    ]

@@ -25,8 +25,7 @@ import specbench
 from specbench.models.checkpoints.write_scale_model import write_scale_model
 from specbench.results.cells import agreements
 from specbench.shipped import ASSETS
-from specbench.show.agreement_lines import agreement_lines
-from specbench.show.engines_table import differences, ratios, remarks
+from specbench.show.engines import agreement_lines, differences, ratios, remarks
 from specbench.wording import grouped
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Sheet, listed, say

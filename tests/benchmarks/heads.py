@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specbench.judge.drafts import drafting
 
 from specbench.results.reading import CATEGORIES, RESULTS, rows_of
-from specbench.show.cell_text import drafting
 from specbench.wording import grouped
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet

@@ -26,7 +26,9 @@ from specbench.results.documents import TokenView, TracedRound, TracedToken
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
 from specbench.results.writing import LONGEST, csv_cell
-from specbench.show import compare_export, compare_table, run_output, token_view
+from specbench.show import compare as shown
+from specbench.show import run_output, token_view
+from specbench.show.text import one_line
 from tests.support.hostile import FORMULA, PAYLOADS, bars, commands, elements, harmless
 from tests.support.measured import cell, sample
 from tests.support.simulated_sweeps import description
@@ -124,10 +126,9 @@ def test_the_rounds_have_every_prompt(cells: list[Cell], folder: Path) -> None:
 @pytest.mark.parametrize("colours", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_tables_and_remarks_steer_no_terminal(cells: list[Cell], colours: bool) -> None:
     rows = [c.row() for c in cells]
-    found = "".join(screen(table.drawn(), colours) for table in run_output.cells_tables(rows)) + screen(
-        run_output.explanation(rows), colours
-    )
-    found += "\n".join(run_output.remarks(rows, run_output.answers(rows, run_output.SHOWN), explain=True))
+    tables = run_output.tables(rows, run_output.Shown(explain=True), screen=True)
+    found = "".join(screen(table.drawn(), colours) for table in tables)
+    found += "\n".join(map(one_line, run_output.notes(rows)))
     assert commands(found) == []
     assert "[bold]x[/nope]" in found
     assert ":skull: :warning:" in found
@@ -204,12 +205,12 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> compare.Comparison:
 def test_a_comparison_steers_no_terminal(compared: compare.Comparison, colours: bool) -> None:
     assert compared.missing
     assert {"REGRESSION", "ok"} <= {row.outcome for row in compared.findings}
-    assert commands(screen(compare_table.table(compared, 0.99), colours)) == []
-    assert commands("\n".join(map(compare_table.sentence_of, compared.findings))) == []
+    assert commands(screen(shown.table(compared, 0.99), colours)) == []
+    assert commands("\n".join(map(shown.sentence_of, compared.findings))) == []
 
 
 def test_the_summary_of_a_job_is_one_table_without_links_or_html(compared: compare.Comparison) -> None:
-    text = compare_table.markdown(compared, 0.99)
+    text = shown.markdown(compared, 0.99)
     found = elements(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
     assert {name for (name, *_) in (f for f in found if isinstance(f, tuple))} <= {
         "h3", "p", "strong", "table", "thead", "tbody", "tr", "th", "td", "code", "ul", "li",
@@ -220,11 +221,11 @@ def test_the_summary_of_a_job_is_one_table_without_links_or_html(compared: compa
 
 @pytest.mark.slow
 def test_other_formats_parse_and_hold_no_command(compared: compare.Comparison, folder: Path) -> None:
-    suite = ElementTree.fromstring(compare_export.junit(compared).split("\n", 1)[1])[0]
+    suite = ElementTree.fromstring(shown.junit(compared).split("\n", 1)[1])[0]
     assert len(suite) == len(compared.findings)
-    rows = json.loads(compare_table.as_json(compared), parse_constant=pytest.fail)["rows"]
+    rows = json.loads(shown.as_json(compared), parse_constant=pytest.fail)["rows"]
     assert len(rows) == len(compared.findings)
-    points = json.loads(compare_export.history(records_of(read_run(folder))), parse_constant=pytest.fail)
+    points = json.loads(shown.history(records_of(read_run(folder))), parse_constant=pytest.fail)
     assert not [p for p in points if set("<>[]()`|@\\\"'") & set(p["name"]) or not p["name"].isprintable()]
     assert not [p for p in points if any(link in p["name"] for link in ("https://", "www."))]
 

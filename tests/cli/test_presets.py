@@ -9,7 +9,7 @@ from specbench.cli.options import settings_of, with_lists
 from specbench.measure import grid
 from specbench.presets import preset, presets
 from specbench.results.cells import Cell
-from specbench.show.published import published_table
+from specbench.show.engines import published_table
 from specbench.spec import RunSpec
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import prompts

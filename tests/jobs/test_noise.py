@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm, t
 
 from specbench.results.cells import Cell
-from specbench.show import noise_table
+from specbench.show import documents
 from tests.support.frontdoor import Command
 from tests.support.measured import baseline_trace, cell, sample
 from tests.support.tinypair import Pair, prompts
@@ -24,7 +24,7 @@ def a_against_a(*steps: float) -> Cell:
 
 
 def test_the_numbers_of_equal_arms_are_those_computed_by_hand() -> None:
-    row = noise_table.noise_row(a_against_a(*STEPS))
+    row = documents.noise_row(a_against_a(*STEPS))
     left_out = [math.log(0.030 / (sum(STEPS) - step)) for step in STEPS]
     error = math.sqrt(3 / 4 * sum((x - sum(left_out) / 4) ** 2 for x in left_out))
     sure = norm.ppf(0.975) + norm.ppf(0.8)
@@ -36,36 +36,36 @@ def test_the_numbers_of_equal_arms_are_those_computed_by_hand() -> None:
 
 
 def test_a_smaller_effect_needs_more_prompts_by_its_square() -> None:
-    assert noise_table.prompts_for(0.01, 0.1) == pytest.approx(100 * noise_table.prompts_for(0.1, 0.1), rel=0.15)
-    assert noise_table.prompts_for(0.05, 0.0) == 2
-    assert noise_table.prompts_for(0.05, math.nan) is None
+    assert documents.prompts_for(0.01, 0.1) == pytest.approx(100 * documents.prompts_for(0.1, 0.1), rel=0.15)
+    assert documents.prompts_for(0.05, 0.0) == 2
+    assert documents.prompts_for(0.05, math.nan) is None
 
 
 def test_one_prompt_tells_no_noise() -> None:
-    row = noise_table.noise_row(a_against_a(0.010))
+    row = documents.noise_row(a_against_a(0.010))
     assert row["ratio"] == pytest.approx(1.0)
     assert math.isnan(row["smallest_effect"])
     assert row["prompts_for_1_percent"] is None
-    assert "–" in noise_table.markdown(noise_table.grid([row]))
+    assert "–" in documents.noise_markdown(documents.noise_grid([row]))
 
 
 def test_equal_arms_that_differ_are_said_openly() -> None:
     """The second arm is always slower, as it would be if something favoured the first."""
-    biased = noise_table.noise_row(a_against_a(0.0119, 0.0120, 0.0121, 0.0120))
-    assert any("two equal arms differ" in note for note in noise_table.noise_notes([biased]))
-    fair = noise_table.noise_notes([noise_table.noise_row(a_against_a(*STEPS))])
+    biased = documents.noise_row(a_against_a(0.0119, 0.0120, 0.0121, 0.0120))
+    assert any("two equal arms differ" in note for note in documents.noise_notes([biased]))
+    fair = documents.noise_notes([documents.noise_row(a_against_a(*STEPS))])
     assert not any("two equal arms differ" in note for note in fair)
-    assert fair[-1] == noise_table.FLOOR
+    assert fair[-1] == documents.FLOOR
 
 
 def test_the_warnings_of_the_machine_are_passed_on() -> None:
-    row = noise_table.noise_row(a_against_a(*STEPS)) | {"load_average": 9.0, "threads": 2}
-    assert any("load average 9.0 on 2 threads" in note for note in noise_table.noise_notes([row]))
+    row = documents.noise_row(a_against_a(*STEPS)) | {"load_average": 9.0, "threads": 2}
+    assert any("load average 9.0 on 2 threads" in note for note in documents.noise_notes([row]))
 
 
 def test_hostile_names_stay_text() -> None:
-    row = noise_table.noise_row(a_against_a(*STEPS)) | {"dataset": "jsonl:/tmp/a|b\x1b[31m"}
-    heading = noise_table.markdown(noise_table.grid([row])).splitlines()[0]
+    row = documents.noise_row(a_against_a(*STEPS)) | {"dataset": "jsonl:/tmp/a|b\x1b[31m"}
+    heading = documents.noise_markdown(documents.noise_grid([row])).splitlines()[0]
     assert "a\\|b" in heading
     assert "\x1b" not in heading
 
@@ -82,7 +82,7 @@ def test_the_noise_is_measured_by_the_runner_of_every_run(command: Command, shor
     (row,) = [json.loads(line) for line in done.out.splitlines()]
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
     assert (row["prompts"], row["repeat"]) == (3, 2)
-    assert noise_table.FLOOR in done.err
+    assert documents.FLOOR in done.err
     (cell,) = done.table()
     assert (cell["method"], cell["k"], cell["lossless"]) == ("baseline", "0", "identical")
     with (done.folder / "samples.csv").open(newline="") as file:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specbench.judge.advice import circles, rejected_drafts, worst_circle
-from specbench.show.run_notes import notes
+from specbench.show.run_output import notes
 from tests.support.frontdoor import Command
 from tests.support.measured import baseline_trace, cell, method_trace, one_round, sample
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.statistics import Interval, to_settle, widened
-from specbench.show.verdict_lines import reason, sentences, together
+from specbench.show.verdict import reason, sentences, together
 from specbench.wording import verbatim
 from tests.support.frontdoor import Command
 from tests.support.made_runs import made_run

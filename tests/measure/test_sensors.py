@@ -12,7 +12,7 @@ from specbench.measure.sensors import NO_SENSORS, Sensors, Times, sensors_for
 from specbench.results import machine
 from specbench.results.cells import Cell
 from specbench.results.machine import UNREAD, Reading, gpu_named
-from specbench.show.run_notes import notes
+from specbench.show.run_output import notes
 from tests.support.fake_nvml import UUID, FakeNvml, dumb
 from tests.support.measured import FakeBackend, Witness, job
 

@@ -10,7 +10,7 @@ from specbench.errors import UsageError
 from specbench.judge.verdict import recommend
 from specbench.measure.grid import cells
 from specbench.measure.lossless import losslessness_of
-from specbench.show.verdict_lines import sentences
+from specbench.show.verdict import sentences
 from specbench.spec import RunSpec
 from tests.support import compared_runs
 from tests.support.frontdoor import Command

@@ -7,7 +7,7 @@ import pytest
 
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.cells import Cell, agreements, verdicts
-from specbench.show.agreement_lines import agreement_lines
+from specbench.show.engines import agreement_lines
 from tests.support.measured import cell, sample
 
 NEW, K = 12, 3

@@ -10,8 +10,8 @@ from specbench.results.journal_lines import samples_of, turn_line
 from specbench.results.machine import Reading, reading_of
 from specbench.results.noise import Steadiness, fall, faults, steadiness, worst
 from specbench.results.samples import Sample
-from specbench.show.noise_table import noise_notes
-from specbench.show.run_notes import notes
+from specbench.show.documents import noise_notes
+from specbench.show.run_output import notes
 from tests.judge.test_verdict import row
 from tests.support.measured import cell, sample
 

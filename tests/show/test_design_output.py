@@ -11,8 +11,8 @@ from specbench.errors import UsageError
 from specbench.results.writing import write_csv
 from specbench.show.design_table import line, print_design
 from specbench.show.report import plots_design
+from specbench.show.report.figure import Picture
 from specbench.show.report.page import write_report
-from specbench.show.report.plots import Picture
 from tests.show.test_report_page import HOSTILE, Page, check_harmless
 from tests.support.designs import decoded, found
 from tests.support.simulated_sweeps import description

@@ -1,6 +1,5 @@
 """Nests, trees and lossy rules as a reader sees them: tables, the page, notes, verdicts and reasons."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from rich.console import Console
 
 from specbench.judge.advice import drafts_trees, losing
 from specbench.judge.candidates import flaw
@@ -17,34 +15,13 @@ from specbench.measure.lossless import losslessness_of
 from specbench.metrics import Trace
 from specbench.results.cells import Losslessness
 from specbench.results.reading import read_run
-from specbench.show.levels_table import level_lines, levels_table
 from specbench.show.report.page import write_report
-from specbench.show.run_notes import notes
-from specbench.show.run_output import Shown, markdown, print_run
-from specbench.show.verdict_lines import sentences
+from specbench.show.run_output import notes
+from specbench.show.verdict import sentences
 from specbench.spec import RunSpec
 from tests.support.measured import baseline_trace, cell, one_round, prompt_set, sample
 from tests.support.nested_samples import SPANS, nested_sample, tree_sample
 from tests.support.simulated_sweeps import write_run
-
-
-def printed(rows: list[dict[str, Any]], width: int = 110) -> str:
-    file = io.StringIO()
-    print_run(rows, "table", Console(file=file, width=width), Shown(explain=True))
-    return file.getvalue()
-
-
-def test_the_tables_show_the_levels_of_nests_and_of_nothing_else() -> None:
-    nested = cell(nested_sample("p1"), nested_sample("p2"), method="cascade").row()
-    chain = cell(sample("p1"), sample("p2")).row()
-    assert level_lines([chain], ["a"]) == []
-    assert [line[:3] for line in level_lines([nested], ["a"])] == [["a", "1", "0.500"], ["a", "2", "0.500"]]
-    assert "level by level" in printed([nested, chain])
-    assert "levels" in printed([nested])
-    assert "level by level" not in printed([chain])
-    assert "levels" not in printed([chain])
-    assert levels_table([chain], ["a"]) is None
-    assert "| level |" in markdown([nested], Shown(explain=True))
 
 
 def test_a_run_of_a_nest_leaves_its_levels_in_the_files_and_on_the_page(tmp_path: Path) -> None:
@@ -75,7 +52,6 @@ def test_a_lossy_cell_says_so_with_its_distance_and_is_never_recommended() -> No
     said = "not lossless: its output differs from the target's by 0.100 per token"
     assert said in flaw(row)
     assert any(said in note for note in notes([row]))
-    assert "distance" in printed([row])
     (found,) = recommend([row])
     assert (found.answer, found.candidates) == ("UNCLEAR", 0)
     assert any(said in line for line in sentences(found))

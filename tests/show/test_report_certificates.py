@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UsageError
-from specbench.results.documents import FILE, Certificate, Check, certificate_json, read_certificate
-from specbench.show.certificate_table import notes, page, summary, tables
+from specbench.results.documents import FILE, Certificate, Check, read_certificate, to_json
+from specbench.show.documents import certificate_notes, certificate_page, certificate_summary, certificate_tables
 from specbench.show.fitting import screen
 from tests.show.test_report_page import HOSTILE, check_harmless, page_of
 from tests.support.measured import cell, sample
@@ -25,8 +25,8 @@ FOUND = Certificate("20260101T000000Z", "specbench verify big small", CHECKS, PA
 
 
 def test_a_certificate_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(certificate_json(FOUND))
-    assert certificate_json(read_certificate(tmp_path / FILE)) == certificate_json(FOUND)
+    (tmp_path / FILE).write_text(to_json(FOUND))
+    assert to_json(read_certificate(tmp_path / FILE)) == to_json(FOUND)
     for text in ("", "[]", '{"schema": "specbench certificate 1"}', "[" * 100_000):
         (tmp_path / FILE).write_text(text)
         with pytest.raises(UsageError, match="is not a certificate"):
@@ -40,16 +40,16 @@ def test_a_device_is_no_certificate(tmp_path: Path) -> None:
 
 
 def test_readers_are_told_what_failed_and_what_was_not_checked() -> None:
-    assert summary(FOUND) == "NOT LOSSLESS: 1 of 5 checks failed (2 ok, 1 lossy)"
-    assert notes(FOUND) == [
+    assert certificate_summary(FOUND) == "NOT LOSSLESS: 1 of 5 checks failed (2 ok, 1 lossy)"
+    assert certificate_notes(FOUND) == [
         "not checked: mine: no draft", "FAILED: z of the surprise of chain: -7.25, limit 3.30 (2000 tokens)",
     ]  # fmt: skip
-    assert summary(replace(FOUND, checks=CHECKS[:2])) == "LOSSLESS as far as was checked: 2 ok"
-    assert "| z of the surprise | chain | FAILED | \\-7.25 | 3.30 | 2000 tokens |" in page(FOUND)
+    assert certificate_summary(replace(FOUND, checks=CHECKS[:2])) == "LOSSLESS as far as was checked: 2 ok"
+    assert "| z of the surprise | chain | FAILED | \\-7.25 | 3.30 | 2000 tokens |" in certificate_page(FOUND)
 
 
 def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    for table in tables(FOUND):
+    for table in certificate_tables(FOUND):
         screen().print(table, crop=False)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -58,15 +58,13 @@ def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_report_shows_the_certificates_of_its_pair(tmp_path: Path) -> None:
     run = write_run(tmp_path, [cell(sample(), resolved=PAIR)])
-    (run / FILE).write_text(certificate_json(FOUND))
-    (run / "certificate-2.json").write_text(
-        certificate_json(replace(FOUND, pair=PAIR | {"dtype_resolved": "bfloat16"}))
-    )
+    (run / FILE).write_text(to_json(FOUND))
+    (run / "certificate-2.json").write_text(to_json(replace(FOUND, pair=PAIR | {"dtype_resolved": "bfloat16"})))
     (run / "certificate-3.json").write_text("{}")
     found = page_of(run)
     check_harmless(found)
     assert "Certificate: certificate.json" in found.visible
-    assert summary(FOUND) in found.visible
+    assert certificate_summary(FOUND) in found.visible
     assert "certificate-2.json certifies another pair, commit or dtype" in found.visible
     assert "certificate-3.json is not a certificate" in found.visible
     assert HOSTILE[0] in found.visible

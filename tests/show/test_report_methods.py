@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.patches import Rectangle
 
 from specbench.presets import preset
 from specbench.results.cells import Cell
-from specbench.show.report import plots_methods, plots_positions, plots_sweep
 from specbench.show.report.differences import Difference, Side, difference
-from specbench.show.report.plots import COLOURS, MARKERS, Picture, look
-from specbench.show.report.ranked import ranked
+from specbench.show.report.questions import ranked
+from tests.show.scenes import RUNS
 from tests.show.test_report_page import Page, check_harmless, page_of
 from tests.support.many_methods import GB, LOSSY, METHODS, methods
 from tests.support.measured import cell, sample
@@ -22,15 +20,6 @@ from tests.support.simulated_sweeps import sweep, write_run
 CELLS = methods(7, prompts=3)
 ROWS = [one.row() for one in CELLS]
 FASTEST = sorted(ROWS, key=lambda row: -row["speedup"])
-
-
-def drawn(picture: Picture | None) -> Picture:
-    assert picture is not None
-    return picture
-
-
-def names_beside(picture: Picture) -> list[str]:
-    return [label.get_text() for label in picture.figure.axes[0].get_yticklabels()]
 
 
 def said(row: dict[str, Any]) -> str:
@@ -96,77 +85,28 @@ def test_tables_figures_and_lists_say_whose_each_part_is(page: Page) -> None:
         assert keys <= {owner for tag, owner in owned if tag == kind}, kind
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
+# --- series over a setting --------------------------------------------------------------------------------------------
 
 
-def test_the_figure_by_speedup_names_the_fastest_first_and_owns_every_part() -> None:
-    picture = drawn(plots_methods.ranking(ROWS))
-    assert names_beside(picture) == list(map(said, FASTEST))
-    low, value, high = (FASTEST[0][f"speedup{end}"] for end in ("_low", "", "_high"))
-    mark = " (lossy)" * (FASTEST[0]["method"] in LOSSY)
-    told = f"{FASTEST[0]['method']}, K = 3{mark}: {value:.3f}× [{low:.3f}, {high:.3f}]"
-    assert next(iter(picture.tips.values())).startswith(told)
-    assert set(picture.owners.values()) == {row["cell"] for row in ROWS}
-    assert plots_methods.ranking(ROWS[:1]) is None
+def test_the_page_has_every_series_once_with_its_cells_and_how_they_ended(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path, RUNS["batches"]()), png=True)
+    assert page.text.count("<h3>Throughput by batch</h3>") == 1
+    assert "<td>64</td><td>1</td><td>oom</td>" in page.text
+    table = page.text[page.text.index("<h3>Throughput") :].split("</table>")[0]
+    assert table.count("<tr>") == 1 + 7
+    assert all(table.count(f'data-column="{name}"') == 6 for name in ("tokens_per_second", "speedup_low"))
+    assert (tmp_path / "run" / "plots" / "batches-1-throughput-against-batch.png").is_file()
+    contexts = page_of(write_run(tmp_path, RUNS["contexts"](), "contexts"))
+    assert contexts.text.count("<h3>Speedup by context</h3>") == 1
+    assert "<tr><td>8k</td><td>–</td><td>–</td><td>–</td>" in contexts.text
+    assert "Throughput by batch" not in contexts.text
 
 
-def test_an_interval_over_few_prompts_does_not_make_the_others_unreadable() -> None:
-    wide = [{**row, "draws": draws, "speedup_high": 300.0} for draws, row in ((2, ROWS[0]), (20, ROWS[0]))]
-    ends = [drawn(plots_methods.ranking([*ROWS[1:], row])).figure.axes[0].get_xlim()[1] for row in wide]
-    assert ends[0] < 3 < 300 < ends[1]
-    found = ranked([*ROWS[1:], wide[0]])
-    assert found is not None
-    assert "--high:100.0%" in next(line.mark for line in found.lines if line.row["draws"] == 2)
-
-
-def test_throughput_latency_and_memory_have_a_bar_per_cell_and_one_of_the_baseline() -> None:
-    found = {picture.name: picture for picture in plots_methods.quantities(ROWS)}
-    assert list(found) == ["throughput", "latency-per-token", "latency-prefill", "memory-host"]
-    for name, column, scale in (
-        ("throughput", "tokens_per_second", 1), ("latency-per-token", "per_token_median_ms", 1),
-        ("memory-host", "peak_memory_host", GB),
-    ):  # fmt: skip
-        bars = [bar for group in found[name].figure.axes[0].containers for bar in group]
-        assert [bar.get_width() for bar in bars[1:]] == pytest.approx([row[column] / scale for row in FASTEST])
-        assert bars[0].get_width() == pytest.approx(ROWS[0][f"baseline_{column}"] / scale)
-    assert "95th percentile" in next(iter(found["latency-per-token"].tips.values()))
-
-
-@pytest.mark.parametrize(("wait", "name"), [("ttft", "latency-first-token"), ("latency", "latency-answer")])
-def test_waits_for_a_server_are_drawn_where_it_told_them(wait: str, name: str) -> None:
-    told = {f"{wait}_median_ms": 20.0, f"{wait}_p95_ms": 30.0, f"baseline_{wait}_median_ms": 18.0}
-    picture = next(one for one in plots_methods.quantities([{**row, **told} for row in ROWS]) if one.name == name)
-    assert list(picture.tips.values())[:2] == [
-        "baseline: 18 ms", f"{FASTEST[0]['method']}, K = 3: 20 ms, 95th percentile 30 ms"
-    ]  # fmt: skip
-
-
-def test_acceptance_by_position_of_many_cells_is_a_map_with_its_numbers() -> None:
-    picture = drawn(plots_positions.acceptance_by_position(plots_sweep.by_method(ROWS), [90, 60, 30]))
-    (axes,) = picture.figure.axes
-    assert names_beside(picture) == list(map(said, FASTEST))
-    tiles = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-    assert len(tiles) == len(picture.tips) == 3 * len(ROWS)
-    expected = [f"{row[f'acceptance_at_{i}']:.2f}" for row in FASTEST for i in (1, 2, 3)]
-    assert [text.get_text() for text in axes.texts] == expected
-
-
-def test_curves_of_many_methods_have_a_panel_each_on_one_scale() -> None:
-    rows = [one.row() for one in methods(5, prompts=2, ks=(1, 2, 4))]
-    picture = drawn(plots_sweep.speedup_against_k(plots_sweep.by_method(rows)))
-    panels = [axes for axes in picture.figure.axes if axes.get_visible()]
-    best = sorted({row["method"] for row in rows}, key=lambda m: -max(r["speedup"] for r in rows if r["method"] == m))
-    assert [axes.get_title(loc="left") for axes in panels] == best
-    assert len({axes.get_ylim() for axes in panels}) == 1
-    for axes, name in zip(panels, best, strict=True):
-        lines = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
-        assert lines["formula"] == [row["speedup_predicted"] for row in rows if row["method"] == name]
-        assert lines["calibrated"] == [row["speedup_calibrated"] for row in rows if row["method"] == name]
-
-
-def test_no_two_of_many_lines_look_alike() -> None:
-    looks = [tuple(look(place).values()) for place in range(len(COLOURS) * len(MARKERS))]
-    assert len(set(looks)) == len(looks)
+def test_the_page_has_what_schedules_believed_with_its_numbers(tmp_path: Path) -> None:
+    static, sure, _ = RUNS["schedules"]()
+    page = page_of(write_run(tmp_path, [static, sure]))
+    assert page.text.count('aria-label="What was believed, and what was accepted') == 1
+    assert "0.6–0.7: 0.675 believed, 0.500 accepted, 4 tokens</li>" in page.text
 
 
 # --- two runs ---------------------------------------------------------------------------------------------------------
@@ -190,7 +130,8 @@ def test_two_runs_stand_beside_each_other_with_every_change_and_its_test() -> No
     assert {test[1] for test in found.findings} >= {"speedup", "alpha", "c", "v", "tokens_per_second"}
     assert (found.untested, list(found.missing)) == ("", [])
     assert list(found.apart) == [("versions", "of old", "of new")]
-    assert len(drawn(found.picture).tips) == 2 * 3
+    assert found.picture is not None
+    assert len(found.picture.tips) == 2 * 3
 
 
 def test_a_run_beside_itself_has_changed_in_nothing() -> None:

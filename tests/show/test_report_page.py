@@ -14,14 +14,13 @@ import pytest
 
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
-from specbench.results import documents
+from specbench.results import trace_file
 from specbench.results.documents import TokenView, TracedRound, TracedToken
 from specbench.results.numbers import NUMBERS
+from specbench.show.details import OF_SOME, ROWS, STAGES
 from specbench.show.report import page as report_assets
 from specbench.show.report.page import write_report
-from specbench.show.report.plots_why import STEPS
-from specbench.show.table_lines import ROWS
-from specbench.show.why_table import OF_SOME
+from specbench.show.table import unbroken
 from tests.support.measured import cell, sample
 from tests.support.simulated_sweeps import sweep, write_calibration, write_run
 
@@ -151,7 +150,7 @@ def test_every_line_of_a_table_shows_the_column_that_its_name_says(page: Page) -
     for line in re.findall(r"<tr.*?</tr>", page.text, re.DOTALL):
         if name := re.search(r'<th scope="row"[^>]*>([^<]+)</th>', line):
             found.setdefault(unescape(name[1]), set()).update(re.findall(r'data-column="([^"]+)"', line))
-    steps = {label: {column} for label, column, _ in STEPS if column not in OF_SOME}
+    steps = {unbroken(label): {column} for label, column, _ in STAGES if column not in OF_SOME}
     assert {label: found[label] for label in steps} == steps
     rows = {label.strip(): {column} for label, column, _ in ROWS if not column.endswith("_interval")}
     assert {label: found[label] for label in rows} == {**rows, "lossless": set()}
@@ -300,9 +299,7 @@ def hostile_run(parent: Path, text: str) -> Path:
 
 def trace(text: str) -> str:
     token = TracedToken("accepted", 5, text, "", 0.5, 0.25)
-    return documents.trace_json(
-        TokenView(text, {text: text}, (TracedRound((token,), RoundCounts(1, 1, 1, 1, (0.5,))),))
-    )
+    return trace_file.to_json(TokenView(text, {text: text}, (TracedRound((token,), RoundCounts(1, 1, 1, 1, (0.5,))),)))
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The cells of the tables on a report page: every number with its column, its cell and its exact value.
 
-Knows rows and markup; must not know the page. Whatever is put on a page is stripped of control characters here, and
+Whatever is put on a page is stripped of control characters here, and
 escaped, as text from models, data and settings is hostile.
 """
 
@@ -14,14 +14,14 @@ from markupsafe import Markup
 from specbench.results import writing
 from specbench.results.cells import MEASURED
 from specbench.results.machine import PEAKS
-from specbench.show import batch_table, levels_table
-from specbench.show.cell_text import NOTHING, cell_text, is_number
-from specbench.show.methods_table import is_lossy
-from specbench.show.report.calibration import COLUMNS
-from specbench.show.report.plots import float_in
-from specbench.show.report.plots_methods import GB
+from specbench.show.details import level_lines
+from specbench.show.report.figure import float_in
+from specbench.show.report.figures_methods import GB
+from specbench.show.tables import is_lossy
+from specbench.show.text import NOTHING, cell_text, is_number
 from specbench.wording import Row, clean, text_in
 
+POINT = ("model", "context", "width", "milliseconds", "low", "high", "v")  # columns of calibration.csv
 BYTES = tuple(name for name in PEAKS if not name.startswith("baseline"))
 LONGEST = 2000  # characters of one text on the page
 CATEGORIES = (
@@ -48,7 +48,7 @@ def measured(row: Row, column: str) -> Markup:
     return data_element(row.get(column), cell_text(row, column), column, text_in(row, "cell"))
 
 
-def ranked(row: Row, column: str) -> str | Markup:
+def ranked(row: Row, column: str) -> str:
     """A number in a table with a line per cell, bytes as gigabytes; how the cell ended where it has none."""
     if text_in(row, "status") not in MEASURED:
         return text_in(row, "status") if column == "speedup" else ""
@@ -56,7 +56,7 @@ def ranked(row: Row, column: str) -> str | Markup:
         return ""
     if column in BYTES and is_number(row.get(column)):
         return data_element(row[column], f"{float_in(row, column) / GB:.2f}", column, text_in(row, "cell"))
-    return interval(row, "speedup") if column == "speedup_interval" else measured(row, column)
+    return measured_text(row, column)
 
 
 def interval(row: Row, name: str) -> Markup:
@@ -76,23 +76,19 @@ def exact(row: Row, column: str) -> Markup:
 def point(row: Row, column: str) -> Markup:
     """A value of calibration.csv, whose rows are text."""
     value = float_in(row, column)
-    place = "/".join(text_in(row, name) for name in COLUMNS[:3])
-    text = text_in(row, column) if column in COLUMNS[:3] else f"{value:.3f}"
+    place = "/".join(text_in(row, name) for name in POINT[:3])
+    text = text_in(row, column) if column in POINT[:3] else f"{value:.3f}"
     return data_element(text_in(row, column) if math.isfinite(value) else None, text, column, place)
 
 
-def batch_cells(row: Row) -> list[str | Markup]:
-    """A row of the table by batch; how it ended where it has no numbers."""
-    texts = batch_table.batch_cells(row)
-    if text_in(row, "status") not in MEASURED:
-        return [*texts]
-    names = [column for _, column in batch_table.COLUMNS[2:]]
-    return [*texts[:2], *(interval(row, "speedup") if n == "speedup_interval" else measured(row, n) for n in names)]
+def measured_text(row: Row, column: str) -> str:
+    """A number, or the bounds of one, of a table that the terminal shows as well."""
+    return interval(row, column.removesuffix("_interval")) if column.endswith("_interval") else measured(row, column)
 
 
-def level_cells(rows: Sequence[Row], names: Sequence[str]) -> list[list[str | Markup]]:
+def level_cells(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
     """The table of levels of the nests among some cells, whose names are given."""
-    return levels_table.level_lines(rows, names, measured)
+    return level_lines(rows, names, measured)
 
 
 def category_cells(row: Row) -> list[str | Markup]:
@@ -109,6 +105,6 @@ def category_cells(row: Row) -> list[str | Markup]:
 def data_element(value: Any, text: str, column: str, cell: str) -> Markup:
     """A number written as `text`, with its column, its cell and its exact value; anything else as text alone."""
     exact = writing.csv_cell(value)
-    if exact == "" or isinstance(value, bool) or (isinstance(value, str) and column not in COLUMNS):
+    if exact == "" or isinstance(value, bool) or (isinstance(value, str) and column not in POINT):
         return Markup("{}").format(printable(text))
     return NUMBER.format(*map(printable, (exact, column, cell, text)))

@@ -12,9 +12,8 @@ from specbench.results.reading import DESCRIPTION
 from specbench.results.writing import read_json, read_table
 from specbench.show.design_table import line, title
 from specbench.show.report import plots_design
-from specbench.show.report.calibration import mappings
-from specbench.show.report.parts import facts
-from specbench.show.report.plots import Picture
+from specbench.show.report.content import facts, mappings
+from specbench.show.report.figure import Picture
 from specbench.wording import clean
 
 SHAPES, DOCUMENT = "design.csv", "design.json"

@@ -1,7 +1,6 @@
 """Two runs side by side, as data for a report: what was different about them, every number of both, and the tests.
 
-The tests are those of `specbench compare`, on what the journals hold. Knows rows, samples and comparisons; must not
-know HTML.
+The tests are those of `specbench compare`, on what the journals hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +13,12 @@ from specbench.judge.matching import ASKED, FURTHER, Match, Record, matched
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.machine import PEAKS
 from specbench.results.writing import as_text
-from specbench.show.cell_text import cell_text, lookahead, one_line, short_dataset
-from specbench.show.cells_table import by_speedup
-from specbench.show.compare_table import HEADER, cells_of, percent
-from specbench.show.report.plots import Picture, float_in
-from specbench.show.report.plots_methods import GB
+from specbench.show.compare import HEADER, cells_of, percent
+from specbench.show.report.figure import Picture, float_in
+from specbench.show.report.figures_methods import GB
 from specbench.show.report.plots_pair import RowPair, two_runs
+from specbench.show.tables import by_speedup
+from specbench.show.text import cell_text, lookahead, one_line, short_dataset
 from specbench.spec import BASELINE
 from specbench.wording import Row, clean, text_in
 

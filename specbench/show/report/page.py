@@ -1,8 +1,7 @@
 """`report.html`: the parts of a report as one file that needs no network and loads nothing.
 
 One script of the package sorts and hides lines of tables; the policy of the page allows it by its hash, and no other.
-
-Knows jinja2 and files; must not know how a number came to be. Every value that a template prints is stripped of control
+Every value that a template prints is stripped of control
 characters and escaped, whoever wrote the template.
 """
 
@@ -21,16 +20,23 @@ from specbench import __version__
 from specbench.errors import UsageError
 from specbench.replacing import own_folder, replace_text, replacing
 from specbench.results import folder, writing
-from specbench.show import batch_table, levels_table, token_view, verdict_lines
-from specbench.show.cell_text import pair_name
-from specbench.show.number_table import unbroken
-from specbench.show.report import cells, plots, plots_svg, questions
-from specbench.show.report.calibration import COLUMNS, CalibrationPart, calibration_part, is_calibration
+from specbench.show import token_view, verdict
+from specbench.show.details import LEVEL_HEADER, report_lines
+from specbench.show.report import cells, figure, questions
+from specbench.show.report.content import (
+    POINTS,
+    CalibrationPart,
+    RunPart,
+    calibration_part,
+    compared,
+    run_part,
+    side_by_side,
+)
 from specbench.show.report.design import DesignPart, design_part, is_design
-from specbench.show.report.parts import RunPart, compared, run_part, side_by_side
-from specbench.show.report.plots import Picture
-from specbench.show.report.plots_why import steps_of
-from specbench.show.table_lines import report_lines
+from specbench.show.report.figure import Picture
+from specbench.show.report.figures_why import steps_of
+from specbench.show.table import unbroken
+from specbench.show.text import pair_name
 from specbench.wording import clean, first_line
 
 FOLDER = "plots"
@@ -61,11 +67,10 @@ def write_report(
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, page)
-        forms = (("png", plots.write_png, png), ("svg", plots.write_svg, svg), ("pdf", plots.write_pdf, pdf))
-        for form, write, wanted in forms:
-            for name, picture in album.pictures.items() if wanted else ():
+        for form in (form for form, wanted in {"png": png, "svg": svg, "pdf": pdf}.items() if wanted):
+            for name, picture in album.pictures.items():
                 with replacing(own_folder(file.parent / FOLDER) / f"{name}.{form}") as temporary:
-                    write(picture, temporary)
+                    figure.write(picture, temporary, form)
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise UsageError(f"cannot write {clean(file, 300)}: {reason}; choose another --output") from error
@@ -74,7 +79,7 @@ def write_report(
 
 def part_of(path: Path) -> Part:
     """What a folder holds, as a part of a report."""
-    if is_calibration(path):
+    if (path / POINTS).is_file():
         return calibration_part(path)
     return design_part(path) if is_design(path) else run_part(path)
 
@@ -82,7 +87,7 @@ def part_of(path: Path) -> Part:
 CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "lines_of": report_lines,
     "steps_of": steps_of,
-    "level_labels": list(map(unbroken, levels_table.HEADER)),
+    "level_labels": list(map(unbroken, LEVEL_HEADER)),
     "level_lines": lambda rows: cells.level_cells(rows, [questions.label(row, rows) for row in rows]),
     "category_labels": cells.CATEGORY_LABELS,
     "category_line": cells.category_cells,
@@ -91,11 +96,9 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "ranked": cells.ranked,
     "exact": cells.exact,
     "point": cells.point,
-    "point_columns": COLUMNS,
-    "verdict": verdict_lines,
+    "point_columns": cells.POINT,
+    "verdict": verdict,
     "columns": writing.column_names,
-    "batch_labels": [unbroken(label) for label, _ in batch_table.COLUMNS],
-    "batch_line": cells.batch_cells,
     "label": questions.label,
     "token_view": token_view.fragment,
 }
@@ -113,7 +116,7 @@ class Album:
         names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, 10_000))
         name = next(name for name in names if name not in self.pictures)
         self.pictures[name] = picture
-        return Markup(plots_svg.svg(picture, f"f{len(self.pictures)}-"))
+        return Markup(figure.svg(picture, f"f{len(self.pictures)}-"))
 
 
 def rendered(parts: Sequence[Part], album: Album) -> str:

@@ -6,16 +6,16 @@ Knows rows of design.csv; a function returns None where the rows do not hold wha
 import math
 from collections.abc import Sequence
 
-from specbench.show.report.plots import (  # fmt: skip
+from specbench.show.report.figure import (  # fmt: skip
     DASHED,
     INK,
     MUTED,
     Picture,
     Sheet,
+    draw_line,
     float_in,
     floats_in,
     legend,
-    line_with_intervals,
     look,
     points,
     whole_numbers,
@@ -60,16 +60,20 @@ def latency_against_depth(rows: Sequence[Row]) -> Picture | None:
     with LATENCY.drawing() as (picture, axes):
         whole_numbers(axes, sorted(set(floats_in(found, "layers"))))
         for place, some in enumerate(by_budget(found)):
-            tips = [f"{text_in(r, 'name')}: {float_in(r, 'latency_ms'):.3g} ms per token" for r in some]
             bounds = ("latency_low_ms", "latency_high_ms")
             name = f"{float_in(some[0], 'budget') / 1e6:g} M parameters"
-            line_with_intervals(
-                (picture, axes), some, "layers", "latency_ms", tips, name, look(place), bounds, capsize=3
-            )
+            draw_line(
+                (picture, axes), some, ("layers", "latency_ms"), latency_tip, name, look(place), bounds=bounds,
+                bars={"capsize": 3},
+            )  # fmt: skip
         axes.axhline(float_in(found[0], "target_step_ms"), label="step of the target", **DASHED)
         axes.set_ylim(bottom=0)
         legend(axes)
     return picture
+
+
+def latency_tip(row: Row) -> str:
+    return f"{text_in(row, 'name')}: {float_in(row, 'latency_ms'):.3g} ms per token"
 
 
 def tokens_against_c(rows: Sequence[Row]) -> Picture | None:

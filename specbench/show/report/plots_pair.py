@@ -8,8 +8,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specbench.results.statistics import Interval
-from specbench.show.report.plots import INK, Picture, Sheet, errors, float_in, legend, look, points, spread
-from specbench.show.report.plots_prompts import bounds, cut_ends, in_view, interval_tip, short
+from specbench.show.report.figure import (
+    INK,
+    Picture,
+    Sheet,
+    bounds,
+    cut_ends,
+    errors,
+    float_in,
+    in_view,
+    interval_tip,
+    legend,
+    look,
+    points,
+    short,
+    spread,
+)
 from specbench.wording import Row
 
 MOST = 40  # cells of one figure

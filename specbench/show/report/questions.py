@@ -1,34 +1,63 @@
 """The questions that a run answers, as data for its report: one pair on one data set under one distribution each.
 
-Knows cells, verdicts and figures; must not know HTML. The cells of a question differ in method, schedule and K.
+The cells of a question differ in method, schedule and K. Many of them are lines of one table, the fastest first, which
+the script of the page sorts and hides.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from specbench.judge.advice import QUESTION
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import MEASURED, Cell
-from specbench.show.category_table import several
-from specbench.show.cell_text import lookahead, short_dataset
-from specbench.show.grouping import LOOKAHEAD
-from specbench.show.headings import SETTINGS, caveats, shared_settings
-from specbench.show.report import (
-    plots_category,
-    plots_methods,
-    plots_positions,
-    plots_prompts,
-    plots_reliability,
-    plots_round,
-    plots_sweep,
-    plots_why,
+from specbench.show.details import several
+from specbench.show.report import figures_by_k, figures_methods, figures_why
+from specbench.show.report.figure import Picture, bounds, float_in, in_view, spread
+from specbench.show.tables import LABELS, by_speedup, is_lossy, named, naming
+from specbench.show.text import (
+    FEW,
+    LOOKAHEAD,
+    SETTINGS,
+    caveats,
+    lookahead,
+    method_name,
+    shared_settings,
+    short_dataset,
 )
-from specbench.show.report.plots import Picture, float_in
-from specbench.show.report.ranked import Ranked, ranked
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import Row, grouped, text_in
+
+COLUMNS = (
+    ("speedup", "speedup"), ("95 % interval", "speedup_interval"), ("predicted", "speedup_predicted"),
+    ("calibrated", "speedup_calibrated"), ("tokens / round", "tokens_per_round"), ("alpha", "alpha"), ("c", "c"),
+    ("v", "v"), ("tokens/s", "tokens_per_second"), ("ms / token, median", "per_token_median_ms"),
+    ("ms / token, 95 %", "per_token_p95_ms"), ("first token ms, median", "ttft_median_ms"),
+    ("first token ms, 95 %", "ttft_p95_ms"), ("answer ms, median", "latency_median_ms"),
+    ("answer ms, 95 %", "latency_p95_ms"), ("prefill ms, median", "prefill_median_ms"),
+    ("GB of device", "peak_memory_device"), ("GB of process", "peak_memory_host"), ("lossy by", "law_distance"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """A cell: its row, what names it, and the style of its mark. unit: what is hidden with it."""
+
+    row: Row
+    names: Sequence[str]
+    unit: str
+    lossy: bool
+    mark: str
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The cells of a question as lines: the labels of what names them, and their numbers as labels and columns."""
+
+    keys: Sequence[str]
+    columns: Sequence[tuple[str, str]]
+    lines: Sequence[Line]
 
 
 @dataclass(frozen=True)
@@ -83,45 +112,45 @@ def question(
 def best_of(cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None) -> tuple[Cell, Row] | None:
     """The cell that the verdict names; without a verdict, the fastest."""
     pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(float_in(r, "speedup"))]
-    chosen = [p for p in pairs if found and named(p[0].spec) == named(found)]
+    chosen = [p for p in pairs if found and identity(p[0].spec) == identity(found)]
     return max(chosen or pairs, key=lambda p: p[1]["speedup"], default=None)
 
 
-def named(found: Recommendation | RunSpec) -> tuple[str, str, float | None, int | None]:
+def identity(found: Recommendation | RunSpec) -> tuple[str, str, float | None, int | None]:
     """What distinguishes the cells of a question."""
     return found.method, found.schedule, found.confidence, found.k
 
 
 def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] | None) -> Iterator[Picture]:
     """The figures of a question, those that its cells have the numbers for."""
-    lines = plots_sweep.by_method(rows)
+    lines = figures_by_k.by_method(rows)
     found = [
-        plots_methods.ranking(rows),
-        plots_sweep.speedup_against_k(lines),
-        plots_sweep.time_against_k(lines),
-        plots_sweep.acceptance_against_k(lines),
-        plots_round.round_against_k(lines),
-        plots_round.phases(lines),
-        plots_positions.acceptance_by_position(lines, tested(cells)),
-        plots_reliability.reliability(curves(cells, rows)),
-        *plots_methods.quantities(rows),
+        figures_methods.ranking(rows),
+        figures_by_k.speedup_against_k(lines),
+        figures_by_k.time_against_k(lines),
+        figures_by_k.acceptance_against_k(lines),
+        figures_by_k.round_against_k(lines),
+        figures_methods.phases(lines),
+        figures_methods.acceptance_by_position(lines, tested(cells)),
+        figures_why.reliability(curves(cells, rows)),
+        *figures_methods.quantities(rows),
     ]
     if best is not None:
         cell, row = best
         categories = fastest_of_methods(cells, rows)
         found += [
-            plots_why.waterfall(row),
-            *(plots_category.by_category(categories, column) for column in plots_category.SHEETS),
-            plots_prompts.over_time(cell.sample_rows()),
+            figures_why.waterfall(row),
+            *(figures_why.by_category(categories, column) for column in figures_why.CATEGORIES),
+            figures_why.over_time(cell.sample_rows()),
         ]
     yield from (picture for picture in found if picture is not None)
 
 
-def curves(cells: Sequence[Cell], rows: Sequence[Row]) -> list[plots_reliability.Curve]:
+def curves(cells: Sequence[Cell], rows: Sequence[Row]) -> list[figures_why.Curve]:
     """What the schedules of the cells believed, the fastest cell first; none of those that believe nothing."""
     ordered = sorted(zip(rows, cells, strict=True), key=lambda one: -float_in(one[0], "speedup"))
     return [
-        plots_reliability.Curve(
+        figures_why.Curve(
             label(row, rows), cell.spec.key, row["belief_ece"], row["belief_ece_if_exact"], cell.belief_rows()
         )
         for row, cell in ordered
@@ -173,3 +202,42 @@ def label(row: Row, rows: Sequence[Row]) -> str:
     first = [name for setting, name in names.items() if varies(rows, setting)]
     others = [s for s in SETTINGS if s not in (*LOOKAHEAD, *names) and varies(rows, s)]
     return " · ".join([*first, f"K {lookahead(row)}", *(setting(row, name) for name in others)])
+
+
+def ranked(rows: Sequence[Row]) -> Ranked | None:
+    """The cells of a question by speedup; None of so few that they stand beside each other."""
+    shown = by_speedup(rows)
+    if len(shown) <= FEW:
+        return None
+    keys, units = naming(shown), units_of(shown)
+    columns = [(label, name) for label, name in COLUMNS if any(known(row, name) for row in shown)]
+    ends = spread([v for row in shown for v in in_view(row)], 1.0, 0.03)
+    lines = [
+        Line(row, [named(row, key) for key in keys], units[text_in(row, "cell")], is_lossy(row), mark(row, ends))
+        for row in shown
+    ]
+    return Ranked([LABELS.get(key, key.replace("_", " ")) for key in keys], columns, lines)
+
+
+def units_of(rows: Sequence[Row]) -> Mapping[str, str]:
+    """What readers hide and show, by cell: methods where there are several, else lookaheads."""
+    several = len(set(map(method_name, rows))) > 1
+    return {text_in(row, "cell"): method_name(row) if several else f"K {lookahead(row)}" for row in rows}
+
+
+def known(row: Row, name: str) -> bool:
+    """Whether a cell has the number; the distance is that of lossy methods alone."""
+    if name == "law_distance" and not is_lossy(row):
+        return False
+    return math.isfinite(float_in(row, name.replace("_interval", "_low")))
+
+
+def mark(row: Row, ends: tuple[float, float]) -> str:
+    """Where the speedup, its interval and 1 lie between the ends of all, as properties of a style; empty of none."""
+    low, value, high = bounds(row)
+    if not math.isfinite(value):
+        return ""
+    found = {"one": 1.0, "at": value, "low": low if math.isfinite(low) else value}
+    found["high"] = high if math.isfinite(high) else value
+    shares = {name: min(max((v - ends[0]) / (ends[1] - ends[0]), 0.0), 1.0) for name, v in found.items()}
+    return ";".join(f"--{name}:{100 * share:.1f}%" for name, share in shares.items())

@@ -16,9 +16,9 @@ from specbench.models.checkpoints.names import Checkpoint, default_draft, defaul
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import Shape, find, read_shapes, shapes
 from specbench.shipped import ASSETS
-from specbench.show.headings import scale_model
 from specbench.show.report.questions import questions
 from specbench.show.run_output import rendered
+from specbench.show.text import scale_model
 from specbench.spec import RunSpec
 from tests.show.test_run_table import printed
 from tests.support.checkpoints import CPU, refusal_of, save_tiny

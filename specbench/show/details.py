@@ -1,0 +1,352 @@
+"""Tables that explain the numbers of a run: cells side by side, levels, the waterfall, categories, beliefs.
+
+Rows are those of results.csv; of categories also those of categories.csv, of beliefs those of `Cell.belief_rows`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from specbench.judge.advice import drafts_trees
+from specbench.judge.candidates import BestK, best_ks, vllm_schedule
+from specbench.show.fitting import Fitted
+from specbench.show.table import Table
+from specbench.show.tables import CellText, Columns, depth, fastest
+from specbench.show.text import (
+    NOTHING,
+    caveats,
+    cell_text,
+    heading,
+    is_absent,
+    is_number,
+    lookahead,
+    markdown_table,
+    method_name,
+    name_among,
+    one_line,
+    paragraphs,
+    shared_settings,
+    short_dataset,
+    varying,
+)
+from specbench.wording import Row, clean, formatted, literal, number_in, ranges, text_in
+
+# --- cells side by side -----------------------------------------------------------------------------------------------
+
+Line = tuple[str, str, str]  # label, column, what it is
+ROWS: tuple[Line, ...] = (
+    ("prompts", "prompts", "decoded by both arms"),
+    ("tokens/s baseline", "baseline_tokens_per_second", "decode only, same loop without a draft"),
+    ("tokens/s method", "tokens_per_second", "decode only"),
+    ("speedup", "speedup", "measured: total baseline ÷ total method time"),
+    ("  95 % interval", "speedup_interval", "over prompts (jackknife)"),
+    ("  predicted", "speedup_predicted", "(1−α^(K+1)) / ((1−α)(Kc+1))"),
+    ("  calibrated", "speedup_calibrated", "Σ Π αᵢ / (Kc + v + overhead)"),
+    ("  end to end", "speedup_end_to_end", "with prefill"),
+    ("alpha", "alpha", "mean chance of acceptance per tested token"),
+    ("  95 % interval", "alpha_interval", "over prompts (jackknife)"),
+    ("accepted/tested", "alpha_tested", "agrees with alpha, but for block verification and lossy rules"),
+    ("accepted/drafted", "accepted_per_drafted", "what many tools call acceptance rate"),
+    ("drafts found", "draft_hit_rate", "rounds that drafted anything ÷ rounds"),
+    ("tokens per round", "tokens_per_round", "correction or bonus included"),
+    ("c", "c", "one drafted token ÷ one baseline step"),
+    ("v", "v", "verify pass over all drafted nodes ÷ one-token pass of the target"),
+    ("overhead", "overhead", "rest of a round ÷ one baseline step"),
+    ("lossless", "lossless", "greedy output beside the baseline's (sampled or interrupted: not compared)"),
+)
+ROUND: Line = ("  of a round", "c_round", "all that a round drafts; of a head that drafts in one pass, that pass")
+NODES: Line = ("nodes per round", "nodes_per_round", "drafted tokens in one verify pass; a tree has more than levels")
+DISTANCE: Line = (
+    "  distance", "law_distance", "not lossless: its output differs from the target's by so much per token (0 to 1)"
+)  # fmt: skip
+
+WAITS: tuple[Line, ...] = (  # of a report, after all others, each where it is known
+    ("ms per token", "per_token_median_ms", "decode time of a prompt ÷ its new tokens, median over prompts"),
+    ("  95th percentile", "per_token_p95_ms", "over prompts"),
+    ("  baseline", "baseline_per_token_median_ms", "median of the baseline"),
+    ("first token, ms", "ttft_median_ms", "from a request to the first piece of its answer, median"),
+    ("  95th percentile", "ttft_p95_ms", "over requests"),
+    ("whole answer, ms", "latency_median_ms", "from when a request came to the last piece of its answer, median"),
+    ("  95th percentile", "latency_p95_ms", "over requests"),
+    ("  99th percentile", "latency_p99_ms", "over requests"),
+    ("tokens/s served", "served_tokens_per_second", "of all requests of a turn, prompts and waits included"),
+    ("prompt read, ms", "prefill_median_ms", "median over prompts; the first token comes one round after it"),
+    ("  95th percentile", "prefill_p95_ms", "over prompts"),
+    ("GB of device", "peak_memory_device", "tensors at most while the method decoded, all models included"),
+    ("GB of process", "peak_memory_host", "resident at most while the method decoded"),
+)
+LEARNING: tuple[Line, ...] = (  # after the end to end speedup
+    ("  runs elsewhere", "speedup_elsewhere", "if what the draft learns were computed elsewhere"),
+    ("  95 % interval", "speedup_elsewhere_interval", "as that of the speedup"),
+    ("  time in updates", "update_share", "share of the method's time in which its draft was changed"),
+)
+
+
+def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """The lines of a table of these cells: what a round drafts where one drafts, nodes where one drafts trees, the
+    distance where one is lossy, what it costs to learn where one does."""
+    trees = any(map(drafts_trees, rows))
+    lossy = any((number_in(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
+    found = [*ROWS, *([DISTANCE] if lossy else [])]
+    before = [column for _, column, _ in found].index("v")
+    drafts = any(number_in(row, "drafted_per_round") for row in rows)
+    found[before:before] = [*([ROUND] if drafts else []), *([NODES] if trees else [])]
+    learning = any(number_in(row, "update_share") is not None for row in rows)
+    after = [column for _, column, _ in found].index("speedup_end_to_end") + 1
+    return [*found[:after], *(LEARNING if learning else ()), *found[after:]]
+
+
+def report_lines(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Those lines, and what readers waited for and what it took, where that is known."""
+    return [*lines_of(rows), *(line for line in WAITS if any(number_in(row, line[1]) is not None for row in rows))]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """A few cells as columns, a number per line; what a number means is shown on a terminal alone."""
+
+    rows: Sequence[Row]
+
+    def drawn(self) -> Group:
+        """What all cells share stands above the table, the settings that vary above their columns."""
+        differing = varying(self.rows)
+        table = RichTable("")
+        for row in self.rows:
+            title = [short_dataset(row["dataset"]), *(f"{setting} {row.get(setting)}" for setting in differing)]
+            table.add_column(Text("\n".join(map(one_line, title))), justify="right")
+        table.add_column("", style="dim", overflow="fold")
+        for label, column, meaning in lines_of(self.rows):
+            texts = [label, *(one_line(cell_text(row, column)) for row in self.rows), meaning]
+            table.add_row(*map(Text, texts), style="bold" if column == "speedup" else "")
+        above = [shared_settings(self.rows, differing), *caveats(self.rows)]
+        return Group(*(Text(one_line(line)) for line in above), Fitted(table))
+
+    def markdown(self) -> str:
+        header = ["", *(literal(one_line(short_dataset(row["dataset"]))) for row in self.rows)]
+        found = [
+            [label.strip(), *(cell_text(row, column) for row in self.rows)] for label, column, _ in lines_of(self.rows)
+        ]
+        above = paragraphs(list(map(literal, caveats(self.rows))))
+        return "\n".join([*above, *markdown_table(header, found, "l" + "r" * len(self.rows))]) + "\n"
+
+
+# --- levels of nests, the waterfall -----------------------------------------------------------------------------------
+
+LEVEL = (
+    ("alpha", "alpha"), ("tokens\n/ round", "tokens_per_round"), ("c", "c"), ("v", "v"), ("rounds", "rounds"),
+)  # fmt: skip
+LEVEL_HEADER = ("", "level", *(label for label, _ in LEVEL))
+STAGES = (  # heading, column, whether it is a sum rather than a term
+    ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
+    ("predicted", "speedup_predicted", True), ("levels", "term_levels", False),
+    ("position", "term_position", False), ("verify", "term_verify", False), ("sampling", "term_sampling", False),
+    ("host", "term_host", False), ("update", "term_update", False), ("cali-\nbrated", "speedup_calibrated", True),
+    ("trun-\ncated", "term_truncated", False), ("measured", "speedup", True),
+)  # fmt: skip
+STAGES_LEGEND = (
+    "ideal: the formula with later drafts' cost; predicted: the formula; position: acceptance by position for one "
+    "alpha; verify, sampling, host, update: measured costs for none; truncated: rounds cut short by the end of a text"
+)
+OF_SOME = ("term_levels", "term_update")  # of nests, and of drafts that learn: not shown where no cell has them
+
+
+def levels_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
+    """A line per level of every nest; no table where no row is of a nest."""
+    lines = level_lines(rows, names)
+    title = "level by level: level 2 drafts for level 1; c and v in baseline steps"
+    return [Table(title, LEVEL_HEADER, lines, left=1, keys=2)] if lines else []
+
+
+def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell_text) -> list[list[str]]:
+    """A line per level of every nest: the cell's name, the level, and its numbers as `text` writes them. Level 1 is
+    the target's."""
+    return [
+        [name, str(level), *(text(row, column + f"_{level}" * (level > 1)) for _, column in LEVEL)]
+        for row, name in zip(rows, names, strict=True)
+        for level in (range(1, depth(row) + 1) if depth(row) > 1 else ())
+    ]
+
+
+def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
+    """From the predicted to the measured speedup, one line per cell whose phases were timed; none without any. Terms
+    add up to the sums."""
+    needed = [column for _, column, _ in STAGES if column not in OF_SOME]
+    timed = [
+        (row, name)
+        for row, name in zip(rows, names, strict=True)
+        if all(is_number(row.get(column)) for column in needed)
+    ]
+    if not timed:
+        return []
+    stages = stages_of([row for row, _ in timed])
+    table = Table(
+        title="from the formula to the measurement, in units of speedup",
+        header=("", *(label for label, _, _ in stages)),
+        lines=[
+            [name, *(amount(row.get(column) or 0.0, is_sum) for _, column, is_sum in stages)] for row, name in timed
+        ],
+        left=1,
+        legend=STAGES_LEGEND,
+        bold_columns=[number for number, (_, _, is_sum) in enumerate(stages, start=1) if is_sum],
+    )
+    return [table]
+
+
+def stages_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
+    """The steps from prediction to measurement of some cells; those of nests and of learning only if any has them."""
+    return [one for one in STAGES if one[1] not in OF_SOME or any(number_in(row, one[1]) for row in rows)]
+
+
+def amount(value: float, is_sum: bool) -> str:
+    """A sum as a speedup, a term with its sign."""
+    return f"{value:.3f}" if is_sum else f"{value:+.3f}".replace("-", "−")
+
+
+# --- the best lookahead by batch --------------------------------------------------------------------------------------
+
+
+def k_by_batch_tables(series: Sequence[Sequence[Row]]) -> Iterator[Table]:
+    """The best lookahead by batch, with v(B, K), of every series in which several lookaheads were measured."""
+    for rows in series:
+        found = best_ks(rows)
+        if len(found) > 1 and any(len(one.v) > 1 for one in found):
+            ks = sorted({k for one in found for k in one.v})
+            yield Table(
+                title=f"best K by batch · {heading(rows)}",
+                header=("batch", "best K", "within\n1 %", "speedup", "95 % interval", *(f"v\nK = {k}" for k in ks)),
+                lines=[k_by_batch_line(one, ks) for one in found],
+                keys=2,
+                above=caveats(rows),
+                findings=vllm_findings(found),
+                legend="v: the target's pass over batch × (K + 1) tokens ÷ over batch × 1",
+            )
+
+
+def k_by_batch_line(one: BestK, ks: Sequence[int]) -> list[str]:
+    """One batch; K = 0 is decoding without a draft, whose speedup is 1 by definition."""
+    numbers = [cell_text(one.row, name) for name in ("speedup", "speedup_interval")] if one.row else ["1", NOTHING]
+    return [str(one.batch), str(one.k), ranges(one.near), *numbers, *(formatted(one.v.get(k), ".2f") for k in ks)]
+
+
+def vllm_findings(found: Sequence[BestK]) -> list[str]:
+    """The configuration that vLLM takes, and the batch sizes that were not measured."""
+    schedule = vllm_schedule(found)
+    if not schedule:
+        return ["no K pays at any of these batches: serve without a draft"]
+    first, last = found[0].batch, found[-1].batch
+    below = f"below {first} it takes that of {first}, " if first > 1 else ""
+    return [
+        f"vLLM, to add to --speculative-config: {json.dumps(schedule)[1:-1]}",
+        f"not measured: {below}above {last} vLLM goes on with that of {last}",
+    ]
+
+
+# --- categories of prompts --------------------------------------------------------------------------------------------
+
+CATEGORY = (
+    ("n", "prompts"), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
+    ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("mean\nalpha", "alpha_mean"), ("c", "c"), ("v", "v"),
+)  # fmt: skip
+OF_SOME_CELLS = (("runs\nelsewhere", "speedup_elsewhere"), ("draft\ncoverage", "draft_coverage"))
+ACROSS = (("speedup", "speedup"), ("tokens per round", "tokens_per_round"))  # of every method, in every category
+CATEGORY_LEGEND = "from totals over the n prompts of a category; mean alpha: of their own alphas, each counted alike"
+SHORTEST = 2  # prompts of a category that is shown: the number of one prompt is no finding
+
+
+def several(rows: Sequence[Row]) -> list[Row]:
+    """The categories with several prompts."""
+    return [row for row in rows if row["prompts"] >= SHORTEST]
+
+
+def of_cell(row: Row, categories: Sequence[Row]) -> list[Row]:
+    """The lines by category of one cell."""
+    return [one for one in categories if text_in(one, "cell") == text_in(row, "cell")]
+
+
+def cell_categories(rows: Sequence[Row], categories: Sequence[Row]) -> list[Table]:
+    """A table of every cell that has categories with several prompts, what its columns mean below the last one."""
+    cells = [row for row in rows if several(of_cell(row, categories))]
+    return [category_table(row, cells, of_cell(row, categories), row is cells[-1]) for row in cells]
+
+
+def category_table(row: Row, cells: Sequence[Row], categories: Sequence[Row], last: bool) -> Table:
+    """One line per category of a cell."""
+    alone = clean(f"{short_dataset(row['dataset'])} · {method_name(row)} · K {lookahead(row)}", 200)
+    shown, name = several(categories), name_among(row, cells) if len(cells) > 1 else alone
+    single = len(categories) - len(shown)
+    further = [one for one in OF_SOME_CELLS if any(not is_absent(row.get(one[1])) for row in shown)]
+    return Columns((("category", lambda row: clean(row["category"])),), (*CATEGORY, *further)).table(
+        f"by category · {name}" + f" · {single} with one prompt not shown" * bool(single),
+        shown,
+        left=1,
+        above=(),
+        legend=CATEGORY_LEGEND * last,
+    )
+
+
+def method_categories(rows: Sequence[Row], names: Sequence[str], categories: Sequence[Row]) -> list[Table]:
+    """Method × category: a table of the speedup and one of the tokens per round; none without categories."""
+    found = [{one["category"]: one for one in several(of_cell(row, categories))} for row in rows]
+    kinds = sorted({kind for some in found for kind in some})
+    return [
+        Table(
+            f"{label} by category",
+            ("method", *map(clean, kinds)),
+            [
+                [name, *(cell_text(some[kind], column) if kind in some else NOTHING for kind in kinds)]
+                for name, some in zip(names, found, strict=True)
+            ],
+            left=1,
+        )
+        for label, column in (ACROSS if kinds else ())
+    ]
+
+
+# --- what schedules believed ------------------------------------------------------------------------------------------
+
+BELIEFS = (
+    ("tests", "belief_tests"), ("believed", "belief_mean"), ("accepted", "belief_accepted"), ("ECE", "belief_ece"),
+    ("ECE\nif exact", "belief_ece_if_exact"), ("Brier", "belief_brier"),
+)  # fmt: skip
+OF_BIN = (("tests", "tests"), ("believed", "believed"), ("accepted", "accepted"))
+MOST = 3  # cells whose curves are shown
+BELIEFS_TITLE = "what schedules believed of drafted tokens"
+BELIEFS_LEGEND = (
+    "tests: tokens that were judged and had a belief; ECE: mean distance between belief and share accepted, over "
+    "tenths of belief; if exact: what luck makes of it on so many tests"
+)
+
+Beliefs = Mapping[str, Sequence[Row]]  # the curve of a cell, by its key
+
+
+def reliability_tables(rows: Sequence[Row], found: Beliefs) -> list[Table]:
+    """A line for every cell whose schedule believes something, and the curves of a few; nothing where none does."""
+    believing = [row for row in rows if not is_absent(row.get("belief_tests"))]
+    if not believing:
+        return []
+    top = fastest(believing)
+    first = [] if top is None else [believing[top]]
+    ordered = [*first, *(row for row in believing if row not in first)]
+    curves = [row for row in ordered if found.get(text_in(row, "cell"))][:MOST]
+    lines = [[name_among(row, rows), *(cell_text(row, column) for _, column in BELIEFS)] for row in believing]
+    header = ("", *(label for label, _ in BELIEFS))
+    errors = Table(BELIEFS_TITLE, header, lines, left=1, legend=BELIEFS_LEGEND)
+    return [errors, *([curves_table(curves, found)] if curves else [])]
+
+
+def curves_table(cells: Sequence[Row], found: Beliefs) -> Table:
+    """A line for every bin of belief in which a cell has tests."""
+    names = [name_among(row, cells) if len(cells) > 1 else "" for row in cells]
+    curves = [{(one["low"], one["high"]): one for one in found[text_in(row, "cell")]} for row in cells]
+    lines = []
+    for low, high in sorted({ends for curve in curves for ends in curve}):
+        bins = [curve.get((low, high)) for curve in curves]
+        numbers = [cell_text(one, name) if one else NOTHING for one in bins for _, name in OF_BIN]
+        lines.append([f"{low:.1f} – {high:.1f}", *numbers])
+    header = ("belief", *(f"{name}\n{label}".strip() for name in names for label, _ in OF_BIN))
+    return Table(f"{BELIEFS_TITLE}, by belief", header, lines, left=1)

@@ -1,0 +1,274 @@
+"""What `calibrate`, `noise` and `verify` found, as tables for readers and rows for programs."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specbench.results import noise, statistics
+from specbench.results.calibration import Calibration
+from specbench.results.cells import Cell
+from specbench.results.documents import GREEDY, LEANING, PROOF, RESCORED, SURPRISE, Certificate, Check
+from specbench.results.noise import faults, steadiness
+from specbench.results.samples import by_prompt, speedup_of
+from specbench.show.fitting import Fitted
+from specbench.show.table import grid
+from specbench.show.text import NOTHING, Numbers, markdown_table, one_line, paragraphs, short_dataset
+from specbench.wording import Row, literal
+
+# --- calibrations -----------------------------------------------------------------------------------------------------
+
+
+def calibration_tables(found: Calibration) -> list[Numbers]:
+    """Passes by width, the costs of a round, and the K to choose; one or a few columns per length of the context."""
+    return [passes(found), costs(found), choices(found)]
+
+
+def passes(found: Calibration) -> Numbers:
+    header = ["tokens"]
+    for one in found.contexts:
+        header += [f"ms at {one.context}", "quartiles", "v"]
+    rows = [
+        (str(points[0].width), *(t for p in points for t in (ms(p.milliseconds), f"{ms(p.low)}–{ms(p.high)}", n(p.v))))
+        for points in zip(*(one.target for one in found.contexts), strict=True)
+    ]
+    title = "One pass of the target over so many tokens, by length of the context (v: ÷ one token)"
+    return Numbers(title, header, rows, together=3)
+
+
+def costs(found: Calibration) -> Numbers:
+    header = ("context", "baseline step ms", "first drafted ms", "later ms", "c first", "c later", "overhead",
+              "free width", "break-even α")  # fmt: skip
+    rows = []
+    for one in found.contexts:
+        context, step, first, later, *shares, free, even = one.summary().values()
+        times = (ms(step), ms(first), ms(later))
+        rows.append((str(context), *times, *map(n, shares), str(free), "none" if even is None else n(even)))
+    return Numbers("What a round costs; passes up to the free width cost at most 1.10 × one token", header, rows)
+
+
+def choices(found: Calibration) -> Numbers:
+    header = ["α"]
+    for one in found.contexts:
+        header += [f"best K at {one.context}", "within 1 %", "speedup"]
+    rows = [
+        (f"{at[0]['alpha']:g}", *(t for c in at for t in (str(c["best_k"]), c["near_best"], f"{c['speedup']:.2f}×")))
+        for at in zip(*(one.choices() for one in found.contexts), strict=True)
+    ]
+    return Numbers("The K to choose for an acceptance α, with these costs", header, rows, together=3)
+
+
+def ms(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def n(value: float) -> str:
+    return f"{value:.3f}"
+
+
+# --- noise ------------------------------------------------------------------------------------------------------------
+
+LEVEL, POWER = 0.975, 0.8
+EFFECTS = (1, 2, 5)  # percent
+SETTINGS = ("dataset", "target", "method", "k", "dtype_resolved", "device_name", "threads", "status", "prompts")
+FLOOR = (
+    "this is the noise of the machine alone: a method also gains more on some prompts than on others, so the intervals "
+    "of a run are wider. No speedup that differs from 1 by less than the smallest effect should be trusted"
+)
+Line = tuple[str, Callable[[Row], str]]
+
+
+def noise_row(cell: Cell) -> dict[str, Any]:
+    """A cell whose method is the baseline itself: what a ratio of 1 looks like here, and what it takes to see more.
+
+    ratio: baseline ÷ baseline, from totals. log_sd: standard deviation of the log ratio of a prompt (all its repeats).
+    smallest_effect: what a run of so many prompts would find in 80 of 100 cases, at the level of the 95 % interval;
+    prompts_for_<n>_percent: how many prompts it takes to find an effect of n percent as often.
+    """
+    found = {name: cell.row().get(name) for name in (*SETTINGS, "repeat")}
+    ratio, prompts = speedup_of(cell.samples), len(by_prompt(cell.samples))
+    error = statistics.log_error(ratio, prompts)
+    log_sd = error * math.sqrt(prompts)
+    found |= {
+        "ratio": ratio.value,
+        "ratio_low": ratio.low,
+        "ratio_high": ratio.high,
+        "log_sd": log_sd,
+        "half_width": statistics.half_width(ratio),
+        "smallest_effect": math.expm1(_sure() * error),
+    }
+    found |= {f"prompts_for_{e}_percent": prompts_for(e / 100, log_sd) for e in EFFECTS}
+    return found | vars(noise.diagnose(cell.samples)) | vars(steadiness(cell.samples))
+
+
+def prompts_for(effect: float, log_sd: float) -> int | None:
+    """Prompts with which an effect is found in 80 of 100 runs, where log ratios have this standard deviation."""
+    if not math.isfinite(log_sd):
+        return None
+    return max(2, math.ceil((_sure() * log_sd / math.log1p(effect)) ** 2))
+
+
+def _sure() -> float:
+    """How many standard errors an effect must have: 1.96 for the level, 0.84 for the power."""
+    from scipy.special import ndtri
+
+    return float(ndtri(LEVEL) + ndtri(POWER))
+
+
+def noise_notes(rows: Sequence[Row]) -> list[str]:
+    """What a reader must know besides the numbers: the machine's faults, and two equal arms that are not equal."""
+    found = []
+    for row in rows:
+        if row["ratio_low"] > 1 or row["ratio_high"] < 1:
+            found.append(
+                f"{row['dataset']}: two equal arms differ; by chance that happens in 5 of 100 runs. Run it "
+                "again: if it stays, a difference of this size means nothing on this machine"
+            )
+        numbers = noise.Diagnostics(**{name: row[name] for name in noise.Diagnostics.__dataclass_fields__})
+        samples = (row["prompts"] or 0) * (row["repeat"] or 1)
+        found += [f"{row['dataset']}: {one.note}" for one in noise.warned(numbers, samples, row["threads"])]
+        found += [f"{row['dataset']}: {fault.note}" for fault in faults(row)]
+    return [*found, FLOOR]
+
+
+NOISE_LINES: tuple[Line, ...] = (
+    ("prompts", lambda r: str(r["prompts"])),
+    ("baseline ÷ itself", lambda r: _number(r["ratio"], "{:.4f}")),
+    ("  95 % interval", lambda r: f"{_number(r['ratio_low'], '{:.4f}')} – {_number(r['ratio_high'], '{:.4f}')}"),
+    ("  half width", lambda r: _number(r["half_width"], "± {:.2%}")),
+    ("sd of the log ratio of a prompt", lambda r: _number(r["log_sd"], "{:.2%}")),
+    ("smallest effect found in 80 of 100 runs", lambda r: _number(r["smallest_effect"], "{:.2%}")),
+    *(
+        (f"  prompts to find {e} % as often", lambda r, e=e: _number(r[f"prompts_for_{e}_percent"], "{}"))
+        for e in EFFECTS
+    ),
+)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None or math.isnan(value) else form.format(value)
+
+
+def noise_grid(rows: Sequence[Row]) -> list[list[str]]:
+    """A heading and one line per number, one column per row."""
+    heading = ["", *(one_line(short_dataset(r["dataset"])) for r in rows)]
+    return [heading, *([label, *(text(r) for r in rows)] for label, text in NOISE_LINES)]
+
+
+def noise_table(cells: Sequence[Sequence[str]]) -> Fitted:
+    """The grid for a terminal."""
+    return grid(cells[0], cells[1:])
+
+
+def noise_markdown(cells: Sequence[Sequence[str]]) -> str:
+    """The grid as a Markdown table."""
+    heading, *lines = [[text.replace("|", "\\|") for text in line] for line in cells]
+    return "\n".join(markdown_table(heading, lines, "l" + "r" * (len(heading) - 1))) + "\n"
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+CHECKS = {  # a heading for every check of a method
+    PROOF: "proof", GREEDY: "greedy", RESCORED: "re-\nscored", SURPRISE: "z sur-\nprise", LEANING: "z lean-\ning",
+}  # fmt: skip
+LINES = ("check", "method", "outcome", "found", "limit", "detail")
+
+
+def certificate_tables(found: Certificate) -> list[Fitted]:
+    """The checks of the pair, and those of the methods; each fits 80 columns."""
+    own = [check for check in found.checks if not check.method or check.name not in CHECKS]
+    names = list(dict.fromkeys(check.method for check in found.checks if check.method))
+    shown = {(check.method, check.name): check for check in found.checks}
+    columns = [name for name in CHECKS if any((method, name) in shown for method in names)]
+    lines = [
+        [name, *(short(shown.get((name, column))) for column in columns), outcome_of(found, name)] for name in names
+    ]
+    header = ["method", *(CHECKS[name] for name in columns), "outcome"]
+    made = [certificate_table(["check", "found", "limit", "outcome"], [control(check) for check in own])] if own else []
+    return [*made, *([certificate_table(header, lines)] if names else [])]
+
+
+def certificate_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> Fitted:
+    shown = [list(map(one_line, line)) for line in lines]
+    return grid(header, shown, left=(0, len(header) - 1), fold=range(len(header)))
+
+
+def control(check: Check) -> list[str]:
+    name = f"{check.name} ({check.method})" if check.method else check.name
+    return [name, number(check.found), number(check.limit), check.outcome]
+
+
+def short(check: Check | None) -> str:
+    """A check as one cell: of a comparison how it came out, else its number."""
+    if check is None or check.outcome == "not checked":
+        return NOTHING
+    if check.name == GREEDY:
+        return "equal" if check.found is None and check.outcome != "error" else check.outcome
+    if check.found is None:
+        return check.outcome
+    return f"{check.found:.2f}" if check.name in (SURPRISE, LEANING) else number(check.found)
+
+
+def outcome_of(found: Certificate, method: str) -> str:
+    """The worst of a method's outcomes."""
+    order = ("FAILED", "error", "lossy", "numeric", "ok", "not checked")
+    return min((check.outcome for check in found.checks if check.method == method), key=order.index)
+
+
+def number(value: float | None) -> str:
+    """Small errors by their magnitude, z and counts as they are read."""
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value) or value == int(value):
+        return f"{value:g}"
+    return f"{value:.2f}" if 0.05 <= abs(value) < 1000 else f"{value:.1e}"
+
+
+def certificate_notes(found: Certificate) -> list[str]:
+    """What is not as it should be, or could not be looked at, one sentence each; equal reasons once."""
+    reasons: dict[str, list[str]] = {}
+    for check in found.checks:
+        if check.outcome == "not checked":
+            reasons.setdefault(check.detail, []).append(check.method)
+    said = [f"not checked: {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items()]
+    broken = [check for check in found.checks if check.outcome in ("FAILED", "error")]
+    return [*said, *(f"{check.outcome}: {sentence(check)}" for check in broken)]
+
+
+def sentence(check: Check) -> str:
+    """A check with everything it says."""
+    numbers = f": {number(check.found)}, limit {number(check.limit)}" if check.found is not None else ""
+    return f"{check.name}{f' of {check.method}' if check.method else ''}{numbers} ({check.detail})"
+
+
+def certificate_records(found: Certificate) -> list[dict[str, Any]]:
+    """One row per check, for programs."""
+    return [{"check": c.name, **{name: getattr(c, name) for name in LINES[1:]}} for c in found.checks]
+
+
+def certificate_page(found: Certificate) -> str:
+    """The certificate in Markdown: what it is of, and every check with its statistic and threshold."""
+    lines = [[literal(word(row[name])) for name in LINES] for row in certificate_records(found)]
+    facts = {**found.pair, **found.settings, **found.environment}
+    known = [[literal(str(name)), literal(str(value))] for name, value in facts.items() if value is not None]
+    return "\n".join([
+        "# Certificate of losslessness", "",
+        certificate_summary(found), "",
+        *paragraphs([literal(note) for note in certificate_notes(found)]),
+        *markdown_table(LINES, lines, "lllrrl"), "",
+        "## What it is of", "",
+        *markdown_table(("", ""), known, "ll"), "",
+        f"Command: `{found.command}`, {found.started}.", "",
+    ])  # fmt: skip
+
+
+def word(value: object) -> str:
+    return number(value) if isinstance(value, float | int) else str(value or "")
+
+
+def certificate_summary(found: Certificate) -> str:
+    """The answer in one sentence."""
+    counts = {name: sum(check.outcome == name for check in found.checks) for name in ("ok", "numeric", "lossy")}
+    fine = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    if found.failed:
+        return f"NOT LOSSLESS: {len(found.failed)} of {len(found.checks)} checks failed ({fine or 'none passed'})"
+    return f"{'INCOMPLETE' if found.broken else 'LOSSLESS'} as far as was checked: {fine}"

@@ -1,0 +1,181 @@
+"""Tables of several engines, of requests to servers, and of what a paper reports. Rows are those of results.csv."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+
+from specbench.metrics import ratio
+from specbench.presets import Preset
+from specbench.results.cells import MEASURED, Agreement
+from specbench.results.latency import POINTS
+from specbench.show.fitting import draw
+from specbench.show.table import Table
+from specbench.show.tables import LABELS, Columns, named, naming
+from specbench.show.text import NOTHING, cell_text, heading, is_number, lookahead, one_line, short_dataset
+from specbench.spec import BASELINE
+from specbench.wording import Row, counted, formatted, grouped, number_in, text_in
+
+
+def engine(row: Row) -> str:
+    """Its name, also of a cell that ended before its engine had begun."""
+    return text_in(row, "engine") or text_in(row, "backend") or "native"
+
+
+ENGINES = Columns(
+    (
+        ("engine", engine), ("K", lookahead), ("tier", "tier_resolved"), ("dtype", "dtype_resolved"),
+        ("threads", "threads"),
+    ),
+    (
+        ("baseline\ntokens/s", "baseline_tokens_per_second"), ("method\ntokens/s", "tokens_per_second"),
+        ("speedup", "speedup"), ("95 % interval", "speedup_interval"), ("tokens\n/ round", "tokens_per_round"),
+        ("alpha", "alpha"), ("lossless", "lossless"),
+    ),
+)  # fmt: skip
+CONDITIONS = {  # what should be equal for numbers of two engines to compare, in words
+    "tier_resolved": "tier", "dtype_resolved": "dtype", "draft_dtype_resolved": "the draft's dtype",
+    "threads": "threads", "device_name": "device", "prompts_sha256": "prompts", "max_new_tokens": "new tokens",
+}  # fmt: skip
+COUNTS = ("rounds", "tested", "accepted", "tokens")
+
+
+def engines_table(rows: Sequence[Row]) -> Table:
+    """One line per engine and lookahead, of cells that differ in these alone."""
+    return ENGINES.table(
+        f"engines · {heading(rows)}",
+        rows,
+        left=1,
+        keys=2,
+        findings=[*ratios(rows), *differences(rows), *remarks(rows)],
+        legend="every speedup is over the engine's own baseline",
+    )
+
+
+def ratios(rows: Sequence[Row]) -> Iterator[str]:
+    """How much faster the first engine is than every other one, at each lookahead that both have."""
+    for some in grouped([row for row in rows if row["status"] in MEASURED], lookahead):
+        first, *others = some
+        for other in others:
+            bare, drafted = (over(first, other, f"{name}tokens_per_second") for name in ("baseline_", ""))
+            yield (
+                f"K {lookahead(first)}: {engine(first)} decodes {bare} times as fast as {engine(other)} without "
+                f"a draft and {drafted} times with it (ratios of totals)"
+            )
+
+
+def over(one: Row, other: Row, column: str) -> str:
+    values = number_in(one, column), number_in(other, column)
+    return NOTHING if None in values else formatted(ratio(values[0] or 0.0, values[1] or 0.0))
+
+
+def differences(rows: Sequence[Row]) -> Iterator[str]:
+    """What is not the same on all engines, though it should be for their numbers to compare; and whether rounds are."""
+    for column, words in CONDITIONS.items():
+        if len({text_in(row, column) for row in rows}) > 1:
+            found = dict.fromkeys(f"{engine(row)} {cell_text(row, column)}" for row in rows)
+            yield f"{words} differs: {', '.join(found)}"
+    for some in grouped([row for row in rows if row["status"] in MEASURED], lookahead):
+        if len(some) > 1 and all(is_number(row.get(name)) for row in some for name in COUNTS):
+            same = len({tuple(row[name] for name in COUNTS) for row in some}) == 1
+            counted = [f"{engine(row)} {row['accepted']} of {row['tested']} in {row['rounds']} rounds" for row in some]
+            # Engines begin differently (a first token without a draft), so that totals differ where no prompt does.
+            said = "are equal" if same else "in all, by the rounds that each engine counts"
+            yield f"K {lookahead(some[0])}: accepted tokens {said}: {', '.join(counted)}"
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """What every engine says of its own numbers, each once."""
+    found = [f"{engine(row)}: {note}" for row in rows for note in text_in(row, "engine_notes").split("; ") if note]
+    return list(dict.fromkeys(found))
+
+
+def agreement_lines(found: Iterable[Agreement]) -> Iterator[str]:
+    """One line for every two engines on a cell."""
+    for one in found:
+        names = [str(cell.resolved.get("engine")) for cell in (one.one, one.other)]
+        said = f"the same drafted tokens are accepted on {one.verdicts}"
+        said += f", on {one.counts} as many, and which is told by nobody" if one.counts else ""
+        said += f", others on {one.different}: not the same draft, or rounding decides" if one.different else ""
+        spec, prompts = one.one.spec, counted(one.prompts, "prompt")
+        yield (
+            f"{spec.dataset}, {spec.method}, K {spec.k}: {' and '.join(names)} give equal texts on {one.equal} of "
+            f"{prompts}; of these {said}"
+        )
+
+
+RATES = (("tokens\n/s", "served_tokens_per_second"), ("requests\n/s", "served_requests_per_second"))
+WAITS_OF = (("first\ntoken", "ttft"), ("per\ntoken", "per_token"), ("whole\nanswer", "latency"))
+SERVED = (*RATES, *((f"{label}\n{point}", f"{name}_{point}_ms") for label, name in WAITS_OF for point in POINTS))
+SERVED_LEGEND = (
+    "waits in milliseconds, from when a request came; per token from the first piece of an answer to its last; tokens "
+    "and requests a second over whole turns, prompts and waits included"
+)
+
+
+def served_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Throughput and waits of the cells that servers decoded, the method below its baseline, if there are any."""
+    found = [row for row in rows if row["status"] in MEASURED and number_in(row, "served_tokens_per_second")]
+    if found:
+        keys = [key for key in naming(found) if key not in ("method", "k")]
+        yield Table(
+            title="requests · throughput and waits",
+            header=[*(LABELS.get(key, key) for key in keys), "arm", *(label for label, _ in SERVED)],
+            lines=[line for row in found for line in served_lines(row, keys)],
+            left=len(keys) + 1,
+            keys=len(keys) + 1,
+            legend=SERVED_LEGEND,
+        )
+
+
+def served_lines(row: Row, keys: Sequence[str]) -> Iterator[list[str]]:
+    """The baseline of a cell, and its method."""
+    names = [named(row, key) for key in keys]
+    yield [*names, BASELINE, *(three_digits(row, f"baseline_{column}") for _, column in SERVED)]
+    if row["method"] != BASELINE:
+        arm = f"{named(row, 'method')} K{named(row, 'k')}"
+        yield [*names, arm, *(three_digits(row, column) for _, column in SERVED)]
+
+
+def three_digits(row: Row, column: str) -> str:
+    """A number with three digits, a whole one where it has more."""
+    value = number_in(row, column)
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# --- what a paper reports ---------------------------------------------------------------------------------------------
+
+
+def show_published(preset: Preset, rows: Sequence[Row], style: str, console: Console) -> None:
+    """Print it below the tables of a run, for readers alone: other formats are the rows."""
+    if style == "table":
+        draw(console, published_table(preset, rows).drawn())
+    elif style == "md":
+        console.file.write("\n" + published_table(preset, rows).markdown())
+
+
+def published_table(preset: Preset, rows: Sequence[Row]) -> Table:
+    """A line for every published number and every measured cell that it belongs to; without any, the words alone."""
+    lines = [line for row in rows for line in _lines(preset, row)]
+    words = (f"paper: {preset.paper}", f"reproduced: {preset.reproduces}", f"different: {preset.differs}")
+    header = ("number", "of", "published", "measured") if lines else ()
+    return Table(f"preset {preset.name}", header, lines, left=2, keys=2, above=words)
+
+
+def _lines(preset: Preset, row: Row) -> Iterator[tuple[str, str, str, str]]:
+    for published in preset.published:
+        if all(_same(published[name], row, name) for name in preset.told & set(published)):
+            for name, number in published.items():
+                if name not in preset.told:
+                    yield name, _cell(preset, row), f"{number:g}", one_line(cell_text(row, name))
+
+
+def _same(wanted: object, row: Row, name: str) -> bool:
+    return number_in(row, name) == wanted if isinstance(wanted, int | float) else text_in(row, name) == wanted
+
+
+def _cell(preset: Preset, row: Row) -> str:
+    """What tells the cell from the others of its preset."""
+    told = [f"{name} {text_in(row, name)}" for name in sorted(preset.told)]
+    return one_line(", ".join([short_dataset(text_in(row, "dataset")), *told]))

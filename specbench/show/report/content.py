@@ -1,0 +1,232 @@
+"""What a report says of a folder, as data: of a run where it comes from, its questions, series, notes, traces and
+certificates; of a calibration its points, and which K follows from them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UsageError
+from specbench.presets import preset, presets
+from specbench.results import documents
+from specbench.results.cells import Cell
+from specbench.results.documents import TokenView, read_certificate
+from specbench.results.reading import DESCRIPTION, edited, read_run
+from specbench.results.writing import MOST, read_json, read_table
+from specbench.show.documents import LINES, certificate_notes, certificate_records, certificate_summary, word
+from specbench.show.engines import engines_table, published_table
+from specbench.show.report.cells import POINT, measured_text
+from specbench.show.report.differences import Difference, Side, difference
+from specbench.show.report.figure import Picture
+from specbench.show.report.figures_by_k import over_batches, over_contexts
+from specbench.show.report.figures_methods import intervals
+from specbench.show.report.figures_why import cost_against_width
+from specbench.show.report.questions import Question, label, questions
+from specbench.show.run_output import notes
+from specbench.show.table import Table
+from specbench.show.tables import BATCH, batch_table, by_speedup, context_table, is_lossy
+from specbench.show.text import by_batch, by_context, by_engine, caveats, heading, one_line
+from specbench.wording import Row, clean, resume_command, text_in
+
+GPU = ("device_name", "gpu_driver", "gpu_watts_limit")
+MACHINE = (*GPU, "cores", "threads", "platform", "fingerprint", "load_average")
+VERSIONS = ("specbench", "torch", "transformers", "python", "cuda")
+TRACES = 5  # traces of one run that are shown
+CERTIFICATES = 5  # the same of certificates
+POINTS, DOCUMENT = "calibration.csv", "calibration.json"
+
+
+@dataclass(frozen=True)
+class Series:
+    """Cells of a run that differ in one setting, as a table and figures.
+
+    name: what stands above; place: the first part of the figures' names; lines: texts or markup.
+    """
+
+    name: str
+    place: str
+    title: str
+    caveats: Sequence[str]
+    labels: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    pictures: Sequence[Picture] = ()
+    findings: Sequence[str] = ()
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class CertificatePart:
+    """One certificate: its file, its answer, what to know of it, and every check as cells under `header`."""
+
+    name: str
+    answer: str
+    notes: Sequence[str]
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """One run: where it comes from, its questions, its series over a setting, and notes on them; published: of a
+    preset, the numbers of its paper; edited: notes on tables that are not those of the journal."""
+
+    name: str
+    facts: Mapping[str, str]
+    cells: Sequence[Cell]
+    rows: Sequence[Row]
+    questions: Sequence[Question]
+    series: Sequence[Series]
+    notes: Sequence[str]
+    traces: Sequence[tuple[str, TokenView]]
+    certificates: Sequence[CertificatePart]
+    published: Table | None
+    edited: Sequence[str]
+
+
+@dataclass(frozen=True)
+class CalibrationPart:
+    """A calibration: its points, what follows from them at each context, and the K to choose for a range of α."""
+
+    name: str
+    facts: Mapping[str, str]
+    points: Sequence[Mapping[str, Any]]
+    contexts: Sequence[Mapping[str, Any]]
+    choices: Sequence[Mapping[str, Any]]
+    pictures: Sequence[Picture]
+
+
+def run_part(path: Path) -> RunPart:
+    """A run's folder as a part of a report; UsageError if it is not one."""
+    run = read_run(path)
+    if not run.cells:
+        raise UsageError(f"no cell of {path} has begun: {resume_command(path)} begins with them")
+    rows = [cell.row() for cell in run.cells]
+    views, unread = traces(run.path)
+    papers, foreign = certificates(run.path, rows)
+    name = text_in(run.description, "preset")
+    return RunPart(
+        name=run.path.resolve().name,
+        facts=facts(run.description),
+        cells=run.cells,
+        rows=rows,
+        questions=questions(run.cells, rows, text_in(run.description, "command")),
+        series=list(series_of(rows)),
+        notes=[*notes(rows), *unread, *foreign],
+        traces=views,
+        certificates=papers,
+        published=published_table(preset(name), rows) if name in presets() else None,
+        edited=edited(run),
+    )
+
+
+def series_of(rows: Sequence[Row]) -> Iterator[Series]:
+    """The cells over lengths of prompts, over batches, and over engines."""
+    for number, some in enumerate(by_context(rows), start=1):
+        table = context_table(some)
+        yield Series(
+            "Speedup by context", f"contexts-{number}", table.title, table.above, table.labels(), table.lines,
+            over_contexts(some),
+        )  # fmt: skip
+    for number, some in enumerate(by_batch(rows), start=1):
+        lines, labels = [BATCH.line(row, measured_text) for row in some], batch_table(some).labels()
+        yield Series(
+            "Throughput by batch", f"batches-{number}", heading(some), caveats(some), labels, lines, over_batches(some)
+        )
+    for table in map(engines_table, by_engine(rows)):
+        yield Series(
+            "Engines", "", table.title, table.above, table.labels(), table.lines, (), table.findings, table.legend
+        )
+
+
+def calibration_part(path: Path) -> CalibrationPart:
+    """A folder of `specbench calibrate` as a part of a report; UsageError if its points cannot be read. It may have
+    been edited: every value is text until it is a number."""
+    points = [{name: row[name] for name in POINT} for row in read_table(path / POINTS, POINT, "calibrate again")]
+    document, description = read_json(path / DOCUMENT), read_json(path / DESCRIPTION)
+    models = dict.fromkeys(row["model"] for row in points)
+    found = [cost_against_width(points, model) for model in list(models)[:4]]
+    return CalibrationPart(
+        name=path.resolve().name,
+        facts=facts(description),
+        points=points,
+        contexts=mappings(document.get("contexts")),
+        choices=mappings(document.get("choices")),
+        pictures=[picture for picture in found if picture is not None],
+    )
+
+
+def mappings(value: Any) -> list[Mapping[str, Any]]:
+    """The mappings in a list of JSON."""
+    return [one for one in value[:MOST] if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def facts(description: Mapping[str, Any]) -> dict[str, str]:
+    """When, with what command, where and with which versions: run.json in a few lines."""
+    found = description.get("environment")
+    known: Mapping[str, Any] = found if isinstance(found, dict) else {}
+
+    def listed(names: Sequence[str]) -> str:
+        values = {name: f"{v:.2f}" if isinstance(v, float) else v for name, v in known.items() if v is not None}
+        return " · ".join(f"{name.replace('_', ' ')} {values[name]}" for name in names if name in values)
+
+    names = MACHINE if known.get("cpu") == known.get("device_name") else ("cpu", *MACHINE)
+    lines = {"started": when(text_in(description, "started")), "command": text_in(description, "command")}
+    lines |= {"machine": listed(names), "versions": listed(VERSIONS)}
+    return {name: value for name, value in lines.items() if value}
+
+
+def when(stamp: str) -> str:
+    """The time of a run as people write it; anything else as it stands."""
+    try:
+        return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").strftime("%Y-%m-%d %H:%M:%S UTC")
+    except ValueError:
+        return stamp
+
+
+def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
+    """The traces in the folder, and a note for each file that cannot be read as one."""
+    views, notes = [], []
+    for file in sorted(path.glob("trace*.json"))[:TRACES]:
+        try:
+            views.append((file.name, documents.read_trace(file)))
+        except UsageError as error:
+            notes.append(str(error))
+    return views, notes
+
+
+def certificates(path: Path, rows: Sequence[Row]) -> tuple[list[CertificatePart], list[str]]:
+    """The certificates of the pair of any row, and a note for each file that is none, or is of another pair."""
+    found, unread = list[CertificatePart](), list[str]()
+    for file in sorted(path.glob("certificate*.json"))[:CERTIFICATES]:
+        try:
+            certificate = read_certificate(file)
+        except UsageError as error:
+            unread.append(str(error))
+            continue
+        if any(certificate.is_of(row) for row in rows):
+            lines = [[one_line(word(row[name])) for name in LINES] for row in certificate_records(certificate)]
+            answer, known = certificate_summary(certificate), certificate_notes(certificate)
+            found.append(CertificatePart(clean(file.name), answer, known, LINES, lines))
+        else:
+            unread.append(f"{clean(file.name)} certifies another pair, commit or dtype than this run measured")
+    return found, unread
+
+
+def compared(parts: Sequence[RunPart]) -> Difference | None:
+    """Two runs side by side; None of one, and of more, of which each pair would be a page."""
+    sides = [Side(part.name, part.facts, part.cells, part.rows) for part in parts]
+    return difference(*sides) if len(sides) == 2 else None
+
+
+def side_by_side(parts: Sequence[RunPart]) -> Picture | None:
+    """All cells of all runs with their intervals; None where one question's own figures show them already."""
+    if sum(len(part.questions) for part in parts) < 2:
+        return None
+    rows = [row for part in parts for row in part.rows]
+    cells = [
+        (part.name, f"{label(row, rows)}{' (lossy)' * is_lossy(row)}", row)
+        for part in parts
+        for row in by_speedup(part.rows)
+    ]
+    return intervals(cells)

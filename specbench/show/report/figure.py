@@ -1,0 +1,360 @@
+"""The kit of all figures of a report: palette, sheets, lines, markers, intervals, and files.
+
+matplotlib is used without its pyplot, which has global state. The palette is Okabe and Ito's ("Color Universal Design",
+2008), and whatever has a colour also has a marker, a dash or a hatch, so that a figure can be read without colours.
+"""
+
+import io
+import math
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from specbench.results.statistics import FEWEST, Interval
+from specbench.wording import Row, clean
+
+BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222",
+)  # fmt: skip
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+MUTED, GRID, PAPER = "#6f6f6f", "#e4e4e4", "#ffffff"
+FIXED = "#212121"  # ink on a coloured tile, which is the same on a dark page
+WIDTH, HEIGHT = 4.7, 3.2  # inches: as wide as a phone shows without shrinking the type
+DPI = 300  # fit to print
+DASHED: dict[str, Any] = {"color": INK, "linestyle": "--", "linewidth": 1.2}  # the baseline
+STYLE: Any = {
+    "svg.fonttype": "none",  # text stays text: small, searchable, read aloud
+    "svg.hashsalt": "specbench",  # the same numbers give the same bytes
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "font.size": 10,
+    "figure.titlesize": 11,
+    "figure.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": MUTED,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "hatch.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5.5,
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A finished figure. `name` is part of a file name; `caption` says how to read it; `tips` are shown on hover.
+
+    owners: the cell, by its key, that a part of the figure is of, by the part's id: readers may hide cells.
+    """
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+    tips: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+
+    def tip(self, artist: Artist, text: str, cell: str = "") -> None:
+        """Show `text` where the pointer rests on the artist; `cell` owns it."""
+        gid = f"tip{len(self.tips)}"
+        artist.set_gid(gid)
+        self.tips[gid] = clean(text, 200)
+        if cell:
+            self.owners[gid] = cell
+
+    def own(self, cell: str, artists: Iterable[Artist]) -> None:
+        """These parts are of one cell."""
+        for artist in artists if cell else ():
+            gid = f"own{len(self.owners)}"
+            artist.set_gid(gid)
+            self.owners[gid] = cell
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """matplotlib's settings while a figure is drawn or written; what was set before is set again afterwards."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's own fonts have it
+        yield
+
+
+Drawing = tuple[Picture, Axes]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A figure of one panel before anything is drawn on it: its name, title, caption and the names of its axes."""
+
+    name: str
+    title: str
+    caption: str
+    x: str
+    y: str
+    height: float = HEIGHT
+    width: float = WIDTH
+
+    @contextmanager
+    def drawing(self) -> Iterator[Drawing]:
+        """The picture and its axes, to be drawn on in the style of the report."""
+        with self.begun(self.height) as picture:
+            axes = picture.figure.subplots()
+            axes.set_xlabel(self.x)
+            axes.set_ylabel(self.y)
+            yield picture, axes
+
+    @contextmanager
+    def panels(self, names: Sequence[str]) -> Iterator[tuple[Picture, list[Axes]]]:
+        """The picture and a panel for every name, small and on the same scale, two per line."""
+        down = -(-len(names) // 2)
+        with self.begun(1.0 + 1.5 * down) as picture:
+            grid = picture.figure.subplots(down, 2, sharex=True, sharey=True, squeeze=False)
+            picture.figure.supylabel(self.y, fontsize=10)
+            for axes in grid[-1]:
+                axes.set_xlabel(self.x.partition(" (")[0], fontsize=9)  # as much as a panel has room for
+            found = list(grid.flat)
+            for axes, name in zip(found, names, strict=False):
+                axes.set_title(clean(name, 34), fontsize=9, loc="left")
+            for axes in found[len(names) :]:
+                axes.set_visible(False)
+            yield picture, found[: len(names)]
+
+    @contextmanager
+    def begun(self, height: float) -> Iterator[Picture]:
+        """The picture without axes."""
+        with style():
+            figure = Figure(figsize=(self.width, height), layout="constrained")
+            figure.suptitle(self.title, x=0.01, horizontalalignment="left")
+            yield Picture(self.name, self.title, self.caption, figure)
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour and marker of the line at a place: no two of the first thirty-six are alike."""
+    turn = place // len(COLOURS)
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + turn) % len(MARKERS)]}
+
+
+def whole_numbers(axes: Axes, values: Sequence[float]) -> None:
+    """Ticks of the x axis at each of a few whole numbers, or at some of many."""
+    if len(values) <= 12:
+        axes.set_xticks(sorted(values))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def legend(axes: Axes, columns: int = 2) -> None:
+    """The names of the lines under the figure, where no line can run."""
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns)
+
+
+def points(
+    picture: Picture,
+    axes: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    tips: Sequence[str],
+    *,
+    cells: Sequence[str] = (),
+    **look: Any,
+) -> None:
+    """Markers, each with a text of its own, and owned by its cell; points without a number are left out."""
+    for a, b, text, cell in zip(x, y, tips, cells or [""] * len(tips), strict=True):
+        if math.isfinite(a) and math.isfinite(b):
+            picture.tip(axes.add_line(Line2D([a], [b], linestyle="none", **look)), text, cell)
+
+
+def draw_line(
+    drawing: Drawing,
+    rows: Sequence[Row],
+    columns: tuple[str, str],
+    tip: str | Callable[[Row], str],
+    label: str,
+    look: Mapping[str, Any],
+    *,
+    owner: str = "",
+    bounds: tuple[str, str] | None = None,
+    bars: Mapping[str, Any] | None = None,
+) -> None:
+    """A column of rows over another, given as (x, y), as a line of markers.
+
+    tip: what a point says, of its row or as a template with the row's numbers and `name`, which is that of the line.
+    bars: the look of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. owner: its cell.
+    """
+    picture, axes = drawing
+    x, y = (floats_in(rows, name) for name in columns)
+    if bars is None:
+        picture.own(owner, axes.plot(x, y, label=label, **look))
+    else:
+        low, high = bounds or (f"{columns[1]}_low", f"{columns[1]}_high")
+        spans = errors(y, floats_in(rows, low), floats_in(rows, high))
+        picture.own(owner, axes.errorbar(x, y, yerr=spans, label=label, **look, **bars).get_children())
+    tips = [tip(row) if callable(tip) else tip.format_map(Fields(row, name=owner or label)) for row in rows]
+    points(picture, axes, x, y, tips, cells=[owner] * len(rows), **look)
+
+
+class Fields(dict[str, Any]):
+    """What a template of a tip may name: some texts, and the numbers of a row."""
+
+    def __init__(self, row: Row, **texts: str) -> None:
+        super().__init__(texts)
+        self.row = row
+
+    def __missing__(self, column: str) -> float:
+        return float_in(self.row, column)
+
+
+def float_in(row: Row, column: str) -> float:
+    """A column as a number; NaN where there is none."""
+    value = row.get(column)
+    try:
+        return math.nan if value is None or value == "" else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def floats_in(rows: Sequence[Row], name: str) -> list[float]:
+    return [float_in(row, name) for row in rows]
+
+
+def errors(value: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
+    """Distances down and up, as error bars want them; none where there is no interval."""
+    down = [v - a if v >= a else math.nan for v, a in zip(value, low, strict=True)]
+    return [down, [b - v if b >= v else math.nan for v, b in zip(value, high, strict=True)]]
+
+
+def spread(values: Sequence[float], around: float, room: float = 0.08) -> tuple[float, float]:
+    """Limits of an axis that hold all finite values and `around`, with some room."""
+    finite = [v for v in values if math.isfinite(v)] + [around]
+    pad = room * ((max(finite) - min(finite)) or abs(around) or 1.0)
+    return min(finite) - pad, max(finite) + pad
+
+
+def bounds(row: Row) -> list[float]:
+    """A speedup with its interval: low, value, high."""
+    return [float_in(row, f"speedup{end}") for end in ("_low", "", "_high")]
+
+
+def in_view(row: Row) -> list[float]:
+    """What an axis must hold of a speedup: its interval, but that of a few prompts, which may span decades."""
+    return bounds(row) if float_in(row, "draws") >= FEWEST else [float_in(row, "speedup")]
+
+
+def cut_ends(axes: Axes, cells: Sequence[tuple[float, Row]]) -> None:
+    """An arrow at the edge where the interval of a cell, given with its y, goes on beyond it."""
+    left, right = axes.get_xlim()
+    for y, row in cells:
+        low, _, high = bounds(row)
+        for edge, arrow, beyond in ((left, "<", low < left), (right, ">", high > right)):
+            if beyond:
+                axes.plot([edge], [y], color=MUTED, marker=arrow, markersize=6, linestyle="none", clip_on=False)
+
+
+def interval_tip(interval: Interval) -> str:
+    if math.isnan(interval.low):
+        return f"{interval.value:.3f}×"
+    return f"{interval.value:.3f}× [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def short(name: object, most: int = 34) -> str:
+    """A name that leaves room for the figure."""
+    text = clean(name, 200)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+UNDATED: dict[str, dict[str, Any]] = {  # equal figures give equal bytes
+    "png": {"dpi": DPI, "metadata": {"Software": None}},
+    "pdf": {"metadata": {"CreationDate": None}},
+    "svg": {"metadata": {"Date": None}},
+}
+
+
+def write(picture: Picture, file: Path | io.BytesIO, form: str) -> None:
+    """The figure as png, pdf or svg, without the time at which it was written."""
+    with style():
+        picture.figure.savefig(file, format=form, **UNDATED[form])
+
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_HREF = "{http://www.w3.org/1999/xlink}href"
+# What the page has in its own words, as it is light or dark; any other colour is the same on both.
+_OF_THE_PAGE = {
+    INK: "ink", "#000000": "ink", MUTED: "soft", GRID: "grid", PAPER: "paper",
+    BLUE: "blue", ORANGE: "orange", GREEN: "green", PURPLE: "purple", SKY: "sky",
+    YELLOW: "yellow",
+}  # fmt: skip
+_COLOURS = {colour.lower(): f"var(--fig-{name})" for colour, name in _OF_THE_PAGE.items()}
+_PAINT = ("fill", "stroke")
+_HEX = re.compile(r"#[0-9a-f]{6}\b", re.IGNORECASE)
+_USED = re.compile(r"url\(#([^)]+)\)")
+
+
+def svg(picture: Picture, prefix: str) -> str:
+    """The figure as an <svg> element for an HTML page.
+
+    Without namespaces, metadata and document type, which HTML does not need; the ids that are referred to begin with
+    `prefix`, so that many figures fit on one page, the others are dropped.
+    """
+    buffer = io.BytesIO()
+    write(picture, buffer, "svg")
+    root = ET.fromstring(buffer.getvalue())
+    _prune(root)
+    for element in root.iter():
+        if text := picture.tips.get(element.get("id", "")):
+            title = ET.Element("title")
+            title.text = text
+            element.insert(0, title)
+        if cell := picture.owners.get(element.get("id", "")):
+            element.set("data-of", clean(cell, 100))
+    _rename(root, prefix)
+    root.attrib = {"viewBox": root.get("viewBox", ""), "role": "img"}
+    root.set("aria-label", clean(f"{picture.title}. {picture.caption}", 1000))
+    return ET.tostring(root, encoding="unicode")
+
+
+def _prune(root: ET.Element) -> None:
+    """Take out what a page has already: metadata, and a style that would hold for the whole page."""
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in {f"{_SVG}metadata", f"{_SVG}style"}:
+                parent.remove(child)
+
+
+def _rename(root: ET.Element, prefix: str) -> None:
+    used = {i for e in root.iter() for v in e.attrib.values() for i in _USED.findall(v)}
+    used |= {e.attrib[_HREF].removeprefix("#") for e in root.iter() if _HREF in e.attrib}
+    for element in root.iter():
+        element.tag = element.tag.removeprefix(_SVG)
+        found = {k: _USED.sub(rf"url(#{prefix}\1)", v) for k, v in element.attrib.items()}
+        if (own := found.pop("id", None)) in used:
+            found["id"] = f"{prefix}{own}"
+        if link := found.pop(_HREF, None):
+            found["href"] = f"#{prefix}{link.removeprefix('#')}"
+        if "font-family" in found.get("style", ""):
+            found["style"] = re.sub(r"\s*font-family:[^;]*;", "", found["style"])  # the page's own type
+        element.attrib = _coloured(found)
+
+
+def _coloured(found: dict[str, str]) -> dict[str, str]:
+    """The attributes with the colours of the page; these are understood in styles alone."""
+    styles = [found.pop("style", "").strip().rstrip(";"), *(f"{k}: {found.pop(k)}" for k in _PAINT if k in found)]
+    if text := "; ".join(filter(None, styles)):
+        found["style"] = _HEX.sub(lambda hit: _COLOURS.get(hit[0].lower(), hit[0]), text)
+    return found

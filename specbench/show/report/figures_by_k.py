@@ -1,0 +1,411 @@
+"""Figures of numbers over a setting: over the lookahead, the batch, the length of the prompts, the width of a pass.
+
+Time, acceptance and the mean round are the three panels of Chen et al. 2023 (arXiv 2302.01318), Figure 1. A function
+returns None where the rows do not hold what it would show.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, ScalarFormatter
+
+from specbench.show.report.figure import (
+    BLUE,
+    DASHED,
+    FIXED,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    YELLOW,
+    Drawing,
+    Picture,
+    Sheet,
+    draw_line,
+    float_in,
+    floats_in,
+    legend,
+    look,
+    whole_numbers,
+)
+from specbench.show.tables import lookaheads
+from specbench.show.text import lookahead
+from specbench.token_counts import said
+from specbench.wording import Row, clean, grouped, text_in
+
+Lines = Mapping[str, Sequence[Row]]  # the rows of one method in the order of K, by its name
+MILLISECONDS = 1000
+MOST_LINES = 3  # methods of one panel; of more, each has one of its own
+MOST_PANELS = 24
+K = "lookahead K (drafted tokens per round)"
+TIME = Sheet(
+    "time-against-k",
+    "Time per token",
+    "The mean over all tokens of the prompts, decode only; lower is faster. The dashed line is the baseline.",
+    K,
+    "milliseconds",
+)
+ACCEPTANCE = Sheet(
+    "acceptance-against-k",
+    "Acceptance against K",
+    "α (solid, with its 95 % interval) is the chance that a tested token is accepted. Accepted ÷ drafted "
+    "(dotted), which many tools call the acceptance rate, falls with K by definition.",
+    K,
+    "share",
+)
+SPEEDUP = Sheet(
+    "speedup-against-k",
+    "Speedup, measured and predicted",
+    "Measured: total baseline ÷ total method decode time, with its 95 % interval. Formula (dashed): "
+    "(1−α^(K+1)) / ((1−α)(Kc+1)). Calibrated (dotted): Σ Π αᵢ / (Kc + v + overhead). Above 1 it pays.",
+    K,
+    "speedup over the baseline",
+)
+MEAN_ROUND = Sheet(
+    "round-against-k",
+    "Mean time of a round",
+    "One round = draft K tokens, verify them in one pass of the target, accept, and what the host adds. "
+    "The dashed line is one baseline step.",
+    K,
+    "milliseconds",
+)
+PHASES = (
+    ("draft", "round_draft_ms", BLUE, ""),
+    ("verify", "round_verify_ms", SKY, "//"),
+    ("accept", "round_accept_ms", YELLOW, "xx"),
+    ("host", "round_host_ms", "#bdbdbd", "--"),
+    ("update", "round_update_ms", PURPLE, ".."),
+)
+UPDATES = "round_update_ms"  # of drafts that learn; not shown of others
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method over K: its rows, its axes with its look there, what a line of it is called, and what the labels of
+    several lines begin with."""
+
+    name: str
+    label: str
+    prefix: str
+    rows: Sequence[Row]
+    look: Mapping[str, Any]
+    axes: Axes
+
+
+def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The measured rows by method and schedule, each in the order of K, the fastest method first."""
+    found: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda r: float_in(r, "k")):
+        if math.isfinite(float_in(row, "speedup")):
+            found.setdefault(method(row), []).append(row)
+    return dict(sorted(found.items(), key=lambda one: -max(floats_in(one[1], "speedup"))))
+
+
+def method(row: Row) -> str:
+    """A row's method as a legend names it; its schedule where that is not constant."""
+    schedule = row.get("schedule") or "constant"
+    ceiling = f" {row.get('confidence')}" if schedule == "confidence" else ""
+    return clean(row.get("method"), 40) + ("" if schedule == "constant" else clean(f" ({schedule}{ceiling})", 40))
+
+
+def is_sweep(found: Lines) -> bool:
+    """Whether there is a curve over K to be drawn."""
+    return any(len(rows) > 1 for rows in found.values())
+
+
+def looks(found: Lines) -> list[tuple[str, Sequence[Row], dict[str, Any]]]:
+    """Every line with its colour and marker."""
+    return [(name, rows, look(place)) for place, (name, rows) in enumerate(found.items())]
+
+
+@contextmanager
+def over_k(sheet: Sheet, found: Lines) -> Iterator[tuple[Picture, list[Curve]]]:
+    """The picture and a curve of every method: on one panel, or on one each where there are many methods."""
+    if len(found) <= MOST_LINES:
+        with sheet.drawing() as (picture, axes):
+            whole_numbers(axes, sorted({float_in(row, "k") for row in every(found)}))
+            several = len(found) > 1
+            yield picture, [Curve(n, n, f"{n}: " * several, rows, own, axes) for n, rows, own in looks(found)]
+        return
+    shown = dict([(name, rows) for name, rows in found.items() if len(rows) > 1][:MOST_PANELS])
+    with sheet.panels(list(shown)) as (picture, panels):
+        whole_numbers(panels[0], sorted({float_in(row, "k") for row in every(shown)}))
+        for name, axes in zip(shown, panels, strict=True):
+            picture.own(name, [axes])
+        lines = zip(shown.items(), panels, strict=True)
+        yield picture, [Curve(name, "method", "", rows, look(0), axes) for (name, rows), axes in lines]
+
+
+def across(curves: Sequence[Curve], y: float, **line: Any) -> None:
+    """A horizontal line on every panel."""
+    for axes in dict.fromkeys(curve.axes for curve in curves):
+        axes.axhline(y, **line)
+
+
+def mean_of_all(rows: Sequence[Row], column: str) -> float:
+    """The mean of a column."""
+    return sum(floats_in(rows, column)) / len(rows)
+
+
+def every(found: Lines) -> list[Row]:
+    return [row for rows in found.values() for row in rows]
+
+
+def time_against_k(found: Lines) -> Picture | None:
+    """Milliseconds of a new token, of both arms."""
+    if not is_sweep(found):
+        return None
+    with over_k(TIME, found) as (picture, curves):
+        for one in curves:
+            timed = [{**row, "token_ms": MILLISECONDS / float_in(row, "tokens_per_second")} for row in one.rows]
+            tip = "{name}, K = {k:g}: {token_ms:.3f} ms"
+            draw_line((picture, one.axes), timed, ("k", "token_ms"), tip, one.label, one.look, owner=one.name)
+        usual = [MILLISECONDS / v for v in floats_in(every(found), "baseline_tokens_per_second")]
+        across(curves, sum(usual) / len(usual), label="baseline", **DASHED)
+        curves[0].axes.set_ylim(bottom=0)
+        legend(curves[0].axes)
+    return picture
+
+
+def acceptance_against_k(found: Lines) -> Picture | None:
+    """α, which should not depend on K, and accepted ÷ drafted, which must."""
+    if not is_sweep(found):
+        return None
+    with over_k(ACCEPTANCE, found) as (picture, curves):
+        for one in curves:
+            tip, label, bars = "{name}, K = {k:g}: α = {alpha:.3f}", f"{one.prefix}α", {"capsize": 2, "elinewidth": 1}
+            drawing = (picture, one.axes)
+            draw_line(drawing, one.rows, ("k", "alpha"), tip, label, one.look, owner=one.name, bars=bars)
+            share = floats_in(one.rows, "accepted_per_drafted")
+            dotted: dict[str, Any] = {"linestyle": ":", "fillstyle": "none", "label": f"{one.prefix}accepted ÷ drafted"}
+            picture.own(one.name, one.axes.plot(floats_in(one.rows, "k"), share, **dotted, **one.look))
+        curves[0].axes.set_ylim(0, 1.02)
+        legend(curves[0].axes)
+    return picture
+
+
+def speedup_against_k(found: Lines) -> Picture | None:
+    """The measured speedup with its interval, and what both formulas say."""
+    if not is_sweep(found):
+        return None
+    with over_k(SPEEDUP, found) as (picture, curves):
+        across(curves, 1, color=INK, linewidth=1)
+        for one in curves:
+            drawing, label, bars = (picture, one.axes), f"{one.prefix}measured", {"capsize": 3}
+            draw_line(drawing, one.rows, ("k", "speedup"), speedup_tip, label, one.look, owner=one.name, bars=bars)
+            predictions(picture, one)
+        legend(curves[0].axes, 2 if len(curves) > 1 and curves[0].prefix else 3)
+    return picture
+
+
+def predictions(picture: Picture, one: Curve) -> None:
+    """Both predictions as lines over K; the calibrated one in front, since the measured one often covers it."""
+    x = floats_in(one.rows, "k")
+    dashed, dotted = (one.look["color"], one.look["color"]) if one.prefix else (ORANGE, INK)
+    formula = one.axes.plot(
+        x, floats_in(one.rows, "speedup_predicted"), color=dashed, linestyle="--", linewidth=1.3,
+        label=f"{one.prefix}formula",
+    )  # fmt: skip
+    calibrated = one.axes.plot(
+        x, floats_in(one.rows, "speedup_calibrated"), color=dotted, linestyle=":", marker="s", markersize=9,
+        fillstyle="none", markeredgewidth=0.9, linewidth=1.3, label=f"{one.prefix}calibrated", zorder=4,
+    )  # fmt: skip
+    picture.own(one.name, [*formula, *calibrated])
+
+
+def speedup_tip(row: Row) -> str:
+    """A speedup in words, with its interval and the predictions."""
+    value, low, high = (float_in(row, f"speedup{x}") for x in ("", "_low", "_high"))
+    formula, calibrated = float_in(row, "speedup_predicted"), float_in(row, "speedup_calibrated")
+    return (
+        f"{method(row)}, K = {row.get('k')}: {value:.3f}× [{low:.3f}, {high:.3f}], "
+        f"formula {formula:.3f}, calibrated {calibrated:.3f}"
+    )
+
+
+def round_against_k(found: Lines) -> Picture | None:
+    """Milliseconds of a mean round against K: its phases where there is one method, its total where there are more."""
+    if not is_sweep(found):
+        return None
+    with over_k(MEAN_ROUND, found) as (picture, curves):
+        for one in curves:
+            if len(found) == 1:
+                stacked(picture, one.axes, one.rows, floats_in(one.rows, "k"))
+            else:
+                tip = "{name}, K = {k:g}: {round_ms:.3f} ms"
+                draw_line((picture, one.axes), one.rows, ("k", "round_ms"), tip, one.label, one.look, owner=one.name)
+        across(curves, mean_of_all(every(found), "baseline_step_ms"), label="baseline step", **DASHED)
+        curves[0].axes.set_ylim(bottom=0)
+        curves[0].axes.grid(visible=False, axis="x")
+        legend(curves[0].axes, 3)
+    return picture
+
+
+def stacked(picture: Picture, axes: Axes, rows: Sequence[Row], x: Sequence[float], *, flat: bool = False) -> None:
+    """The phases of the mean round of each row, one on the other, from draft to host and what a draft learns."""
+    base = [0.0] * len(rows)
+    draw = axes.barh if flat else axes.bar
+    learns = any(float_in(row, UPDATES) > 0 for row in rows)
+    for phase, name, colour, hatch in (one for one in PHASES if learns or one[1] != UPDATES):
+        parts = [v if v > 0 else 0.0 for v in floats_in(rows, name)]  # unknown, or a clock's rounding below zero
+        look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "label": phase}
+        bars = draw(x, parts, 0.72, base, **look)  # type: ignore[arg-type]
+        for bar, row, part in zip(bars, rows, parts, strict=True):
+            text = f"K = {row.get('k')}, {phase}: {part:.3f} ms of {float_in(row, 'round_ms'):.3f} ms"
+            picture.tip(bar, f"{method(row)}, {text}" if flat else text, text_in(row, "cell"))
+        base = [a + b for a, b in zip(base, parts, strict=True)]
+
+
+# --- over the batch ---------------------------------------------------------------------------------------------------
+
+
+BATCH = "batch (rows decoded together)"
+THROUGHPUT = Sheet(
+    "throughput-against-batch",
+    "Throughput against batch",
+    "New tokens per second of all rows together, decode only. The dashed line is the baseline in the same batch.",
+    BATCH,
+    "tokens per second",
+)
+SPEEDUP_BATCH = Sheet(
+    "speedup-against-batch",
+    "Speedup against batch",
+    "Measured, with its 95 % interval. Dotted: the break-even batch, at which the costs measured in the largest "
+    "batch make it 1 if all rows are full; where rows stood idle (table), a short stream loses sooner.",
+    BATCH,
+    "speedup over the baseline",
+)
+
+
+def over_batches(rows: Sequence[Row]) -> list[Picture]:
+    """Throughput and speedup over the batch; empty where fewer than two batches have numbers."""
+    measured = [row for row in rows if math.isfinite(float_in(row, "speedup"))]
+    groups = grouped(sorted(measured, key=lambda row: float_in(row, "batch")), lookahead)
+    found = {f"K = {lookahead(group[0])}": group for group in groups}
+    if len({row["batch"] for row in measured}) < 2:
+        return []
+    return [throughput_against_batch(found), speedup_against_batch(found)]
+
+
+@contextmanager
+def over_batch(sheet: Sheet, found: Lines) -> Iterator[Drawing]:
+    with sheet.drawing() as (picture, axes):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted({float_in(row, "batch") for row in every(found)}))
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
+        yield picture, axes
+
+
+def throughput_against_batch(found: Lines) -> Picture:
+    """Tokens per second of both arms."""
+    with over_batch(THROUGHPUT, found) as drawing:
+        _, axes = drawing
+        for name, rows, own in looks(found):
+            tip = "{name}, batch {batch:g}: {tokens_per_second:.1f} tokens/s"
+            draw_line(drawing, rows, ("batch", "tokens_per_second"), tip, name, own)
+        longest = max(found.values(), key=len)  # the baseline is the same for every K
+        x, y = floats_in(longest, "batch"), floats_in(longest, "baseline_tokens_per_second")
+        axes.plot(x, y, label="baseline", **DASHED)
+        axes.set_ylim(bottom=0)
+        legend(axes, 3)
+    return drawing[0]
+
+
+def speedup_against_batch(found: Lines) -> Picture:
+    """The measured speedup with its interval, and where the costs of the largest batch say that it will be 1."""
+    with over_batch(SPEEDUP_BATCH, found) as drawing:
+        _, axes = drawing
+        axes.axhline(1, color=INK, linewidth=1)
+        for name, rows, own in looks(found):
+            tip = "{name}, batch {batch:g}: {speedup:.3f}×"
+            draw_line(drawing, rows, ("batch", "speedup"), tip, name, own, bars={"capsize": 3})
+            even = float_in(rows[-1], "break_even_batch")
+            if math.isfinite(even) and even > 0:
+                label = f"{name}: break-even at {even:.1f}"
+                axes.axvline(even, color=own["color"], linestyle=":", linewidth=1.3, label=label)
+        legend(axes)
+    return drawing[0]
+
+
+# --- over the length of the prompts -----------------------------------------------------------------------------------
+
+
+CONTEXT = "tokens of a prompt"
+MAP = Sheet(
+    "speedup-by-context",
+    "Speedup by context and K",
+    "Measured speedup over the baseline at every length of the prompts and every lookahead: orange below 1, where "
+    "speculation loses, violet above. Framed: the fastest lookahead of a length.",
+    "lookahead K (drafted tokens per round)",
+    CONTEXT,
+)
+LINES = Sheet(
+    "speedup-against-context",
+    "Speedup against context",
+    "Measured, with its 95 % interval. Above 1 it pays.",
+    CONTEXT,
+    "speedup over the baseline",
+)
+SHADES = "PuOr"  # orange to violet, which readers without red or green tell apart
+
+
+def over_contexts(rows: Sequence[Row]) -> list[Picture]:
+    """A map of length and lookahead, where there are several lookaheads, and lines over the length; empty where fewer
+    than two lengths have numbers."""
+    measured = [row for row in rows if math.isfinite(float_in(row, "speedup"))]
+    if len({row["context"] for row in measured}) < 2:
+        return []
+    return [*([speedup_map(measured)] if len(lookaheads(measured)) > 1 else []), speedup_lines(measured)]
+
+
+def speedup_map(rows: Sequence[Row]) -> Picture:
+    """One tile per cell with its speedup; what was not measured stays blank."""
+    names, lengths = lookaheads(rows), sorted({row["context"] for row in rows})
+    widest = max(abs(math.log(row["speedup"])) for row in rows) or 1.0
+    norm = TwoSlopeNorm(1.0, math.exp(-widest) - 1e-9, math.exp(widest) + 1e-9)
+    with MAP.drawing() as (picture, axes):
+        axes.grid(False)
+        axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(lengths) - 0.5, -0.5))
+        axes.set_xticks(range(len(names)), names)
+        axes.set_yticks(range(len(lengths)), map(said, lengths))
+        for same in grouped(rows, lambda row: row["context"]):
+            top = max(row["speedup"] for row in same)
+            for row in same:
+                x, y = names.index(lookahead(row)), lengths.index(row["context"])
+                shade = colormaps[SHADES](0.2 + 0.6 * float(norm(row["speedup"])))
+                tile = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=shade, edgecolor=INK)
+                tile.set_linewidth(1.8 if row["speedup"] == top else 0.0)
+                picture.tip(axes.add_patch(tile), context_tip(row))
+                axes.text(x, y, f"{row['speedup']:.2f}", ha="center", va="center", color=FIXED)
+    return picture
+
+
+def context_tip(row: Row) -> str:
+    """A cell in words."""
+    value, low, high = (float_in(row, f"speedup{bound}") for bound in ("", "_low", "_high"))
+    return f"{said(row['context'])} tokens, K = {lookahead(row)}: {value:.3f}× [{low:.3f}, {high:.3f}]"
+
+
+def speedup_lines(rows: Sequence[Row]) -> Picture:
+    """A line per lookahead."""
+    lengths = sorted({row["context"] for row in rows})
+    found = {f"K = {lookahead(some[0])}": some for some in grouped(rows, lookahead)}
+    with LINES.drawing() as drawing:
+        _, axes = drawing
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator(lengths))
+        axes.xaxis.set_major_formatter(FixedFormatter(list(map(said, lengths))))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.axhline(1, color=INK, linewidth=1)
+        for name, some, own in looks(found):
+            draw_line(drawing, some, ("context", "speedup"), context_tip, name, own, bars={"capsize": 3})
+        legend(axes, 3)
+    return drawing[0]

@@ -1,0 +1,372 @@
+"""Figures with a line for every cell, the fastest first: speedup, throughput, latency, memory, phases, positions.
+
+Rows are those of results.csv; a function returns None where they do not hold what it would show.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from specbench.results.statistics import Interval
+from specbench.show.report.figure import (
+    BLUE,
+    DASHED,
+    FIXED,
+    INK,
+    MARKERS,
+    MUTED,
+    ORANGE,
+    WIDTH,
+    YELLOW,
+    Drawing,
+    Picture,
+    Sheet,
+    bounds,
+    cut_ends,
+    draw_line,
+    errors,
+    float_in,
+    floats_in,
+    in_view,
+    interval_tip,
+    legend,
+    look,
+    points,
+    short,
+    spread,
+)
+from specbench.show.report.figures_by_k import Lines, every, is_sweep, mean_of_all, method, stacked
+from specbench.show.tables import by_speedup, is_lossy
+from specbench.show.text import lookahead, method_name
+from specbench.wording import Row, clean, text_in
+
+MOST = 60  # lines of one figure
+NAME = 34  # characters of a name that leave room for the figure
+ROOM = 0.26  # inches of a line
+GB = 1e9
+RANKING = Sheet(
+    "by-speedup",
+    "Cells by speedup",
+    "Measured speedup with its 95 % interval over prompts, the fastest first; an upright stroke is what the formula "
+    "predicted. Hollow: lossy, its output is not the target's. An interval that leaves the figure is one of few "
+    "prompts.",
+    "speedup over the baseline",
+    "",
+)
+BY_PHASE = Sheet(
+    "phases",
+    "Where the time of a round goes",
+    "Phases of the mean round of each cell; they add up to its time. The dashed line is one baseline step.",
+    "milliseconds",
+    "",
+)
+BY_POSITION = Sheet(
+    "acceptance-by-position",
+    "Acceptance by position",
+    "Share of tokens accepted at a position of the draft, given that all before it were; the formula assumes "
+    "that it is the same everywhere. n = how often the position was tested, all cells together.",
+    "position in the draft",
+    "accepted ÷ tested",
+)
+OF_A_MAP = " Methods by speedup; darker is more."
+MOST_LINES = 6  # cells that are lines; of more, lines would hide each other
+NUMBERED = 12  # positions that leave room for numbers
+INTERVALS = Sheet(
+    "intervals",
+    "All cells side by side",
+    "Measured speedup of every cell with its 95 % interval over prompts; hollow: lossy. Two intervals "
+    "that overlap may still differ.",
+    "speedup over the baseline",
+    "",
+    width=WIDTH * 1.25,
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of every cell and of the baseline. high: where its 95th percentile stands; scale: of a unit shown."""
+
+    sheet: Sheet
+    column: str
+    unit: str
+    high: str = ""
+    scale: float = 1.0
+
+    def of(self, row: Row, arm: str = "") -> tuple[float, float]:
+        """The number of an arm, "" or "baseline_", and its 95th percentile."""
+        high = float_in(row, f"{arm}{self.high}") if self.high else math.nan
+        return float_in(row, f"{arm}{self.column}") / self.scale, high / self.scale
+
+    def told(self, value: float, high: float) -> str:
+        tail = f", 95th percentile {high:.4g} {self.unit}" if math.isfinite(high) else ""
+        return f"{value:.4g} {self.unit}{tail}"
+
+
+OVER = "The line ends at the 95th percentile over the prompts. Dashed: the baseline."
+QUANTITIES = (
+    Quantity(
+        Sheet("throughput", "Throughput", "New tokens ÷ decode seconds, all rows of a batch together; more is better. "
+              "Dashed: the baseline.", "tokens per second", ""),
+        "tokens_per_second", "tokens/s",
+    ),
+    Quantity(
+        Sheet("latency-per-token", "Latency per token", f"Median over the prompts of a prompt's decode time ÷ its new "
+              f"tokens. {OVER}", "milliseconds per token", ""),
+        "per_token_median_ms", "ms", "per_token_p95_ms",
+    ),
+    Quantity(
+        Sheet("latency-first-token", "Time to first token", "Median time from a request to the first piece of its "
+              f"answer. {OVER}", "milliseconds", ""),
+        "ttft_median_ms", "ms", "ttft_p95_ms",
+    ),
+    Quantity(
+        Sheet("latency-answer", "Time to a whole answer", "Median time from when a request came to the last piece of "
+              f"its answer. {OVER}", "milliseconds", ""),
+        "latency_median_ms", "ms", "latency_p95_ms",
+    ),
+    Quantity(
+        Sheet("latency-prefill", "Time to read the prompt", "Median time of the prefill, of the target and of what "
+              f"drafts; the first token comes one round after it. {OVER}", "milliseconds", ""),
+        "prefill_median_ms", "ms", "prefill_p95_ms",
+    ),
+    Quantity(
+        Sheet("memory-device", "Peak memory of the device", "Bytes of tensors at most while an arm decoded: weights of "
+              "all models and shared caches included. Dashed: the baseline.", "gigabytes (10⁹ bytes)", ""),
+        "peak_memory_device", "GB", scale=GB,
+    ),
+    Quantity(
+        Sheet("memory-host", "Peak memory of the process", "Resident bytes of the process at most while an arm "
+              "decoded, whatever they were for. Dashed: the baseline.", "gigabytes (10⁹ bytes)", ""),
+        "peak_memory_host", "GB", scale=GB,
+    ),
+)  # fmt: skip
+
+
+def ordered(rows: Sequence[Row]) -> list[Row]:
+    """The measured cells, the fastest method first; of one method in the order of K."""
+    return by_speedup([row for row in rows if math.isfinite(float_in(row, "speedup"))])[:MOST]
+
+
+def cell_label(row: Row, rows: Sequence[Row]) -> str:
+    """A cell beside a figure: what distinguishes it, and whether it is lossy."""
+    several = [len({name(one) for one in rows}) > 1 for name in (method_name, lookahead)]
+    parts = [method_name(row)] * several[0] + [f"K = {lookahead(row)}"] * (several[1] or not several[0])
+    name, mark = ", ".join(parts), " (lossy)" * is_lossy(row)
+    most = NAME - len(mark)
+    return clean(name if len(name) <= most else name[: most - 1] + "…", 200) + mark
+
+
+def name_rows(picture: Picture, axes: Axes, rows: Sequence[Row], above: Sequence[str] = ()) -> None:
+    """The names of lines beside the y axis, the first at the top; each is owned by its cell. above: lines of none."""
+    names = [*above, *(cell_label(row, rows) for row in rows)]
+    axes.set_yticks(range(len(names)), names, fontsize=9 if len(names) <= 30 else 8)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    for label, row in zip(axes.get_yticklabels()[len(above) :], rows, strict=True):
+        picture.own(text_in(row, "cell"), [label])
+
+
+def ranking(rows: Sequence[Row]) -> Picture | None:
+    """The speedup of every cell with its interval and the prediction; None where there is one method alone."""
+    shown = ordered(rows)
+    if len({method_name(row) for row in shown}) < 2:
+        return None
+    with replace(RANKING, height=1.5 + ROOM * len(shown)).drawing() as (picture, axes):
+        axes.axvline(1, color=INK, linewidth=1)
+        for place, row in enumerate(shown):
+            rank(picture, axes, row, place)
+        axes.plot([], [], color=ORANGE, marker="|", markersize=10, linestyle="none", label="predicted")
+        axes.plot([], [], color=BLUE, marker="o", linestyle="none", label="measured")
+        axes.set_xlim(spread([v for row in shown for v in (*in_view(row), float_in(row, "speedup_predicted"))], 1.0))
+        cut_ends(axes, list(enumerate(shown)))
+        name_rows(picture, axes, shown)
+        axes.grid(visible=False, axis="y")
+        legend(axes, 2)
+    return picture
+
+
+def rank(picture: Picture, axes: Axes, row: Row, place: int) -> None:
+    """One cell: its interval, its mark, the prediction, and the number at the right edge."""
+    (low, value, high), predicted = bounds(row), float_in(row, "speedup_predicted")
+    cell, own = text_in(row, "cell"), {"color": BLUE, "marker": "o", "fillstyle": "none" if is_lossy(row) else "full"}
+    bars = errors([value], [low], [high])
+    picture.own(cell, axes.errorbar([value], [place], xerr=bars, color=BLUE, elinewidth=1.4, capsize=3).get_children())
+    picture.own(cell, axes.plot([predicted], [place], color=ORANGE, marker="|", markersize=10, linestyle="none"))
+    across = axes.get_yaxis_transform()
+    picture.own(cell, [axes.text(1.02, place, f"{value:.2f}×", transform=across, va="center", fontsize=8)])
+    interval = f" [{low:.3f}, {high:.3f}]" if math.isfinite(low) else ""
+    text = f"{cell_label(row, [row])}: {value:.3f}×{interval}, predicted {predicted:.3f}"
+    points(picture, axes, [value], [place], [f"{method_name(row)}, {text}"], cells=[cell], **own)
+
+
+def quantities(rows: Sequence[Row]) -> list[Picture]:
+    """Throughput, latency and memory of several cells, each where it is known."""
+    shown = ordered(rows) if len(rows) > 1 else []
+    return [bars_of(shown, one) for one in QUANTITIES if any(math.isfinite(one.of(row)[0]) for row in shown)]
+
+
+def bars_of(rows: Sequence[Row], quantity: Quantity) -> Picture:
+    """A bar for the baseline and one for every cell, with a whisker up to the 95th percentile."""
+    with replace(quantity.sheet, height=1.3 + ROOM * (1 + len(rows))).drawing() as (picture, axes):
+        baseline = [quantity.of(row, "baseline_") for row in rows]
+        known = [one for one in baseline if math.isfinite(one[0])]
+        if known:
+            value, high = (sum(part) / len(known) for part in zip(*known, strict=True))
+            bar(picture, axes, (quantity, "baseline", ""), 0, (value, high), color=MUTED)
+            axes.axvline(value, **DASHED)
+        for place, row in enumerate(rows, start=1):
+            look = {"color": YELLOW, "hatch": "///"} if is_lossy(row) else {"color": BLUE}
+            name = f"{method_name(row)}, K = {lookahead(row)}"
+            bar(picture, axes, (quantity, name, text_in(row, "cell")), place, quantity.of(row), **look)
+        axes.set_xlim(left=0)
+        name_rows(picture, axes, rows, ["baseline"])
+        axes.grid(visible=False, axis="y")
+    return picture
+
+
+def bar(
+    picture: Picture,
+    axes: Axes,
+    named: tuple[Quantity, str, str],
+    place: int,
+    found: tuple[float, float],
+    **look: Any,
+) -> None:
+    """The bar of one arm with its number; `named`: what it shows, of whom, and the cell that owns it."""
+    (quantity, name, cell), (value, high) = named, found
+    if not math.isfinite(value):
+        return
+    (drawn,) = axes.barh([place], [value], 0.66, edgecolor="white", linewidth=0.5, **look)
+    picture.tip(drawn, f"{name}: {quantity.told(value, high)}", cell)
+    if math.isfinite(high):
+        picture.own(cell, axes.plot([value, high], [place, place], color=INK, marker="|", markersize=5, linewidth=1))
+    edge = axes.get_yaxis_transform()
+    picture.own(cell, [axes.text(1.02, place, f"{value:.4g}", transform=edge, va="center", fontsize=8)])
+
+
+def phases(found: Lines) -> Picture | None:
+    """The phases of the mean round of every cell, where the figure over K does not show them."""
+    rows = every(found)
+    if not any(map(math.isfinite, floats_in(rows, "round_draft_ms"))) or (is_sweep(found) and len(found) == 1):
+        return None
+    rows = rows[:MOST]
+    with replace(BY_PHASE, height=1.7 + 0.28 * len(rows)).drawing() as (picture, axes):
+        stacked(picture, axes, rows, range(len(rows)), flat=True)
+        axes.axvline(mean_of_all(rows, "baseline_step_ms"), label="baseline step", **DASHED)
+        name_rows(picture, axes, rows)
+        axes.grid(visible=False, axis="y")
+        legend(axes, 3)
+    return picture
+
+
+def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
+    """The speedup of every cell with its interval, given as (run, label, row); None for fewer than two."""
+    shown = [cell for cell in cells if math.isfinite(float_in(cell[2], "speedup"))][:MOST]
+    if len(shown) < 2:
+        return None
+    with replace(INTERVALS, height=1.3 + 0.26 * len(shown)).drawing() as (picture, axes):
+        runs = list(dict.fromkeys(run for run, _, _ in shown))
+        for place, run in enumerate(runs):
+            own = [(y, *cell[1:]) for y, cell in enumerate(shown) if cell[0] == run]
+            one_run(picture, axes, own, run, place)
+        axes.set_yticks(range(len(shown)), [short(label) for _, label, _ in shown])
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.set_xlim(spread([bound for *_, row in shown for bound in in_view(row)], 1.0))
+        cut_ends(axes, [(y, row) for y, (*_, row) in enumerate(shown)])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        if len(runs) > 1:
+            legend(axes, 1)
+    return picture
+
+
+def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]], run: str, place: int) -> None:
+    """The cells of one run, given as (y, label, row), in its own colour."""
+    rows, own = [row for *_, row in cells], look(place)
+    x, y = floats_in(rows, "speedup"), [float(at) for at, *_ in cells]
+    bars = errors(x, floats_in(rows, "speedup_low"), floats_in(rows, "speedup_high"))
+    name = short(run, 60)
+    axes.errorbar(x, y, xerr=bars, color=own["color"], linestyle="none", elinewidth=1.4, capsize=3, label=name)
+    found = [Interval(value, low, high) for low, value, high in map(bounds, rows)]
+    tips = [f"{label}: {interval_tip(one)}" for (_, label, _), one in zip(cells, found, strict=True)]
+    for at, (place_of, _, row) in enumerate(cells):
+        fill = "none" if is_lossy(row) else "full"
+        points(picture, axes, [x[at]], [place_of], [tips[at]], fillstyle=fill, **own)
+
+
+# --- acceptance by position -------------------------------------------------------------------------------------------
+
+
+def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | None:
+    """Conditional acceptance at each position of the draft, a line for every cell.
+
+    `tested[i]` says how often position i + 1 was tested over all rows; it may be empty.
+    """
+    rows = [row for rows in found.values() for row in rows if math.isfinite(float_in(row, "acceptance_at_1"))]
+    if not rows:
+        return None
+    if len(rows) > MOST_LINES:
+        return map_of(rows[:MOST], tested)
+    with BY_POSITION.drawing() as (picture, axes):
+        for place, row in enumerate(rows):
+            name = f"K = {row.get('k')}" if len(found) == 1 else f"{method(row)}, K = {row.get('k')}"
+            cell_by_position((picture, axes), row, name, place, len(rows))
+        position_ticks(axes, max(len(positions(row)) for row in rows), tested)
+        axes.set_ylim(0, 1.02)
+        legend(axes, 4 if len(found) == 1 else 2)
+    return picture
+
+
+def map_of(rows: Sequence[Row], tested: Sequence[int]) -> Picture:
+    """A line of tiles for every cell, a tile for every position."""
+    longest = max(len(positions(row)) for row in rows)
+    sheet = replace(BY_POSITION, caption=BY_POSITION.caption + OF_A_MAP, y="", height=1.3 + 0.26 * len(rows))
+    with sheet.drawing() as (picture, axes):
+        axes.grid(visible=False)
+        axes.set(xlim=(0.5, longest + 0.5))
+        for place, row in enumerate(rows):
+            tiles((picture, axes), row, place, numbered=longest <= NUMBERED)
+        name_rows(picture, axes, rows)
+        position_ticks(axes, longest, tested)
+    return picture
+
+
+def tiles(drawing: Drawing, row: Row, place: int, *, numbered: bool) -> None:
+    """The line of one cell: light where little is accepted, dark where much is."""
+    picture, axes = drawing
+    for position, value in enumerate(positions(row), start=1):
+        shade = colormaps["YlGnBu"](0.5 * min(max(value, 0.0), 1.0))  # light enough for its number
+        tile = axes.add_patch(Rectangle((position - 0.48, place - 0.46), 0.96, 0.92, facecolor=shade, linewidth=0))
+        name = f"{method(row)}, K = {row.get('k')}"
+        picture.tip(tile, f"{name}, position {position}: {value:.3f}", text_in(row, "cell"))
+        if numbered:
+            style: dict[str, Any] = {"ha": "center", "va": "center", "color": FIXED, "fontsize": 8}
+            picture.own(text_in(row, "cell"), [axes.text(position, place, f"{value:.2f}", **style)])
+
+
+def cell_by_position(drawing: Drawing, row: Row, name: str, place: int, cells: int) -> None:
+    """The line of one of so many cells; the shades of all of them go from dark to light."""
+    shade = colormaps["cividis"](0.3 + 0.5 * place / max(cells - 1, 1))  # seen on light pages and on dark ones
+    places = [{"position": place, "accepted": value} for place, value in enumerate(positions(row), start=1)]
+    own = {"color": shade, "marker": MARKERS[place % len(MARKERS)], "markersize": 4, "linewidth": 1.1}
+    draw_line(
+        drawing, places, ("position", "accepted"),
+        lambda at: f"{name}, position {at['position']}: {at['accepted']:.3f}", name, own, owner=text_in(row, "cell"),
+    )  # fmt: skip
+
+
+def position_ticks(axes: Axes, longest: int, tested: Sequence[int]) -> None:
+    """Ticks at the positions, or at some of many, each with how often it was tested."""
+    ticks = range(1, longest + 1, 1 if longest <= 12 else -(-longest // 10))
+    axes.set_xticks(ticks, [f"{t}\nn {tested[t - 1]:,}" if t <= len(tested) else str(t) for t in ticks], fontsize=8)
+
+
+def positions(row: Row) -> list[float]:
+    """acceptance_at_1, _2, … of a row, as far as it has them."""
+    found: list[float] = []
+    while math.isfinite(value := float_in(row, f"acceptance_at_{len(found) + 1}")):
+        found.append(value)
+    return found

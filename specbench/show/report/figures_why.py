@@ -1,0 +1,331 @@
+"""Figures of the reasons: the waterfall, the cost of a pass, categories, prompts in time, and beliefs of schedules.
+
+A function returns None where the rows do not hold what it would show.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from specbench.results.calibration import FREE
+from specbench.results.statistics import FEWEST, Interval
+from specbench.show.details import several, stages_of
+from specbench.show.report.figure import (
+    BLUE,
+    COLOURS,
+    DASHED,
+    INK,
+    MARKERS,
+    MUTED,
+    ORANGE,
+    YELLOW,
+    Drawing,
+    Picture,
+    Sheet,
+    draw_line,
+    errors,
+    float_in,
+    floats_in,
+    legend,
+    look,
+    points,
+    short,
+    spread,
+    whole_numbers,
+)
+from specbench.show.report.figures_by_k import method
+from specbench.show.table import unbroken
+from specbench.show.text import NOTHING, cell_text
+from specbench.wording import Row
+
+DRAFT = "draft"  # the model whose width is a number of tokens drafted one after the other
+WATERFALL = Sheet(
+    "waterfall",
+    "",
+    "Diamonds are speedups; a bar is what one measured quantity takes away or adds when it replaces an "
+    "assumption of the formula. The bars add up exactly.",
+    "speedup over the baseline",
+    "",
+    height=4.0,
+)
+DRAFTING = Sheet(
+    "cost-of-drafting",
+    "Cost of drafting",
+    "Median time to draft so many tokens, with quartiles, at each length of the context.",
+    "tokens drafted one after the other",
+    "milliseconds",
+)
+PASSING = Sheet(
+    "cost-of-a-pass",
+    "Cost of a pass",
+    f"Median time of one forward pass over so many tokens, with quartiles, at each length of the context. As far as a "
+    f"line stays below its dashed one ({FREE:g} × one token), more tokens are nearly free to verify.",
+    "tokens in the pass",
+    "milliseconds",
+)
+
+
+# --- the waterfall ----------------------------------------------------------------------------------------------------
+
+
+def waterfall(row: Row) -> Picture | None:
+    """From the formula to the measured speedup of one cell; None where its run has no such terms."""
+    steps = steps_of([row])
+    values = [float_in(row, name) for _, name, _ in steps]
+    if not all(map(math.isfinite, values)):
+        return None
+    sheet = replace(WATERFALL, title=f"From predicted to measured: {method(row)}, K = {row.get('k')}")
+    with sheet.drawing() as (picture, axes):
+        level = values[0]
+        for place, ((label, _, whole), value) in enumerate(zip(steps, values, strict=True)):
+            level = step(picture, axes, place, label, value, level, whole=whole)
+            if place + 1 < len(steps):
+                axes.plot([level, level], [place, place + 1], color="#9a9a9a", linewidth=0.8, zorder=1)
+        axes.set_yticks(range(len(steps)), [label for label, _, _ in steps])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        low, high = spread(levels(steps, values), values[0], 0.06)  # from term to term, as small as they are
+        axes.set_xlim(low, high + 0.14 * (high - low))  # room for the last label
+        if low < 1 < high:
+            axes.axvline(1, color=INK, linewidth=1)
+    return picture
+
+
+def step(picture: Picture, axes: Axes, place: int, label: str, value: float, level: float, *, whole: bool) -> float:
+    """Draw one line of the waterfall, which has reached `level`; the level after it."""
+    after = value if whole else level + value
+    if whole:
+        points(picture, axes, [after], [place], [f"{label}: {value:.4f}×"], color=BLUE, marker="D", markersize=7)
+    else:
+        bar_look = {"color": ORANGE, "hatch": "///"} if value < 0 else {"color": COLOURS[2]}
+        (bar,) = axes.barh(place, value, 0.6, level, edgecolor="white", **bar_look)  # type: ignore[arg-type]
+        picture.tip(bar, f"{label}: {value:+.4f}")
+    text = f"{value:.3f}×" if whole else f"{value:+.3f}".replace("-", "−")
+    axes.annotate(text, (max(level, after), place), (7, 0), textcoords="offset points", va="center", fontsize=9)
+    return after
+
+
+def steps_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
+    """The steps of the waterfalls of some cells, in the words of the terminal."""
+    return [(unbroken(label), column, whole) for label, column, whole in stages_of(rows)]
+
+
+def levels(steps: Sequence[tuple[str, str, bool]], values: Sequence[float]) -> list[float]:
+    """Every level that the waterfall reaches."""
+    found = [values[0]]
+    for (_, _, whole), value in zip(steps[1:], values[1:], strict=True):
+        found.append(value if whole else found[-1] + value)
+    return found
+
+
+# --- the cost of a pass -----------------------------------------------------------------------------------------------
+
+
+def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
+    """Milliseconds of a pass of one model against the tokens fed in it, a line for every context length."""
+    own = [r for r in rows if r.get("model") == model and math.isfinite(float_in(r, "milliseconds"))]
+    if not own:
+        return None
+    kind = DRAFTING if model == DRAFT else PASSING
+    with replace(kind, title=f"{kind.title}: {model}").drawing() as (picture, axes):
+        for place, context in enumerate(sorted({float_in(r, "context") for r in own})):
+            at = sorted((r for r in own if float_in(r, "context") == context), key=lambda r: float_in(r, "width"))
+            curve((picture, axes), at, f"context {context:g}", look(place))
+        whole_numbers(axes, sorted({float_in(r, "width") for r in own}))
+        axes.set_ylim(bottom=0)
+        legend(axes, 3)
+    return picture
+
+
+def curve(drawing: Drawing, rows: Sequence[Row], label: str, own: Mapping[str, Any]) -> None:
+    """The costs at one length of the context; dashed, up to where a pass of the target counts as free."""
+    tip, bars = "{name}, {width:g} tokens: {milliseconds:.3f} ms, v = {v:.3f}", {"capsize": 2, "elinewidth": 1}
+    draw_line(drawing, rows, ("width", "milliseconds"), tip, label, own, bounds=("low", "high"), bars=bars)
+    if float_in(rows[0], "width") == 1 and rows[0].get("model") != DRAFT:
+        alone = float_in(rows[0], "milliseconds")
+        drawing[1].axhline(FREE * alone, color=own["color"], linestyle="--", linewidth=0.9)
+
+
+# --- categories of prompts --------------------------------------------------------------------------------------------
+
+
+MOST = 60  # categories of one figure
+CELLS = len(MARKERS)  # cells of one figure: as many as have a colour and a marker of their own
+NOTE = (
+    "Ratio of totals over the prompts of a category, with its 95 % interval over them; the number of prompts stands in "
+    "brackets. A category with one prompt is not drawn: one prompt is no category. An interval that leaves the figure "
+    f"is one of fewer than {FEWEST} prompts, which says little."
+)
+CATEGORIES = {  # by their columns
+    "speedup": Sheet("by-category", "Speedup by category", NOTE, "speedup over the baseline", ""),
+    "tokens_per_round": Sheet("tokens-by-category", "Tokens per round by category", NOTE, "tokens per round", ""),
+}
+
+
+def by_category(lines: Mapping[str, Sequence[Row]], column: str = "speedup") -> Picture | None:
+    """One row of markers per category, a marker per cell; None for fewer than two categories that can be drawn.
+
+    column: one of `CATEGORIES`.
+    """
+    shown = {name: drawable(rows, column) for name, rows in [*lines.items()][:CELLS]}
+    prompts = {str(row["category"]): row["prompts"] for rows in shown.values() for row in rows}
+    kinds = sorted(prompts)[:MOST]
+    if len(kinds) < 2:
+        return None
+    step = 0.26 * max(len(shown), 1) + 0.12  # inches of a category
+    with replace(CATEGORIES[column], height=1.4 + step * len(kinds)).drawing() as (picture, axes):
+        for place, (name, rows) in enumerate(shown.items()):
+            middle = (place - (len(shown) - 1) / 2) * 0.8 / len(shown)
+            own = [(kinds.index(row["category"]) + middle, row) for row in rows if row["category"] in kinds]
+            one_cell((picture, axes), own, column, name, place)
+        axes.set_yticks(range(len(kinds)), [f"{short(kind)} ({prompts[kind]})" for kind in kinds])
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.set_xlim(spread([x for rows in shown.values() for row in rows for x in reach(row, column)], 1.0))
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        if len(shown) > 1:
+            legend(axes, 1)
+    return picture
+
+
+def drawable(rows: Sequence[Row], column: str) -> list[Row]:
+    """The categories with several prompts and a number; a speedup is blank where prompts shared their time."""
+    return [row for row in several(rows) if math.isfinite(float_in(row, column))]
+
+
+def reach(row: Row, column: str) -> list[float]:
+    """What the x axis must hold of a category: its interval, but that of a few prompts, which may span decades."""
+    ends = ("_low", "", "_high") if row["draws"] >= FEWEST else ("",)
+    return [float_in(row, f"{column}{end}") for end in ends]
+
+
+def one_cell(drawing: Drawing, rows: Sequence[tuple[float, Row]], column: str, name: str, place: int) -> None:
+    """The markers of a cell, given as (y, row), with their intervals."""
+    picture, axes = drawing
+    found = [Interval(*(float_in(row, f"{column}{end}") for end in ("", "_low", "_high"))) for _, row in rows]
+    x, y = [one.value for one in found], [at for at, _ in rows]
+    bars, own = errors(x, [one.low for one in found], [one.high for one in found]), look(place)
+    axes.errorbar(x, y, xerr=bars, color=own["color"], linestyle="none", elinewidth=1.2, capsize=2.5)
+    axes.plot([], [], linestyle="none", label=short(name), **own)
+    points(picture, axes, x, y, [category_tip(row, name, column) for _, row in rows], **own)
+
+
+def category_tip(row: Row, name: str, column: str) -> str:
+    return f"{short(row['category'])}, {short(name)}: {value(row, column)}, {row['prompts']} prompts"
+
+
+def value(row: Row, column: str) -> str:
+    """A number with its interval."""
+    shown, interval = cell_text(row, column), cell_text(row, f"{column}_interval")
+    return shown if interval == NOTHING else f"{shown} [{interval}]"
+
+
+# --- prompts in time --------------------------------------------------------------------------------------------------
+
+
+FLAGS = (("", BLUE, "o", "usual"), ("mild", YELLOW, "^", "mild outlier"), ("severe", ORANGE, "X", "severe outlier"))
+OVER_TIME = Sheet(
+    "over-time",
+    "Speedup of every prompt, in time",
+    "Baseline ÷ method seconds per token, one point per decoded prompt. A trend, steps or a rising load "
+    "average say that the machine was not steady. Outliers are marked, never dropped.",
+    "turn (prompts in the order in which they were decoded)",
+    "speedup",
+)
+
+
+def over_time(samples: Sequence[Row]) -> Picture | None:
+    """The speedup of every prompt of one cell in the order in which they were decoded, and the load of the machine."""
+    shown = sorted((s for s in samples if math.isfinite(float_in(s, "speedup"))), key=lambda s: float_in(s, "turn"))
+    if len(shown) < 2:
+        return None
+    with OVER_TIME.drawing() as (picture, axes):
+        for flag, colour, marker, label in FLAGS:
+            own = [s for s in shown if (s.get("outlier") or "") == flag]
+            x, y = floats_in(own, "turn"), floats_in(own, "speedup")
+            points(picture, axes, x, y, [prompt_tip(s, label) for s in own], color=colour, marker=marker)
+            if own:
+                axes.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
+        axes.axhline(1, color=INK, linewidth=1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        load(axes, shown)
+        legend(axes, 3)
+    return picture
+
+
+def prompt_tip(sample: Row, flag: str) -> str:
+    return f"turn {sample.get('turn')}, {short(sample.get('prompt'), 60)}: {float_in(sample, 'speedup'):.3f}×, {flag}"
+
+
+def load(axes: Axes, samples: Sequence[Row]) -> None:
+    """The load average as a grey line with its own axis, where it was recorded."""
+    values = floats_in(samples, "load_average")
+    if any(map(math.isfinite, values)):
+        other = axes.twinx()
+        other.plot(floats_in(samples, "turn"), values, color=MUTED, linewidth=1, linestyle=":")
+        axes.plot([], [], color=MUTED, linewidth=1, linestyle=":", label="load average (right)")
+        other.set_ylabel("load average", color=MUTED)
+        other.set_ylim(0, max(1.0, 1.6 * max(v for v in values if math.isfinite(v))))
+        other.grid(visible=False)
+        other.spines["right"].set_visible(True)
+
+
+# --- beliefs ----------------------------------------------------------------------------------------------------------
+
+
+RELIABILITY = Sheet(
+    "reliability",
+    "What was believed, and what was accepted",
+    "Drafted tokens that were judged, by what the schedule held the chance of their acceptance to be, in tenths: the "
+    "mean belief across, the share accepted up, and below how many they are. On the dashed line a belief is exact; "
+    "above it, too small. ECE: the mean distance from that line; in brackets, what luck makes of it where beliefs are "
+    "exact.",
+    "believed chance of acceptance",
+    "accepted",
+    height=4.6,
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The curve of a cell: the cell's name and key, its calibration error, and that of as many exact beliefs."""
+
+    name: str
+    cell: str
+    error: float
+    if_exact: float
+    rows: Sequence[Row]
+
+    def tip(self, row: Row) -> str:
+        """What a point says."""
+        return (
+            f"{short(self.name, 60)}, {row['low']:.1f}–{row['high']:.1f}: {row['believed']:.3f} believed, "
+            f"{row['accepted']:.3f} accepted, {row['tests']:,} tokens"
+        )
+
+
+def reliability(curves: Sequence[Curve]) -> Picture | None:
+    """The curves of some cells and their tests below, the first few; None where there are none."""
+    if not curves:
+        return None
+    with RELIABILITY.begun(RELIABILITY.height) as picture:
+        upper, lower = picture.figure.subplots(2, sharex=True, height_ratios=(3, 1))
+        upper.plot((0, 1), (0, 1), **DASHED)
+        for place, one in enumerate(curves[:CELLS]):
+            draw_curve((picture, upper), lower, one, look(place))
+        upper.set(xlim=(0, 1.02), ylim=(0, 1.02), ylabel=RELIABILITY.y)
+        lower.set(ylabel="tokens", xlabel=RELIABILITY.x)
+        lower.set_ylim(bottom=0)
+        legend(upper, 1)
+    return picture
+
+
+def draw_curve(drawing: Drawing, lower: Axes, one: Curve, own: Mapping[str, Any]) -> None:
+    """The curve of one cell, every point with its numbers, and how many tests are behind each."""
+    label = f"{short(one.name, 40)}: ECE {one.error:.3f} ({one.if_exact:.3f})"
+    draw_line(drawing, one.rows, ("believed", "accepted"), one.tip, label, own, owner=one.cell)
+    drawing[0].own(one.cell, lower.plot(floats_in(one.rows, "believed"), floats_in(one.rows, "tests"), **own))

@@ -1,0 +1,254 @@
+"""How a verdict reads: the answer, its reason, what settles it, the next command, and the figures it rests on.
+
+In a terminal, as Markdown, on a page. Names in it come from files of results and are hostile.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from specbench.judge.advice import SYNTHETIC
+from specbench.judge.verdict import Recommendation
+from specbench.show.text import short_dataset
+from specbench.token_counts import said
+from specbench.wording import clean, counted, formatted, interval_text, literal, rows_said, verbatim
+
+LONGEST = 1000  # characters of a line
+FASTER = "as fast as no draft"
+MATTERS = 0.05  # share of a round that is said of the overhead
+
+
+def sentences(found: Recommendation, explain: bool = True) -> list[str]:
+    """The verdict in a few sentences, one a line, fit for a terminal: the answer, the reason, what is open, the next
+    command; to `explain`, also the figures below it."""
+    return [line for line in (*answer(found), *(details(found) if explain else ())) if line]
+
+
+def answer(found: Recommendation) -> list[str]:
+    """The lines that everybody reads."""
+    return [line for line in (lead(found), reason(found), open_questions([found]), next_step(found)) if line]
+
+
+def together(found: Sequence[Recommendation]) -> list[str]:
+    """The answers of one run, each under the name of what it is about; what is open, and the next step, said once."""
+    if len(found) == 1:
+        first, *rest = answer(found[0])
+        return [first, *(line if line.startswith("next") else f"  {line}" for line in rest)]
+    topics = topics_of(found)
+    lines = []
+    for one, topic in zip(found, topics, strict=True):
+        lines += [clean(_lead(one, f"{topic}: "), LONGEST), *(f"  {line}" for line in [reason(one)] if line)]
+    whose = [topic for one, topic in zip(found, topics, strict=True) if one.reasons]
+    return [
+        *lines,
+        *([open_questions(found, whose if len(whose) < len(found) else ())] if whose else []),
+        *steps(found),
+    ]
+
+
+def topics_of(found: Sequence[Recommendation]) -> list[str]:
+    """What distinguishes every question among those of a run, in a few words."""
+    named = [
+        {
+            "data": clean(short_dataset(one.dataset), 80),
+            "context": f"{said(one.context)} tokens" if one.context else "",
+            "chat": one.chat,
+            "temperature": f"T = {formatted(one.temperature, 'g')}",
+            "batch": rows_said(one.batch, one.arrivals),
+            "dtype": one.dtype,
+            "engine": one.engine,
+            "pair": f"{one.target} ← {one.draft}",
+        }
+        for one in found
+    ]
+    apart = [name for name in named[0] if len({words[name] for words in named}) > 1] if named else []
+    return [", ".join(words[name] for name in apart or ["data"] if words[name]) for words in named]
+
+
+def steps(found: Sequence[Recommendation]) -> list[str]:
+    """The next step after several answers, each once; to measure anew settles what more prompts would, too."""
+    growing = [one for one in found if "--resume" in one.command]
+    anew = [one for one in found if one.command and one not in growing]
+    most = [] if anew else sorted(growing, key=new_limit)[-1:]
+    others = [one for one in found if not one.command and (one.settle or not (anew or growing))]
+    once: dict[str, str] = {}
+    for one in (*anew, *most, *others):
+        once.setdefault(one.command or next_step(one), next_step(one))
+    return [step for step in once.values() if step]
+
+
+def new_limit(found: Recommendation) -> int:
+    """The limit in a command that gives a run more prompts; 0 where it only goes on."""
+    *_, option, value = shlex.split(found.command)
+    return int(value) if option == "--limit" else 0
+
+
+def markdown_sentences(found: Recommendation, explain: bool = True, topic: str = "") -> list[str]:
+    """The same sentences as Markdown, the command as it is to be copied; of one answer among others with its topic."""
+    headline = clean(_lead(found, topic and f"{topic}: "), LONGEST).strip()  # else stars beside a blank stay stars
+    command = found.command or ("" if found.settle else found.further)
+    step = f"{literal(_before(found))}: {verbatim(command)}" if command else literal(next_step(found))
+    lines = [reason(found), open_questions([found])]
+    figures = details(found) if explain else []
+    return [line for line in (f"**{literal(headline)}**", *map(literal, lines), step, *map(literal, figures)) if line]
+
+
+def paragraphs(found: Sequence[Recommendation], explain: bool = True) -> list[str]:
+    """The answers of one run as Markdown: each a headline, and a list of what stands below it."""
+    topics = topics_of(found) if len(found) > 1 else [""] * len(found)
+    told = [markdown_sentences(one, explain, topic) for one, topic in zip(found, topics, strict=True)]
+    return ["\n".join([first, "", *(f"- {line}" for line in rest)]) + "\n" for first, *rest in told]
+
+
+def lead(found: Recommendation) -> str:
+    """The answer, the choice, and its speedup with the interval."""
+    return clean(_lead(found), LONGEST)
+
+
+def reason(found: Recommendation) -> str:
+    """The reason in one plain sentence: what a round gives, and what it takes."""
+    cost = round_cost(found)
+    if found.tokens_per_round is None or cost is None or found.acceptance:
+        return ""
+    parts = [f"draft {formatted(found.c_round, '.2f')}", f"verify {formatted(found.v, '.2f')}"]
+    if found.overhead is not None and abs(found.overhead) >= MATTERS * cost:
+        parts.append(f"overhead {found.overhead:.2f}")
+    emitted = formatted(found.tokens_per_round, ".2f")
+    return f"A round: {emitted} tokens in the time of {cost:.2f} plain ones ({', '.join(parts)})"
+
+
+def round_cost(found: Recommendation) -> float | None:
+    """What a round costs, in baseline steps: the denominator of the calibrated prediction."""
+    parts = [found.c_round, found.v, found.overhead]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def open_questions(found: Sequence[Recommendation], whose: Sequence[str] = ()) -> str:
+    """Why answers are no plain ones, every kind of reason once; empty where they are plain. whose: the answers' names
+    where it is not all of them."""
+    reasons = {kind_of(reason): reason for one in found for reason in one.reasons}
+    names = f" ({'; '.join(whose)})" if whose else ""
+    return clean(f"not settled{names}: {'; '.join(reasons.values())}", LONGEST) if reasons else ""
+
+
+def kind_of(reason: str) -> str:
+    """What two reasons have in common that are one to a reader: the machine's differ in their size alone."""
+    return reason if reason.startswith("on ") else re.sub(r"[\d.,]+", "", reason)
+
+
+def why(found: Recommendation) -> str:
+    """Why an answer is no plain one, below it on a page; empty where it is."""
+    return clean("; ".join(found.reasons), LONGEST)
+
+
+def next_step(found: Recommendation) -> str:
+    """What to do now, with the command where it is known."""
+    if found.settle and not found.command:
+        return clean(f"next: {found.settle}", LONGEST)
+    command = found.command or found.further
+    return clean(f"{_before(found)}: {command}", LONGEST) if command else ""
+
+
+def _before(found: Recommendation) -> str:
+    """The words before the next command."""
+    return f"next, to {found.settle}" if found.command else "next"
+
+
+def _lead(found: Recommendation, about: str = "") -> str:
+    if found.acceptance and found.best:
+        return f"UNCLEAR — {about}synthetic acceptance: {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
+    if found.answer in ("YES", "NO"):
+        return f"{found.answer} — {about}{_choice(found, found.answer)}"
+    if found.answer == "PROVISIONAL":
+        return f"PROVISIONAL, leaning {found.leaning} — {about}{_choice(found, found.leaning or '')}"
+    return f"UNCLEAR — {about}{_unclear(found)}"
+
+
+def _choice(found: Recommendation, leaning: str) -> str:
+    """The best candidate, and how fast it is."""
+    least = ", the least slow," if leaning == "NO" else ""
+    best_of = f", for the best of {found.candidates}" if found.candidates > 1 and leaning == "YES" else ""
+    return f"{found.best}{least} is {_speedup(found)} {FASTER}{best_of}"
+
+
+def _speedup(found: Recommendation) -> str:
+    interval = "" if found.low is None or found.high is None else f" ({found.low:.2f}–{found.high:.2f})"
+    return f"{formatted(found.speedup, '.2f')}×{interval}"
+
+
+def _unclear(found: Recommendation) -> str:
+    if not found.best:
+        return "no cell was measured that could be recommended"
+    if found.low is None:
+        few = "" if not found.draws else f" over {_draws(found)}"
+        return f"{found.best}: {_speedup(found)}, and there is no interval{few}: measure more prompts"
+    return f"{found.best} may be faster or slower: {_speedup(found)}{_outlook(found)}"
+
+
+def _outlook(found: Recommendation) -> str:
+    """What would make it clear; the reasons say it where it was measured on little."""
+    if found.more_prompts is not None:
+        settle = "settles" if found.more_prompts == 1 else "settle"
+        return f"; about {counted(found.more_prompts, 'more prompt')} {settle} it if that stays"
+    return "" if found.reasons else "; it is 1 within what was measured"
+
+
+def _draws(found: Recommendation) -> str:
+    return counted(found.draws or 0, "prompt" if found.draws == found.prompts else "turn")
+
+
+# --- the figures it rests on ------------------------------------------------------------------------------------------
+
+
+def details(found: Recommendation) -> list[str]:
+    """The figures that the answer rests on, what was left out and what was not measured."""
+    return [clean(line, LONGEST) for line in (*_figures(found), *_remarks(found)) if line]
+
+
+def _figures(found: Recommendation) -> list[str]:
+    parts = [
+        found.dataset + (f", {said(found.context)} tokens" if found.context else ""),
+        found.chat,
+        f"T = {formatted(found.temperature, 'g')}",
+        rows_said(found.batch, found.arrivals),
+        found.dtype,
+        found.device,
+    ]
+    place = ", ".join(part for part in parts if part)
+    if not found.best:
+        return [place]
+    wider = f", wider than each one's own: the best of {found.candidates}" if found.candidates > 1 else ""
+    repeats = f" × {found.repeat}" if (found.repeat or 1) > 1 else ""
+    prompts = counted(found.prompts, "prompt") if found.prompts else "– prompts"
+    flat = f"   optimum flat: K = {found.near_best} within 1 %" if set(found.near_best) & set("-,") else ""
+    rates = (
+        f"{formatted(found.baseline_tokens_per_second, '.1f')} → {formatted(found.tokens_per_second, '.1f')} tokens/s"
+    )
+    return [
+        f"speedup {formatted(found.speedup)}× {interval_text(found.low, found.high)} 95 %{wider} "
+        f"(paired by prompt, {prompts}{repeats})   {rates}   {place}",
+        f"predicted {formatted(found.predicted)}×   calibrated (with measured costs) {formatted(found.calibrated)}×   "
+        f"alpha {formatted(found.alpha)} {interval_text(found.alpha_low, found.alpha_high)}   "
+        f"{_cost(found)}{flat}",
+    ]
+
+
+def _cost(found: Recommendation) -> str:
+    """c; where one pass drafts all tokens of a round, also that pass: c falls with K, and that does not."""
+    whole = f" ({formatted(found.c_round)} a round, with any K)" if found.at_once else ""
+    return f"c {formatted(found.c)}{whole}"
+
+
+def _remarks(found: Recommendation) -> list[str]:
+    even = ""
+    if found.break_even_alpha is not None:
+        value = formatted(found.break_even_alpha)
+        even = "break-even: by the formula alpha above " + (
+            f"{value} with K = {found.k}" if found.at_once else f"c ({value})"
+        )
+        if found.break_even_alpha_measured is not None:
+            measured = formatted(found.break_even_alpha_measured)
+            even += f"; with the costs measured for {found.best}: alpha above {measured}"
+    gaps = f"not measured: {'; '.join(found.not_measured)}"
+    return [even, *(f"left out: {reason}" for reason in found.left_out), gaps]
