@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from specbench.results.losslessness import Losslessness
 
 from specbench.judge.compare import Comparison
 from specbench.judge.compare import Finding as Compared
@@ -14,7 +13,7 @@ from specbench.judge.fleet import Arm
 from specbench.metrics import FIRST_PIECE, LAST_PIECE, TURN_PART, Trace
 from specbench.presets import preset
 from specbench.results.calibration import AtContext, Calibration, Point
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Losslessness
 from specbench.results.documents import Certificate, Check
 from specbench.results.samples import Sample
 from specbench.show import compare, documents

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UsageError
-from specbench.results.documents import FILE, Certificate, Check, read_certificate, to_json
+from specbench.results.documents import FILE, Certificate, Check, certificate_json, read_certificate
 from specbench.show.documents import certificate_notes, certificate_page, certificate_summary, certificate_tables
 from specbench.show.fitting import screen
 from tests.show.test_report_page import HOSTILE, check_harmless, page_of
@@ -25,8 +25,8 @@ FOUND = Certificate("20260101T000000Z", "specbench verify big small", CHECKS, PA
 
 
 def test_a_certificate_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(to_json(FOUND))
-    assert to_json(read_certificate(tmp_path / FILE)) == to_json(FOUND)
+    (tmp_path / FILE).write_text(certificate_json(FOUND))
+    assert certificate_json(read_certificate(tmp_path / FILE)) == certificate_json(FOUND)
     for text in ("", "[]", '{"schema": "specbench certificate 1"}', "[" * 100_000):
         (tmp_path / FILE).write_text(text)
         with pytest.raises(UsageError, match="is not a certificate"):
@@ -58,8 +58,10 @@ def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_report_shows_the_certificates_of_its_pair(tmp_path: Path) -> None:
     run = write_run(tmp_path, [cell(sample(), resolved=PAIR)])
-    (run / FILE).write_text(to_json(FOUND))
-    (run / "certificate-2.json").write_text(to_json(replace(FOUND, pair=PAIR | {"dtype_resolved": "bfloat16"})))
+    (run / FILE).write_text(certificate_json(FOUND))
+    (run / "certificate-2.json").write_text(
+        certificate_json(replace(FOUND, pair=PAIR | {"dtype_resolved": "bfloat16"}))
+    )
     (run / "certificate-3.json").write_text("{}")
     found = page_of(run)
     check_harmless(found)

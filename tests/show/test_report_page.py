@@ -14,7 +14,7 @@ import pytest
 
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
-from specbench.results import trace_file
+from specbench.results import documents
 from specbench.results.documents import TokenView, TracedRound, TracedToken
 from specbench.results.numbers import NUMBERS
 from specbench.show.details import OF_SOME, ROWS, STAGES
@@ -299,7 +299,9 @@ def hostile_run(parent: Path, text: str) -> Path:
 
 def trace(text: str) -> str:
     token = TracedToken("accepted", 5, text, "", 0.5, 0.25)
-    return trace_file.to_json(TokenView(text, {text: text}, (TracedRound((token,), RoundCounts(1, 1, 1, 1, (0.5,))),)))
+    return documents.trace_json(
+        TokenView(text, {text: text}, (TracedRound((token,), RoundCounts(1, 1, 1, 1, (0.5,))),))
+    )
 
 
 @pytest.mark.slow

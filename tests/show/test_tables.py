@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from specbench.results.losslessness import Losslessness
 
 from specbench.judge.candidates import best_ks, vllm_schedule
 from specbench.judge.verdict import recommend
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Losslessness
 from specbench.results.samples import Sample
 from specbench.show.details import (
     OF_SOME,
