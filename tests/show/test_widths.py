@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.table import Table
-from specbench.cli.predict import predict
 
+from specbench.cli.reading import predict
 from specbench.jobs import panel
 from specbench.jobs.output import Output, say
 from specbench.jobs.run import Outcome, Terminal, say_more, say_where
