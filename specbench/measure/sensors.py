@@ -6,7 +6,7 @@ What a system does not tell stays None, and nothing here raises: a reading is wo
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -14,7 +14,7 @@ import torch
 
 from specbench.models.checkpoints import names
 from specbench.results import machine
-from specbench.results.machine import GpuState, Reading, gpu_of
+from specbench.results.machine import UNREAD, Reading, gpu_of
 
 T = TypeVar("T")
 EXTRA = "gpu"
@@ -36,7 +36,7 @@ class Times:
 class ReadsGpu(Protocol):
     """A GPU that can be read."""
 
-    def state(self) -> GpuState: ...
+    def state(self) -> Reading: ...
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Sensors:
 
     def end(self, before: Times | None) -> Reading:
         """What the machine says after a decode. The clocks first: they fall as soon as nothing runs."""
-        gpu = {} if self.gpu is None else asdict(self.gpu.state())
+        found = UNREAD if self.gpu is None else self.gpu.state()
         if self.root is None:
-            return Reading(**gpu)
-        mhz, now = clock(self.root), times(self.root)
+            return found
+        found, now = replace(found, cpu_mhz=clock(self.root)), times(self.root)
         if before is None or now is None:
-            return Reading(mhz, **gpu)
+            return found
         stolen = max(now.stolen - before.stolen, 0)  # it can go backwards when a machine has moved to another host
         wanted, second = max(now.wanted - before.wanted, stolen), os.sysconf("SC_CLK_TCK")
-        return Reading(mhz, wanted / second, stolen / second, **gpu)
+        return replace(found, cpu_wanted=wanted / second, cpu_stolen=stolen / second)
 
 
 NO_SENSORS = Sensors(root=None)

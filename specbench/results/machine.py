@@ -166,19 +166,6 @@ class Nvml(Protocol):
 
 
 @dataclass(frozen=True)
-class GpuState:
-    """A GPU at one moment: clocks of its processors and memory, temperature, power drawn and allowed, and the bits of
-    what holds its clocks down. What NVML did not say is None."""
-
-    gpu_mhz: float | None
-    gpu_memory_mhz: float | None
-    gpu_celsius: float | None
-    gpu_watts: float | None
-    gpu_watts_limit: float | None
-    gpu_reasons: int | None
-
-
-@dataclass(frozen=True)
 class Gpu:
     """One GPU, as NVML knows it."""
 
@@ -193,16 +180,16 @@ class Gpu:
         """The power that is allowed now."""
         return watts(answer(lambda: self.nvml.nvmlDeviceGetEnforcedPowerLimit(self.handle)))
 
-    def state(self) -> GpuState:
+    def state(self) -> Reading:
         """The GPU now: six questions, none of which waits for what runs on it."""
         nvml, handle = self.nvml, self.handle
-        return GpuState(
-            answer(lambda: nvml.nvmlDeviceGetClockInfo(handle, SM)),
-            answer(lambda: nvml.nvmlDeviceGetClockInfo(handle, MEMORY)),
-            answer(lambda: nvml.nvmlDeviceGetTemperature(handle, CORE_SENSOR)),
-            watts(answer(lambda: nvml.nvmlDeviceGetPowerUsage(handle))),
-            self.watts_limit(),
-            answer(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        return Reading(
+            gpu_mhz=answer(lambda: nvml.nvmlDeviceGetClockInfo(handle, SM)),
+            gpu_memory_mhz=answer(lambda: nvml.nvmlDeviceGetClockInfo(handle, MEMORY)),
+            gpu_celsius=answer(lambda: nvml.nvmlDeviceGetTemperature(handle, CORE_SENSOR)),
+            gpu_watts=watts(answer(lambda: nvml.nvmlDeviceGetPowerUsage(handle))),
+            gpu_watts_limit=self.watts_limit(),
+            gpu_reasons=answer(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
         )
 
 

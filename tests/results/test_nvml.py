@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from specbench.results import machine
-from specbench.results.machine import GpuState, environment, gpu_named, throttle_reasons
+from specbench.results.machine import Reading, environment, gpu_named, throttle_reasons
 from tests.support.fake_nvml import UUID, FakeNvml, NVMLError, dumb
 
 
-def state_of(fake: FakeNvml) -> GpuState:
+def state_of(fake: FakeNvml) -> Reading:
     gpu = gpu_named(UUID, fake)
     assert gpu is not None
     return gpu.state()
 
 
 def test_a_gpu_says_its_clocks_heat_and_power() -> None:
-    assert state_of(FakeNvml(reasons=(0x4,))) == GpuState(1980, 2619, 54, 412.3, 700.0, 0x4)
+    assert state_of(FakeNvml(reasons=(0x4,))) == Reading(None, None, None, 1980, 2619, 54, 412.3, 700.0, 0x4)
 
 
 def test_driver_and_limit_are_known_without_the_rest() -> None:
@@ -30,7 +30,7 @@ def test_driver_and_limit_are_known_without_the_rest() -> None:
 
 def test_what_nvml_refuses_is_empty_and_the_rest_is_there() -> None:
     found = state_of(FakeNvml(celsius=(NVMLError("Insufficient Permissions"),), milliwatts=(NVMLError("Unknown"),)))
-    assert found == GpuState(1980, 2619, None, None, 700.0, 0)
+    assert found == Reading(None, None, None, 1980, 2619, None, None, 700.0, 0)
     assert set(astuple(state_of(dumb()))) == {None}
 
 
