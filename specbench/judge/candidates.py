@@ -133,7 +133,11 @@ def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
     speedup = number_in(row, "speedup")
     if text_in(row, "method") != CHOOSING or not speedup:
         return None
-    beside = [one for one in rows if one is not row and not flaw(one) and same_question(one, row)]
+    beside = [
+        one
+        for one in rows
+        if one is not row and not flaw(one) and all(text_in(one, name) == text_in(row, name) for name in SAME)
+    ]
     names = text_in(row, "choices").split(",")
     rates = {name: number_in(one, "speedup") or 0.0 for one in beside if (name := choice_of(one)) in names}
     if not rates:
@@ -141,10 +145,6 @@ def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
     rates |= {BASELINE: 1.0} if BASELINE in names else {}
     best = max(rates, key=rates.__getitem__)
     return best, rates[best] / speedup - 1
-
-
-def same_question(one: Row, other: Row) -> bool:
-    return all(text_in(one, name) == text_in(other, name) for name in SAME)
 
 
 def choice_of(row: Row) -> str:

@@ -91,7 +91,8 @@ def matched(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]])
 
     The i-th of `news` belongs to the i-th of `bases`, or to the last. UsageError where a run has a cell twice.
     """
-    columns = ASKED if all(map(_unique, (*bases, *news))) else ASKED + FURTHER
+    unique = all(len({tuple(one[c] for c in ASKED) for one in run}) == len(run) for run in (*bases, *news))
+    columns = ASKED if unique else ASKED + FURTHER
     befores = [_by_settings(run, columns) for run in bases]
     afters = [_by_settings(run, columns) for run in news]
     couples = [(befores[min(i, len(befores) - 1)], after) for i, after in enumerate(afters)]
@@ -103,10 +104,6 @@ def matched(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]])
             matches.append(Match(name, pairs))
         missing += _absences(name, key, befores, afters)
     return matches, missing
-
-
-def _unique(run: Sequence[Record]) -> bool:
-    return len({tuple(record[c] for c in ASKED) for record in run}) == len(run)
 
 
 def _by_settings(run: Sequence[Record], columns: Sequence[str]) -> dict[Key, Record]:

@@ -26,7 +26,12 @@ def with_command(rows: Sequence[Row], command: str, run: str = "") -> list[Row]:
 
 def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
     """Why the cells that carry an answer, the best one first, make it only a provisional one."""
-    found = (few_prompts(carrying), few_draws(carrying), under_load(carrying), *unsteady(carrying))
+    found, least = [few_prompts(carrying)], min(carrying, key=lambda c: c.draws)
+    if least.draws < FEWEST and least.draws != least.prompts:  # else `few_prompts` says it
+        found.append(f"on an interval over {counted(least.draws, 'turn')}, fewer than {FEWEST}")
+    if loads := [number_in(c.row, "load_average") or 0 for c in carrying if c.busy]:
+        found.append(f"under load {max(loads):.0f} with other programs")
+    found += [fault.doubt for fault in worst(fault for c in carrying for fault in c.unsteady)]
     return tuple(doubt for doubt in found if doubt)
 
 
@@ -38,22 +43,6 @@ def few_prompts(carrying: Sequence[Candidate]) -> str:
     if not least.prompts:
         return f"on an unknown number of prompts{whose}"
     return f"on {counted(least.prompts, 'prompt')}{whose}, fewer than {ENOUGH}"
-
-
-def few_draws(carrying: Sequence[Candidate]) -> str:
-    """Fewer draws than prompts; where every prompt is its own draw, `few_prompts` says it."""
-    least = min(carrying, key=lambda c: c.draws)
-    few = least.draws < FEWEST and least.draws != least.prompts
-    return f"on an interval over {counted(least.draws, 'turn')}, fewer than {FEWEST}" if few else ""
-
-
-def under_load(carrying: Sequence[Candidate]) -> str:
-    loads = [number_in(c.row, "load_average") or 0 for c in carrying if c.busy]
-    return f"under load {max(loads):.0f} with other programs" if loads else ""
-
-
-def unsteady(carrying: Sequence[Candidate]) -> list[str]:
-    return [fault.doubt for fault in worst(fault for c in carrying for fault in c.unsteady)]
 
 
 def more_prompts(best: Candidate) -> int | None:
@@ -68,19 +57,16 @@ def more_prompts(best: Candidate) -> int | None:
     return max(total, best.prompts + 1) - best.prompts
 
 
-def least_prompts(row: Row) -> int:
-    """The number of prompts from which an interval is meaningful: prompts decoded together are one draw."""
-    return max(ENOUGH, FEWEST * per_draw(int(number_in(row, "batch") or 1), number_in(row, "arrivals")))
-
-
 def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[str, str]:
     """How to settle the answer, in words, and as a command to copy where that of the run is known; empty if settled.
 
     `promise`: the first words, what can be expected of it.
     """
     least = min(carrying, key=lambda c: c.prompts)
-    prompts = max(least_prompts(least.row), least.prompts + (more or 0))
-    short, machine = prompts > least.prompts, better_machine(carrying)
+    draw = per_draw(int(number_in(least.row, "batch") or 1), number_in(least.row, "arrivals"))
+    prompts = max(ENOUGH, FEWEST * draw, least.prompts + (more or 0))
+    quiet, steady = any(c.busy for c in carrying), any(c.unsteady for c in carrying)
+    short, machine = prompts > least.prompts, " and ".join(["quiet"] * quiet + ["steady"] * steady)
     if not short and not machine and min(c.draws for c in carrying) >= FEWEST:
         return "", ""
     words = f"{promise} on a {machine} machine" if machine else promise
@@ -88,13 +74,13 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     if held is not None and held < prompts:
         return f"{words}: the data set has only {counted(held, 'prompt')}; use one with at least {prompts}", ""
     if not short:
-        command, same = repeated(command_of(carrying)), "the same run"
+        command, same = repeated(only("command", carrying)), "the same run"
     else:
         limit = max(prompts, int(number_in(least.row, "limit") or 0))
         if not machine and (command := resumed(carrying, limit)):
             return words, command
         early = bool(text_in(least.row, "until_ci"))
-        command = repeated(command_of(carrying), limit, early)
+        command = repeated(only("command", carrying), limit, early)
         same = f"the same run with --limit {limit}" + ", without --until-ci" * early
     return (words, command) if command else (f"{words}: {same}", "")
 
@@ -106,17 +92,6 @@ def resumed(carrying: Sequence[Candidate], limit: int) -> str:
     if not run or not all(grows(c.row) for c in carrying):
         return ""
     return shown(["specbench", "run", "--resume", run, *(["--limit", str(limit)] if limit > asked else [])])
-
-
-def better_machine(carrying: Sequence[Candidate]) -> str:
-    """What the machine must be to settle an answer; empty where it was."""
-    quiet, steady = any(c.busy for c in carrying), any(c.unsteady for c in carrying)
-    return " and ".join(["quiet"] * quiet + ["steady"] * steady)
-
-
-def command_of(carrying: Sequence[Candidate]) -> str:
-    """The command line that made all of them; empty where it is not known, or they are of several runs."""
-    return only("command", carrying)
 
 
 def run_of(carrying: Sequence[Candidate]) -> str:
@@ -143,7 +118,7 @@ def grows(row: Row) -> bool:
 def further(carrying: Sequence[Candidate], alone: bool) -> str:
     """The command to go on with after a settled answer: a sweep where one lookahead was measured `alone`, else the
     report of the run; empty where neither is known."""
-    words = command_words(command_of(carrying))
+    words = command_words(only("command", carrying))
     if alone and words[1:2] == ["run"] and not has_option(words, "--resume") and carrying[0].constant:
         return shown(["specbench", "sweep-k", *without_option(words[2:], "--k")])
     run = run_of(carrying)

@@ -33,17 +33,17 @@ def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
     """The samples of one prompt, by cell. They have one baseline decode in common."""
     first = next(iter(samples.values()))
     arms = {
-        spec.key: {"place": s.order[1], **_block(spec, s), **_machine(s.readings[1]), "trace": _written(s.method)}
+        spec.key: {
+            "place": s.order[1],
+            **({"block": s.cluster} if s.cluster and spec.batch == 1 else {}),
+            **_machine(s.readings[1]),
+            "trace": _written(s.method),
+        }
         for spec, s in samples.items()
     }
     baseline = {"place": first.order[0], **_machine(first.readings[0]), "trace": _written(first.baseline)}
     talk = {} if first.conversation == ALONE else {"conversation": list(first.conversation)}
     return {**{name: getattr(first, name) for name in SHARED}, **talk, "baseline": baseline, "arms": arms}
-
-
-def _block(spec: RunSpec, sample: Sample) -> dict[str, str]:
-    """The block of prompts that a sample belongs to, for the cell of a method that carries something."""
-    return {"block": sample.cluster} if sample.cluster and spec.batch == 1 else {}
 
 
 def _machine(reading: Reading) -> dict[str, Any]:
@@ -101,11 +101,11 @@ def _counts(one: RoundCounts) -> list[Any]:
 
 def _round(line: Sequence[Any]) -> RoundCounts:
     """The counts of a round from their line."""
-    drafted, surplus, tested, accepted, emitted, overlap, nodes, distance, inner, *held = line
-    levels = tuple(LevelCounts(*level) for level in inner)
-    (belief,) = held or [()]
-    chances = tuple(overlap)
-    return RoundCounts(drafted, tested, accepted, emitted, chances, nodes, distance, levels, surplus, tuple(belief))
+    drafted, surplus, tested, accepted, emitted, overlap, nodes, distance, levels, *held = line
+    inner, (belief,) = tuple(LevelCounts(*level) for level in levels), held or [()]
+    return RoundCounts(
+        drafted, tested, accepted, emitted, tuple(overlap), nodes, distance, inner, surplus, tuple(belief)
+    )
 
 
 def _read(written: Mapping[str, Any]) -> Trace:

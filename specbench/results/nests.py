@@ -129,6 +129,9 @@ def relayed(traces: Sequence[Trace]) -> bool:
     return any(LEG in trace.spans for trace in traces)
 
 
+# --- beliefs ----------------------------------------------------------------------------------------------------------
+
+
 BINS = 10  # of equal width (Guo et al. 2017, arXiv 1706.04599, §2)
 BELIEF = (
     "belief_tests", "belief_mean", "belief_accepted", "belief_ece", "belief_ece_if_exact", "belief_brier",

@@ -1,6 +1,7 @@
-"""What is said about the machine: outliers, drift, two groups of times, load."""
+"""What is said about the machine: outliers, drift, two groups of times, load, clocks, throttling, steal."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specbench.judge.verdict import recommend
 from specbench.metrics import Trace
-from specbench.results.noise import Diagnostics, bimodality, diagnose, drift, flags, outliers, paces, warned
+from specbench.results.journal_lines import samples_of, turn_line
+from specbench.results.machine import Reading, reading_of
+from specbench.results.noise import (
+    Diagnostics,
+    Steadiness,
+    bimodality,
+    diagnose,
+    drift,
+    fall,
+    faults,
+    flags,
+    outliers,
+    paces,
+    steadiness,
+    warned,
+    worst,
+)
 from specbench.results.samples import Sample
-from tests.support.measured import baseline_trace, method_trace, sample
+from specbench.show.noise_table import noise_notes
+from specbench.show.run_notes import notes
+from tests.judge.test_verdict import row
+from tests.support.measured import baseline_trace, cell, method_trace, sample
 
 NORMAL = np.random.default_rng(0).normal(size=200)
 QUIET = Diagnostics(outliers=0, drift=0.0, drift_p=1.0, bimodality=0.4, load_average=1.0)
@@ -167,3 +188,185 @@ def test_every_fault_has_its_sentence(changes: dict[str, Any], samples: int, thr
 )
 def test_what_lies_below_a_threshold_is_not_worth_a_sentence(changes: dict[str, Any]) -> None:
     assert list(warned(Diagnostics(**{**vars(QUIET), **changes}), 20, 2)) == []
+
+
+# --- clocks, throttling, steal ----------------------------------------------------------------------------------------
+
+
+GPU = Reading(gpu_mhz=1980, gpu_memory_mhz=2619, gpu_celsius=54, gpu_watts=412.0, gpu_watts_limit=700.0, gpu_reasons=0)
+CPU = Reading(cpu_mhz=3000.0, cpu_wanted=1.0, cpu_stolen=0.0)
+
+
+def run_of(*changes: dict[str, Any], reading: Reading = GPU) -> list[Sample]:
+    """Twenty prompts, both arms of each read alike; turn n has the changes number n, the last ones again at the end."""
+    every = [replace(reading, **changes[min(n, len(changes) - 1)]) for n in range(20)]
+    return [sample(f"p{n}", turn=n, readings=(one, one)) for n, one in enumerate(every)]
+
+
+def said(*changes: dict[str, Any], reading: Reading = GPU) -> list[str]:
+    """The notes of a run on the pace of the machine."""
+    found = notes([cell(*run_of(*changes, reading=reading)).row()])
+    return [note for note in found if "clock" in note or "throttled" in note or "steal" in note]
+
+
+def test_a_machine_that_says_nothing_has_empty_columns_and_no_faults() -> None:
+    found = steadiness([sample(), sample()])
+    assert set(vars(found).values()) == {None}
+    assert list(faults(vars(found))) == []
+
+
+def test_the_columns_sum_up_the_readings_of_both_arms() -> None:
+    first, second = replace(GPU, gpu_watts=400.0, gpu_watts_limit=650.0), replace(GPU, gpu_reasons=0x4 | 0x1)
+    third, fourth = replace(GPU, gpu_celsius=71, gpu_reasons=0x20), replace(GPU, gpu_mhz=990, gpu_reasons=0x1)
+    found = steadiness([sample(readings=(first, second)), sample(readings=(third, fourth))])
+    gpu = {"gpu_mhz": 1980.0, "gpu_clock_fall": 0.5, "gpu_memory_mhz": 2619.0, "gpu_memory_clock_fall": 0.0}
+    heat = {"gpu_celsius": 71, "gpu_watts": 412.0, "gpu_watts_limit": 650.0}
+    held = {"gpu_throttled": 0.5, "gpu_throttle_reasons": "power limit, temperature"}
+    nothing = dict.fromkeys(("cpu_mhz", "cpu_clock_fall", "cpu_steal"))
+    assert found == Steadiness(**nothing, **gpu, **heat, **held)
+
+
+def test_one_odd_reading_in_ten_is_no_fall() -> None:
+    assert fall([1980] * 19 + [345]) == 0.0
+    assert fall([1980] * 17 + [990] * 3) == 0.5
+    assert fall([1980]) is None
+
+
+def test_a_steady_machine_is_warned_of_nothing() -> None:
+    assert said({}) == said({}, reading=CPU) == []
+
+
+@pytest.mark.parametrize(
+    ("reading", "below", "above", "words"),
+    [
+        (GPU, {"gpu_mhz": 1790}, {"gpu_mhz": 1770}, "the clock of the GPU fell by 11% between decodes (median 1,7"),
+        (GPU, {"gpu_memory_mhz": 2360}, {"gpu_memory_mhz": 1300}, "the clock of the GPU's memory fell by 50%"),
+        (CPU, {"cpu_mhz": 2560.0}, {"cpu_mhz": 2500.0}, "the clock of the processor fell by 17% between decodes"),
+    ],
+)  # fmt: skip
+def test_a_clock_that_falls_during_a_run(
+    reading: Reading, below: dict[str, float], above: dict[str, float], words: str
+) -> None:
+    cool = [{}] * 6  # six turns, and then it falls
+    assert said(*cool, below, reading=reading) == []
+    (note,) = said(*cool, above, reading=reading)
+    assert note.startswith(f"code: {words}")
+
+
+def test_a_gpu_that_is_throttled_now_and_then() -> None:
+    assert said({"gpu_reasons": 0x8}, {}) == []  # one turn of twenty
+    (note,) = said({"gpu_reasons": 0x8}, {"gpu_reasons": 0x4}, {"gpu_reasons": 0x1})
+    assert "the GPU was throttled in 10% of the decodes (power limit, hardware slowdown)" in note
+
+
+def test_stolen_time_is_a_share_of_what_was_asked_for() -> None:
+    assert said({"cpu_stolen": 0.019}, reading=CPU) == []
+    (note,) = said({"cpu_stolen": 0.03}, reading=CPU)
+    assert "3.0% of the processor time that was asked for went to other virtual machines (steal)" in note
+    assert said({"cpu_stolen": 0.01, "cpu_wanted": 0.1}, reading=CPU) == [], "four seconds are too few to tell"
+
+
+def test_of_several_cells_the_worst_is_told() -> None:
+    rows = [cell(*run_of({}, {}, {}, {"gpu_mhz": mhz}), k=k).row() for k, mhz in ((1, 1600), (2, 1200), (4, 1500))]
+    (told,) = [note for note in notes(rows) if "clock" in note]
+    assert "the clock of the GPU fell by 39% between decodes" in told
+    (fault,) = worst(fault for one in rows for fault in faults(one))
+    assert fault.size == pytest.approx(1 - 1200 / 1980, rel=1e-12)
+
+
+def test_the_noise_of_a_machine_is_told_with_its_pace() -> None:
+    one = {"dataset": "code", "ratio_low": 0.9, "ratio_high": 1.1, "prompts": 20, "repeat": 1, "threads": 2}
+    quiet = {"outliers": 0, "drift": 0.0, "drift_p": 1.0, "bimodality": 0.4, "load_average": None}
+    assert not any("clock" in note for note in noise_notes([one | quiet]))
+    found = noise_notes([one | quiet | {"cpu_clock_fall": 0.3, "cpu_mhz": 2100.0}])
+    assert any("the clock of the processor fell by 30%" in note for note in found)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gpu_clock_fall": 0.12, "gpu_mhz": 1700}, "while the clock of the GPU fell by 12% between decodes"),
+        ({"gpu_throttled": 0.4, "gpu_throttle_reasons": "power limit"},
+         "while the GPU was throttled in 40% of the decodes (power limit)"),
+        ({"cpu_steal": "0.05"},
+         "while 5.0% of the processor time that was asked for went to other virtual machines (steal)"),
+    ],
+)  # fmt: skip
+def test_a_verdict_on_a_machine_that_changed_its_pace_is_provisional(changes: dict[str, Any], reason: str) -> None:
+    (found,) = recommend([row(3, 1.6, **changes)])
+    assert (found.answer, found.leaning, found.reasons) == ("PROVISIONAL", "YES", (reason,))
+    assert found.settle == "settle it on a steady machine: the same run"
+    (busy,) = recommend([row(3, 1.6, **changes, load_average=9.5, threads=2)])
+    assert busy.settle == "settle it on a quiet and steady machine: the same run"
+
+
+def test_what_a_gpu_always_does_leaves_no_doubt() -> None:
+    steady = {"gpu_throttled": 1.0, "gpu_throttle_reasons": "power limit", "gpu_clock_fall": 0.02, "gpu_mhz": 1500}
+    (found,) = recommend([row(3, 1.6, **steady)])
+    assert (found.answer, found.reasons) == ("YES", ())
+    (fault,) = faults(steady)
+    assert "throttled in 100%" in fault.note
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+
+def test_readings_come_back_from_the_journal_by_arm() -> None:
+    one = cell().spec
+    known = sample(readings=(GPU, replace(CPU, cpu_stolen=0.25)))
+    assert samples_of(turn_line({one: [known]})) == {one.key: [known]}
+
+
+def test_a_line_without_readings_is_one_of_a_machine_that_says_nothing() -> None:
+    one = cell().spec
+    line = turn_line({one: [sample()]})
+    assert "machine" not in str(line)
+    assert samples_of(line) == {one.key: [sample()]}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"cpu_mhz": -1}, {"cpu_mhz": "fast"}, {"gpu_watts": float("nan")}, {"gpu_celsius": float("inf")}, ["cpu_mhz"],
+        {"gpu_reasons": 1.5}, {"gpu_reasons": True}, {"cpu_wanted": 1.0, "cpu_stolen": 2.0}, {"smell": 1}, 7,
+        {"gpu_mhz": 10**400}, {"cpu_mhz": None},
+    ],
+)  # fmt: skip
+def test_what_no_machine_can_have_said_is_refused(written: Any) -> None:
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        reading_of(written)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"v": 0.93, "v_low": 0.9, "v_high": 0.96}, "a verify pass took less time than a baseline step (v 0.93"),
+        ({"speedup": 2.65, "tokens_per_round": 2.29}, "the speedup is above the tokens per round (2.65 > 2.29)"),
+    ],
+)
+def test_a_baseline_slower_than_a_round_without_its_draft_makes_an_answer_provisional(
+    columns: dict[str, Any], said: str
+) -> None:
+    [found] = faults({"k": 4, **columns})
+    assert said in found.note
+    assert said in found.doubt
+    [answer] = recommend([row(**{"k": 4, "speedup": 2.2, **columns})])
+    assert (answer.answer, answer.leaning) == ("PROVISIONAL", "YES")
+    assert any(said in reason for reason in answer.reasons)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"v": 0.97, "v_low": 0.93, "v_high": 1.01},
+        {"v": 0.97, "v_low": None, "v_high": None},
+        {"speedup": 2.3, "tokens_per_round": 2.29},
+        {"speedup": 2.65, "tokens_per_round": 2.29, "arrivals": 3.0},
+        {"k": None, "speedup": 1.2, "tokens_per_round": 1.0},
+    ],
+)
+def test_a_baseline_within_its_error_is_no_fault(columns: dict[str, Any]) -> None:
+    assert list(faults({"k": 4, **columns})) == []
