@@ -18,12 +18,15 @@ from specbench.results.latency import LATENCY, SERVED, latency, served
 from specbench.results.machine import PEAKS
 from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, level_columns, relayed, steady
 from specbench.results.noise import Steadiness, steadiness
-from specbench.results.repetition import Loop, loop_of, repeated_ngrams, rounds_before
-from specbench.results.samples import (  # fmt: skip
+from specbench.results.samples import (
+    Loop,
     Sample,
     alpha_of,
     by_prompt,
     end_to_end,
+    loop_of,
+    repeated_ngrams,
+    rounds_before,
     speedup_of,
     speedup_per_token,
     without_updates,

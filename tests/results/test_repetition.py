@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specbench.metrics import Trace
 from specbench.results.numbers import OUTPUTS, output_columns, outside_loops
-from specbench.results.repetition import REPEATS, SHORTEST, Loop, loop_of, repeated_ngrams, rounds_before, tail_periods
+from specbench.results.samples import REPEATS, SHORTEST, Loop, loop_of, repeated_ngrams, rounds_before, tail_periods
 from tests.support.measured import baseline_trace, cell, method_trace, one_round, sample
 
 Tokens = tuple[int, ...]
