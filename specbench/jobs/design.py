@@ -48,8 +48,7 @@ from specbench.theory.costs import measured_costs
 from specbench.theory.design import DraftTimes, Speed, Spread, amounts
 from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
-from specbench.training.start.saving import LAST, save_draft
-from specbench.training.start.starting import fresh, sized
+from specbench.training.start import LAST, fresh, save_draft, sized
 from specbench.wording import clean_path, counted
 
 TOGETHER = 16  # prompts that the target answers at once

@@ -12,7 +12,7 @@ from specbench.results.cells import Cell
 from specbench.results.statistics import Interval
 from specbench.theory import design, formulas
 from specbench.theory.design import AcceptanceFit, Choice, LatencyFit, Optimum, Speed, Spread
-from specbench.training.start.starting import Shape
+from specbench.training.start import Shape
 from specbench.wording import counted, finite_or_none, grouped, interval_text
 
 PROMISING = 0.9  # α from which a shape must pay at some lookahead to be trained

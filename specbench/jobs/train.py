@@ -25,14 +25,11 @@ from specbench.jobs.train_data import CACHE, Source, Teaching, teaching
 from specbench.jobs.train_start import Beginning, Begun
 from specbench.replacing import clear_unfinished, refuse_links, replace_text
 from specbench.show.text import Format, print_records
-from specbench.training import card, checkpoint, processes
-from specbench.training.boost import Missed
-from specbench.training.curve import Point, Trained
-from specbench.training.curve import Progress as Learning
-from specbench.training.distil import Kept, train
+from specbench.training import card, processes
+from specbench.training.distil import Kept, Point, Trained, pace, train
+from specbench.training.distil import Progress as Learning
 from specbench.training.evaluation import Figures, Judge, chosen, sampled
-from specbench.training.learner import DivergedError
-from specbench.training.pace import pace
+from specbench.training.learner import DivergedError, Missed, newest_checkpoint
 from specbench.training.recipe import Recipe
 from specbench.wording import clean, clean_path, first_line
 
@@ -210,7 +207,7 @@ class Training:
 
     def __post_init__(self) -> None:
         folder = self.asked.output
-        going_on = checkpoint.newest(folder / CHECKPOINTS) is not None
+        going_on = newest_checkpoint(folder / CHECKPOINTS) is not None
         self.made = self.asked.start.begun(self.given, self.asked.recipe, folder if going_on else None)
         say(self.err, [f"{'going on with' if going_on else 'draft:'} {self.made.words}: {self.made.shape}"])
 

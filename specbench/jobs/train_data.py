@@ -26,9 +26,9 @@ from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_tokens
 from specbench.shipped import PACKAGE
 from specbench.spec import BASELINE, RunSpec
-from specbench.training.batches import batch_of
 from specbench.training.cache import Example, Manifest, TokenCache, cached
 from specbench.training.data import Reading, Sources, sources
+from specbench.training.learner import batch_of
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import FOLDER, Teacher, with_states
 from specbench.training.text import (

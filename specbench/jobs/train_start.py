@@ -22,14 +22,11 @@ from specbench.models.network.reduced import SIZE, reduce_head
 from specbench.replacing import filling
 from specbench.training.distil import Lesson
 from specbench.training.evaluation import chosen, sampled
-from specbench.training.heads.beginning import HeadKind, beginning, save_head
-from specbench.training.heads.layouts import Asked
-from specbench.training.heads.lesson import HeadLesson
-from specbench.training.heads.students import Masked
+from specbench.training.heads import HeadLesson, Masked
+from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
+from specbench.training.pruning import Keep, pruned
 from specbench.training.recipe import Recipe
-from specbench.training.start.pruning import Keep, pruned
-from specbench.training.start.saving import save_draft
-from specbench.training.start.starting import Shape, fresh, sized
+from specbench.training.start import Shape, fresh, save_draft, sized
 from specbench.wording import counted
 
 FRESH, PRUNED = "fresh", "pruned"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.training.curve import Point
+from specbench.training.distil import Point
 from specbench.training.evaluation import Figures
 from specbench.training.recipe import Recipe
 from specbench.wording import literal, verbatim

@@ -1,11 +1,12 @@
 """The loop that trains a draft on the rows of its target, and stops when drafts are no longer accepted more often.
 
-Knows batches, losses, a learner and figures; must not know where data and networks come from, or what is printed.
+Its learning curve, what came of it, and how fast a draft learns on this machine.
 """
 
+import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,16 +15,76 @@ from torch import Tensor
 
 from specbench.decoding.divergences import ForwardKL, divergence
 from specbench.models.network.law import Law
-from specbench.training import checkpoint, processes
-from specbench.training.batches import Batch, Batches
+from specbench.training import processes
 from specbench.training.cache import TokenCache
-from specbench.training.curve import Progress, Trained
 from specbench.training.evaluation import Figures, Judge, chosen, sampled
-from specbench.training.learner import Learner
+from specbench.training.learner import Batch, Batches, Learner, newest_checkpoint, on_common_tokens, text_rows
 from specbench.training.recipe import Recipe
-from specbench.training.rows import on_common_tokens, text_rows
-from specbench.training.samples import continued
-from specbench.training.teacher import Teacher
+from specbench.training.teacher import Teacher, continued
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on the learning curve: tokens learned so far, the loss since the last point, and what is held out."""
+
+    tokens: int
+    seconds: float
+    loss: float | None
+    alpha: float
+    accepted: float
+    by_category: Mapping[str, Figures] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "Point":
+        return cls(**{**stored, "by_category": {name: Figures(**one) for name, one in stored["by_category"].items()}})
+
+
+@dataclass
+class Progress:
+    """How far a run is. `loss` is the mean of the steps since the last evaluation, which are `passed`; `since` counts
+    the evaluations after the best one since the first step; `seconds` are those of all processes that went on with
+    it."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    since: int = 0
+    passed: int = 0
+    curve: list[Point] = field(default_factory=list)
+
+    @property
+    def best(self) -> float:
+        return max((point.accepted for point in self.curve), default=0.0)
+
+    def learned(self, loss: float, tokens: int) -> None:
+        """Note a step."""
+        self.loss = ((self.loss or 0.0) * self.passed + loss) / (self.passed + 1)
+        self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
+
+    def add(self, figures: Figures, by_category: Mapping[str, Figures]) -> None:
+        """Note an evaluation. The one before any step does not count: what was trained before loses at first, while the
+        rate is high, and gains when it falls."""
+        learned = [point.accepted for point in self.curve if point.tokens]
+        better = not learned or figures.accepted > max(learned)
+        self.since = 0 if better else self.since + 1
+        self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted, by_category))
+        self.loss, self.passed = None, 0
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "Progress":
+        return cls(**{**stored, "curve": [Point.read(point) for point in stored["curve"]]})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a run: its best figures on held-out text, by category too, its curve, and why it ended."""
+
+    figures: Figures
+    by_category: Mapping[str, Figures]
+    progress: Progress
+    ended: str
+
 
 TEXT = "cross-entropy"  # the loss that needs no teacher
 Weights = Callable[[Batch, Tensor], Tensor]  # [n] how much each learned token counts, from the teacher's rows [n, V]
@@ -209,7 +270,7 @@ class Run:
 
     def restore(self) -> None:
         """Go on from the newest checkpoint, where there is one."""
-        if self.kept is None or (path := checkpoint.newest(self.kept.folder)) is None:
+        if self.kept is None or (path := newest_checkpoint(self.kept.folder)) is None:
             return
         self.progress, self.result, self.best = self.learner.load(path, read_back)
 
@@ -220,3 +281,52 @@ def read_back(stored: dict[str, Any], best: dict[str, Tensor]) -> tuple[Progress
     progress = Progress.read(stored)
     categories = {name: Figures(**one) for name, one in found["by_category"].items()}
     return progress, Trained(Figures(**found["figures"]), categories, progress, ""), best
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a draft learns on this machine: tokens per second, and seconds of an evaluation.
+
+    again: tokens per second from the second time on that the text is learned, of which there is as much as `text` says:
+    the teacher's states are kept then.
+    """
+
+    speed: float
+    evaluation: float
+    again: float
+    text: int
+
+    def tokens(self, seconds: float, evaluations: int) -> int:
+        """How many tokens are learned in so many seconds, to two digits, at least one."""
+        left = max(seconds - (evaluations + 1) * self.evaluation, 0.0)
+        once = min(left, self.text / self.speed)
+        learned = self.speed * once + self.again * (left - once)
+        return processes.agreed(max(int(float(f"{learned:.1e}")), 1))
+
+
+def pace(
+    student: Any,
+    teacher: Teacher,
+    cache: TokenCache,
+    recipe: Recipe,
+    lesson: Lesson | None = None,
+    least: float = 8.0,
+) -> Pace:
+    """Learn for `least` seconds with a copy of the student that is then forgotten.
+
+    The teacher keeps nothing at first, whatever is on disk: an earlier run may have left the first states and no more.
+    """
+    run = Run(copy.deepcopy(student), replace(teacher, states=None), cache, recipe, None, silent, lesson=lesson)
+    run.step()  # first calls allocate
+    run.evaluate()
+    began = time.monotonic()
+    run.evaluate()
+    evaluated = time.monotonic()
+    first, speed = run.progress.step, run.speed(lambda steps: time.monotonic() - evaluated < least or not steps)
+    again = speed
+    if teacher.states is not None:
+        run.teacher, steps = teacher, run.progress.step - first
+        for _ in range(2):  # the first time keeps the states, or finds them
+            run.progress.step = first
+            again = run.speed(lambda done: done < steps)
+    return Pace(speed, evaluated - began, again, int(cache.train.learned(recipe.prompts).sum()))

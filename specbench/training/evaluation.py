@@ -13,11 +13,9 @@ from torch import Tensor
 
 from specbench.decoding.divergences import overlap
 from specbench.models.network.law import Law
-from specbench.training.batches import Batch, batch_of
-from specbench.training.boost import hit
 from specbench.training.cache import Example, TokenCache
+from specbench.training.learner import Batch, batch_of, hit, logits_of
 from specbench.training.recipe import Recipe
-from specbench.training.rows import logits_of
 from specbench.training.teacher import Teacher
 
 

@@ -1,26 +1,217 @@
-"""A network with its optimiser, on one device or many: accelerate places, accumulates and stores them.
-
-Knows gradients; must not know data, losses or when to stop.
+"""What one step of training needs: batches of token ids, logits along them, weights of tokens, and a network with its
+optimiser, which accelerate places, accumulates and stores in checkpoints.
 """
 
+import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specbench.errors import SpecbenchError
-from specbench.training import checkpoint
-from specbench.training.batches import Batch
+from specbench.decoding.rows import point_mass
+from specbench.errors import SpecbenchError, UsageError
+from specbench.files import ANY, check_regular, read_whole
+from specbench.models.network.reduced import known_alone
+from specbench.replacing import own_folder
+from specbench.training.cache import Example, Examples
 from specbench.training.recipe import Recipe
+from specbench.wording import first_line
+
+SORTED = 16  # batches within which sequences are sorted by length: short ones are not padded to long ones
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences side by side: ids [B, L], padded on the right, and learned [B, L − 1], true where the next token is
+    learned. `examples` are what they were cut from, and `ends` [B] where in these they end."""
+
+    ids: Tensor
+    learned: Tensor
+    examples: Sequence[Example]
+    ends: Sequence[int]
+
+    @property
+    def fed(self) -> Tensor:
+        """[B, L − 1] what the networks are fed."""
+        return self.ids[:, :-1]
+
+    @property
+    def following(self) -> Tensor:
+        """[n] the tokens that are learned, row by row."""
+        return self.ids[:, 1:][self.learned]
+
+    @property
+    def tokens(self) -> int:
+        """n, how many tokens are learned."""
+        return int(self.learned.sum())
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(self.ids.to(device), self.learned.to(device), self.examples, self.ends)
+
+
+def batch_of(examples: Sequence[Example], length: int, seed: tuple[int, ...] = (0,), prompts: bool = False) -> Batch:
+    """The examples as one batch; of one that is longer than `length` a part with learned tokens, chosen by the seed.
+
+    prompts: whether these are learned, too.
+    """
+    random = np.random.default_rng(seed)
+    parts = [part_of(example, length, random) for example in examples]
+    longest = max(len(ids) for ids, _, _ in parts)
+    ids = torch.zeros((len(parts), longest), dtype=torch.long)
+    learned = torch.zeros((len(parts), longest - 1), dtype=torch.bool)
+    for row, (tokens, start, _) in enumerate(parts):
+        ids[row, : len(tokens)] = torch.as_tensor(np.asarray(tokens, dtype=np.int64))
+        learned[row, 0 if prompts else max(start, 1) - 1 : len(tokens) - 1] = True
+    return Batch(ids, learned, examples, [end for *_, end in parts])
+
+
+def part_of(example: Example, length: int, random: np.random.Generator) -> tuple[Sequence[int], int, int]:
+    """At most `length` tokens of an example, from which of them on they are learned, and where they end in it."""
+    size = len(example.ids)
+    if size <= length:
+        return example.ids, example.start, size
+    least = min(example.start + length // 2, size)  # half of it is learned where the example has as much
+    end = int(random.integers(max(least, length), size + 1))
+    return example.ids[end - length : end], max(example.start - (end - length), 0), end
+
+
+class Batches:
+    """The batches of a run over some examples, in the order that a seed gives: every example once before any twice."""
+
+    def __init__(self, examples: Examples, recipe: Recipe, processes: int = 1, process: int = 0) -> None:
+        self.examples, self.recipe, self.part = examples, recipe, slice(process, None, processes)
+        self.rows = min(recipe.rows * processes, len(examples))
+        self.each = -(-len(examples) // self.rows)  # batches of an epoch
+        self.arranged = lru_cache(maxsize=1)(self._arranged)
+
+    def __call__(self, number: int) -> Batch:
+        """What this process learns in pass `number`."""
+        epoch, place = divmod(number, self.each)
+        whole = self.arranged(epoch)[place]
+        chosen = whole[self.part] if len(whole[self.part]) else whole[:1]  # a last batch may be small
+        examples = [self.examples[int(i)] for i in chosen]
+        return batch_of(examples, self.recipe.length, (self.recipe.seed, number), self.recipe.prompts)
+
+    def _arranged(self, epoch: int) -> list[np.ndarray]:
+        random = np.random.default_rng((self.recipe.seed, epoch))
+        order = random.permutation(len(self.examples))
+        lengths = np.minimum(self.examples.lengths, self.recipe.length)
+        block = self.rows * SORTED
+        sorted_ = [
+            part[np.argsort(lengths[part], kind="stable")] for part in np.split(order, range(block, len(order), block))
+        ]
+        batches = [part[i : i + self.rows] for part in sorted_ for i in range(0, len(part), self.rows)]
+        return [batches[i] for i in random.permutation(len(batches))]
+
+
+def logits_of(network: Any, batch: Batch) -> Tensor:
+    """[n, V'] logits at the positions whose next token is learned."""
+    first = int(batch.learned.any(0).int().argmax())  # no row before it is read
+    kept = network(input_ids=batch.fed, use_cache=False, logits_to_keep=batch.fed.shape[1] - first).logits
+    rows: Tensor = kept[batch.learned[:, first:]]
+    return rows
+
+
+def text_rows(batch: Batch, width: int) -> Tensor:
+    """[n, width] the learned tokens themselves, as point masses: what there is to learn without a teacher."""
+    return point_mass(batch.following, width, torch.float32)
+
+
+def on_common_tokens(p: Tensor, student: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """p [n, V] and the student's logits beside it, in float32, on the tokens that the student knows."""
+    with known_alone(student) as known:
+        logits = logits_of(student, batch).float()
+    return (p if known is None else p.index_select(-1, known)), logits
+
+
+REST = 0.1  # what a token counts that an earlier draft has: a draft must still be able to walk on from there
+
+
+@dataclass(frozen=True)
+class Missed:
+    """How much every token of a batch counts: fully where no earlier draft's likeliest token is the target's.
+
+    The paper drops whole prompts that an earlier draft completes as the target does; here that is done token by token.
+    """
+
+    earlier: Sequence[Any]
+    rest: float = REST
+
+    def __call__(self, batch: Batch, p: Tensor) -> Tensor:
+        """[n], from the target's rows p [n, V]."""
+        return torch.where(hit(self.earlier, batch, p.argmax(-1)), self.rest, 1.0)
+
+
+@torch.no_grad()
+def hit(drafts: Sequence[Any], batch: Batch, told: Tensor) -> Tensor:
+    """[n] whether the likeliest token of any draft is the one that is told [n]."""
+    found = torch.zeros_like(told, dtype=torch.bool)
+    for draft in drafts:
+        found |= logits_of(draft, batch).argmax(-1) == told
+    return found
+
+
+STEP = re.compile(r"step-(\d{9})")
+STATE = "progress.json"
+T = TypeVar("T")
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint in a folder."""
+    found = sorted(path for path in folder.glob("step-*") if STEP.fullmatch(path.name) and (path / STATE).is_file())
+    return found[-1] if found else None
+
+
+def write_checkpoint(folder: Path, step: int, progress: Mapping[str, Any], save: Callable[[Path], None]) -> None:
+    """A checkpoint of a step, then the older ones are removed. UsageError where it cannot be written: they stay."""
+    unfinished, final = folder / "unfinished", folder / f"step-{step:09d}"
+    try:
+        own_folder(folder)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        save(unfinished)
+        with (unfinished / STATE).open("w", encoding="utf-8") as file:
+            json.dump(progress, file)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.rmtree(final, ignore_errors=True)
+        unfinished.rename(final)
+    except Exception as error:  # torch, safetensors and the system each say in their own way that a disk is full
+        shutil.rmtree(unfinished, ignore_errors=True)
+        kept = newest_checkpoint(folder)
+        where = f"; the last one, {kept}, is whole: make room and run the command again" if kept else ""
+        raise UsageError(f"cannot write a checkpoint to {folder}: {first_line(error)}{where}") from error
+    for old in folder.glob("step-*"):
+        if old != final:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def read_checkpoint(path: Path, take: Callable[[dict[str, Any], Path], T]) -> T:
+    """What `take` makes of how far the run of a checkpoint was, and of its folder. UsageError where it cannot."""
+    try:
+        for file in path.rglob("*"):
+            if not file.is_dir():
+                check_regular(file, ANY)
+        return take(json.loads(read_whole(path / STATE)), path)
+    except Exception as error:  # of files that were cut or forged: json, pickle, safetensors and torch each have theirs
+        raise UsageError(
+            f"cannot go on from {path}: {first_line(error)}; remove it to begin again, or give another --output"
+        ) from error
+
 
 logging.getLogger("accelerate").setLevel(logging.ERROR)  # it tells of tied weights at every checkpoint
-T = TypeVar("T")
 BEST = "best.safetensors"
 
 
@@ -98,14 +289,14 @@ class Learner:
         return int(self.accelerator.reduce(torch.tensor(count, device=self.accelerator.device)))
 
     def save(self, folder: Path, step: int, progress: Mapping[str, Any], best: Mapping[str, Tensor]) -> None:
-        """Everything that the next step depends on, and the best weights. See `checkpoint.write`."""
+        """Everything that the next step depends on, and the best weights. See `write_checkpoint`."""
 
         def into(place: Path) -> None:
             self.accelerator.save_state(str(place))
             save_file(dict(best), place / BEST)
 
         if self.first:
-            checkpoint.write(folder, step, progress, into)
+            write_checkpoint(folder, step, progress, into)
         self.accelerator.wait_for_everyone()
 
     def load(self, path: Path, read: Callable[[dict[str, Any], dict[str, Tensor]], T]) -> T:
@@ -116,4 +307,4 @@ class Learner:
             self.accelerator.load_state(str(place))
             return found
 
-        return checkpoint.read(path, take)
+        return read_checkpoint(path, take)

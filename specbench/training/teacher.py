@@ -1,14 +1,14 @@
-"""What a target says along known text: its logits, computed anew or from its last states, which are kept on disk.
+"""What a target says along known text, computed anew or from its last states on disk; and text of a draft's own.
 
 The states are what its head reads. Whoever learns a text again and again, with other losses, rates or shapes of drafts,
-runs the target's layers over it once. Knows networks and the files of states; must not know losses or what is trained.
+runs the target's layers over it once.
 """
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specbench.decoding.batch import decode_batches
+from specbench.decoding.drafters.chain import NoDraft
+from specbench.decoding.loop import Speculate
+from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
+from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.replacing import open_own, own_folder, writing
-from specbench.training.batches import Batch
 from specbench.training.cache import Example
-from specbench.training.rows import logits_of
+from specbench.training.learner import Batch, batch_of, logits_of
+from specbench.training.recipe import Recipe
 from specbench.wording import clean_path
 
 FOLDER = "states"  # in that of a token cache
@@ -166,3 +171,39 @@ def hooked(network: Any, hook: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+WARMEST = 1.0  # where greedy decoding is learned for: drafts of the most probable tokens alone repeat themselves
+
+
+def continued(batch: Batch, student: Any, recipe: Recipe, width: int, number: int) -> Batch:
+    """The prompts of a batch with what the student writes after them, in the place of what the data has there.
+
+    Text without a prompt is continued after its first quarter.
+    """
+    examples = [shortened(example, recipe.length) for example in batch.examples]
+    longest = max(len(one.ids) - one.start for one in examples)
+    seeds = np.random.default_rng((recipe.seed, number)).integers(2**62, size=len(examples)).tolist()
+    student.eval()
+    written = decode_batches(
+        Speculate(NoDraft(), Causal(student, Law(recipe.temperature or WARMEST), width), Rejection()),
+        [list(one.ids[: one.start]) for one in examples],
+        seeds,
+        rows=len(examples),
+        new=longest,
+        eos=(),
+        device=next(student.parameters()).device,
+    )
+    found = [
+        replace(one, ids=[*one.ids[: one.start], *trace.tokens], number=None)
+        for one, trace in zip(examples, written, strict=True)
+    ]
+    return batch_of(found, recipe.length, (recipe.seed, number), recipe.prompts)
+
+
+def shortened(example: Example, length: int) -> Example:
+    """An example with a prompt that leaves half of `length` for what follows."""
+    start = example.start if example.start > 1 else max(len(example.ids) // 4, 1)
+    first = max(0, start - length // 2)
+    ids: Sequence[int] = example.ids[first : first + length]
+    return replace(example, ids=ids, start=start - first)

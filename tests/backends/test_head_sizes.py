@@ -15,8 +15,7 @@ from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.heads.build import built, joined
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from specbench.training.heads.beginning import beginning, save_head
-from specbench.training.heads.layouts import Asked
+from specbench.training.new_heads import Asked, beginning, save_head
 from tests.support.head_passes import head_of
 from tests.support.tiny import CPU, context_of, network
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from specbench.jobs import train as job
-from specbench.training.pace import Pace
+from specbench.training.distil import Pace
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import Pair, prompts, save_tokenizer
 

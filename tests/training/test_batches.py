@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.training.batches import Batches, batch_of, part_of
 from specbench.training.cache import Example
+from specbench.training.learner import Batches, batch_of, part_of
 from specbench.training.recipe import Recipe
 from tests.support.learning import InMemory, examples
 

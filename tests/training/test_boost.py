@@ -4,12 +4,10 @@ import pytest
 import torch
 
 from specbench.models.network.law import Law
-from specbench.training.batches import batch_of
-from specbench.training.boost import REST, Missed, hit
 from specbench.training.distil import train
 from specbench.training.evaluation import Judge
+from specbench.training.learner import REST, Missed, batch_of, hit, logits_of
 from specbench.training.recipe import Recipe
-from specbench.training.rows import logits_of
 from specbench.training.teacher import Teacher
 from tests.support.learning import cache, examples, llama
 

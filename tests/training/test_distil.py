@@ -11,18 +11,20 @@ from specbench.decoding.divergences import NAMES
 from specbench.errors import UsageError
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone, reduce_head
-from specbench.training import checkpoint, distil
-from specbench.training.batches import batch_of
+from specbench.training import distil
 from specbench.training.cache import Example
-from specbench.training.curve import Progress, Trained
-from specbench.training.distil import Kept, Run, train
+from specbench.training.distil import Kept, Pace, Progress, Run, Trained, pace, train
 from specbench.training.evaluation import Figures
-from specbench.training.learner import DivergedError
-from specbench.training.pace import Pace, pace
+from specbench.training.learner import (
+    DivergedError,
+    batch_of,
+    logits_of,
+    newest_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from specbench.training.recipe import Recipe
-from specbench.training.rows import logits_of
-from specbench.training.samples import continued, shortened
-from specbench.training.teacher import States, Teacher
+from specbench.training.teacher import States, Teacher, continued, shortened
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
 TEACHER = llama(2)
@@ -198,24 +200,24 @@ def test_weights_say_which_tokens_are_learned() -> None:
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, 3, {"step": 3}, lambda place: (place / "weights").touch())
+    write_checkpoint(tmp_path, 3, {"step": 3}, lambda place: (place / "weights").touch())
 
     def full(place: Path) -> None:
         (place / "weights").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UsageError, match=r"No space left on device.*step-000000003.* is whole"):
-        checkpoint.write(tmp_path, 4, {"step": 4}, full)
+        write_checkpoint(tmp_path, 4, {"step": 4}, full)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
-    assert checkpoint.newest(tmp_path) == tmp_path / "step-000000003"
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-000000003"
 
 
 def test_a_new_checkpoint_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     for step in (3, 12):
-        checkpoint.write(tmp_path, step, {"step": step}, lambda place: None)
+        write_checkpoint(tmp_path, step, {"step": step}, lambda place: None)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000012"]
     (tmp_path / "step-000000013").mkdir()  # one without its progress is none
-    assert checkpoint.newest(tmp_path) == tmp_path / "step-000000012"
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-000000012"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"curve": 3}'])
@@ -229,9 +231,9 @@ def test_a_damaged_checkpoint_is_one_line(text: str, tmp_path: Path) -> None:
 
 
 def test_a_device_in_a_checkpoint_is_not_read(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, 3, {"step": 3}, lambda place: (place / "best").symlink_to("/dev/zero"))
+    write_checkpoint(tmp_path, 3, {"step": 3}, lambda place: (place / "best").symlink_to("/dev/zero"))
     with pytest.raises(UsageError, match=r"cannot go on from .*a pipe or a device"):
-        checkpoint.read(tmp_path / "step-000000003", lambda progress, place: (place / "best").open("rb").read(9))
+        read_checkpoint(tmp_path / "step-000000003", lambda progress, place: (place / "best").open("rb").read(9))
 
 
 def test_a_student_continues_the_prompts_itself() -> None:

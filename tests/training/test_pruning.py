@@ -14,8 +14,8 @@ from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.network.layers import with_layers
 from specbench.models.scale import grow
-from specbench.training.start import narrowing, pruning, saving
-from specbench.training.start.narrowing import Widths
+from specbench.training import pruning, start
+from specbench.training.pruning import Widths
 from tests.support.cases import quick_or_slow
 from tests.support.families import ARCHITECTURES, CONFIGS, UNLIKE
 from tests.support.tiny import CPU, in_double, network, worst
@@ -53,7 +53,7 @@ def test_evenly_kept_layers_are_a_checkpoint_of_their_architecture(name: str, tm
     before = copy.deepcopy(target.state_dict())
     draft = pruning.pruned(target, layers=2)
     assert torch.equal(logits(draft), logits(with_layers(target, [0, 3])))
-    saving.save_draft(draft, tmp_path)
+    start.save_draft(draft, tmp_path)
     again = load_model(Checkpoint("draft", str(tmp_path)), torch.float32, CPU)
     assert again.warnings == ()
     assert worst(logits(again.model), logits(draft)) < 1e-5
@@ -95,7 +95,7 @@ def precise(net: Any) -> Any:
     return in_double(net.double())
 
 
-@pytest.mark.parametrize("name", narrowing.LIKE_LLAMA)
+@pytest.mark.parametrize("name", pruning.LIKE_LLAMA)
 def test_to_cut_nothing_changes_nothing(name: str) -> None:
     target = network(name, V)
     draft = pruning.pruned(target, hidden=16, texts=TEXTS)
@@ -132,10 +132,10 @@ def test_what_a_scale_model_has_besides_is_what_is_cut() -> None:
 
 
 def test_narrower_and_shallower_drafts_are_ordinary_checkpoints(tmp_path: Path) -> None:
-    for name in narrowing.LIKE_LLAMA:
+    for name in pruning.LIKE_LLAMA:
         draft = pruning.pruned(deep(name), layers=2, hidden=8, texts=TEXTS)
         assert Widths.of(draft.config).hidden == 8
-        saving.save_draft(draft, tmp_path / name)
+        start.save_draft(draft, tmp_path / name)
         again = load_model(Checkpoint("draft", str(tmp_path / name)), torch.float32, CPU)
         assert worst(logits(again.model), logits(draft)) < 1e-5
 

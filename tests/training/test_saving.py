@@ -12,7 +12,7 @@ from specbench.errors import UsageError
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.network.reduced import ReducedHead, reduce_head
-from specbench.training.start import saving, starting
+from specbench.training import start
 from tests.support.checkpoints import CPU, WEIGHTS, llama
 from tests.support.families import CONFIGS
 
@@ -21,7 +21,7 @@ TEXT = torch.tensor([[1, 5, 63, 0, 2]])
 
 
 def draft(tied: bool = True) -> Any:
-    return starting.fresh(starting.Shape.of(2, 32), llama(), 0, tied=tied).eval()
+    return start.fresh(start.Shape.of(2, 32), llama(), 0, tied=tied).eval()
 
 
 def in_dtype(model: Any, dtype: torch.dtype) -> Any:
@@ -42,7 +42,7 @@ def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_draft_is_read_as_it_was_written(dtype: torch.dtype, tied: bool, tmp_path: Path) -> None:
     model = draft(tied)
-    saving.save_draft(model, tmp_path / "deep" / "er", dtype)
+    start.save_draft(model, tmp_path / "deep" / "er", dtype)
     again = loaded(tmp_path / "deep" / "er", dtype)
     assert again.model.config.dtype == dtype
     assert model.dtype == torch.float32
@@ -58,7 +58,7 @@ def test_a_draft_that_knows_some_tokens_is_read_as_it_was_written(
     dtype: torch.dtype, tied: bool, tmp_path: Path
 ) -> None:
     model = reduce_head(draft(tied), KNOWN)
-    saving.save_draft(model, tmp_path, dtype)
+    start.save_draft(model, tmp_path, dtype)
     again = loaded(tmp_path, dtype)
     logits = again.model(TEXT).logits
     assert torch.equal(logits, in_dtype(model, dtype)(TEXT).logits)
@@ -76,7 +76,7 @@ def test_any_architecture_may_know_some_tokens(name: str, tmp_path: Path) -> Non
     config, shape = CONFIGS[name]
     model = hf.AutoModelForCausalLM.from_config(config(vocab_size=64, pad_token_id=None, eos_token_id=2, **shape))
     whole = model.eval()(TEXT).logits[..., list(KNOWN)]
-    saving.save_draft(reduce_head(model, KNOWN), tmp_path)
+    start.save_draft(reduce_head(model, KNOWN), tmp_path)
     again = loaded(tmp_path).model
     assert isinstance(again.get_output_embeddings(), ReducedHead)
     assert torch.equal(again(TEXT).logits, model(TEXT).logits)
@@ -87,7 +87,7 @@ def test_other_files_of_the_folder_stay_and_a_failure_leaves_the_last_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "README.md").write_text("mine")
-    saving.save_draft(draft(), tmp_path)
+    start.save_draft(draft(), tmp_path)
     before = (tmp_path / WEIGHTS).read_bytes()
 
     def full(*arguments: object, **named: object) -> None:
@@ -95,7 +95,7 @@ def test_other_files_of_the_folder_stay_and_a_failure_leaves_the_last_draft(
 
     monkeypatch.setattr(hf.LlamaForCausalLM, "save_pretrained", full)
     with pytest.raises(UsageError, match=r"cannot write the draft to .*No space left on device"):
-        saving.save_draft(reduce_head(draft(), KNOWN), tmp_path)
+        start.save_draft(reduce_head(draft(), KNOWN), tmp_path)
     assert (tmp_path / WEIGHTS).read_bytes() == before
     names = {"README.md", "config.json", "generation_config.json", WEIGHTS}
     assert {file.name for file in tmp_path.iterdir()} == names

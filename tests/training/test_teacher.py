@@ -23,10 +23,10 @@ from transformers import (
 
 from specbench.errors import UsageError
 from specbench.training import distil, teacher
-from specbench.training.batches import batch_of
 from specbench.training.cache import Example
 from specbench.training.distil import Kept, train
 from specbench.training.evaluation import Judge
+from specbench.training.learner import batch_of
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, last_states, with_states
 from tests.support.learning import VOCABULARY, cache, examples, llama

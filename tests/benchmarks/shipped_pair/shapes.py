@@ -3,7 +3,7 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench.training.start.starting import silence
+from specbench.training.start import silence
 
 VOCABULARY = 4096
 CONTEXT = 2048

@@ -12,8 +12,7 @@ from torch import Tensor
 from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
 from specbench.models.heads.taps import whole_pass
-from specbench.training.heads.beginning import HeadKind, beginning, save_head
-from specbench.training.heads.layouts import Asked
+from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
 from tests.support.tiny import network
 
 V, H = 11, 16

@@ -14,13 +14,10 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import reduce_head
 from specbench.training.cache import Example
-from specbench.training.distil import Kept, train
+from specbench.training.distil import Kept, pace, train
 from specbench.training.evaluation import chosen
-from specbench.training.heads.beginning import HeadKind, beginning
-from specbench.training.heads.layouts import Asked
-from specbench.training.heads.lesson import Along, HeadLesson, renormalised, tokens_per_round, weighted
-from specbench.training.heads.students import Masked
-from specbench.training.pace import pace
+from specbench.training.heads import Along, HeadLesson, Masked, renormalised, tokens_per_round, weighted
+from specbench.training.new_heads import Asked, HeadKind, beginning
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
 from tests.support.cases import quick_or_slow

@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
 from specbench.models.heads.taps import whole_pass
-from specbench.training.heads.beginning import beginning, save_head
-from specbench.training.heads.layouts import Asked
+from specbench.training.new_heads import Asked, beginning, save_head
 from tests.support.checkpoints import refusal_of
 from tests.support.head_passes import head_of, tokens
 from tests.support.heads import write_head

@@ -13,9 +13,8 @@ from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.files import read_head
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from specbench.training.heads.beginning import beginning
-from specbench.training.heads.layouts import Asked
-from specbench.training.heads.students import Beside, Masked, Unrolled, chains
+from specbench.training.heads import Beside, Masked, Unrolled, chains
+from specbench.training.new_heads import Asked, beginning
 from tests.support.heads import write_head
 from tests.support.tiny import CPU, context_of, network
 

@@ -1,0 +1,402 @@
+"""Heads that have learned nothing, by their kind, and how they are written: EAGLE-3 and MTP in the format of
+speculators, which vLLM serves, Medusa as its authors.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from specbench.errors import UnusableModelError, UsageError
+from specbench.models.checkpoints import reduced
+from specbench.models.checkpoints.check import context_length
+from specbench.models.checkpoints.reduced import MASK, OFFSETS, WEIGHT
+from specbench.models.heads.build import built
+from specbench.models.heads.medusa import KNOWN
+from specbench.models.heads.mtp import ROUTER, hidden_first, module_config, parts
+from specbench.models.heads.parts import Borrowed
+from specbench.models.heads.recognition import MIMO_PARTS, MTP_PREFIXES, SPECULATORS, Head, flat, renamed
+from specbench.models.network.layers import layers_of
+from specbench.models.network.passes import windows_of
+from specbench.models.network.reduced import SIZE, ReducedHead
+from specbench.replacing import filling
+from specbench.training.heads import Beside, Unrolled
+from specbench.training.start import LONGEST, in_dtype, rope_base
+from specbench.wording import first_line
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A head that is to be made. known: the ids of the tokens that it knows, in rising order; None for all.
+
+    steps: the drafts of Medusa, and what others are proposed to draft in a round; verifier: what its files call the
+    target; intermediate: the width of its MLP, the target's unless given; begin: the head that it goes on from.
+    """
+
+    known: Sequence[int] | None
+    steps: int
+    verifier: str
+    intermediate: int | None = None
+    seed: int = 0
+    begin: Head | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the files of a head say: `config` as config.json; `file` with the tensors; `stored`, which gives those of a
+    module by their names there."""
+
+    config: Mapping[str, Any]
+    file: str
+    stored: Callable[[Any], dict[str, Tensor]]
+
+    def write(self, head: Any, folder: Path, dtype: torch.dtype) -> None:
+        """The files of a head, in a dtype. OSError where they cannot be written."""
+        tensors = {name: in_dtype(tensor, dtype).contiguous() for name, tensor in self.stored(head).items()}
+        config = {**self.config, "dtype": str(dtype).removeprefix("torch.")}
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_file(tensors, folder / self.file, metadata={"format": "pt"})
+        (folder / self.file).chmod((folder / CONFIG).stat().st_mode)  # safetensors lets nobody else read its files
+
+
+def output_of(network: Any) -> Tensor:
+    """[V, H] the output of a target, in float32, with the scale that the target gives its logits."""
+    text = network.config.get_text_config(decoder=True)
+    weight: Tensor = network.get_output_embeddings().weight.detach().float().cpu().clone()
+    return weight / (getattr(text, "logits_scaling", None) or 1.0) * (getattr(text, "logit_scale", None) or 1.0)
+
+
+def speculators_keys(network: Any, asked: Asked, algorithm: str, architecture: str) -> dict[str, Any]:
+    """What every config.json of speculators says: which algorithm it is, and for which target."""
+    greedy = {"proposal_type": "greedy", "speculative_tokens": asked.steps, "verifier_accept_k": 1,
+              "accept_tolerance": 0.0}  # fmt: skip
+    return {
+        "architectures": [architecture],
+        "speculators_model_type": algorithm,
+        "speculators_version": "0.3.0",
+        "speculators_config": {
+            "algorithm": algorithm,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [greedy],
+            "verifier": {
+                "name_or_path": asked.verifier,
+                "architectures": list(getattr(network.config, "architectures", None) or [type(network).__name__]),
+            },
+        },
+    }
+
+
+LEAST = 7  # layers of a target that has the usual boundaries in rising order
+NORMS = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
+PLAIN = ("Llama", "Mistral", "Qwen2", "Qwen3RMS", "SmolLM3")  # norms that multiply by their weights as they are
+
+
+def eagle3_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
+    """A fresh head: one layer of the target's sizes on three hidden states.
+
+    The embedding is borrowed; the output begins as the target's, after its last norm; what the layer writes is small,
+    and the state begins as the last of the three.
+    """
+    text = network.config.get_text_config(decoder=True)
+    layer = layer_of(text, asked.intermediate)
+    read = boundaries(int(text.num_hidden_layers))
+    config = eagle3_described(network, asked, layer, list(read))
+    tensors = eagle3_drawn(layer, len(read), asked.seed)
+    tensors["norm.weight"] = last_norm(network, layer["hidden_size"])
+    return Layout(config, "model.safetensors", eagle3_stored), {**tensors, **output(network, asked.known)}
+
+
+def boundaries(layers: int) -> tuple[int, ...]:
+    """The boundaries that a head reads: near the beginning, the middle and near the end, as EAGLE-3 has them; of a
+    target with few layers, the first, the middle and the last."""
+    usual = (2, layers // 2, layers - 3) if layers >= LEAST else (1, (1 + layers) // 2, layers)
+    return tuple(sorted(set(usual)))
+
+
+def layer_of(text: Any, intermediate: int | None) -> dict[str, Any]:
+    """The decoder layer of a head of Llama's kind, in the sizes of a target."""
+    heads = int(text.num_attention_heads)
+    return {
+        "model_type": "llama",
+        "hidden_size": int(text.hidden_size),
+        "intermediate_size": intermediate or int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size),
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(getattr(text, "num_key_value_heads", None) or heads),
+        "head_dim": int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        "hidden_act": "silu",
+        "rms_norm_eps": float(getattr(text, "rms_norm_eps", None) or 1e-5),
+        "max_position_embeddings": min(context_length(text), LONGEST),
+        "rope_theta": rope_base(text),
+        "rope_scaling": None,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "vocab_size": int(text.vocab_size),
+    }
+
+
+def eagle3_described(network: Any, asked: Asked, layer: Mapping[str, Any], read: list[int]) -> dict[str, Any]:
+    """config.json as speculators writes it."""
+    return {
+        **speculators_keys(network, asked, "eagle3", "Eagle3Speculator"),
+        "transformer_layer_config": dict(layer),
+        "draft_vocab_size": layer["vocab_size"] if asked.known is None else len(asked.known),
+        "norm_before_residual": True,
+        "target_hidden_size": None,
+        "eagle_aux_hidden_state_layer_ids": read,
+        "embed_requires_grad": False,
+        "tie_word_embeddings": False,
+    }
+
+
+def eagle3_drawn(layer: Mapping[str, Any], read: int, seed: int) -> dict[str, Tensor]:
+    """The tensors of the layer, and of what comes before it."""
+    width, inner, size = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
+    queries, keys = size * layer["num_attention_heads"], size * layer["num_key_value_heads"]
+    generator = torch.Generator().manual_seed(seed)
+
+    def matrix(rows: int, columns: int, scale: float = 1.0) -> Tensor:
+        return torch.randn(rows, columns, generator=generator) * (scale / math.sqrt(columns))
+
+    first = matrix(width, read * width, 0.1)
+    first[:, -width:] += torch.eye(width)
+    attention, mlp = "layers.0.self_attn.", "layers.0.mlp."
+    return {
+        "fc.weight": first,
+        **{f"layers.0.{name}.weight": torch.ones(width) for name in NORMS},
+        f"{attention}q_proj.weight": matrix(queries, 2 * width),
+        f"{attention}k_proj.weight": matrix(keys, 2 * width),
+        f"{attention}v_proj.weight": matrix(keys, 2 * width),
+        f"{attention}o_proj.weight": matrix(width, queries, 0.5),
+        f"{mlp}gate_proj.weight": matrix(inner, width),
+        f"{mlp}up_proj.weight": matrix(inner, width),
+        f"{mlp}down_proj.weight": matrix(width, inner, 0.5),
+    }
+
+
+def last_norm(network: Any, width: int) -> Tensor:
+    """The weights of the last norm of a target; ones where it has another kind of norm than heads have."""
+    norm = getattr(network.get_decoder(), "norm", None)
+    weight = getattr(norm, "weight", None)
+    plain = isinstance(weight, Tensor) and weight.shape == (width,) and type(norm).__name__.startswith(PLAIN)
+    return weight.detach().float().cpu().clone() if plain and weight is not None else torch.ones(width)
+
+
+def output(network: Any, known: Sequence[int] | None) -> dict[str, Tensor]:
+    """lm_head.weight as the target has it, of the known tokens, and which these are."""
+    weight = output_of(network)
+    if known is None:
+        return {WEIGHT: weight}
+    ids = torch.tensor(list(known))
+    mask = torch.zeros(len(weight), dtype=torch.bool).index_fill(0, ids, value=True)
+    return {WEIGHT: weight[ids].clone(), OFFSETS: ids - torch.arange(len(ids)), MASK: mask}
+
+
+def eagle3_stored(head: Any) -> dict[str, Tensor]:
+    """The tensors of a module by their names in its file; which tokens it knows as offsets, and as a mask."""
+    found = {name: tensor for name, tensor in head.state_dict().items() if not name.startswith("lm_head.")}
+    if isinstance(head.lm_head, ReducedHead):
+        return {**found, **reduced.stored(head.lm_head)}
+    return {**found, WEIGHT: head.lm_head.weight}
+
+
+def medusa_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
+    """A fresh head for every draft: the target's own output after a block that changes nothing (Cai et al. 2024, arXiv
+    2401.10774, §2.1.1)."""
+    weight = output_of(network)
+    width = weight.shape[1]
+    found: dict[str, Tensor] = {}
+    for number in range(asked.steps):
+        found |= {f"{number}.0.linear.weight": torch.zeros(width, width), f"{number}.0.linear.bias": torch.zeros(width)}
+        found[f"{number}.1.weight"] = weight.clone()
+    if asked.known is None:
+        config = {
+            "medusa_num_heads": asked.steps,
+            "medusa_num_layers": 1,
+            "base_model_name_or_path": asked.verifier,
+            "version": "2",
+        }
+        return Layout(config, "medusa_lm_head.safetensors", lambda head: dict(head.state_dict())), found
+    ids = torch.tensor(list(asked.known))
+    found = {name: tensor[ids].clone() if name.endswith(".1.weight") else tensor for name, tensor in found.items()}
+    return Layout(for_vllm(asked, weight), "model.safetensors", as_vllm), {**found, KNOWN: ids}
+
+
+def for_vllm(asked: Asked, weight: Tensor) -> dict[str, Any]:
+    """config.json as vLLM reads it."""
+    assert asked.known is not None
+    return {
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "num_heads": asked.steps,
+        "num_hidden_layers": 1,
+        "hidden_size": weight.shape[1],
+        "vocab_size": len(weight),
+        "truncated_vocab_size": len(asked.known),
+        "medusa_fc_bias": True,
+        "base_model_name_or_path": asked.verifier,
+    }
+
+
+def as_vllm(head: Any) -> dict[str, Tensor]:
+    """The tensors of a module by the names of vLLM."""
+    found: dict[str, Tensor] = {KNOWN: head.known}
+    for name, tensor in head.state_dict().items():
+        number, part, *_, kind = name.split(".")
+        if part == "0":
+            found[f"blocks.{number}.layers.0.{kind}"] = tensor
+        elif kind == "weight":
+            found[f"lm_heads.{number}.weight"] = tensor
+    return found
+
+
+WRITES = ("o_proj", "down_proj")  # what a layer adds to its residual stream, of which a fresh one adds little
+MODULES = ("num_nextn_predict_layers", "num_mtp_layers")  # in the configurations of targets that have some
+
+
+def mtp_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
+    """The module that `asked` goes on from, or a fresh one.
+
+    UnusableModelError for a target of whose layers none can be made, and for a module with an output of its own.
+    """
+    target = Borrowed(network)
+    tensors, normed = (mtp_fresh(target, asked.seed), True) if asked.begin is None else mtp_taken(asked, target)
+    config = module_config(target, experts=ROUTER in tensors)
+    if any(windows_of(config).values()):
+        raise UnusableModelError("the layers of this target look through windows: train an EAGLE-3 head for it")
+    return Layout(mtp_described(network, asked, normed), "model.safetensors", mtp_stored), tensors
+
+
+def mtp_fresh(target: Borrowed, seed: int) -> dict[str, Tensor]:
+    """A layer like the target's that writes little; the state begins as the target's last one."""
+    experts = ROUTER.removeprefix("layer.") in dict(last_layer(target).named_parameters())
+    layer, *norms = parts("the target", target, module_config(target, experts), "cpu")
+    generator = torch.Generator().manual_seed(seed)
+    names = ("embed_norm.weight", "hidden_norm.weight", "norm.weight")
+    found = {name: norm.weight.detach().float() for name, norm in zip(names, norms, strict=True)}
+    found["norm.weight"] = found["norm.weight"] + scale_of(target, norms[0]) - 1
+    found["proj.weight"] = projection(target, generator)
+    kept = {name for name, part in layer.named_modules() if type(part).__name__.endswith("Norm")}
+    for name, tensor in layer.state_dict().items():
+        found[f"layer.{name}"] = tensor if name.rpartition(".")[0] in kept else mtp_drawn(name, tensor, generator)
+    return found
+
+
+def last_layer(target: Borrowed) -> nn.Module:
+    layer: nn.Module = layers_of(target.network, target.layers)[2][-1]
+    return layer
+
+
+def scale_of(target: Borrowed, norm: Any) -> float:
+    """The size of the target's last states, by its last norm; 1 where that is of another class than `norm`, which is
+    as transformers makes it: its weights of ones or, in classes that add one to them, of zeros."""
+    last: Any = getattr(target.network.get_decoder(), "norm", None)
+    if type(last) is not type(norm):
+        return 1.0
+    gain = last.weight.detach().float().cpu() - norm.weight.detach().float() + 1
+    return float(gain.square().mean().sqrt())
+
+
+def projection(target: Borrowed, generator: torch.Generator) -> Tensor:
+    """[H, 2H] the hidden state as it is, and a little of everything."""
+    width = target.width
+    found = torch.randn(width, 2 * width, generator=generator) * (0.1 / math.sqrt(2 * width))
+    half = slice(0, width) if hidden_first(SPECULATORS, target) else slice(width, None)
+    found[:, half] += torch.eye(width)
+    return found
+
+
+def mtp_drawn(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Weights by the number of what they read; zeros for biases and the like."""
+    if tensor.ndim < 2:
+        return torch.zeros_like(tensor)
+    scale = 0.5 if any(part in name for part in WRITES) else 1.0
+    return torch.randn(tensor.shape, generator=generator) * (scale / math.sqrt(tensor.shape[-1]))
+
+
+def mtp_taken(asked: Asked, target: Borrowed) -> tuple[dict[str, Tensor], bool]:
+    """The tensors of a module by the names and in the order of speculators, and whether it is fed normed states."""
+    assert asked.begin is not None
+    module = built(asked.begin, target.network)
+    if module.embed_tokens is not None or module.lm_head is not None:
+        raise UnusableModelError(
+            f"{asked.begin.name}: it has an embedding or an output of its own, for which the format of speculators has "
+            "no place: only modules that use their target's can learn on"
+        )
+    found = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
+    if module.hidden_first and not hidden_first(SPECULATORS, target):
+        found["proj.weight"] = torch.cat(found["proj.weight"].chunk(2, 1)[::-1], 1)
+    return found, module.post_norm
+
+
+def mtp_described(network: Any, asked: Asked, normed: bool) -> dict[str, Any]:
+    """config.json as speculators writes it. `norm_output`, which it has for EAGLE-3, says what was fed back."""
+    layer = network.config.get_text_config(decoder=True).to_diff_dict()
+    return {
+        **speculators_keys(network, asked, "mtp", "MTPDraftModel"),
+        "transformer_layer_config": {key: value for key, value in layer.items() if key not in MODULES},
+        "num_nextn_predict_layers": 1,
+        "norm_output": normed,
+        "tie_word_embeddings": False,
+    }
+
+
+def mtp_stored(head: Any) -> dict[str, Tensor]:
+    """The tensors of a module by their names in its file."""
+    theirs = {ours: name for name, ours in MIMO_PARTS.items()} | {"layer.": ""}
+    prefix = MTP_PREFIXES[SPECULATORS]
+    return {prefix + renamed(name, theirs): tensor for name, tensor in head.state_dict().items()}
+
+
+HeadKind = Literal["eagle3", "medusa", "mtp"]
+Beginning = Callable[[Any, Asked], tuple[Layout, dict[str, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """What a kind of head needs to be trained: how it begins, in which format, and how it learns."""
+
+    begun: Beginning
+    format: str
+    student: Callable[[Any], nn.Module]
+
+
+KINDS: Mapping[HeadKind, Trainable] = {
+    "eagle3": Trainable(eagle3_begun, SPECULATORS, Unrolled),
+    "medusa": Trainable(medusa_begun, "", Beside),
+    "mtp": Trainable(mtp_begun, SPECULATORS, Unrolled),
+}
+
+
+def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
+    """A `Student` on its target that has learned nothing, or goes on from another head, and how it is written.
+
+    UnusableModelError or UsageError for a target that no such head can be made for.
+    """
+    how = KINDS[kind]
+    layout, tensors = how.begun(network, asked)
+    head = built(Head(kind, how.format, flat(layout.config), tensors, Path(), "the head"), network)
+    if asked.known is not None:
+        setattr(head.config, SIZE, len(asked.known))
+    return how.student(head), layout
+
+
+def save_head(student: Any, layout: Layout, folder: Path, dtype: torch.dtype) -> None:
+    """Write a head into `folder`, each file there whole or not at all; the weights appear last.
+
+    Files of the same names are replaced, all others stay. UsageError where they cannot be written.
+    """
+    try:
+        with filling(folder, layout.file) as scratch:
+            layout.write(student.head, scratch, dtype)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"cannot write the head to {folder}: {first_line(error)}") from error

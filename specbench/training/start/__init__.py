@@ -1,1 +1,0 @@
-"""What a draft is begun as, which tokens it knows, and how it is written down."""
