@@ -25,10 +25,20 @@ from specbench.jobs.train_data import CACHE, Source, Teaching, teaching
 from specbench.jobs.train_start import Beginning, Begun
 from specbench.replacing import clear_unfinished, refuse_links, replace_text
 from specbench.show.text import Format, print_records
-from specbench.training import card, processes
-from specbench.training.distil import Kept, Point, Trained, pace, train
-from specbench.training.distil import Progress as Learning
-from specbench.training.evaluation import Figures, Judge, chosen, sampled
+from specbench.training import processes
+from specbench.training.distil import Kept, pace, train
+from specbench.training.evaluation import (
+    Figures,
+    Judge,
+    Point,
+    Provenance,
+    Trained,
+    chosen,
+    curve_rows,
+    model_card,
+    sampled,
+)
+from specbench.training.evaluation import Progress as Learning
 from specbench.training.learner import DivergedError, Missed, newest_checkpoint
 from specbench.training.recipe import Recipe
 from specbench.wording import clean, clean_path, first_line
@@ -251,7 +261,7 @@ class Training:
 
     def write_card(self, done: Trained) -> None:
         """The model card, the learning curve by category, and the prompts that were held out, as far as the run is."""
-        made = card.Provenance(
+        made = Provenance(
             target=self.given.target,
             source=self.given.source,
             start=self.made.words,
@@ -262,9 +272,9 @@ class Training:
             command=self.asked.command,
             **self.made.card,
         )
-        text = card.card(made, self.asked.recipe, done.figures, done.by_category, done.progress.curve)
+        text = model_card(made, self.asked.recipe, done.figures, done.by_category, done.progress.curve)
         replace_text(self.asked.output / "README.md", text)
-        curve = pd.DataFrame(card.curve_rows(done.progress.curve))
+        curve = pd.DataFrame(curve_rows(done.progress.curve))
         replace_text(self.asked.output / CURVE, curve.to_csv(index=False))
         for file, rows in self.given.held_out.items():
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -1,10 +1,9 @@
-"""What a draft is worth on text that it has not learned: α and tokens per round, in all and by category.
-
-Knows the rows of two networks along known text; must not know how either was trained.
+"""What a draft is worth on text that it has not learned, in all and by category: α, tokens per round, the learning
+curve, and the model card that says so.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +16,7 @@ from specbench.training.cache import Example, TokenCache
 from specbench.training.learner import Batch, batch_of, hit, logits_of
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
+from specbench.wording import literal, verbatim
 
 
 @dataclass(frozen=True)
@@ -168,3 +168,185 @@ def chosen(examples: Sequence[Example], most: int) -> list[Example]:
     rounds = zip_longest(*categories.values())
     found = [number for numbers in rounds for number in numbers if number is not None]
     return [examples[number] for number in sorted(found[:most])]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on the learning curve: tokens learned so far, the loss since the last point, and what is held out."""
+
+    tokens: int
+    seconds: float
+    loss: float | None
+    alpha: float
+    accepted: float
+    by_category: Mapping[str, Figures] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "Point":
+        return cls(**{**stored, "by_category": {name: Figures(**one) for name, one in stored["by_category"].items()}})
+
+
+@dataclass
+class Progress:
+    """How far a run is. `loss` is the mean of the steps since the last evaluation, which are `passed`; `since` counts
+    the evaluations after the best one since the first step; `seconds` are those of all processes that went on with
+    it."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    since: int = 0
+    passed: int = 0
+    curve: list[Point] = field(default_factory=list)
+
+    @property
+    def best(self) -> float:
+        return max((point.accepted for point in self.curve), default=0.0)
+
+    def learned(self, loss: float, tokens: int) -> None:
+        """Note a step."""
+        self.loss = ((self.loss or 0.0) * self.passed + loss) / (self.passed + 1)
+        self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
+
+    def add(self, figures: Figures, by_category: Mapping[str, Figures]) -> None:
+        """Note an evaluation. The one before any step does not count: what was trained before loses at first, while the
+        rate is high, and gains when it falls."""
+        learned = [point.accepted for point in self.curve if point.tokens]
+        better = not learned or figures.accepted > max(learned)
+        self.since = 0 if better else self.since + 1
+        self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted, by_category))
+        self.loss, self.passed = None, 0
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "Progress":
+        return cls(**{**stored, "curve": [Point.read(point) for point in stored["curve"]]})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a run: its best figures on held-out text, by category too, its curve, and why it ended."""
+
+    figures: Figures
+    by_category: Mapping[str, Figures]
+    progress: Progress
+    ended: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a draft comes from, in words: of its teacher the name and source, its starting point and shape, its data.
+
+    licence: what the card says of it, as an identifier of the hub where it is known; command: makes it again. what: the
+    kind of draft; alpha: over what α is the mean.
+    """
+
+    target: str
+    source: str
+    start: str
+    shape: str
+    parameters: int
+    data: Sequence[str]
+    licence: str
+    command: str
+    what: str = "small language model"
+    alpha: str = "tokens"
+
+
+CARD = """---
+license: {licence}
+base_model: {base}
+tags: [speculative-decoding, draft]
+---
+# A draft for {target}
+
+A {what} that drafts tokens for {target} in speculative decoding. It was trained to be accepted by that
+target, and for nothing else.
+
+| | |
+|---|---|
+| target | {target} ({source}) |
+| begun as | {start} |
+| shape | {shape} |
+| parameters | {parameters:,} |
+| tokens learned | {tokens:,} |
+| loss | {loss} |
+| judged at | temperature {temperature:g}, lookahead K {k} |
+
+## What is accepted, on held-out text
+
+{figures}
+
+α is the mean of Σ min(p, q) over {alpha}; tokens per round include the one that the target adds.
+
+## Learning curve
+
+{curve}
+
+By category: [curve.csv](curve.csv).
+
+## Data and licence
+
+{data}
+
+Licence: {licence}. It should be that of the target and of the data; whoever publishes these weights checks both.
+
+## Make it again
+
+{command}
+
+Settings: {settings}
+"""
+
+
+def model_card(
+    origin: Provenance, recipe: Recipe, figures: Figures, categories: Mapping[str, Figures], curve: Sequence[Point]
+) -> str:
+    """The card as Markdown with the front matter that the hub reads."""
+    return CARD.format(
+        licence=origin.licence,
+        base=origin.target,
+        target=literal(origin.target),
+        source=literal(origin.source),
+        start=literal(origin.start),
+        shape=literal(origin.shape),
+        what=literal(origin.what),
+        alpha=origin.alpha,
+        parameters=origin.parameters,
+        tokens=curve[-1].tokens,
+        loss=", then ".join(recipe.losses),
+        temperature=recipe.temperature,
+        k=recipe.k,
+        figures=figures_table(figures, categories),
+        curve=curve_table(curve),
+        data="\n".join(f"* {literal(line)}" for line in origin.data),
+        command=verbatim(origin.command),
+        settings=", ".join(f"{name} {value}" for name, value in recipe.model_dump(mode="json").items()),
+    )
+
+
+def figures_table(figures: Figures, categories: Mapping[str, Figures]) -> str:
+    """Figures by category, and of all."""
+    rows = [*categories.items(), ("all", figures)] if len(categories) > 1 else [("all", figures)]
+    lines = [f"| {literal(name)} | {one.tokens:,} | {one.alpha:.3f} | {one.accepted:.2f} |" for name, one in rows]
+    return "\n".join(["| category | tokens | α | tokens per round |", "|---|---|---|---|", *lines])
+
+
+def curve_rows(curve: Sequence[Point]) -> Iterator[dict[str, Any]]:
+    """The learning curve as records: of every evaluation one for all text, and one for each category."""
+    for point in curve:
+        common = {"tokens_learned": point.tokens, "seconds": point.seconds, "loss": point.loss}
+        total = Figures(point.alpha, point.accepted, sum(one.tokens for one in point.by_category.values()))
+        for name, one in {"all": total, **point.by_category}.items():
+            figures = {"alpha": one.alpha, "tokens_per_round": one.accepted, "held_out_tokens": one.tokens}
+            yield {"category": name, **common, **figures}
+
+
+def curve_table(curve: Sequence[Point]) -> str:
+    """The evaluations of a run."""
+    lines = [
+        f"| {point.tokens:,} | {'' if point.loss is None else f'{point.loss:.3f}'} | {point.alpha:.3f} | "
+        f"{point.accepted:.2f} |"
+        for point in curve
+    ]
+    return "\n".join(["| tokens learned | loss | α | tokens per round |", "|---|---|---|---|", *lines])

@@ -13,8 +13,8 @@ from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone, reduce_head
 from specbench.training import distil
 from specbench.training.cache import Example
-from specbench.training.distil import Kept, Pace, Progress, Run, Trained, pace, train
-from specbench.training.evaluation import Figures
+from specbench.training.distil import Kept, Pace, Run, pace, train
+from specbench.training.evaluation import Figures, Progress, Trained
 from specbench.training.learner import (
     DivergedError,
     batch_of,
