@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from specbench import __version__
-from specbench.cli import design_draft, machine, measuring, reading, train
+from specbench.cli import machine, measuring, reading, training
 from specbench.cli.help import Command, Commands
 from specbench.errors import (
     SMALLER,
@@ -65,7 +65,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "verify": measuring.verify, "cache": machine.cache,
     },
     "Find and train drafts": {
-        "tree": measuring.tree, "skip-layers": measuring.skip_layers, "design-draft": design_draft.design_draft,
+        "tree": measuring.tree, "skip-layers": measuring.skip_layers, "design-draft": training.design_draft,
     },
 }  # fmt: skip
 for panel, commands in PANELS.items():
@@ -74,7 +74,7 @@ for panel, commands in PANELS.items():
 app.add_typer(machine.models, name="models", cls=Commands, rich_help_panel="Before a run")
 app.add_typer(machine.config, name="config", cls=Commands, rich_help_panel="Before a run")
 app.add_typer(machine.backend, name="backend", cls=Commands, rich_help_panel="Before a run")
-app.add_typer(train.train, name="train", cls=Commands, rich_help_panel="Find and train drafts")
+app.add_typer(training.train, name="train", cls=Commands, rich_help_panel="Find and train drafts")
 
 
 def _print_version(value: bool) -> None:

@@ -1,20 +1,32 @@
-"""The options of commands that train: where a draft starts from, what it learns, how, and where it is kept.
-
-Knows declarations, and what options become; must not know any command.
-"""
+"""The commands that train, `train draft`, `head` and `boost` and `design-draft`, and what their options become."""
 
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
 from pydantic import ValidationError
 
-from specbench.cli.options import OWN, STYLE, Given, Option, of_setting, setting, settings_in
+from specbench.cli.help import Command
+from specbench.cli.options import DATA as PROMPTS
+from specbench.cli.options import (  # fmt: skip
+    MEASURE,
+    OWN,
+    SAMPLING,
+    SEARCH,
+    STYLE,
+    Given,
+    Option,
+    of_setting,
+    options,
+    setting,
+    settings_in,
+)
 from specbench.errors import UsageError
-from specbench.jobs.parsing import parse_size
-from specbench.settings import declared
+from specbench.jobs.parsing import parse_counts, parse_size
+from specbench.settings import declared, group
 from specbench.spec import RunSpec
 from specbench.training.data import HELP
 from specbench.training.recipe import Recipe
@@ -60,9 +72,8 @@ RECIPE: tuple[str | Option, ...] = (
     setting("k", "Lookahead at which drafts are judged.", 4),
     "seed",
 )
-HOURS = Option("hours", float, TRAINING, "Learn for so long: sets --tokens by the speed of this machine.", low=0)
 KEPT: tuple[str | Option, ...] = (
-    HOURS,
+    Option("hours", float, TRAINING, "Learn for so long: sets --tokens by the speed of this machine.", low=0),
     Option("checkpoint_minutes", float, TRAINING, "Between two checkpoints. Default: 5.", low=0),
     Option("license", str, OUTPUT, "For the model card. Default: the target's, where it is known."),
     replace(OWN["output"], absent=..., help="The folder of the draft; a training that was cut off goes on there."),
@@ -86,6 +97,141 @@ HEAD: tuple[str | Option, ...] = tuple(
     if isinstance(one, str) or one.name not in OF_NETWORKS
 )
 ALL: tuple[str | Option, ...] = (*TARGET, *TEXT, *READING, *START, *RECIPE, *KEPT, STYLE, "quiet")
+
+train = typer.Typer(help="Train drafts for any target, from its own answers or from text.", no_args_is_help=True)
+
+
+@train.command(name="draft", cls=Command)
+@options(*ALL, usual=USUAL)
+def draft(given: Given) -> None:
+    """Train a draft on the distributions of a target, and judge it on held-out text.
+
+    Its folder is a checkpoint for --draft from the first evaluation on, and always holds the best draft so far.
+
+    Examples:
+
+    specbench train draft --target demo --output drafts/mine
+    """
+    from specbench.jobs import train as job
+
+    job.start(draft_of(given), given["format"], given["quiet"])
+
+
+@train.command(name="head", cls=Command)
+@options(*HEAD, usual=USUAL)
+def head(given: Given) -> None:
+    """Train a head that drafts for a target, from its hidden states or through masks, and judge it on held-out text.
+
+    Its folder goes to --draft; an EAGLE-3 head also to vLLM.
+
+    Examples:
+
+    specbench train head --kind eagle3 --target demo --draft-vocabulary 2048 --output heads/eagle3
+
+    specbench train head --kind medusa --target demo --steps 4 --hours 0.5 --output heads/medusa
+
+    specbench train head --kind mtp --target demo --output heads/mtp
+
+    specbench train head --kind pard --target demo --from demo-draft --output heads/pard
+    """
+    from specbench.jobs import train as job
+
+    asked = training_of({**given, "keep_states": False}, head_of(given))
+    job.start(asked, given["format"], given["quiet"])
+
+
+@train.command(name="boost", cls=Command)
+@options(..., *ALL, usual=USUAL)
+def boost(
+    given: Given,
+    drafts: Annotated[int, typer.Option(min=2, max=16, help="How many.", rich_help_panel=TRAINING)] = 3,
+    alike: Annotated[
+        bool, typer.Option("--alike", help="Fit all of them to all text, as a control.", rich_help_panel=TRAINING)
+    ] = False,
+) -> None:
+    """Train drafts that complement each other: each where those before it miss the target (SpecInfer).
+
+    They draft side by side in the method boosted-merge. Folder 1, 2, … of --output is one draft each.
+
+    Examples:
+
+    specbench train boost --target demo --drafts 3 --output drafts/boosted
+    """
+    from specbench.jobs import train as job
+
+    job.boost(replace(draft_of(given), boosted=not alike), drafts, given["format"], given["quiet"])
+
+
+# Few tokens are to teach small networks much: many small steps at a high rate, and little time for judging.
+BRIEF: Given = {"tokens": 400_000, "rows": 4, "length": 128, "rate": 3e-3, "evaluations": 2}
+DESIGN_USUAL: Given = {"dataset": "code", "limit": 10, "max_new_tokens": 64, **BRIEF}
+MOST_SHAPES, LEAST_TOKENS = 256, 1000
+SHAPES = (
+    Option("budget", str, SEARCH, "Parameters of a draft at most: 1M,2M,4M.", absent="1M,2M,4M"),
+    Option("depths", str, SEARCH, "Layers of a draft: 1,2,4,8.", absent="1,2,4,8"),
+    Option("count", Literal["all", "layers"], SEARCH, "What --budget counts: all parameters, embedding included, as a "
+           "drafted token reads them; or those in layers alone, where a large vocabulary would be all of it.",
+           absent="all"),
+    Option("k_max", int, SEARCH, "Longest lookahead considered. Default: 8.", absent=8, low=1, high=64),
+    Option("repeat", int, MEASURE, "How often every shape is timed. Default: 15.", absent=15, low=1),
+    Option("rungs", int, SEARCH, "Rungs of successive halving, each with twice the tokens. Default: 3.", absent=3,
+           low=1, high=8),
+)  # fmt: skip
+
+
+@options(
+    *("target", "target_revision", "dtype", "device", "tier"),
+    *SHAPES,
+    replace(TEXT[0], help="What is learned, as `specbench train draft` takes it. Default: the modules of the Python "
+            "that runs this, as text."),
+    *TEXT[1:],
+    *(of_setting(one, usual=DESIGN_USUAL.get(one.name)) for one in group("training", Recipe)),
+    setting("dataset", "What the trained drafts are measured on: a data set as in `specbench run`.", "code"),
+    *PROMPTS[1:],
+    *SAMPLING,
+    "seed",
+    replace(OWN["output"], help="Folder of the design; the same command goes on with it. Default: "
+            "results/design-TARGET."),
+    STYLE,
+    "quiet",
+    usual=DESIGN_USUAL,
+)  # fmt: skip
+def design_draft(given: Given) -> None:
+    """Find the shape of draft to train: time shapes of equal parameters, train the promising ones, measure the best.
+
+    Every budget is met by a shape of every depth. Latencies and drafts are kept in the folder as they come.
+
+    Examples:
+
+    specbench design-draft --budget 1M,2M --depths 1,2,4
+    """
+    budgets = sorted({parse_size(text, "--budget") for text in given["budget"].split(",")})
+    depths = parse_counts(given["depths"], "--depths", "1,2,4,8")
+    if len(budgets) * len(depths) > MOST_SHAPES:
+        asked_for = f"{len(budgets)} budgets and {len(depths)} depths"
+        raise UsageError(f"{asked_for} are more than {MOST_SHAPES} shapes: ask for fewer")
+    recipe = recipe_of(given)
+    if recipe.tokens < LEAST_TOKENS:
+        raise UsageError(f"--tokens {recipe.tokens}: nothing is learned from so few; give {LEAST_TOKENS} or more")
+    from rich.console import Console
+
+    from specbench.jobs.design import Design, start
+
+    learned = given if given.get("data") else {**given, "data": [python_modules()], "generate": False}
+    settings = {name: value for name, value in target_settings(given).items() if name != "repeat"}
+    shapes = {name: given[name] for name in ("count", "k_max", "repeat", "rungs")}
+    source, err = source_of(learned), Console(stderr=True, quiet=given["quiet"])
+    design = Design(
+        settings, budgets, depths, **shapes, source=source, recipe=recipe, output=given.get("output"), err=err
+    )
+    start(design, given["format"])
+
+
+def python_modules() -> str:
+    """Text that is on every machine that can run this: the modules of the standard library."""
+    import sysconfig
+
+    return f"text:{sysconfig.get_path('stdlib')}/*.py"
 
 
 def recipe_of(given: Given) -> Recipe:
