@@ -161,9 +161,7 @@ class Found:
     @cached_property
     def optimum_by_fits(self) -> Optimum | None:
         """The best shape by both fits and the formula, of depths and sizes within those that were timed."""
-        depths, sizes = (
-            {get(one) for one in self.candidates} for get in (lambda o: o.shape.layers, lambda o: o.parameters)
-        )
+        depths, sizes = {one.shape.layers for one in self.candidates}, {one.parameters for one in self.candidates}
         count = FINER * max(len(sizes) - 1, 1)
         between = [min(sizes) * (max(sizes) / min(sizes)) ** (n / count) for n in range(count + 1)]
         found = [self.by_fits(*shape) for shape in product(range(min(depths), max(depths) + 1), between)]

@@ -143,7 +143,8 @@ def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Seq
     scale[scale == 0] = 1.0  # of a column that does not vary
     found, _ = nnls(columns / scale / y[:, None], np.ones(len(y)))
     errors = columns @ (found / scale) / y - 1
-    return LatencyFit(*map(float, found / scale), rms(errors), float(np.abs(errors).max()), len(y))
+    fixed, per_layer, per_parameter = map(float, found / scale)
+    return LatencyFit(fixed, per_layer, per_parameter, rms(errors), float(np.abs(errors).max()), len(y))
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,8 @@ def fit_acceptance(
     columns = varying(np.ones(len(a)), *logs)
     found, *_ = np.linalg.lstsq(columns, np.log(a / (1 - a)), rcond=None)
     errors = np.array([expit(float(x)) for x in columns @ found]) - a
-    return AcceptanceFit(*map(float, found), rms(errors), len(a))
+    constant, by_parameters, by_layers, by_tokens = map(float, found)
+    return AcceptanceFit(constant, by_parameters, by_layers, by_tokens, rms(errors), len(a))
 
 
 def varying(first: NDArray[np.float64], *rest: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,7 +1,4 @@
-"""The processes that train together, one per device, as `accelerate launch` or `torchrun` starts them; usually one.
-
-Knows accelerate's state of a process; must not know what is trained.
-"""
+"""The processes that train together, one per device, as `accelerate launch` or `torchrun` starts them; usually one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,4 @@
-"""What decides the weights of a trained draft, besides its starting point, its teacher and its data. Pure.
-
-Knows settings, their bounds and the schedule of a run; must not know networks, losses or files.
-"""
+"""What decides the weights of a trained draft, besides its starting point, its teacher and its data. Pure."""
 
 import hashlib
 import json

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 from typing import Any
 
 import pytest
@@ -80,24 +79,19 @@ def test_one_turn_and_one_token_are_enough() -> None:
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", ["all", "layers"])
-def test_every_budget_and_depth_has_its_widest_shape(count: Any) -> None:
-    some, impossible = asked(count=count).candidates(CONFIG)
-    assert [(one.budget, one.shape.layers) for one in some] == [(b, d) for b in BUDGETS for d in DEPTHS]
-    assert impossible == []
-    assert len({one.name for one in some}) == len(some)
-    for one in some:
-        size = one.parameters if count == "all" else one.shape.parameters(0)
-        assert 0.5 * one.budget < size <= one.budget
-    widths = [one.shape.hidden for one in some if one.budget == BUDGETS[-1]]
-    assert widths == sorted(widths, reverse=True)
-
-
-def test_layers_alone_are_wider_than_all_of_the_same_budget() -> None:
-    both = (asked(count=count).candidates(CONFIG)[0] for count in ("all", "layers"))
-    for one, other in zip(*both, strict=True):
-        assert one.shape.parameters(0) < other.shape.parameters(0)
-        assert other.shape.hidden >= one.shape.hidden
+def test_every_budget_and_depth_has_its_widest_shape() -> None:
+    for count in ("all", "layers"):
+        some, impossible = asked(count=count).candidates(CONFIG)
+        assert [(one.budget, one.shape.layers) for one in some] == [(b, d) for b in BUDGETS for d in DEPTHS]
+        assert (impossible, len({one.name for one in some})) == ([], len(some))
+        for one in some:
+            size = one.parameters if count == "all" else one.shape.parameters(0)
+            assert 0.5 * one.budget < size <= one.budget
+        widths = [one.shape.hidden for one in some if one.budget == BUDGETS[-1]]
+        assert widths == sorted(widths, reverse=True)
+    for whole, layers in zip(shapes(), some, strict=True):
+        assert whole.shape.parameters(0) < layers.shape.parameters(0)
+        assert whole.shape.hidden <= layers.shape.hidden
 
 
 def test_a_budget_smaller_than_the_embedding_is_named_with_the_least_that_works() -> None:
@@ -114,11 +108,8 @@ def test_a_budget_smaller_than_the_embedding_is_named_with_the_least_that_works(
         assert asked([least], [1], count).candidates(WIDE)[0]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(1_000_000, "1M"), (1_500_000, "1.5M"), (68_000, "68k"), (7 * 10**9, "7B")]
-)
-def test_numbers_of_parameters_are_short(number: int, text: str) -> None:
-    assert short(number) == text
+def test_numbers_of_parameters_are_short() -> None:
+    assert [short(number) for number in (1_000_000, 1_500_000, 68_000, 7 * 10**9)] == ["1M", "1.5M", "68k", "7B"]
 
 
 # --- who is trained ---------------------------------------------------------------------------------------------------
@@ -191,36 +182,24 @@ def test_fits_that_are_exact_agree_with_the_best_shape() -> None:
     assert "× predicted at K" in said
 
 
-def test_a_measurement_overrules_a_prediction_and_the_disagreement_is_said() -> None:
-    """The deepest shape is measured to be the fastest, whatever times and training promised."""
-    plain = found()
-    finals = plain.rungs[-1]
+@pytest.mark.parametrize("deep_wins", [True, False])
+def test_a_measurement_overrules_a_prediction_and_gains_are_paired_by_prompt(deep_wins: bool) -> None:
+    finals = found().rungs[-1]
     deep = max(finals, key=lambda one: one.shape.layers)
-    cells = {one.name: decoded(one.name, (4, 4, 4) if one is deep else (0, 1, 0)) for one in finals}
-    design = found(cells)
-    best = design.best
-    assert best is not None
-    assert best["name"] == deep.name
-    said = "\n".join(findings(design))
-    assert f"best measured: {deep.name}" in said
-    assert "they DISAGREE" in said
-    assert f"{deep.name} is the deepest of its budget that was measured" in said
-    assert f"train on {deep.name}: {best['speedup']:.2f}× measured" in said
-
-
-def test_the_gain_over_the_deep_draft_is_paired_by_prompt() -> None:
-    plain = found()
-    finals = plain.rungs[-1]
-    deep = max(finals, key=lambda one: one.shape.layers)
-    cells = {one.name: decoded(one.name, (0, 1, 0) if one is deep else (4, 4, 4)) for one in finals}
-    design = found(cells)
-    best = design.best
-    assert best is not None
-    gain = design.gain(best["name"], deep.name)
-    other = next(row for row in design.rows if row["name"] == deep.name)
-    assert gain.value == pytest.approx(best["tokens_per_second"] / other["tokens_per_second"])
-    assert math.isfinite(gain.low)
-    assert f"× [{gain.low:.3f}, {gain.high:.3f}] those of {deep.name}" in "\n".join(findings(design))
+    fast, slow = (4, 4, 4), (0, 1, 0)
+    design = found({one.name: decoded(one.name, fast if (one is deep) == deep_wins else slow) for one in finals})
+    best, said = design.best, "\n".join(findings(design))
+    assert (best["name"] == deep.name) == deep_wins
+    assert f"best measured: {best['name']}" in said
+    assert f"train on {best['name']}: {best['speedup']:.2f}× measured" in said
+    if deep_wins:
+        assert "they DISAGREE" in said
+        assert f"{deep.name} is the deepest of its budget that was measured" in said
+    else:
+        gain = design.gain(best["name"], deep.name)
+        other = next(row for row in design.rows if row["name"] == deep.name)
+        assert gain.value == pytest.approx(best["tokens_per_second"] / other["tokens_per_second"])
+        assert f"× [{gain.low:.3f}, {gain.high:.3f}] those of {deep.name}" in said
 
 
 def test_on_the_front_are_shapes_that_learned_as_much() -> None:
