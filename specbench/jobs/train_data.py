@@ -70,10 +70,6 @@ class Source:
         """What must be the same where a training is gone on with: all but the place of the cache."""
         return {**asdict(self), "data": list(self.data), "cache": None}
 
-    def asked(self, spec: RunSpec) -> RunSpec:
-        """A target's spec as it answers."""
-        return spec if self.answer_temperature is None else spec.with_(temperature=self.answer_temperature)
-
 
 @dataclass(frozen=True)
 class Teaching:
@@ -130,50 +126,33 @@ def teaching(
     backend = complete_backend([spec])
     tokenizer = networks_of(backend, "training a draft").tokenizer
     check(load_config(names.resolve(spec.target, spec.target_revision)), tokenizer)
-    found = sources(source.data, reading(spec, backend), answered=source.generate)
-    longest = max(found.longest, 1)
-    loading.load(backend, spec, longest, err)
+    room = backend.context - spec.max_new_tokens - 1
+    how = Reading(backend.encode, chat_settings(spec, backend), room, spec.limit, spec.seed, spec.column, spec.template)
+    found = sources(source.data, how, answered=source.generate)
+    loading.load(backend, spec, max(found.longest, 1), err)
     cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
     given = taught(backend, spec, source, cache, recipe, again)
     if source.generate:
         answered = {cache.held_out[number].prompt for number in range(len(cache.held_out))}
-        both = zip(HELD_OUT, found.rows(answered).values(), strict=False)
-        given = replace(given, held_out=dict(both))
-    say(err, [counts_of(cache), *kept_of(given.teacher)])
-    return given
-
-
-def kept_of(teacher: Teacher) -> list[str]:
-    """Where the target's states are kept, if they are."""
-    if teacher.states is None:
-        return []
-    size, place = teacher.states.bytes / 1e9, teacher.states.place
-    return [f"the target reads every text once: its last states are kept in {place}, up to {size:.2g} GB"]
-
-
-def counts_of(cache: TokenCache) -> str:
-    """How much there is to learn, and what of the data was not used."""
+        given = replace(given, held_out=dict(zip(HELD_OUT, found.rows(answered).values(), strict=False)))
     left_out = ", ".join(f"{count} {reason}" for reason, count in cache.manifest.left_out.items() if count)
-    found = f"{counted(len(cache.train), 'sequence')} to learn, {len(cache.held_out)} held out"
-    return f"{found}; not used: {left_out}" if left_out else found
-
-
-def reading(spec: RunSpec, backend: Backend) -> Reading:
-    """How the data of a training are read."""
-    longest = backend.context - spec.max_new_tokens - 1
-    return Reading(
-        backend.encode, chat_settings(spec, backend), longest, spec.limit, spec.seed, spec.column, spec.template
-    )
+    counts = f"{counted(len(cache.train), 'sequence')} to learn, {len(cache.held_out)} held out"
+    say(err, [f"{counts}; not used: {left_out}" if left_out else counts])
+    if (states := given.teacher.states) is not None:
+        size = f"up to {states.bytes / 1e9:.2g} GB"
+        say(err, [f"the target reads every text once: its last states are kept in {states.place}, {size}"])
+    return given
 
 
 def tokens(
     backend: Backend, spec: RunSpec, source: Source, found: Sources, folder: Path, recipe: Recipe, err: Console
 ) -> TokenCache:
     """The cache of what is learned, filled where it is not full yet."""
-    networks, asked = networks_of(backend, "training a draft"), source.asked(spec)
+    networks = networks_of(backend, "training a draft")
+    asked = spec if source.answer_temperature is None else spec.with_(temperature=source.answer_temperature)
     described = with_weights(backend.describe(), networks.network("target"))
     known = (found, described, networks.tokenizer, networks.width)
-    watch = Told(err, "answered" if source.generate else "read")
+    watch = Reported(err, "answered" if source.generate else "read")
     if not source.generate:
         origin = text_origin(*known, recipe.length)
         return cached(folder, origin, partial(text_parts, found, backend.encode, watch), lambda: found.left_out)
@@ -186,7 +165,7 @@ def tokens(
     return cached(folder, origin, parts, lambda: found.left_out, size=0)
 
 
-class Told:
+class Reported:
     """Says how far the text is, every half minute and at its end. `now` reads seconds."""
 
     def __init__(self, console: Console, done: str, now: Callable[[], float] = time.monotonic) -> None:
