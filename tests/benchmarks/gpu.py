@@ -80,9 +80,13 @@ def parts(args: argparse.Namespace, device: torch.device, work: Path) -> Iterato
     yield Part("Top-p", [sys.executable, *top_p], 30, work / "top-p.md")
     size = ("--gigabytes", "16" if gpu else "0.5")
     yield script("Bandwidth", 90, "bandwidth", "--pair", target, "--tiers", tiers, *few, *size)
+    names = [f"{key}={name}" for key, name in zip(("target", "draft"), args.pair.split(":"), strict=False) if name]
     for tier, lookaheads in ON_GPU if gpu else (("eager", "4"),):
-        words = ("--pair", args.pair, "--tier", tier, "--k", lookaheads)
-        yield script(f"Rounds, {tier}", 180, "rounds", *words, *few)
+        file = work / f"rounds-{tier}.md"
+        cells = [*names, f"dtype={args.dtype}", f"tier={tier}", f"k=[{lookaheads}]", "limit=4", "max_new_tokens=48"]
+        common = ["--device", str(device), "--seed", str(args.seed), "--save", str(file)]
+        command = [sys.executable, "-m", "tests.benchmarks.rounds", *cells, *common]
+        yield Part(f"Rounds, {tier}", command, 180, file)
     words = ("--pair", args.pair, "--tiers", tiers, "--theirs", "generate,assisted")
     yield script("transformers beside us", 150, "peers", *words, *few)
 

@@ -11,10 +11,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import pandas as pd
 import torch
+import yaml
 
+from specbench import Progress, Result, load_run, run
 from specbench.backends.native import Native, open_pair
 from specbench.data.loading import load_prompts
 from specbench.data.prompts import Prompt
@@ -22,7 +26,7 @@ from specbench.measure.order import order_of
 from specbench.models.checkpoints.description import resolve_device
 from specbench.replacing import replace_text
 from specbench.results.machine import environment, load_average, now
-from specbench.results.statistics import Interval
+from specbench.results.statistics import Interval, speedup_interval
 from specbench.results.writing import column_names, write_csv
 from specbench.spec import RunSpec
 
@@ -35,6 +39,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "cuda": {"tiers": "graph,eager", "tier": "graph", "gigabytes": 16.0},
 }
 PLAIN = "plain"
+GRIDS = Path(__file__).parent / "grids"
 VERSIONS = ("specbench", "torch", "transformers", "python")
 
 
@@ -112,6 +117,45 @@ def begin(name: str, title: str, args: argparse.Namespace) -> Bench:
     device, given = resolve_device(args.device), vars(args)
     given |= {name: value for name, value in USUAL[device.type].items() if name in given and given[name] is None}
     return Bench(name, title, args, device)
+
+
+def with_settings(options: argparse.ArgumentParser, name: str) -> argparse.Namespace:
+    """The options, and settings that replace those of a grid."""
+    options.add_argument("settings", nargs="*", metavar="KEY=VALUE", help=f"in place of those of grids/{name}.yaml")
+    return options.parse_intermixed_args()
+
+
+def grid(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """A file of `grids` with the settings that replace its own."""
+    found = yaml.safe_load((GRIDS / f"{name}.yaml").read_text(encoding="utf-8"))
+    given = dict(one.split("=", 1) for one in args.settings)
+    common = {"device": args.device, "seed": args.seed}
+    return {**found, **common, **{key: yaml.safe_load(value) for key, value in given.items()}}
+
+
+def gridded(name: str, title: str, doc: str | None, tables: Callable[[Result], Sequence[Sheet]]) -> None:
+    """The whole of a script that lays out the cells of a grid, measured now or read from a run."""
+    options = parser(doc)
+    options.add_argument("--run", type=Path, help="read this run and measure nothing")
+    args = with_settings(options, name)
+    bench = begin(name, title, args)
+    with TemporaryDirectory() as folder:
+        found = load_run(args.run) if args.run else run(**grid(name, args), output_dir=folder, on_progress=tell)
+        bench.publish(tables(found), [] if args.run else found.samples())
+
+
+def tell(progress: Progress) -> None:
+    """What a run does, but for the bytes that it loads."""
+    if progress.event != "loading":
+        say(f"{progress.event}: {progress.what}, {progress.done} of {progress.total}")
+
+
+def paired(samples: pd.DataFrame, mine: str, other: str, over: str, under: str) -> tuple[Interval, int]:
+    """The ratio of Σ over ÷ Σ under of one cell to that of another, over the prompts of both, and their number."""
+    cells = [samples[samples.cell == cell].set_index("prompt") for cell in (mine, other)]
+    both = cells[0].align(cells[1], join="inner", axis=0)
+    ratio = speedup_interval(*(frame[name].tolist() for frame in both for name in (over, under)))
+    return ratio, len(both[0])
 
 
 def listed(text: str) -> list[str]:
