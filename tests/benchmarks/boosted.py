@@ -20,8 +20,6 @@ from tests.benchmarks import harness
 from tests.benchmarks.harness import Sheet, between, say
 from tests.benchmarks.startup import CLI, process
 
-TRAINED = ("alike", "boosted")
-
 
 def main() -> None:
     options = harness.parser(__doc__)
@@ -31,25 +29,21 @@ def main() -> None:
     options.add_argument("--work", type=Path, help="folder for what is trained (a temporary one)")
     args = harness.with_settings(options, "boosted")
     bench = harness.begin("boosted", "Drafts that complement each other, beside drafts that are trained alike", args)
-    grid, words = (
-        harness.grid("boosted", args),
-        ("--tokens", args.tokens, "--layers", args.layers, "--hidden", args.hidden),
-    )
-    data = ("--as-it-is", "--data", f"text:{sysconfig.get_path('stdlib')}/*.py", "--target", grid["target"])
-    decoded = {}
+    grid, decoded = harness.grid("boosted", args), {}
+    words = ["--as-it-is", "--data", f"text:{sysconfig.get_path('stdlib')}/*.py", "--target", grid["target"]]
+    words += ["--layers", args.layers, "--hidden", args.hidden, "--tokens", args.tokens, "--patience", "100"]
+    words += ["--seed", str(args.seed), "--device", args.device]
     with TemporaryDirectory() as temporary:
         work = (args.work or Path(temporary)).absolute()
-        for name in TRAINED:
+        for name, more in (("alike", ["--alike"]), ("boosted", [])):
             say(f"training: {name}")
-            more = ("--cache", str(work / "tokens"), "--output", str(work / name), *(["--alike"] * (name == "alike")))
-            process(CLI, ["train", "boost", *data, *words, "--patience", "100", *more], str(work))
-            drafts = {
-                "draft": str(work / name / "1"),
-                "model": [f"second={work / name / '2'}", f"third={work / name / '3'}"],
-            }
-            decoded[name] = specbench.run(**grid, **drafts, output_dir=work / "runs", on_progress=harness.tell)
+            more += ["--cache", str(work / "tokens"), "--output", str(work / name)]
+            process(CLI, ["train", "boost", *words, *more], str(work))
+            first, second, third = (str(work / name / number) for number in "123")
+            grid |= {"draft": first, "model": [f"second={second}", f"third={third}"]}
+            decoded[name] = specbench.run(**grid, output_dir=work / "runs", on_progress=harness.tell)
     rows = []
-    for cells in zip(*(decoded[name].cells for name in TRAINED), strict=True):
+    for cells in zip(decoded["alike"].cells, decoded["boosted"].cells, strict=True):
         theirs, ours = (pd.DataFrame(cell.sample_rows()).set_index("prompt") for cell in cells)
         sums = [frame[name].tolist() for frame in (theirs, ours) for name in ("rounds", "tokens")]
         rows.append({
@@ -59,8 +53,8 @@ def main() -> None:
             "boosted ÷ alike": between(speedup_interval(*sums)),
         })  # fmt: skip
     note = (
-        f"three drafts of {args.layers} layers of width {args.hidden}, {int(args.tokens):,} tokens each; boosted-merge, K = "
-        f"{grid['k']}, {grid['limit']} prompts of {grid['dataset']}, {grid['max_new_tokens']} new tokens"
+        f"three drafts of {args.layers} layers of width {args.hidden}, {int(args.tokens):,} tokens each; boosted-merge"
+        f", K = {grid['k']}, {grid['limit']} prompts of {grid['dataset']}, {grid['max_new_tokens']} new tokens"
     )
     bench.publish([Sheet(grid["target"], rows, [note])])
 
