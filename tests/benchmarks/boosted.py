@@ -4,7 +4,7 @@
         [KEY=VALUE …]
 
 Trains three drafts by `specbench train boost` and three by the same command with --alike, which differ in their seeds
-alone, on the modules of Python, and lets the method boosted-merge decode with either, by grids/boosted.yaml. Tokens per
+alone, on text as it is, and lets the method boosted-merge decode with either, by grids/boosted.yaml. Tokens per
 round and their ratio have 95 % intervals over prompts (delete-one jackknife, paired). Nothing is timed.
 """
 
@@ -23,6 +23,7 @@ from tests.benchmarks.startup import CLI, process
 
 def main() -> None:
     options = harness.parser(__doc__)
+    options.add_argument("--data", default=f"text:{sysconfig.get_path('stdlib')}/*.py", help="the modules of Python")
     options.add_argument("--tokens", default="300000", help="learned by every draft (300000)")
     options.add_argument("--layers", default="1", help="(1)")
     options.add_argument("--hidden", default="96", help="(96)")
@@ -30,7 +31,7 @@ def main() -> None:
     args = harness.with_settings(options, "boosted")
     bench = harness.begin("boosted", "Drafts that complement each other, beside drafts that are trained alike", args)
     grid, decoded = harness.grid("boosted", args), {}
-    words = ["--as-it-is", "--data", f"text:{sysconfig.get_path('stdlib')}/*.py", "--target", grid["target"]]
+    words = ["--as-it-is", "--data", args.data, "--target", grid["target"]]
     words += ["--layers", args.layers, "--hidden", args.hidden, "--tokens", args.tokens, "--patience", "100"]
     words += ["--seed", str(args.seed), "--device", args.device]
     with TemporaryDirectory() as temporary:

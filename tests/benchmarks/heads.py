@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from specbench import load_run
-from specbench.show.text import drafting
+from specbench.judge.advice import drafting
 from specbench.wording import grouped
 from tests.benchmarks.harness import Bench, Row, Sheet, parser
 

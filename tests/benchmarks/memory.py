@@ -26,7 +26,7 @@ from tests.benchmarks.startup import process
 
 METHODS = "chain,block,token-match,tree-iid,tree-distinct,tree-top,prompt-lookup,early-exit,streaming"
 CODE = "from tests.benchmarks.memory import once; once()"
-KINDS = {"weights": "weights", "caches": "caches", "working memory": "passes"}
+KINDS = {"weights": "weights", "packed weights": "weights", "caches": "caches", "working memory": "passes"}
 GOAL = 1.1
 
 
@@ -43,7 +43,7 @@ def once() -> None:
     assert all(cell.status == "ok" for cell in cells), [cell.error for cell in cells]
     sizes = dict.fromkeys(KINDS.values(), 0)
     for part in fit.demand.parts:
-        sizes[KINDS[part.kind]] += part.size
+        sizes[KINDS.get(part.kind, "passes")] += part.size
     arms = max((peak.host or 0 for cell in cells for peak in (cell.peaks.baseline, cell.peaks.method)), default=0)
     most = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = {"before": before, **sizes, "predicted": before + fit.total, "arms": arms, "measured": most}
@@ -53,7 +53,7 @@ def once() -> None:
 def row(name: str, pair: str, settings: Mapping[str, Any]) -> Row:
     """The row of a process."""
     say(f"{name} …")
-    target, draft, dtype = (pair.split(":") + ["", ""])[:3]
+    target, draft, dtype = [*pair.split(":"), "", ""][:3]
     given = {**settings, "target": target, "draft": draft or None, "dtype": dtype or settings["dtype"]}
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = json.loads(process(CODE, [json.dumps(given)], folder)[1].splitlines()[-1])
