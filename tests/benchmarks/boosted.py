@@ -1,7 +1,7 @@
 """Whether drafts that are fitted where others miss draft better together than as many that are trained alike.
 
-    python -m tests.benchmarks.boosted [--tokens 300000] [--layers 1] [--hidden 96] [--work FOLDER] [--save FILE]
-        [KEY=VALUE …]
+    python -m tests.benchmarks.boosted [--data text:FOLDER] [--tokens 300000] [--layers 1] [--hidden 96] [--work FOLDER]
+        [--save FILE] [KEY=VALUE …]
 
 Trains three drafts by `specbench train boost` and three by the same command with --alike, which differ in their seeds
 alone, on text as it is, and lets the method boosted-merge decode with either, by grids/boosted.yaml. Tokens per
@@ -36,6 +36,7 @@ def main() -> None:
     words += ["--seed", str(args.seed), "--device", args.device]
     with TemporaryDirectory() as temporary:
         work = (args.work or Path(temporary)).absolute()
+        work.mkdir(parents=True, exist_ok=True)
         for name, more in (("alike", ["--alike"]), ("boosted", [])):
             say(f"training: {name}")
             more += ["--cache", str(work / "tokens"), "--output", str(work / name)]
