@@ -1,17 +1,165 @@
-"""Code that comes with a checkpoint runs where that was asked for, and nowhere else."""
+"""Which architectures are refused before a weight is read, and with which reason.
+
+What auto means for dtypes and devices, and which names are refused.
+
+Code that comes with a checkpoint runs where that was asked for, and nowhere else.
+"""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers
+from transformers import PreTrainedConfig
 
-from specbench.models.checkpoints import names, weights
-from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.errors import UsageError
+from specbench.models.checkpoints import description, names, weights
+from specbench.models.checkpoints.description import (
+    attention,
+    load_config,
+    load_tokenizer,
+    obstacle,
+    recurrent,
+    resolve_device,
+    resolve_dtype,
+)
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint
-from tests.support.checkpoints import CPU, refusal_of, save_tiny
+from specbench.models.network.attention import NAME
+from tests.support.checkpoints import CPU, llama, refusal_of, save_tiny
+
+
+def config_of(name: str, **changes: Any) -> PreTrainedConfig:
+    return transformers.CONFIG_MAPPING[name](**changes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mamba", "mamba2", "falcon_mamba", "jamba", "zamba2", "falcon_h1", "nemotron_h", "qwen3_next", "olmo_hybrid"],
+)
+def test_a_state_in_a_cache_of_transformers_passes_as_recurrent(name: str) -> None:
+    assert obstacle(config_of(name)) is None
+    assert recurrent(config_of(name))
+
+
+def test_so_does_a_convolution_state_and_nothing_with_attention_alone() -> None:
+    layers = ["conv", "full_attention"]
+    assert recurrent(config_of("lfm2", num_hidden_layers=2, layer_types=layers))
+    assert not any(recurrent(config_of(name)) for name in ("llama", "mistral", "gemma3_text", "gpt_oss"))
+
+
+@pytest.mark.parametrize("name", ["rwkv", "xlstm"])
+def test_a_state_of_another_form_is_refused(name: str) -> None:
+    reason = obstacle(config_of(name))
+    assert reason is not None
+    assert f"state of {name} cannot be rolled back by position" in reason
+    assert "nor copied" in reason
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (config_of("t5"), "encoder-decoder"),
+        (config_of("bart"), "encoder-decoder"),
+        (config_of("vit"), "not a causal language model"),
+        (config_of("bert"), "is an encoder"),
+        (llama(architectures=["LlamaForSequenceClassification"]), "saved as LlamaForSequenceClassification"),
+        (config_of("llama4_text"), "attends in chunks"),
+        (config_of("bloom"), "takes no position_ids"),
+        (config_of("openai-gpt"), "takes no past_key_values"),
+    ],
+)
+def test_what_the_engine_cannot_drive_is_refused(config: PreTrainedConfig, reason: str) -> None:
+    assert reason in str(obstacle(config))
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "gemma2", "gemma3_text", "gptj", "phi3"]
+)
+def test_full_and_sliding_attention_pass(name: str) -> None:
+    assert obstacle(config_of(name)) is None
+
+
+def test_sdpa_is_the_attention_where_the_architecture_has_it() -> None:
+    assert attention(config_of("llama")) == NAME
+    assert attention(config_of("gemma2")) == attention(config_of("gpt_oss")) == "eager"
+    assert attention(config_of("falcon")) == "sdpa"
+
+
+def test_a_checkpoint_with_a_state_of_another_form_is_refused_by_its_configuration_alone(tmp_path: Path) -> None:
+    transformers.RwkvConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2).save_pretrained(tmp_path)
+    checkpoint = Checkpoint("tiny", str(tmp_path))
+    assert "cannot be rolled back" in refusal_of(load_config, checkpoint)
+    assert "cannot be rolled back" in refusal_of(load_model, checkpoint, None, CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "device", "dtype"),
+    [
+        ("auto", torch.float32, "cpu", torch.float32),
+        ("auto", torch.float64, "cpu", torch.float64),
+        ("auto", torch.float16, "cpu", torch.float32),
+        ("auto", torch.bfloat16, "cpu", torch.float32),
+        ("auto", None, "cpu", torch.float32),
+        ("auto", torch.float16, "cuda", torch.float16),
+        ("auto", torch.bfloat16, "cuda", torch.bfloat16),
+        ("bfloat16", torch.float32, "cpu", torch.bfloat16),
+        ("float64", torch.float16, "cuda", torch.float64),
+    ],
+)
+def test_dtypes(name: str, own: torch.dtype | None, device: str, dtype: torch.dtype) -> None:
+    assert resolve_dtype(name, llama(dtype=own), torch.device(device)) == dtype
+
+
+def test_an_unknown_dtype_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="unknown dtype 'int8': use auto, float32"):
+        resolve_dtype("int8", llama(), CPU)
+
+
+@pytest.mark.parametrize(("devices", "auto"), [(0, "cpu"), (1, "cuda")])
+def test_the_automatic_device_is_cuda_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, devices: int, auto: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    monkeypatch.setattr(description, "claimed", lambda device: device)
+    assert resolve_device("auto").type == auto
+    assert resolve_device("cpu") == CPU
+
+
+@pytest.mark.parametrize(("name", "number"), [("cuda", 2), ("auto", 2), ("cuda:1", 1)])
+def test_a_gpu_is_made_the_current_one_and_plans_no_attention(
+    monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        assert resolve_device(name) == torch.device("cuda", number)
+        assert current == [torch.device("cuda", number)]
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@pytest.mark.parametrize(("name", "devices"), [("cuda", 0), ("cuda:1", 1)])
+def test_an_absent_device_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, name: str, devices: int) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    with pytest.raises(UsageError, match=f"no device {name}: torch sees {devices} CUDA devices"):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "mps", "cuda:x", "meta"])
+def test_an_unknown_device_is_a_usage_error(name: str) -> None:
+    with pytest.raises(UsageError, match="unknown device"):
+        resolve_device(name)
+
 
 CODE = """
 from pathlib import Path
