@@ -32,6 +32,7 @@ from specbench.models.checkpoints.bounds import LARGEST_TOKENIZER
 from specbench.models.checkpoints.names import GROWN, Checkpoint
 from specbench.models.network import attention as grouped
 from specbench.models.scale import growth
+from specbench.models.scale.shapes import Shape
 from specbench.wording import clean, first_line
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "*.tiktoken")
@@ -44,19 +45,21 @@ def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         reason = obstacle(config)
     except Exception as error:  # entries of a type that transformers lets pass
         reason = f"unusable config.json: {first_line(error)}"
-    if reason := reason or (checkpoint.shape and _not_to_be_grown(config, checkpoint)):
+    if checkpoint.shape:
+        reason = reason or _not_to_be_grown(config, checkpoint.shape)
+    if reason:
         raise UnusableModelError(f"{checkpoint.name}: {reason}")
-    if checkpoint.shape is not None:
+    if checkpoint.shape:
         return growth.grown_config(config, checkpoint.shape, origin(checkpoint))
     return config
 
 
-def _not_to_be_grown(config: PreTrainedConfig, checkpoint: Checkpoint) -> str | None:
+def _not_to_be_grown(config: PreTrainedConfig, shape: Shape) -> str | None:
     if method := quantise.method_of(config):
         return f"its weights are quantised by {method}, and only plain ones can be grown"
     if known := reduced.label(config):
         return f"its head knows {known}, and only one that knows all of them can be grown"
-    return growth.obstacle(config, checkpoint.shape) if checkpoint.shape else None
+    return growth.obstacle(config, shape)
 
 
 def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:

@@ -204,20 +204,6 @@ class Markov(nn.Module):
         return output.tanh(), kept * carried + (1 - kept) * candidate.tanh()
 
 
-def markov_of(head: Head, target: Borrowed, width: int) -> Markov | None:
-    """The correction in a head's files, if any. UnusableModelError: a part that config.json names is missing."""
-    if MARKOV not in head.tensors:
-        return None
-    said = head.config.get("markov_head_type")
-    if said in NEEDED:
-        shape_of(head, f"{NEEDED[said]}.weight")
-    return Markov(head, target, width)
-
-
-def confidence_of(head: Head, markov: Markov | None, width: int) -> "Confidence | None":
-    return Confidence(head, markov, width) if CONFIDENCE in head.tensors else None
-
-
 def projection(head: Head, name: str, shape: tuple[int, int]) -> nn.Linear | None:
     if f"{name}.weight" not in head.tensors:
         return None
@@ -269,13 +255,22 @@ class DFlash(Parallel, nn.Module):
         self.hidden_norm, self.norm = norm(self.config), norm(self.config)
         self.layers = nn.ModuleList(decoder_layer(head, self.config, number) for number in range(layers_in(head)))
         self.embed_tokens, self.lm_head = embedding(head, target, width), output(head, self.config, target)
-        self.markov_head: Markov | None = markov_of(head, target, width)
-        self.mask, self.block = mask_of(head.name, keys_of(head), target.vocabulary), block_of(head)
-        self.first = 0 if anchored(head) else 1
+        if (said := head.config.get("markov_head_type")) in NEEDED and MARKOV in head.tensors:
+            shape_of(head, f"{NEEDED[said]}.weight")
+        self.markov_head = Markov(head, target, width) if MARKOV in head.tensors else None
+        keys = {**head.config, **part(head.config, "dflash_config")}  # z-lab keeps some in a part of their own
+        self.mask, self.block = mask_of(head.name, keys, target.vocabulary), keys.get("block_size")
+        if type(self.block) is not int or self.block < 2:
+            raise UnusableModelError(
+                f"{head.name}: unusable config.json: block_size is {self.block!r:.40}, not 2 or more"
+            )
+        # the row of the pending token is a draft, too: DSpark's unless it says otherwise, DFlash's is not
+        said = head.config.get("sample_from_anchor")
+        self.first = 0 if (head.kind == "dspark" if said is None else said) else 1
         self.steps = self.block - self.first
         self.windows = seen_by(head, self.config)
         self.rotary_emb = rotary(self.config, target)
-        self.confidence_head: Confidence | None = confidence_of(head, self.markov_head, width)
+        self.confidence_head = Confidence(head, self.markov_head, width) if CONFIDENCE in head.tensors else None
         self.warnings = fill(self, head, target, stored(head, target))
         self.known = known_tokens(self, target.vocabulary)
 
@@ -333,25 +328,6 @@ def keys_and_values(attention: Any, states: Tensor, angles: tuple[Tensor, Tensor
     key, value = attention.k_proj(states).view(shape), attention.v_proj(states).view(shape).transpose(1, 2)
     key = (attention.k_norm(key) if hasattr(attention, "k_norm") else key).transpose(1, 2)
     return apply_rotary_pos_emb(key, key, *angles)[1], value
-
-
-def keys_of(head: Head) -> dict[str, Any]:
-    """config.json with the keys that z-lab keeps in a part of their own."""
-    return {**head.config, **part(head.config, "dflash_config")}
-
-
-def block_of(head: Head) -> int:
-    """How many places a block has: the pending token and the masks."""
-    found = keys_of(head).get("block_size")
-    if type(found) is not int or found < 2:
-        raise UnusableModelError(f"{head.name}: unusable config.json: block_size is {found!r:.40}, not 2 or more")
-    return found
-
-
-def anchored(head: Head) -> bool:
-    """Whether the row of the pending token is a draft, too. DSpark's is unless it says otherwise, DFlash's is not."""
-    said = head.config.get("sample_from_anchor")
-    return head.kind == "dspark" if said is None else bool(said)
 
 
 def seen_by(head: Head, config: Any) -> dict[str, tuple[Seen, int | None]]:

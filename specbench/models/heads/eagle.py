@@ -133,7 +133,9 @@ class Eagle3(Recurrent):
         self.input_norm = (
             norm(self.config, self.fc.in_features) if self.fc and "input_norm.weight" in head.tensors else None
         )
-        self.fc_norm = nn.ModuleList(norm(self.config, target.width) for _ in chunks_normed(head))
+        self.fc_norm = nn.ModuleList(
+            norm(self.config, target.width) for name in head.tensors if name.startswith("fc_norm.")
+        )
         residual = _key(head, "norm_before_residual", own and head.kind == "eagle3")
         self.layers = nn.ModuleList([FirstLayer(head, self.config, residual, self.taps != Z)])
         self.layers.extend(decoder_layer(head, self.config, number) for number in range(1, layers_in(head)))
@@ -182,11 +184,6 @@ class Eagle3(Recurrent):
             return F.linear(normed, embedding.weight)
         found: Tensor = (self.lm_head or self.target.logits)(normed)
         return found
-
-
-def chunks_normed(head: Head) -> list[str]:
-    """The names of the norms of every layer's part of what fc reads."""
-    return [name for name in head.tensors if name.startswith("fc_norm.")]
 
 
 def _key(config: Any, key: str, otherwise: bool) -> bool:

@@ -167,16 +167,12 @@ def find(checkpoint: Checkpoint, target: Checkpoint) -> Head | None:
 def folder_of(checkpoint: Checkpoint, same: bool) -> Path:
     """Where its files lie, with its weights where it may be a head, or where its target has one (`same`)."""
     folder = names.fetch(checkpoint)
-    wanted = may_be_head(folder) or (same and promises_mtp(folder))
+    described = KEYS & set(config_of(folder) or ())
+    tokenizer = any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES)
+    wanted = described or not tokenizer or (same and promises_mtp(folder))
     if Path(checkpoint.source).is_dir() or not wanted:
         return folder
     return names.fetch(checkpoint, (*SAFETENSORS, *SHARDS, *PICKLED))
-
-
-def may_be_head(folder: Path) -> bool:
-    """Whether its description is that of a head."""
-    described = KEYS & set(config_of(folder) or ())
-    return bool(described) or not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES)
 
 
 def promises_mtp(folder: Path) -> bool:

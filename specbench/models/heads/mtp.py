@@ -34,7 +34,9 @@ class Mtp(Recurrent):
     def __init__(self, head: Head, target: Borrowed, post_norm: bool | None = None) -> None:
         super().__init__()
         self.target, self.dtype, self.width = target, target.dtype, target.width
-        self.post_norm = feeds_normed(head) if post_norm is None else post_norm
+        # so all were trained that do not say otherwise
+        usual = head.format != SPECULATORS or head.config.get("norm_output") is not False
+        self.post_norm = usual if post_norm is None else post_norm
         refuse_other(head, target, shape_of(head, "proj.weight")[1] // 2)
         self.config = module_config(target, experts=ROUTER in head.tensors)
         self.hidden_first = hidden_first(head.format, target)
@@ -78,11 +80,6 @@ class Mtp(Recurrent):
             return self.target.logits(normed.to(self.target.dtype))
         found: Tensor = self.lm_head(normed)
         return found
-
-
-def feeds_normed(head: Head) -> bool:
-    """Whether a module was trained on its states after their norm; so all were that do not say otherwise."""
-    return head.format != SPECULATORS or head.config.get("norm_output") is not False
 
 
 def hidden_first(written: str, target: Borrowed) -> bool:
