@@ -259,11 +259,10 @@ class DFlash(Parallel, nn.Module):
             shape_of(head, f"{NEEDED[said]}.weight")
         self.markov_head = Markov(head, target, width) if MARKOV in head.tensors else None
         keys = {**head.config, **part(head.config, "dflash_config")}  # z-lab keeps some in a part of their own
-        self.mask, self.block = mask_of(head.name, keys, target.vocabulary), keys.get("block_size")
-        if type(self.block) is not int or self.block < 2:
-            raise UnusableModelError(
-                f"{head.name}: unusable config.json: block_size is {self.block!r:.40}, not 2 or more"
-            )
+        block: Any = keys.get("block_size")
+        if type(block) is not int or block < 2:
+            raise UnusableModelError(f"{head.name}: unusable config.json: block_size is {block!r:.40}, not 2 or more")
+        self.mask, self.block = mask_of(head.name, keys, target.vocabulary), block
         # the row of the pending token is a draft, too: DSpark's unless it says otherwise, DFlash's is not
         said = head.config.get("sample_from_anchor")
         self.first = 0 if (head.kind == "dspark" if said is None else said) else 1
