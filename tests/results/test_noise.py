@@ -29,8 +29,8 @@ from specbench.results.noise import (
     worst,
 )
 from specbench.results.samples import Sample
-from specbench.show.noise_table import noise_notes
-from specbench.show.run_notes import notes
+from specbench.show.documents import noise_notes
+from specbench.show.run_output import notes
 from tests.judge.test_verdict import row
 from tests.support.measured import baseline_trace, cell, method_trace, sample
 
