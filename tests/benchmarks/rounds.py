@@ -40,8 +40,9 @@ def tables(run: Result) -> list[Sheet]:
         Sheet(f"A round and its parts: {', '.join(about[:1])}", [round_row(row) for row in rows], notes),
         Sheet("Costs and speedups", [cost_row(row) for row in rows]),
     ]
-    if torch.cuda.is_available():
-        sheets.append(Sheet("Kernels of a round", [kernel_row(cell.spec) for cell in run.cells if cell.status == "ok"]))
+    specs = [cell.spec for cell in run.cells if cell.status == "ok" and cell.spec.device != "cpu"]
+    if specs and torch.cuda.is_available():
+        sheets.append(Sheet("Kernels of a round", [kernel_row(*both) for both in zip(specs, rows, strict=True)]))
     return sheets
 
 
@@ -67,8 +68,8 @@ def cost_row(row: Row) -> Row:
     }  # fmt: skip
 
 
-def kernel_row(spec: RunSpec) -> Row:
-    """One decode under torch's profiler."""
+def kernel_row(spec: RunSpec, row: Row) -> Row:
+    """One decode under torch's profiler, next to the round of the run, which had none."""
     native = open_pair([spec])
     native.load()
     prompt = prompts_for(native, spec)[0]
@@ -82,7 +83,7 @@ def kernel_row(spec: RunSpec) -> Row:
     # the prefill is in it, too: it is left out by its share of the seconds
     share = trace.seconds / (trace.seconds + trace.prefill_seconds)
     kernels = share * sum(one.self_device_time_total for one in rows) / 1000 / len(trace.rounds)
-    whole = 1000 * trace.seconds / len(trace.rounds)
+    whole = row["round_ms"]
     return {"K": spec.k, "kernels ms": kernels, "round ms": whole, "gaps share": 1 - kernels / whole}
 
 
