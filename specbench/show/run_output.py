@@ -151,8 +151,9 @@ def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide
     if not screen:
         names = [name_among(row, rows) for row in rows]
         yield from [SideBySide(found.alone)] if found.alone else []
-        yield from (*(table for some, _ in sweeps for table in some), *methods)
-        yield from (*levels_tables(rows, names), *why_tables(rows, names))
+        for some, _ in sweeps:
+            yield from some
+        yield from [*methods, *levels_tables(rows, names), *why_tables(rows, names)]
         return
     for some, group in sweeps:
         names = list(map(lookahead, group))
@@ -161,7 +162,8 @@ def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide
         yield from (table, *why_tables(group, list(map(method_name, group))))
     for few in (found.alone[i : i + FEW] for i in range(0, len(found.alone), FEW)):
         names = [name_among(row, few) for row in few]
-        yield from (SideBySide(few), *levels_tables(few, names), *why_tables(few, names))
+        yield SideBySide(few)
+        yield from [*levels_tables(few, names), *why_tables(few, names)]
 
 
 def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[Table]:
@@ -252,7 +254,7 @@ def machine(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
     return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)]
 
 
-def machine_faults(row: Row) -> list[Fault]:
+def machine_faults(row: Row) -> Iterator[Fault]:
     found = Diagnostics(**{name: row[name] for name in Diagnostics.__dataclass_fields__})
     return warned(found, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
 

@@ -107,43 +107,34 @@ class Quantity:
         return f"{value:.4g} {self.unit}{tail}"
 
 
-OVER = "The line ends at the 95th percentile over the prompts. Dashed: the baseline."
-QUANTITIES = (
+OVER = "The line ends at the 95th percentile over the prompts. "
+MILLISECONDS, GIGABYTES = "milliseconds", "gigabytes (10⁹ bytes)"
+QUANTITIES = tuple(
     Quantity(
-        Sheet("throughput", "Throughput", "New tokens ÷ decode seconds, all rows of a batch together; more is better. "
-              "Dashed: the baseline.", "tokens per second", ""),
-        "tokens_per_second", "tokens/s",
-    ),
-    Quantity(
-        Sheet("latency-per-token", "Latency per token", f"Median over the prompts of a prompt's decode time ÷ its new "
-              f"tokens. {OVER}", "milliseconds per token", ""),
-        "per_token_median_ms", "ms", "per_token_p95_ms",
-    ),
-    Quantity(
-        Sheet("latency-first-token", "Time to first token", "Median time from a request to the first piece of its "
-              f"answer. {OVER}", "milliseconds", ""),
-        "ttft_median_ms", "ms", "ttft_p95_ms",
-    ),
-    Quantity(
-        Sheet("latency-answer", "Time to a whole answer", "Median time from when a request came to the last piece of "
-              f"its answer. {OVER}", "milliseconds", ""),
-        "latency_median_ms", "ms", "latency_p95_ms",
-    ),
-    Quantity(
-        Sheet("latency-prefill", "Time to read the prompt", "Median time of the prefill, of the target and of what "
-              f"drafts; the first token comes one round after it. {OVER}", "milliseconds", ""),
-        "prefill_median_ms", "ms", "prefill_p95_ms",
-    ),
-    Quantity(
-        Sheet("memory-device", "Peak memory of the device", "Bytes of tensors at most while an arm decoded: weights of "
-              "all models and shared caches included. Dashed: the baseline.", "gigabytes (10⁹ bytes)", ""),
-        "peak_memory_device", "GB", scale=GB,
-    ),
-    Quantity(
-        Sheet("memory-host", "Peak memory of the process", "Resident bytes of the process at most while an arm "
-              "decoded, whatever they were for. Dashed: the baseline.", "gigabytes (10⁹ bytes)", ""),
-        "peak_memory_host", "GB", scale=GB,
-    ),
+        Sheet(name, title, f"{caption} {OVER * bool(high)}Dashed: the baseline.", axis, ""), column, unit, high, scale
+    )
+    for name, title, caption, axis, column, unit, high, scale in (
+        ("throughput", "Throughput", "New tokens ÷ decode seconds, all rows of a batch together; more is better.",
+         "tokens per second", "tokens_per_second", "tokens/s", "", 1.0),
+        ("latency-per-token", "Latency per token",
+         "Median over the prompts of a prompt's decode time ÷ its new tokens.",
+         "milliseconds per token", "per_token_median_ms", "ms", "per_token_p95_ms", 1.0),
+        ("latency-first-token", "Time to first token",
+         "Median time from a request to the first piece of its answer.",
+         MILLISECONDS, "ttft_median_ms", "ms", "ttft_p95_ms", 1.0),
+        ("latency-answer", "Time to a whole answer",
+         "Median time from when a request came to the last piece of its answer.",
+         MILLISECONDS, "latency_median_ms", "ms", "latency_p95_ms", 1.0),
+        ("latency-prefill", "Time to read the prompt",
+         "Median time of the prefill, of the target and of what drafts; the first token comes one round after it.",
+         MILLISECONDS, "prefill_median_ms", "ms", "prefill_p95_ms", 1.0),
+        ("memory-device", "Peak memory of the device",
+         "Bytes of tensors at most while an arm decoded: weights of all models and shared caches included.",
+         GIGABYTES, "peak_memory_device", "GB", "", GB),
+        ("memory-host", "Peak memory of the process",
+         "Resident bytes of the process at most while an arm decoded, whatever they were for.",
+         GIGABYTES, "peak_memory_host", "GB", "", GB),
+    )
 )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ from specbench.errors import UsageError
 from specbench.replacing import own_folder, replace_text, replacing
 from specbench.results import folder, writing
 from specbench.show import token_view, verdict
-from specbench.show.details import LEVEL_HEADER, report_lines
-from specbench.show.report import cells, figure, questions
+from specbench.show.details import LEVEL_HEADER, level_lines, report_lines
+from specbench.show.report import content, figure, questions
 from specbench.show.report.content import (
     POINTS,
     CalibrationPart,
@@ -88,15 +88,15 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "lines_of": report_lines,
     "steps_of": steps_of,
     "level_labels": list(map(unbroken, LEVEL_HEADER)),
-    "level_lines": lambda rows: cells.level_cells(rows, [questions.label(row, rows) for row in rows]),
-    "category_labels": cells.CATEGORY_LABELS,
-    "category_line": cells.category_cells,
-    "measured": cells.measured,
-    "interval": cells.interval,
-    "ranked": cells.ranked,
-    "exact": cells.exact,
-    "point": cells.point,
-    "point_columns": cells.POINT,
+    "level_lines": lambda rows: level_lines(rows, [questions.label(row, rows) for row in rows], content.measured),
+    "category_labels": content.CATEGORY_LABELS,
+    "category_line": content.category_cells,
+    "measured": content.measured,
+    "interval": content.interval,
+    "ranked": content.ranked,
+    "exact": content.exact,
+    "point": content.point,
+    "point_columns": content.POINT,
     "verdict": verdict,
     "columns": writing.column_names,
     "label": questions.label,
@@ -144,7 +144,7 @@ def environment() -> Environment:
         loader=PackageLoader("specbench", "assets/report"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=cells.printable,
+        finalize=content.printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
