@@ -80,6 +80,7 @@ def test_batches_are_questions_of_their_own() -> None:
     assert found[0].not_measured[0] == "batch other than 1, 4"
 
 
+@pytest.mark.usefixtures("made_runs")
 @pytest.mark.parametrize("other", [{"acceptance": "0.5"}, {"batch": 4}], ids=str)
 def test_cells_with_other_acceptance_or_batch_are_not_compared(
     other: dict[str, Any], command: Command, tmp_path: Path
