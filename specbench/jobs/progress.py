@@ -1,34 +1,148 @@
 """What a user sees while a run goes on, on stderr: a live panel on a terminal, plain lines elsewhere, nothing if quiet.
 
-Knows when to draw: between the turns, never beside a timed decode; must not know how numbers are computed or stored.
+It is drawn between the turns, never during a timed decode.
 """
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from threading import Timer
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.table import Column, Table
+from rich.text import Text
 
-from specbench.jobs import panel
+from specbench import metrics
 from specbench.jobs.loading import Bytes
-from specbench.results import machine, noise
-from specbench.results.cells import Cell
+from specbench.results import machine, noise, statistics
+from specbench.results.cells import Cell, Observer, Samples
 from specbench.results.samples import Sample
 from specbench.show.fitting import sentence
-from specbench.spec import RunSpec
-from specbench.wording import number_in
+from specbench.spec import CHOOSING, RunSpec
+from specbench.token_counts import said
+from specbench.wording import clean, number_in, rows_said
 
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
 PLAIN = 30.0  # seconds between two lines where there is no terminal
 LONG = 5.0  # seconds after which an eager arm that is made ready is named; what is compiled is named at once
 HOUR = 3600.0  # the time left is reckoned from the turns of the last hour; of a large model one may take minutes
+ABSENT = "–"
+WIDE = 2.0  # an interval is shown where its upper bound is less than so many times its lower one
+OPEN = "…"
+LABEL = 32  # characters of a data set's or a method's name
 
 
-class Display:
+@dataclass
+class Rolling:
+    """Totals of one cell so far: acceptance, and (baseline seconds, baseline tokens, seconds, tokens) by prompt, or by
+    batch of prompts."""
+
+    samples: int = 0
+    prompts: dict[str, tuple[float, int, float, int]] = field(default_factory=dict)
+    overlap: float = 0.0
+    tested: int = 0
+
+    @staticmethod
+    def of(samples: Iterable[Sample]) -> "Rolling":
+        found = Rolling()
+        for sample in samples:
+            found.add(sample)
+        return found
+
+    def add(self, sample: Sample) -> None:
+        base, ours = sample.baseline, sample.method
+        slow, slow_tokens, fast, tokens = self.prompts.get(sample.draw, (0.0, 0, 0.0, 0))
+        totals = (slow + base.seconds, slow_tokens + len(base.tokens), fast + ours.seconds, tokens + len(ours.tokens))
+        self.prompts[sample.draw] = totals
+        self.samples += 1
+        self.overlap += math.fsum(x for r in ours.rounds for x in r.overlap)
+        self.tested += sum(r.tested for r in ours.rounds)
+
+    @property
+    def alpha(self) -> float:
+        return min(metrics.ratio(self.overlap, self.tested), 1.0) if self.tested else math.nan
+
+    @property
+    def tokens_per_second(self) -> tuple[float, float]:
+        """Of baseline and method."""
+        slow, slow_tokens, fast, tokens = (math.fsum(column) for column in zip(*self.prompts.values(), strict=True))
+        return metrics.ratio(slow_tokens, slow), metrics.ratio(tokens, fast)
+
+    @property
+    def speedup(self) -> statistics.Interval:
+        """The headline of the final table, from what there is so far."""
+        slow, slow_tokens, fast, tokens = zip(*self.prompts.values(), strict=True)
+        return statistics.speedup_interval(slow, slow_tokens, fast, tokens)
+
+
+def name_of(spec: RunSpec) -> str:
+    """A cell as progress calls it, with what is not as usual and may tell it from the others."""
+    heat = f" T={spec.temperature:g}" if spec.temperature else ""
+    rows = f" {rows_said(spec.batch, spec.arrivals)}" if spec.batch > 1 else ""
+    length = f" {said(spec.context)} tokens" if spec.context else ""
+    return f"{data_of(spec)}{length}{heat}{rows} {arm_of(spec)}"
+
+
+def data_of(spec: RunSpec) -> str:
+    """The data set; of a file only its name."""
+    name = spec.dataset.rsplit("/", 1)[-1] if ":" in spec.dataset else spec.dataset
+    return clean(name, LABEL)
+
+
+def arm_of(spec: RunSpec) -> str:
+    """The method and lookahead of a cell, by which those of a group differ."""
+    rule = f"K={spec.k}" if spec.schedule == "constant" else f"K≤{spec.k} {spec.schedule}"
+    if spec.method == CHOOSING:
+        rule = "of " + clean(str(spec.choices), LABEL)
+    rates = "" if spec.acceptance is None else f" at {','.join(map(str, spec.acceptance))}"
+    return f"{clean(spec.method, LABEL)} {rule}{clean(rates, LABEL)}"
+
+
+def live_line(rolling: Rolling) -> str:
+    """α, tokens per second of both arms and the speedup with its interval."""
+    slow, fast = rolling.tokens_per_second
+    return f"α {two_decimals(rolling.alpha)}  {rate(slow)} → {rate(fast)} tokens/s  {speedup_text(rolling)}"
+
+
+def speedup_text(rolling: Rolling) -> str:
+    """The speedup with its interval, which stays open while it is over few prompts or wide: it says nothing then."""
+    found = rolling.speedup
+    shown = len(rolling.prompts) >= statistics.FEWEST and found.high < WIDE * found.low
+    bounds = f"{found.low:.2f}–{found.high:.2f}" if shown else OPEN
+    return ABSENT if math.isnan(found.value) else f"{found.value:.2f}× {bounds}"
+
+
+def two_decimals(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value:.2f}"
+
+
+def rate(value: float) -> str:
+    return ABSENT if math.isnan(value) else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def table(group: Mapping[RunSpec, Rolling]) -> Table:
+    """One line per cell of a group where names are short; in 60 columns a long one is folded, and no number is."""
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    made.add_column("", overflow="fold")  # the one that gives way: rich takes width from columns that may wrap
+    for title in ("n", "α", "tokens/s", "speedup"):
+        made.add_column(title, justify="right" if title == "n" else "left", no_wrap=True, min_width=len(title))
+    for spec, rolling in group.items():
+        if rolling.samples:
+            slow, fast = rolling.tokens_per_second
+            shown = (two_decimals(rolling.alpha), f"{rate(slow)} → {rate(fast)}", speedup_text(rolling))
+        else:
+            shown = (ABSENT, ABSENT, "warming up")
+        made.add_row(Text(arm_of(spec)), str(rolling.samples), *shown)
+    return made
+
+
+# --- what is drawn, and when ------------------------------------------------------------------------------------------
+
+
+class Display(Observer):
     """An observer that draws.
 
     `prompts` is how many are to be decoded, repetitions counted, in all groups; without it, in those that have begun.
@@ -40,7 +154,7 @@ class Display:
     ) -> None:
         self._console, self._quiet, self._now = console, quiet, now
         self._total, self._known, self._done, self._left = prompts or 0, prompts is not None, 0, 0
-        self._group: dict[RunSpec, panel.Rolling] = {}
+        self._group: dict[RunSpec, Rolling] = {}
         self._prepared = 0.0  # seconds in which arms were made ready
         self._since: float | None = None  # when the making of the arm began that is being made ready
         self._late: Timer | None = None  # names that arm; it has ended before anything is timed
@@ -60,9 +174,7 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._say_late(None)
         self._live.stop()
 
@@ -71,7 +183,7 @@ class Display:
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         beside = self._live_cells  # of another engine, which goes on at the same time
-        begun = {cell.spec: panel.Rolling.of(cell.samples) for cell in cells}
+        begun = {cell.spec: Rolling.of(cell.samples) for cell in cells}
         if beside & set(begun):
             self._again(begun)
             return
@@ -83,15 +195,12 @@ class Display:
         self._skip(min((r.samples for r in begun.values()), default=0))
         self._draw()
 
-    def _again(self, begun: Mapping[RunSpec, panel.Rolling]) -> None:
+    def _again(self, begun: Mapping[RunSpec, Rolling]) -> None:
         """Cells have lost what measured them: what they lost as well is decoded once more."""
         lost = max(self._group[spec].samples - rolling.samples for spec, rolling in begun.items())
         self._total, self._left = self._total + lost, self._left + lost
         self._group |= begun
         self._draw()
-
-    def resolved(self, cells: Sequence[Cell]) -> None:
-        return
 
     def preparing(self, spec: RunSpec | None) -> None:
         """Time in which nothing is decoded yet is no measure of the time that is left."""
@@ -100,7 +209,7 @@ class Display:
         self._since = None if spec is None else now
         if spec is not None:
             self._look(machine.load_average() if self._known else None)  # a cluster measures elsewhere
-            self._draw(f"preparing {panel.arm_of(spec)}")
+            self._draw(f"preparing {arm_of(spec)}")
         self._say_late(None if self._draws or self._quiet else spec)
 
     def _say_late(self, spec: RunSpec | None) -> None:
@@ -110,9 +219,9 @@ class Display:
             self._late.join()
         self._late = None
         if spec is not None and spec.tier != "eager":
-            self._say(f"preparing {panel.name_of(spec)}")
+            self._say(f"preparing {name_of(spec)}")
         elif spec is not None:
-            self._late = Timer(LONG, self._say, [f"preparing {panel.name_of(spec)}, with its warm-up"])
+            self._late = Timer(LONG, self._say, [f"preparing {name_of(spec)}, with its warm-up"])
             self._late.daemon = True
             self._late.start()
 
@@ -120,7 +229,7 @@ class Display:
         """The time, without that in which arms were made ready."""
         return (self._now() if self._since is None else self._since) - self._prepared
 
-    def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
+    def turn(self, samples: Samples) -> None:
         for spec, some in samples.items():
             for sample in some:
                 self._group[spec].add(sample)
@@ -144,8 +253,8 @@ class Display:
         if not self._live_cells:
             self._skip(self._left)  # a failure or a narrow interval has ended the group early
         if cell.status != "ok" or not self._draws:  # the panel has shown it, and the final table will
-            done = f"{panel.name_of(cell.spec)}: {cell.status}, {len(cell.samples)} samples"
-            self._say(f"{done}, {panel.live_line(panel.Rolling.of(cell.samples))}" if cell.samples else done)
+            done = f"{name_of(cell.spec)}: {cell.status}, {len(cell.samples)} samples"
+            self._say(f"{done}, {live_line(Rolling.of(cell.samples))}" if cell.samples else done)
         self._draw()
 
     def _skip(self, prompts: int) -> None:
@@ -154,9 +263,9 @@ class Display:
 
     def _draw(self, work: str = "") -> None:
         if self._draws:
-            shown = work or panel.data_of(next(iter(self._group), RunSpec()))
+            shown = work or data_of(next(iter(self._group), RunSpec()))
             self._progress.update(self._task, description=shown, total=self._total)
-            self._picture(Group(self._progress, panel.table(self._group)))
+            self._picture(Group(self._progress, table(self._group)))
             self._drawn = self._now()
 
     def _picture(self, shown: RenderableType) -> None:
@@ -172,7 +281,7 @@ class Display:
         left = (self._working() - self._began) / self._done * (self._total - self._done) / 60
         known = [(spec, rolling) for spec, rolling in self._group.items() if rolling.samples]
         spec, best = max(known, key=lambda item: item[1].speedup.value)
-        fastest = f"{panel.name_of(spec)}: {panel.live_line(best)}"
+        fastest = f"{name_of(spec)}: {live_line(best)}"
         return f"{self._done} of {self._total} prompts, about {max(left, 0):.0f} min left; {fastest}"
 
 

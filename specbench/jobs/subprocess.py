@@ -60,14 +60,11 @@ class Apart:
 
 
 @dataclass
-class Known:
+class Known(Observer):
     """An observer that keeps what is known of a cell, for the case that nobody else can say it any more."""
 
     cell: Cell
     over: bool = False
-
-    def loading(self, what: str, done: int, total: int) -> None:
-        return
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         (cell,) = cells
@@ -76,9 +73,6 @@ class Known:
     def resolved(self, cells: Sequence[Cell]) -> None:
         (cell,) = cells
         self.cell = replace(self.cell, resolved=cell.resolved)
-
-    def preparing(self, spec: RunSpec | None) -> None:
-        return
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         for some in samples.values():
@@ -206,7 +200,7 @@ def whole(event: Event, pipe: Connection, once: Once) -> None:
             os._exit(1)
 
 
-class Telling:
+class Telling(Observer):
     """An observer where a cell is measured; `send` takes what it says to where it is written down."""
 
     def __init__(self, send: Callable[[Event], None]) -> None:

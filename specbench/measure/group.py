@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,6 +17,8 @@ from specbench.models.execution import processes
 from specbench.redact import redact
 from specbench.results import statistics
 from specbench.results.cells import UNFINISHED, Cell, Losslessness, Status
+from specbench.results.cells import Observer as Observer
+from specbench.results.cells import Samples as Samples
 from specbench.results.machine import Peaks
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
@@ -29,7 +31,6 @@ MIXED = "its samples were decoded otherwise, and numbers of both would mix"
 NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
 
 Past = Mapping[RunSpec, Cell]  # the cells of a run that is continued
-Samples = Mapping[RunSpec, Sequence[Sample]]  # of one turn: the same prompts for all cells
 
 
 @dataclass(frozen=True)
@@ -47,34 +48,6 @@ class Failure:
 
 
 INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
-
-
-class Observer(Protocol):
-    """Sees everything as it is measured: it may store and draw, it cannot change a number."""
-
-    def loading(self, what: str, done: int, total: int) -> None:
-        """So many bytes of a model have been fetched or read; called by several threads."""
-        ...
-
-    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        """A group begins: its cells, and how many prompts it decodes at most, all turns and repetitions counted."""
-        ...
-
-    def resolved(self, cells: Sequence[Cell]) -> None:
-        """What the names of cells that have begun stand for turned out to be something else."""
-        ...
-
-    def preparing(self, spec: RunSpec | None) -> None:
-        """An arm of the group is about to be made ready, which may take minutes of compiling; None: all are."""
-        ...
-
-    def turn(self, samples: Samples) -> None:
-        """All arms have decoded the prompts of a turn."""
-        ...
-
-    def end(self, cell: Cell) -> None:
-        """A cell has ended, one way or another."""
-        ...
 
 
 @dataclass(frozen=True)

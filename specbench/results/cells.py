@@ -7,7 +7,7 @@ drafted tokens.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from specbench.errors import CellsFailedError, NotLosslessError
 from specbench.metrics import Trace
@@ -201,3 +201,34 @@ def raise_for_status(cells: Sequence[Cell]) -> None:
     failed = [c for c in cells if c.status != "ok"]
     if failed:
         raise CellsFailedError(f"{len(failed)} of {len(cells)} cells ended without numbers: {failed[0].error}")
+
+
+Samples = Mapping[RunSpec, Sequence[Sample]]  # of a turn, by cell
+
+
+class Observer:
+    """Sees everything as it is measured: it may store and draw, it cannot change a number. This one does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """The run has ended, one way or another."""
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        """So many bytes of a model have been fetched or read; called by several threads."""
+
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        """A group begins: its cells, and how many prompts it decodes at most, all turns and repetitions counted."""
+
+    def resolved(self, cells: Sequence[Cell]) -> None:
+        """What the names of cells that have begun stand for turned out to be something else."""
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        """An arm of the group is about to be made ready, which may take minutes of compiling; None: all are."""
+
+    def turn(self, samples: Samples) -> None:
+        """All arms have decoded the prompts of a turn."""
+
+    def end(self, cell: Cell) -> None:
+        """A cell has ended, one way or another."""

@@ -18,7 +18,7 @@ from specbench.errors import UsageError
 from specbench.redact import redact
 from specbench.replacing import clear_unfinished, replace_text, replacing, writing
 from specbench.results import journal
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Observer
 from specbench.results.journal_lines import begin_line, end_line, turn_line
 from specbench.results.reading import CATEGORIES, DESCRIPTION, RESULTS, SAMPLES, read_run
 from specbench.results.samples import Sample
@@ -34,7 +34,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", redact(name).rstrip("/").rsplit("/", 1)[-1]).strip("-.")[:40] or "model"
 
 
-class RunFolder:
+class RunFolder(Observer):
     """`<parent>/<time>_<target>_<draft>_<hash>/` while it is being written; only one process can have it at a time."""
 
     def __init__(self, path: Path) -> None:
@@ -116,12 +116,6 @@ class RunFolder:
         """Record anew what the names of cells stand for: of two lines that begin a cell, the later one holds."""
         for cell in cells:
             self._write({"begin": begin_line(cell.spec, cell.resolved)})
-
-    def loading(self, what: str, done: int, total: int) -> None:
-        return  # nothing was measured
-
-    def preparing(self, spec: RunSpec | None) -> None:
-        return
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         """Append one finished turn to the journal and wait until it is on disk."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from specbench.jobs import panel
-from specbench.jobs.panel import Rolling
+from specbench.jobs import progress as panel
+from specbench.jobs.progress import Rolling
 from specbench.results.samples import Sample, alpha_of, speedup_of
 from specbench.spec import RunSpec
 from tests.support.measured import baseline_trace, sample

@@ -13,13 +13,13 @@ from rich.console import Console
 from specbench.jobs.progress import Display
 from specbench.measure.runner import measure
 from specbench.results import machine
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Observer
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 from tests.support.measured import Call, FakeBackend, cell, job, sample
 
 
-class Notebook:
+class Notebook(Observer):
     """An observer that stands for the folder of a run; remembers what was on the screen when it was written to."""
 
     def __init__(self, screen: io.StringIO) -> None:
@@ -30,12 +30,6 @@ class Notebook:
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         self._note(f"begin {len(cells)} {prompts}")
-
-    def loading(self, what: str, done: int, total: int) -> None:
-        return
-
-    def resolved(self, cells: Sequence[Cell]) -> None:
-        return
 
     def preparing(self, spec: RunSpec | None) -> None:
         self._note(f"preparing {spec.key if spec else None}")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specbench.cli.reading import predict
-from specbench.jobs import panel
+from specbench.jobs import progress as panel
 from specbench.jobs.output import Output, say
 from specbench.jobs.run import Outcome, Terminal, say_more, say_where
 from specbench.measure.fit import Needed

@@ -15,7 +15,7 @@ from pathlib import Path
 from specbench.measure.group import Job
 from specbench.measure.runner import measure
 from specbench.results import journal
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Observer
 from specbench.results.folder import RunFolder
 from specbench.results.reading import read_run
 from specbench.results.samples import Sample
@@ -37,22 +37,10 @@ def answer(call: Call) -> Sequence[int]:
 
 
 @dataclass
-class Acknowledging:
+class Acknowledging(Observer):
     """Says through a pipe what the observers before it have acknowledged."""
 
     pipe: int
-
-    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        return
-
-    def loading(self, what: str, done: int, total: int) -> None:
-        return
-
-    def resolved(self, cells: Sequence[Cell]) -> None:
-        return
-
-    def preparing(self, spec: RunSpec | None) -> None:
-        return
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         os.write(self.pipe, b"t")

@@ -11,7 +11,7 @@ from specbench.chat import Chat
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.measure.group import Job
 from specbench.metrics import RoundCounts, Trace
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Observer
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 from tests.support.chats import Spelled
@@ -114,7 +114,7 @@ class FakeBackend:
 
 
 @dataclass
-class Witness:
+class Witness(Observer):
     """An observer that keeps what it saw."""
 
     begun: list[tuple[list[str], int]] = field(default_factory=list)
@@ -124,12 +124,6 @@ class Witness:
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         self.begun.append(([c.spec.dataset for c in cells], prompts))
-
-    def loading(self, what: str, done: int, total: int) -> None:
-        return
-
-    def resolved(self, cells: Sequence[Cell]) -> None:
-        return
 
     def preparing(self, spec: RunSpec | None) -> None:
         self.prepared.append(spec)
