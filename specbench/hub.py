@@ -363,7 +363,7 @@ SENTENCES = {  # by the name of the error or of one of its bases, for a refusal 
 }
 
 
-def reason(repository: Repository, error: Exception, file: str = "") -> str:
+def reason(repository: Repository, error: Any, file: str = "") -> str:
     """The line for an error of the library; `file` is the one that was wanted."""
     import huggingface_hub
     from huggingface_hub import constants

@@ -119,19 +119,19 @@ class Lasting:
 
     def write(self, text: str) -> int:
         shown = redact(text) if self._discreet else text
-        return self._kept(lambda: self._stream.write(shown), len(text))
+        self._kept(lambda: self._stream.write(shown))
+        return len(text)
 
     def flush(self) -> None:
-        self._kept(self._stream.flush, 0)
+        self._kept(self._stream.flush)
 
-    def _kept(self, work: Callable[[], Any], otherwise: int) -> Any:
+    def _kept(self, work: Callable[[], object]) -> None:
         try:
-            return work()
+            work()
         except self._gone:
             # The file of the stream then leads nowhere: its buffer is written when the process ends.
             with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
-            return otherwise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
