@@ -78,9 +78,6 @@ class Repository:
         return f"hf download {self.id}{' ' * bool(file)}{file}{kind}{revision}"
 
 
-# --- what is fetched --------------------------------------------------------------------------------------------------
-
-
 def snapshot(repository: Repository, patterns: list[str], progress: Progress | None = None) -> Path:
     """The folder in the cache with the top-level files that match. Raises UnavailableError."""
     return _fetched(repository, {"allow_patterns": patterns, "ignore_patterns": ["*/*"]}, progress)
@@ -122,7 +119,9 @@ def _fetched(repository: Repository, wanted: Any, progress: Progress | None = No
         if file and not (folder / file).exists():
             raise EntryNotFoundError(file)
     except Exception as error:  # the library also raises the errors of its HTTP library
-        failure = refusal or error
+        failure = refusal or _cause(error)
+        if isinstance(failure, SlowError) or (refused(failure) and failure.response.status_code >= 500):
+            _ANSWERS[repository] = time.monotonic(), failure  # not waited for again at the next file
         raise UnavailableError(reason(repository, failure, file)) from failure
     return folder
 
@@ -331,8 +330,6 @@ def _quiet(watch: Watch) -> Iterator[None]:
 # --- sentences --------------------------------------------------------------------------------------------------------
 
 NOT_HERE = "is not complete in the cache and {why}: run `{command}` where there is a network{gated}"
-SILENT = "{hub} was silent for {most} seconds (HF_HUB_DOWNLOAD_TIMEOUT sets how long to wait)"
-UNREACHABLE = "{hub} cannot be reached ({kind}: {error})"
 BROKEN = "did not arrive whole: the connection broke off ({error}): run the same again; {kept}"
 NO_FILE = "has no file {file} at {revision}: see {url}/tree/main"
 NOT_FOUND = "does not exist ({where} {url}), or it is gated or private: then {login}"
@@ -350,11 +347,13 @@ SENTENCES = {  # by the name of the error or of one of its bases, for a refusal 
     "5xx": "cannot be fetched now: {hub} answers with error {status}: try again later; {kept}",
     "HfHubHTTPError": "is refused with status {status}: {error}",
     "SlowError": "cannot be fetched now: {hub} {error}: try again later; {kept}",
-    "TimeoutException": NOT_HERE.replace("{why}", SILENT),
+    "TimeoutException": NOT_HERE.replace(
+        "{why}", "{hub} was silent for {most} seconds (HF_HUB_DOWNLOAD_TIMEOUT sets how long to wait)"
+    ),
     "RemoteProtocolError": BROKEN,
     "ReadError": BROKEN,
     "WriteError": BROKEN,
-    "HTTPError": NOT_HERE.replace("{why}", UNREACHABLE),
+    "HTTPError": NOT_HERE.replace("{why}", "{hub} cannot be reached ({kind}: {error})"),
     "OSError without a number": BROKEN,  # what arrived has not the size that was announced
     "OSError": "could not be fetched into {cache}: {strerror} (HF_HOME names another place)",
     "UserWarning": "does not fit on the disk: {size} for one file, {free} free in {cache} "
@@ -369,8 +368,7 @@ def reason(repository: Repository, error: Any, file: str = "") -> str:
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    while isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # not in the cache, because of an earlier failure
+    error = _cause(error)
     hub, token, offline = constants.ENDPOINT, huggingface_hub.get_token(), huggingface_hub.is_offline_mode()
     status, wait = (error.response.status_code, _wait(error.response.headers)) if refused(error) else (0, None)
     sizes = re.findall(r"[\d.]+ [kMGT]?B", str(error)) or ["more than there is"]
@@ -405,6 +403,15 @@ def reason(repository: Repository, error: Any, file: str = "") -> str:
         command=repository.command(file),
         gated=" (it is gated: log in with `hf auth login` first)" if repository.gated else "",
     )
+
+
+def _cause(error: Any) -> Any:
+    """The failure because of which the library looked into its cache, where there was nothing either."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    while isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return error
 
 
 def refused(error: Any) -> bool:

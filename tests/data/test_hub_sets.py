@@ -102,6 +102,12 @@ def test_what_goes_wrong_is_one_line(serve: Serve, repos: list[Repo], fault: Fau
     assert "or use the prompts that ship with specbench: --dataset code or articles" in message
 
 
+def test_a_hub_that_is_down_is_not_waited_for_twice(serve: Serve) -> None:
+    server = serve(official("xsum"), faults=(Fault("*/tree/*", status=503, times=99),))
+    assert complaint("xsum") == complaint("xsum")
+    assert len(server.requests("*/tree/*")) == 6
+
+
 def test_offline_says_what_to_run_and_another_revision_is_not_taken(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
