@@ -20,7 +20,7 @@ from specbench.show.report.questions import questions
 from specbench.show.run_output import rendered
 from specbench.show.text import scale_model
 from specbench.spec import RunSpec
-from tests.show.test_run_table import printed
+from tests.show.test_tables import printed
 from tests.support.checkpoints import CPU, refusal_of, save_tiny
 from tests.support.measured import cell, sample
 
