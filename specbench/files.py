@@ -1,20 +1,31 @@
-"""Files that somebody hands over, read within bounds: only regular ones, none that blocks and none without an end.
+"""Files that ship with specbench, and files that somebody hands over: read within bounds, YAML as plain values.
 
-Pure; must not know what a file holds.
+Only regular files are read, none that blocks and none without an end; YAML has every key once and never itself.
 """
 
 import errno
 import os
 import stat
+from collections import Counter
 from io import TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
+if TYPE_CHECKING:
+    from yaml.nodes import Node
+
+PACKAGE = Path(__file__).parent
+ASSETS = PACKAGE / "assets"
+CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
 ANY = 1 << 60  # bytes of a file that is never read as a whole
 PART = 1 << 20  # bytes that are read at once
 LARGEST = 1 << 30  # bytes of a file that is read into memory, where nothing smaller is said
 # Some files of /proc are regular and block. Not every system knows all of these.
 FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+LARGEST_YAML = 128 << 10  # bytes of a file; the parser takes a second for them
+MOST_VALUES = 20_000  # values in it, those that an alias repeats counted again: a few lines can stand for billions
+MOST_DIGITS = 40  # of a whole number; Python refuses to print very long ones
+INTEGER = "tag:yaml.org,2002:int"
 
 
 def read_whole(path: Path, most: int = LARGEST) -> bytes:
@@ -60,3 +71,70 @@ def in_units(size: int) -> str:
         if size >> shift << shift == size > 0:
             return f"{size >> shift} {unit}"
     return f"{size:,} bytes"
+
+
+# --- YAML -------------------------------------------------------------------------------------------------------------
+
+
+def read_yaml(path: Path) -> Any:
+    """What a file says. OSError where it cannot be read, ValueError, in one line, where it is no YAML of this kind."""
+    return parsed_yaml(read_whole(path, LARGEST_YAML).decode("utf-8"))
+
+
+def parsed_yaml(text: str) -> Any:
+    """What a text says; ValueError, in one line, where it is no YAML, has a key twice, contains itself or is too much.
+
+    The text is that of one document; of YAML's tags only the plain ones are known.
+    """
+    import yaml  # it takes a moment, which a command without a file need not
+
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if values_in(node, set(), {}) > MOST_VALUES:
+            raise ValueError(f"it stands for more than {MOST_VALUES:,} values, with those that aliases repeat")
+        return loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def values_in(node: "Node", around: set[int], known: dict[int, int]) -> int:
+    """How many values a node stands for, aliases followed; `around` are the nodes that it stands in."""
+    if id(node) in around:
+        raise ValueError(f"line {line_of(node)}: this value contains itself")
+    if id(node) not in known:
+        around.add(id(node))
+        check_node(node)
+        known[id(node)] = 1 + sum(values_in(one, around, known) for one in inside_node(node))
+        around.discard(id(node))
+    return known[id(node)]
+
+
+def inside_node(node: "Node") -> "list[Node]":
+    """The nodes that a node directly consists of."""
+    from yaml.nodes import MappingNode, SequenceNode
+
+    if isinstance(node, MappingNode):
+        return [one for pair in node.value for one in pair]
+    return node.value if isinstance(node, SequenceNode) else []
+
+
+def check_node(node: "Node") -> None:
+    """ValueError for a mapping with a key twice, of which YAML would keep the last, and for an endless number."""
+    from yaml.nodes import MappingNode, ScalarNode
+
+    if isinstance(node, MappingNode):
+        names = Counter(key.value for key, _ in node.value if isinstance(key, ScalarNode))
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"line {line_of(node)}: the key {twice[0][:60]!r} stands there twice")
+    elif node.tag == INTEGER and len(node.value) > MOST_DIGITS:
+        raise ValueError(f"line {line_of(node)}: a number of more than {MOST_DIGITS} digits")
+
+
+def line_of(node: "Node") -> int:
+    """The line in which a node begins, from 1."""
+    return int(node.start_mark.line) + 1

@@ -1,17 +1,28 @@
-"""Presets: the settings of a published experiment, what of it they reproduce, and the numbers that were published.
+"""Presets, the settings and numbers of published experiments, and acceptance profiles in JSON files.
 
-Knows the files in configs/presets; must not know what settings mean or how anything is measured.
+Tools mean two things by acceptance at a position, so a profile names which it has: `conditional`, given that all before
+it was accepted; `joint`, from the beginning of the draft on; or what vLLM counts, `accepted_per_position` and the
+number of `drafts` (vllm:spec_decode_num_accepted_tokens_per_pos, ..._num_drafts).
 """
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import mul
 from pathlib import Path
 from typing import Any
 
-from specbench import yaml_files
 from specbench.errors import UsageError
-from specbench.shipped import CONFIGS
-from specbench.wording import near
+from specbench.files import CONFIGS, read_whole, read_yaml
+from specbench.settings import is_number
+from specbench.wording import first_line, near, redact
+
+LARGEST = 1 << 20  # bytes of a file
+DEEPEST = 512  # positions, as K
+DIGITS = 6
+KINDS = ("conditional", "joint", "accepted_per_position")
 
 
 @dataclass(frozen=True)
@@ -42,4 +53,73 @@ def preset(name: str) -> Preset:
     known = presets()
     if name not in known:
         raise UsageError(f"unknown preset {name[:60]!r}{near(name, known)}: choose one of {', '.join(known)}")
-    return Preset(name=name, **yaml_files.read_yaml(known[name]))
+    return Preset(name=name, **read_yaml(known[name]))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Conditional chances by position, and what they were measured on, in words."""
+
+    conditional: tuple[float, ...]
+    source: str
+
+    def text(self, **about: Any) -> str:
+        """As a file, with both meanings of acceptance, each by its name; `about` is more of its source."""
+        joint = [round(chance, DIGITS) for chance in accumulate(self.conditional, mul)]
+        content = {"source": {"text": self.source, **about}, "conditional": list(self.conditional), "joint": joint}
+        return json.dumps(content, indent=2) + "\n"
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file. UsageError, saying what is wrong, for one that is none."""
+    try:
+        content = json.loads(read_whole(path, LARGEST))
+    except OSError as error:
+        raise UsageError(f"cannot read the profile {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not readable as JSON: {first_line(error)}") from None
+    try:
+        return profile_of(content)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def profile_of(content: Any) -> Profile:
+    """A profile from the content of its file; ValueError where it is none."""
+    if not isinstance(content, dict) or not (kinds := [kind for kind in KINDS if kind in content]):
+        raise ValueError(f"an acceptance profile has one of the keys {', '.join(KINDS)}")
+    if not (source := source_of(content.get("source"))):
+        raise ValueError("an acceptance profile says where it was measured: add source, a text")
+    found = [conditional(kind, numbers(kind, content[kind]), content) for kind in kinds]
+    if any(len(one) != len(found[0]) or math.dist(one, found[0]) > 1e-3 for one in found):
+        raise ValueError(f"{' and '.join(kinds)} are different profiles: leave one of them")
+    return Profile(tuple(round(chance, DIGITS) for chance in found[0]), source)
+
+
+def conditional(kind: str, given: Sequence[float], content: Mapping[str, Any]) -> list[float]:
+    """Chances by position, given that all before it was accepted; after a position that never is, 0."""
+    if kind == "conditional":
+        chances = list(given)
+    else:
+        whole = 1.0
+        if kind == "accepted_per_position":
+            (whole,) = numbers("drafts", [content.get("drafts")])
+        if not whole:
+            raise ValueError("no drafts were counted")
+        chances = [after / before if before else 0.0 for before, after in pairwise([whole, *given])]
+    if not all(0 <= chance <= 1 for chance in chances):
+        raise ValueError(f"{kind}: chances lie in [0, 1], and no position is accepted more often than the one before")
+    return chances
+
+
+def numbers(key: str, given: Any) -> list[float]:
+    if not isinstance(given, list) or not 1 <= len(given) <= DEEPEST or not all(map(is_number, given)):
+        raise ValueError(f"{key}: expected 1 to {DEEPEST} numbers, found {str(given)[:60]}")
+    return [float(one) for one in given]
+
+
+def source_of(given: Any) -> str:
+    """The source in one line: a text, or what a mapping has as `text`, or all that it says."""
+    if isinstance(given, dict):
+        given = given.get("text") or ", ".join(f"{key} {value}" for key, value in given.items())
+    return redact(" ".join(given.split()))[:200] if isinstance(given, str) else ""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serial
 from specbench import engine_options
 from specbench.named_models import named_models, written
 from specbench.settings import ANSWER, CELL, DETAIL, LOADED, LOOKAHEAD, NAMED, PAIR, Setting, declared
-from specbench.token_counts import in_thousands
+from specbench.wording import in_thousands
 
 BASELINE = "baseline"
 CHOOSING = "auto"  # the method that chooses one of several, prompt by prompt

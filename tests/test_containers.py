@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.shipped import CONFIGS
+from specbench.files import CONFIGS
 from tests.test_wheel import PROJECT, ROOT
 
 FILES = sorted((CONFIGS / "containers").glob("*.Dockerfile"))

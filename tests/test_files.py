@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UsageError
-from specbench.files import in_units, open_regular, read_whole
+from specbench.files import (
+    LARGEST_YAML,
+    MOST_DIGITS,
+    MOST_VALUES,
+    in_units,
+    open_regular,
+    parsed_yaml,
+    read_whole,
+    read_yaml,
+)
 from specbench.replacing import clear_unfinished, filling, open_own, own_folder, replace_text, replacing, writing
-from specbench.yaml_files import DIGITS, LARGEST, MOST, parsed, read_yaml
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
@@ -60,11 +68,11 @@ WRONG = {
     "a: {b: 1, c: 2, b: 3}": "the key 'b' stands there twice",
     "a: &a {b: *a}": "contains itself",
     "&a [*a]": "contains itself",
-    BOMB: f"more than {MOST:,} values",
-    f"[{'1,' * MOST}1]": f"more than {MOST:,} values",
+    BOMB: f"more than {MOST_VALUES:,} values",
+    f"[{'1,' * MOST_VALUES}1]": f"more than {MOST_VALUES:,} values",
     "[" * 5000: "nested too deeply",
-    "k: 0x" + "f" * 5000: f"more than {DIGITS} digits",
-    "k: " + "9" * 5000: f"more than {DIGITS} digits",
+    "k: 0x" + "f" * 5000: f"more than {MOST_DIGITS} digits",
+    "k: " + "9" * 5000: f"more than {MOST_DIGITS} digits",
     "a: !!python/object/apply:os.system [ls]": "could not determine a constructor",
     "a: 1\n---\na: 2": "expected a single document",
     "a: \x1b": "special characters are not allowed",
@@ -78,18 +86,18 @@ WRONG = {
 @pytest.mark.parametrize(("text", "said"), WRONG.items(), ids=[text[:20] for text in WRONG])
 def test_yaml_that_is_refused_in_one_line(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]*$") as refused:
-        parsed(text)
+        parsed_yaml(text)
     assert said in str(refused.value)
 
 
 def test_yaml_that_is_read() -> None:
-    assert parsed("") is None
-    assert parsed("a: &x {b: 1}\nc: *x\nd: [*x, *x]") == {"a": {"b": 1}, "c": {"b": 1}, "d": [{"b": 1}] * 2}
-    assert parsed("a: &x {b: 1, c: 2}\nd: {<<: *x, b: 3}") == {"a": {"b": 1, "c": 2}, "d": {"b": 3, "c": 2}}
+    assert parsed_yaml("") is None
+    assert parsed_yaml("a: &x {b: 1}\nc: *x\nd: [*x, *x]") == {"a": {"b": 1}, "c": {"b": 1}, "d": [{"b": 1}] * 2}
+    assert parsed_yaml("a: &x {b: 1, c: 2}\nd: {<<: *x, b: 3}") == {"a": {"b": 1, "c": 2}, "d": {"b": 3, "c": 2}}
 
 
 def test_a_yaml_file_has_bounds_too(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_bytes(b" " * (LARGEST + 1))
+    (tmp_path / "a.yaml").write_bytes(b" " * (LARGEST_YAML + 1))
     with pytest.raises(OSError, match="larger than 128 KiB"):
         read_yaml(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").write_bytes(b"\xff")

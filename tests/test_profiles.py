@@ -9,7 +9,7 @@ import pytest
 from specbench.errors import UsageError
 from specbench.judge.predictions import is_name_of, profile_of_run
 from specbench.measure.grid import cells
-from specbench.profiles import profile_of, read_profile
+from specbench.presets import profile_of, read_profile
 from specbench.show.text import caveats
 from specbench.wording import Row
 

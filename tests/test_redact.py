@@ -13,9 +13,8 @@ from specbench.cli import app
 from specbench.errors import UsageError
 from specbench.jobs import verdict
 from specbench.measure.group import failure_of
-from specbench.redact import redact
 from specbench.results.folder import slug
-from specbench.wording import clean, first_line
+from specbench.wording import clean, first_line, redact
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import prompts
 

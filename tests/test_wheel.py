@@ -12,8 +12,8 @@ import pytest
 
 from specbench.data.sources import SHIPPED
 from specbench.decoding.method_files import methods
+from specbench.files import ASSETS, CONFIGS
 from specbench.models.checkpoints import names
-from specbench.shipped import ASSETS, CONFIGS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = ("specbench", "configs", "pyproject.toml", "README.md", "LICENSE")
@@ -25,7 +25,7 @@ from specbench.data.sources import SHIPPED, read_rows
 from specbench.decoding.build import build
 from specbench.decoding.method_files import methods
 from specbench.models.checkpoints import names
-from specbench.shipped import ASSETS, CONFIGS
+from specbench.files import ASSETS, CONFIGS
 print(json.dumps({
     "package": specbench.__file__, "configs": str(CONFIGS), "assets": str(ASSETS), "methods": sorted(methods()),
     "aliases": names.aliases(), "rows": {name: len(read_rows(name)[0]) for name in SHIPPED},

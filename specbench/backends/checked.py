@@ -23,8 +23,7 @@ from specbench.backends.roles import (
 )
 from specbench.decoding.method_files import learners, leaves, read_method
 from specbench.decoding.spans import Spans
-from specbench.errors import UsageError
-from specbench.missing import Missing, MissingError
+from specbench.errors import Missing, MissingError, UsageError
 from specbench.models.checkpoints import check, description, loading, names, quantise
 from specbench.models.checkpoints.description import device_named, recurrent
 from specbench.models.checkpoints.divided import PARALLEL

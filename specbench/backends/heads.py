@@ -9,6 +9,7 @@ import torch
 from specbench.backends.roles import Found, Role
 from specbench.decoding.protocols import Model
 from specbench.errors import UsageError
+from specbench.files import ASSETS
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.divided import in_dtype, kept_by
@@ -21,7 +22,6 @@ from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.parts import Borrowed
 from specbench.models.heads.taps import agreement, shifted
 from specbench.models.network.causal import Causal
-from specbench.shipped import ASSETS
 from specbench.spec import RunSpec
 from specbench.theory.memory import Network
 

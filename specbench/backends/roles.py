@@ -15,6 +15,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import leaves, needs, read_method, words
 from specbench.decoding.spans import Spans
 from specbench.errors import UnusableModelError, UsageError
+from specbench.files import PACKAGE
 from specbench.metrics import Trace
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.divided import AS_STORED, How
@@ -27,7 +28,6 @@ from specbench.models.network.layers import base_of, chosen, cut_of, shares
 from specbench.models.network.reduced import known_tokens
 from specbench.named_models import PAIR_ROLES
 from specbench.settings import group
-from specbench.shipped import PACKAGE
 from specbench.spec import CHOOSING, RunSpec
 from specbench.theory.costs import Costs
 from specbench.wording import clean, first_line

@@ -27,8 +27,7 @@ from specbench.errors import (
     UsageError,
     out_of_memory,
 )
-from specbench.redact import redact
-from specbench.wording import first_line
+from specbench.wording import first_line, redact
 
 LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # what is quoted, and words
 VALUE, PATH = 80, 400  # characters of it that are shown

@@ -138,7 +138,7 @@ def preset_names() -> Iterable[str]:
 
 
 def grid_names() -> Iterable[str]:
-    from specbench.shipped import CONFIGS
+    from specbench.files import CONFIGS
 
     return sorted(path.stem for path in (CONFIGS / "grids").glob("*.yaml"))
 

@@ -33,10 +33,10 @@ from specbench.cli.options import (
     settings_of,
 )
 from specbench.errors import UsageError
+from specbench.files import CONFIGS
 from specbench.jobs.asked import USUAL, with_ks, with_lists
 from specbench.jobs.method_file import check_free
 from specbench.jobs.parsing import parse_counts, parse_k_list, with_models
-from specbench.shipped import CONFIGS
 from specbench.wording import near
 
 RUN_OPTIONS = (*PAIR, "preset", *METHOD, *EXECUTION, *DATA, *SAMPLING, *MEASURING)

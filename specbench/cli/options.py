@@ -221,7 +221,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
     """The keys of a configuration file, with underscores; raises UsageError with one line."""
     if path is None:
         return {}
-    from specbench.yaml_files import read_yaml  # it takes a moment, which a command without a file need not
+    from specbench.files import read_yaml  # it takes a moment, which a command without a file need not
 
     try:
         content = read_yaml(path) or {}

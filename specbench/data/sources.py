@@ -11,8 +11,8 @@ from pathlib import Path
 from specbench import hub, plugins
 from specbench.data.readers import READERS, DataRow, bounded, existing_file, jsonl_rows, parquet_rows
 from specbench.errors import SpecbenchError, UsageError
+from specbench.files import ASSETS
 from specbench.hub import Repository
-from specbench.shipped import ASSETS
 from specbench.wording import clean, first_line
 
 

@@ -6,10 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from specbench import plugins, yaml_files
+from specbench import plugins
 from specbench.errors import UsageError
-from specbench.files import read_whole
-from specbench.shipped import CONFIGS
+from specbench.files import CONFIGS, LARGEST_YAML, parsed_yaml, read_whole
 from specbench.spec import CHOOSING
 from specbench.wording import first_line, near
 
@@ -34,7 +33,7 @@ def read_method(name: str) -> dict[str, Any]:
         meant, known = near(name, methods()), ", ".join(methods())
         raise UsageError(f"unknown method {name!r}{meant}: choose one of {known}, or give the path of a YAML file")
     try:
-        content = deepcopy(parsed(read_whole(path, yaml_files.LARGEST).decode("utf-8")))
+        content = deepcopy(parsed(read_whole(path, LARGEST_YAML).decode("utf-8")))
     except OSError as error:
         raise UsageError(f"cannot read the method {path}: {error.strerror}") from None
     except ValueError as error:
@@ -56,7 +55,7 @@ def check_header(path: Path, content: Mapping[str, Any]) -> None:
 @lru_cache(maxsize=64)
 def parsed(text: str) -> Any:
     """What stands in a YAML text; reading one takes longer than building a method from it."""
-    return yaml_files.parsed(text)
+    return parsed_yaml(text)
 
 
 def needs(name: str) -> set[str]:

@@ -11,12 +11,11 @@ from specbench.backends.base import Backend, Held
 from specbench.backends.choose import backend_for
 from specbench.backends.roles import undrafted
 from specbench.choices import expanded
-from specbench.errors import TooLargeError, UnusableModelError
+from specbench.errors import MissingError, TooLargeError, UnusableModelError, command_for
 from specbench.jobs.output import say
 from specbench.measure import grid
 from specbench.measure.fit import Needed, fit_of, needed, roomiest
 from specbench.measure.plan import prompts_of
-from specbench.missing import MissingError, command_for
 from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.show.checks import memory_rows, memory_table, needed_rows, needed_table
 from specbench.show.text import Format, print_records

@@ -22,8 +22,7 @@ from specbench.results.cells import Cell, Observer, Samples
 from specbench.results.samples import Sample
 from specbench.show.fitting import sentence
 from specbench.spec import CHOOSING, RunSpec
-from specbench.token_counts import said
-from specbench.wording import clean, number_in, rows_said
+from specbench.wording import clean, number_in, rows_said, tokens_said
 
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
 PLAIN = 30.0  # seconds between two lines where there is no terminal
@@ -82,7 +81,7 @@ def name_of(spec: RunSpec) -> str:
     """A cell as progress calls it, with what is not as usual and may tell it from the others."""
     heat = f" T={spec.temperature:g}" if spec.temperature else ""
     rows = f" {rows_said(spec.batch, spec.arrivals)}" if spec.batch > 1 else ""
-    length = f" {said(spec.context)} tokens" if spec.context else ""
+    length = f" {tokens_said(spec.context)} tokens" if spec.context else ""
     return f"{data_of(spec)}{length}{heat}{rows} {arm_of(spec)}"
 
 

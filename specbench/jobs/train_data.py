@@ -14,7 +14,7 @@ from rich.console import Console
 
 from specbench.backends.base import Backend, networks_of
 from specbench.errors import UnusableModelError
-from specbench.files import read_whole
+from specbench.files import PACKAGE, read_whole
 from specbench.jobs import loading
 from specbench.jobs.output import say
 from specbench.measure import grid
@@ -24,7 +24,6 @@ from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.reduced import coverage, special_tokens
 from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_tokens
-from specbench.shipped import PACKAGE
 from specbench.spec import BASELINE, RunSpec
 from specbench.training.cache import Example, Manifest, TokenCache, cached
 from specbench.training.data import Reading, Sources, sources

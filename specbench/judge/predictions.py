@@ -13,7 +13,7 @@ from typing import Any
 
 from specbench.errors import UsageError
 from specbench.judge.advice import at_once, drafting, drafts_trees
-from specbench.profiles import DIGITS, Profile
+from specbench.presets import DIGITS, Profile
 from specbench.spec import BASELINE, CHOOSING
 from specbench.theory import formulas, optimum
 from specbench.wording import Row, clean, number_in, ranges, text_in

@@ -12,9 +12,8 @@ from specbench.backends.base import Backend, Held
 from specbench.backends.checked import checkpoints_of, lacking_extras
 from specbench.backends.roles import shipped_source
 from specbench.data import sources
-from specbench.errors import SMALLER, TooLargeError
+from specbench.errors import SMALLER, Missing, TooLargeError
 from specbench.measure.group import Failure
-from specbench.missing import Missing
 from specbench.models.checkpoints import missing, weights
 from specbench.models.checkpoints.names import Checkpoint, download_command, fetch
 from specbench.models.execution.free_memory import free_memory, resident

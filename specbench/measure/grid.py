@@ -12,11 +12,10 @@ from specbench.choices import USUAL, parsed, written
 from specbench.decoding.method_files import needs, read_method
 from specbench.errors import UsageError
 from specbench.models.checkpoints import names
-from specbench.profiles import read_profile
-from specbench.redact import redact
+from specbench.presets import read_profile
 from specbench.settings import declared, part
 from specbench.spec import BASELINE, CHOOSING, RunSpec
-from specbench.wording import clean, grouped, near
+from specbench.wording import clean, grouped, near, redact
 
 DEFAULT_DATASETS = ("code", "articles")
 DEFAULT_LIMIT = 20

@@ -14,7 +14,6 @@ from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import SMALLER, SpecbenchError, TooLargeError, out_of_memory
 from specbench.measure.order import Turn, blocks_of, checkpoints
 from specbench.models.execution import processes
-from specbench.redact import redact
 from specbench.results import statistics
 from specbench.results.cells import UNFINISHED, Cell, Losslessness, Status
 from specbench.results.cells import Observer as Observer
@@ -22,7 +21,7 @@ from specbench.results.cells import Samples as Samples
 from specbench.results.machine import Peaks
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
-from specbench.wording import first_line
+from specbench.wording import first_line, redact
 
 T = TypeVar("T")
 

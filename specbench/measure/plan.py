@@ -18,14 +18,13 @@ from specbench.data.chats import ChatSettings, applied_to
 from specbench.data.loading import load_prompts, written_in
 from specbench.data.prompts import PromptSet
 from specbench.data.sampling import digest
-from specbench.errors import UsageError
+from specbench.errors import Missing, MissingError, UsageError
 from specbench.measure import grid
 from specbench.measure.course import refuse_choices
 from specbench.measure.fit import roomiest
 from specbench.measure.grid import AUTO
 from specbench.measure.group import Failure, Past, attempt
 from specbench.measure.pair import Pair, Prepared, Unusable
-from specbench.missing import Missing, MissingError
 from specbench.models.execution import processes
 from specbench.spec import RunSpec
 from specbench.wording import grouped

@@ -15,7 +15,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from specbench.errors import UsageError
-from specbench.redact import redact
 from specbench.replacing import clear_unfinished, replace_text, replacing, writing
 from specbench.results import journal
 from specbench.results.cells import Cell, Observer
@@ -24,7 +23,7 @@ from specbench.results.reading import CATEGORIES, DESCRIPTION, RESULTS, SAMPLES,
 from specbench.results.samples import Sample
 from specbench.results.writing import LONGEST, write_csv
 from specbench.spec import RunSpec
-from specbench.wording import clean
+from specbench.wording import clean, redact
 
 LOCK, ROUNDS = ".lock", "rounds.parquet"
 

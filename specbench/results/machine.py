@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from specbench import __version__
-from specbench.redact import redact
 from specbench.settings import is_number
-from specbench.wording import clean
+from specbench.wording import clean, redact
 
 # What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
 MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python", "torch", "transformers")

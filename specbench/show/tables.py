@@ -24,8 +24,7 @@ from specbench.show.text import (
     varying,
 )
 from specbench.spec import BASELINE
-from specbench.token_counts import said
-from specbench.wording import Row, clean, grouped, number_in, rows_said, text_in
+from specbench.wording import Row, clean, grouped, number_in, rows_said, text_in, tokens_said
 
 CellText = Callable[[Row, str], str]
 Shown = tuple[str, str | Callable[[Row], str]]  # a label, and the column or the text of a row
@@ -298,7 +297,7 @@ def context_line(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     speedups = [cell_text(measured[name], "speedup") if name in measured else NOTHING for name in names]
     found, least = best(rows, "speedup"), best(rows, "speedup", above=0.0)
     numbers = [cell_text(measured[least.name], column) if least else NOTHING for _, column in OF_BEST]
-    return [said(rows[0]["context"]), *speedups, found.name if found else NOTHING, *numbers]
+    return [tokens_said(rows[0]["context"]), *speedups, found.name if found else NOTHING, *numbers]
 
 
 def batch_table(rows: Sequence[Row]) -> Table:

@@ -13,8 +13,7 @@ from specbench.judge.advice import SYNTHETIC, drafting, precision
 from specbench.results.writing import write_rows
 from specbench.settings import declared, part
 from specbench.spec import CHOOSING, RunSpec
-from specbench.token_counts import said
-from specbench.wording import Row, clean, grouped, literal, text_in
+from specbench.wording import Row, clean, grouped, literal, text_in, tokens_said
 
 if TYPE_CHECKING:
     from specbench.show.fitting import Fitted
@@ -143,7 +142,7 @@ def prompts_of(rows: Sequence[Row]) -> list[str]:
 
 def dataset_name(row: Row) -> str:
     """A data set, and how long its prompts were made."""
-    return text_in(row, "dataset") + (f", {said(row['context'])} tokens" if row.get("context") else "")
+    return text_in(row, "dataset") + (f", {tokens_said(row['context'])} tokens" if row.get("context") else "")
 
 
 def caveats(rows: Sequence[Row]) -> list[str]:

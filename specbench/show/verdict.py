@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from specbench.judge.advice import SYNTHETIC
 from specbench.judge.verdict import Recommendation
 from specbench.show.text import short_dataset
-from specbench.token_counts import said
-from specbench.wording import clean, counted, formatted, interval_text, literal, rows_said, verbatim
+from specbench.wording import clean, counted, formatted, interval_text, literal, rows_said, tokens_said, verbatim
 
 LONGEST = 1000  # characters of a line
 FASTER = "as fast as no draft"
@@ -51,7 +50,7 @@ def topics_of(found: Sequence[Recommendation]) -> list[str]:
     named = [
         {
             "data": clean(short_dataset(one.dataset), 80),
-            "context": f"{said(one.context)} tokens" if one.context else "",
+            "context": f"{tokens_said(one.context)} tokens" if one.context else "",
             "chat": one.chat,
             "temperature": f"T = {formatted(one.temperature, 'g')}",
             "batch": rows_said(one.batch, one.arrivals),
@@ -208,7 +207,7 @@ def details(found: Recommendation) -> list[str]:
 
 def _figures(found: Recommendation) -> list[str]:
     parts = [
-        found.dataset + (f", {said(found.context)} tokens" if found.context else ""),
+        found.dataset + (f", {tokens_said(found.context)} tokens" if found.context else ""),
         found.chat,
         f"T = {formatted(found.temperature, 'g')}",
         rows_said(found.batch, found.arrivals),

@@ -22,9 +22,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import specbench
+from specbench.files import ASSETS
 from specbench.models.checkpoints.write_scale_model import write_scale_model
 from specbench.results.cells import agreements
-from specbench.shipped import ASSETS
 from specbench.show.engines import agreement_lines, differences, ratios, remarks
 from specbench.wording import grouped
 from tests.benchmarks import harness

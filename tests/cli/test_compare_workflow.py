@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import specbench
 from specbench.cli import app
-from specbench.shipped import CONFIGS
+from specbench.files import CONFIGS
 from tests.support.tinypair import prompts, save_pair
 
 ROOT = Path(__file__).parents[2]

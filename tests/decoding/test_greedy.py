@@ -19,13 +19,13 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.rounds import NonFiniteError
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.files import ASSETS
 from specbench.metrics import Trace, acceptance
 from specbench.models.checkpoints.description import load_tokenizer
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import resolve
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
-from specbench.shipped import ASSETS
 from tests.support.cases import quick_or_slow
 from tests.support.rounding import same_texts
 from tests.support.tiny import CPU, network

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from specbench.errors import UsageError
+from specbench.files import CONFIGS
 from specbench.jobs.asked import with_batches, with_ks
 from specbench.measure.grid import AUTO_CEILING, DEFAULT_LIMIT, by_pair, cells
-from specbench.shipped import CONFIGS
 from specbench.spec import RunSpec
 
 

@@ -25,8 +25,8 @@ from huggingface_hub import constants
 
 from specbench import hub
 from specbench.data.sources import HUB, HubFile
+from specbench.files import ASSETS
 from specbench.models.checkpoints.names import resolve
-from specbench.shipped import ASSETS
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 from specbench import hub
-from specbench.errors import UnusableModelError
+from specbench.errors import Missing, UnusableModelError
 from specbench.files import read_whole
-from specbench.missing import Missing
 from specbench.models.checkpoints import quantise, weights
 from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.names import Checkpoint, download_command, fetch, install, repository, require

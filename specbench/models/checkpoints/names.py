@@ -19,11 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from specbench import hub
 from specbench.errors import UnusableModelError, UsageError
-from specbench.files import ANY, check_regular
+from specbench.files import ANY, ASSETS, CONFIGS, check_regular
 from specbench.hub import COMMIT, Progress, Repository
 from specbench.models.scale import shapes
 from specbench.models.scale.shapes import Shape
-from specbench.shipped import ASSETS, CONFIGS
 from specbench.wording import clean, clean_path
 
 FILE = CONFIGS / "pairs.yaml"

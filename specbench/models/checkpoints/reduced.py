@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.files import read_whole
+from specbench.files import ASSETS, read_whole
 from specbench.models.network.reduced import SIZE, ReducedHead, put
-from specbench.shipped import ASSETS
 from specbench.wording import first_line
 
 WEIGHT, OFFSETS, MASK = "lm_head.weight", "d2t", "t2d"

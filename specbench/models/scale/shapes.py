@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.shipped import CONFIGS
+from specbench.files import CONFIGS
 from specbench.wording import near
 
 FILE = CONFIGS / "shapes.yaml"

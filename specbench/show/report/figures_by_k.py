@@ -37,8 +37,7 @@ from specbench.show.report.figure import (
 )
 from specbench.show.tables import lookaheads
 from specbench.show.text import lookahead
-from specbench.token_counts import said
-from specbench.wording import Row, clean, grouped, text_in
+from specbench.wording import Row, clean, grouped, text_in, tokens_said
 
 Lines = Mapping[str, Sequence[Row]]  # the rows of one method in the order of K, by its name
 MILLISECONDS = 1000
@@ -375,7 +374,7 @@ def speedup_map(rows: Sequence[Row]) -> Picture:
         axes.grid(False)
         axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(lengths) - 0.5, -0.5))
         axes.set_xticks(range(len(names)), names)
-        axes.set_yticks(range(len(lengths)), map(said, lengths))
+        axes.set_yticks(range(len(lengths)), map(tokens_said, lengths))
         for same in grouped(rows, lambda row: row["context"]):
             top = max(row["speedup"] for row in same)
             for row in same:
@@ -391,7 +390,7 @@ def speedup_map(rows: Sequence[Row]) -> Picture:
 def context_tip(row: Row) -> str:
     """A cell in words."""
     value, low, high = (float_in(row, f"speedup{bound}") for bound in ("", "_low", "_high"))
-    return f"{said(row['context'])} tokens, K = {lookahead(row)}: {value:.3f}× [{low:.3f}, {high:.3f}]"
+    return f"{tokens_said(row['context'])} tokens, K = {lookahead(row)}: {value:.3f}× [{low:.3f}, {high:.3f}]"
 
 
 def speedup_lines(rows: Sequence[Row]) -> Picture:
@@ -402,7 +401,7 @@ def speedup_lines(rows: Sequence[Row]) -> Picture:
         _, axes = drawing
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(lengths))
-        axes.xaxis.set_major_formatter(FixedFormatter(list(map(said, lengths))))
+        axes.xaxis.set_major_formatter(FixedFormatter(list(map(tokens_said, lengths))))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.axhline(1, color=INK, linewidth=1)
         for name, some, own in looks(found):

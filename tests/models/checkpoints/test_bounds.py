@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from specbench.files import ASSETS
 from specbench.models.checkpoints import bounds
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.names import Checkpoint
-from specbench.shipped import ASSETS
 from tests.support.checkpoints import refusal_of, save_tiny
 
 SHIPPED = json.loads((ASSETS / "pair" / "target" / "config.json").read_text())

@@ -14,13 +14,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from specbench.errors import UnusableModelError
+from specbench.files import ASSETS
 from specbench.models.checkpoints import gguf, names
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.gguf import gguf_of
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint, resolve
 from specbench.models.network.probe import rollback_of
-from specbench.shipped import ASSETS
 from tests.support.checkpoints import CPU, refusal_of, save_tiny
 from tests.support.ggufs import TOKENS, save_gguf, tiny_llama
 from tests.support.tinypair import Pair

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from specbench.errors import UnusableModelError, UsageError
+from specbench.files import ASSETS
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.names import shipped
-from specbench.shipped import ASSETS
 from tests.support.checkpoints import refusal_of
 
 

@@ -10,12 +10,12 @@ from transformers import LlamaConfig, MistralConfig
 
 from specbench.backends.native import open_pair
 from specbench.errors import UsageError
+from specbench.files import ASSETS
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint, default_draft, default_k, resolve
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import Shape, find, read_shapes, shapes
-from specbench.shipped import ASSETS
 from specbench.show.report.questions import questions
 from specbench.show.run_output import rendered
 from specbench.show.text import scale_model
