@@ -119,7 +119,7 @@ def _fetched(repository: Repository, wanted: Any, progress: Progress | None = No
         if file and not (folder / file).exists():
             raise EntryNotFoundError(file)
     except Exception as error:  # the library also raises the errors of its HTTP library
-        failure = refusal or _cause(error)
+        failure: Any = refusal or _cause(error)
         if isinstance(failure, SlowError) or (refused(failure) and failure.response.status_code >= 500):
             _ANSWERS[repository] = time.monotonic(), failure  # not waited for again at the next file
         raise UnavailableError(reason(repository, failure, file)) from failure

@@ -256,19 +256,23 @@ def rows_of_batches() -> list[dict[str, object]]:
     return [cell(*some, batch=b, k=k).row() for b in (16, 1) for k in (4, 2)] + [cell(batch=64, status="oom").row()]
 
 
+def run_text(rows: list[dict[str, object]], style: str, shown: run_output.Shown) -> str:
+    screen = io.StringIO()
+    run_output.print_run(rows, style, Console(file=screen, width=110), shown)
+    return screen.getvalue()
+
+
 def test_throughput_by_batch_is_a_table() -> None:
     rows = rows_of_batches()
-    screen = io.StringIO()
-    Console(file=screen, width=110).print(run_output.explanation(rows))
-    text = screen.getvalue()
+    explained = run_output.Shown(explain=True)
+    text = run_text(rows, "table", explained)
     assert text.count("throughput by batch") == 1
     table = text[text.index("throughput by batch") : text.index("best K by batch")].splitlines()
     found = [line.split()[:2] for line in table if line.split()[:1] and line.split()[0].isdigit()]
     assert found == [["1", "2"], ["16", "2"], ["1", "4"], ["16", "4"], ["64", "4"]]
     assert "oom" in text
-    explained = run_output.Shown(explain=True)
-    assert "throughput by batch" not in run_output.markdown(rows[:2], explained)
-    assert run_output.markdown(rows, explained).partition("throughput by batch")[2].count("| 16 | 4 | ") == 1
+    assert "throughput by batch" not in run_text(rows[:2], "md", explained)
+    assert run_text(rows, "md", explained).partition("throughput by batch")[2].count("| 16 | 4 | ") == 1
 
 
 @pytest.mark.processor
