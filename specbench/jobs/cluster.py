@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from specbench.errors import UsageError
 from specbench.jobs.subprocess import Event, Known, Told
-from specbench.measure.group import INTERRUPTED, Failure, Observer, Past, give_up
+from specbench.measure.group import INTERRUPTED, Failure, Past, give_up
 from specbench.measure.pair import Measured, Note
-from specbench.results.cells import UNFINISHED, Cell
+from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.spec import RunSpec
 
 TRIES = 3  # workers that a cell may lose, before it is given up

@@ -22,12 +22,12 @@ from specbench.jobs.progress import Display
 from specbench.jobs.subprocess import apart
 from specbench.jobs.worker import RayCluster
 from specbench.measure import plan
-from specbench.measure.group import Observer, Past
+from specbench.measure.group import Past
 from specbench.measure.pair import Note, Pair
 from specbench.measure.runner import Unit, local_units, measure_units
 from specbench.models.execution import processes
 from specbench.presets import preset, presets
-from specbench.results.cells import Cell, agreements, raise_for_status
+from specbench.results.cells import Cell, Observer, agreements, raise_for_status
 from specbench.results.folder import RunFolder
 from specbench.results.named_runs import resumed_as, short_name
 from specbench.show import run_output

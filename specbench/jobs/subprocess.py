@@ -14,12 +14,12 @@ from multiprocessing.connection import Connection
 from threading import Lock, Timer, current_thread, main_thread
 from typing import Any
 
-from specbench.measure.group import INTERRUPTED, Failure, Observer, Past, ended
+from specbench.measure.group import INTERRUPTED, Failure, Past, ended
 from specbench.measure.pair import Measured, Note, Pair, Unusable
 from specbench.measure.plan import prepared
 from specbench.measure.runner import Unit, local_units
 from specbench.models.execution.processes import end_with_parent
-from specbench.results.cells import UNFINISHED, Cell
+from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 

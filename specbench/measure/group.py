@@ -15,9 +15,7 @@ from specbench.errors import SMALLER, SpecbenchError, TooLargeError, out_of_memo
 from specbench.measure.order import Turn, blocks_of, checkpoints
 from specbench.models.execution import processes
 from specbench.results import statistics
-from specbench.results.cells import UNFINISHED, Cell, Losslessness, Status
-from specbench.results.cells import Observer as Observer
-from specbench.results.cells import Samples as Samples
+from specbench.results.cells import UNFINISHED, Cell, Losslessness, Observer, Samples, Status
 from specbench.results.machine import Peaks
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec

@@ -17,11 +17,11 @@ from specbench.decoding.method_files import drafts_with, nests
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.fit import Fitting
 from specbench.measure.grid import AUTO
-from specbench.measure.group import Failure, Job, Observer, Past, attempt, give_up
+from specbench.measure.group import Failure, Job, Past, attempt, give_up
 from specbench.measure.order import seed_of
 from specbench.models.execution import processes
 from specbench.models.network.experts import COLUMNS
-from specbench.results.cells import UNFINISHED, Cell
+from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.results.machine import environment
 from specbench.spec import BASELINE, CHOOSING, RunSpec
 from specbench.theory.costs import Costs

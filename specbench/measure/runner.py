@@ -16,9 +16,7 @@ from specbench.measure.group import (
     Failure,
     Group,
     Job,
-    Observer,
     Past,
-    Samples,
     again,
     caught,
     give_back,
@@ -28,7 +26,7 @@ from specbench.measure.order import Turn, order_of, seed_of, side, turns_of
 from specbench.measure.pair import Measured, Note, Pair, Prepared
 from specbench.measure.sensors import NO_SENSORS, Sensors, sensors_for
 from specbench.metrics import Trace
-from specbench.results.cells import Cell
+from specbench.results.cells import Cell, Observer, Samples
 from specbench.results.machine import Reading, load_average
 from specbench.results.samples import Sample
 from specbench.spec import BASELINE, RunSpec
