@@ -130,22 +130,6 @@ def test_a_template_of_ones_own_makes_a_base_model_chat(command: Command, pair: 
     assert "prompts in the chat template mine.jinja, prompt form text" in found.out
 
 
-REFUSED = {
-    "no file": (["--chat-template", "nowhere"], "cannot read the chat template nowhere (No such file"),
-    "no place": (["--chat-template", "none", "--system", "x"], "--system needs a chat template, and the prompts of"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "line"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_applied_ends_in_one_line_before_anything_is_measured(
-    chat: Command, arguments: list[str], line: str
-) -> None:
-    found = chat(*arguments)
-    assert found.code == 2
-    assert line in found.line
-    assert not (found.cwd / "results").exists()
-
-
 def test_a_trace_is_of_plain_text_or_of_a_message(command: Command, instruct: Pair) -> None:
     options = (*instruct.options, "--prompt", "w1 w2", "--max-new-tokens", 4, "--format", "json")
     plain, told = (json.loads(command("trace", *options, *more).out) for more in ((), ("--chat-template", "always")))

@@ -115,17 +115,11 @@ def test_what_a_hub_refuses_is_told_beside_what_is_missing(
 
 
 @pytest.mark.usefixtures("unloaded")
-@pytest.mark.parametrize("words", [("check",), ("run",), ("trace", "--prompt", "a"), ("calibrate",), ("tree",)])
-def test_what_does_not_fit_is_refused_before_a_weight_is_read(
-    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
+def test_what_does_not_fit_is_said_below_what_is_there(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "free_memory", lambda device: 20 * GB)
-    found = command(*words, "--target", "demo@llama3-8b")
-    line = found.err.splitlines()[-1]
+    found = command("check", "--target", "demo@llama3-8b")
     assert found.code == 4
-    assert " of the memory of cpu, and 20.0 GB are free (target weights 32.1 GB, draft weights 4.94 GB, " in line
-    assert "--dtype bfloat16 takes 1" in line
-    assert not (found.cwd / "results").exists()
+    assert " of the memory of cpu, and 20.0 GB are free" in found.err.splitlines()[-1]
 
 
 def test_of_a_sweep_what_fits_is_measured_and_the_rest_says_what_it_would_take(
@@ -178,11 +172,6 @@ def test_a_gpu_is_asked_for_its_own_memory_and_quantised_weights_are_a_way_out(
     found = command("check", "demo@llama3-8b", "--device", "cuda", "--dtype", "bfloat16", "--method", "prompt-lookup")
     assert (found.code, "--quantize int8 takes" in found.err) == (4, True)
     assert "while reading weights" in found.out
-
-
-def test_a_name_given_twice_is_refused(command: Command) -> None:
-    found = command("check", "demo", "--target", "demo")
-    assert (found.code, "named twice" in found.line) == (2, True)
 
 
 THREE = (

@@ -57,42 +57,6 @@ def test_a_shell_completes_what_specbench_knows() -> None:
     assert "methods" in grid_names()
 
 
-@pytest.mark.parametrize(("arguments", "meant"), [
-    (("run", "--method", "chian"), "unknown method 'chian' (did you mean chain?)"),
-    (("run", "--dataset", "humanevl"), "(did you mean humaneval?)"),
-    (("run", "--tier", "compil"), "--tier 'compil' (did you mean compile?): choose 'auto', 'eager', 'graph' or"),
-    (("run", "--format", "tabel"), "unknown --format 'tabel' (did you mean table?): choose one of table, csv"),
-    (("sweep", "metods"), "(did you mean methods?): name a file, or auto, ci, demo, long, methods"),
-])  # fmt: skip
-def test_a_mistyped_name_is_answered_with_the_nearest(command: Command, arguments: tuple[str, ...], meant: str) -> None:
-    done = command(*arguments)
-    assert done.code == 2
-    assert meant in done.err
-
-
-def test_a_mistyped_key_of_a_configuration_is_named_as_it_was_written(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("max_tokens: 3\n")
-    done = command("run", "--config", "mine.yaml")
-    assert done.code == 2
-    assert "unknown setting max_tokens (did you mean max_new_tokens" in done.err
-    (tmp_path / "mine.yaml").write_text("k: [1, 2]\n")
-    assert command("run", "--config", "mine.yaml").line.startswith("specbench: k takes one value here, not a list")
-
-
-def test_a_path_is_not_answered_with_names_of_models(command: Command) -> None:
-    done = command("run", "--target", "./nowhere")
-    assert (done.code, done.line) == (
-        4, "specbench: unknown model './nowhere': there is no such folder and no such GGUF file",
-    )  # fmt: skip
-
-
-def test_choices_of_a_command_are_refused_in_its_own_words(command: Command) -> None:
-    assert (
-        "Invalid value for '--format': 'csv' is not one of 'table', 'json', 'md'"
-        in command("verdict", "x", "--format", "csv").line
-    )
-
-
 def test_runs_are_completed_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "results" / "20260101T000000Z_a_b_aaaa1111").mkdir(parents=True)
     (tmp_path / "results" / "20260101T000000Z_a_b_aaaa1111" / "run.json").write_text("{}")

@@ -140,36 +140,3 @@ def test_an_interrupt_says_how_to_go_on(designed: Command, monkeypatch: pytest.M
     found = designed("--budget", "40k", "--depths", "1")
     assert (found.code, found.err.endswith("the same command goes on with it\n")) == (130, True)
     assert list((tmp_path / "mine" / "timed").glob("*/journal.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (("--depths", "0"), 2, "cannot read --depths '0': write whole numbers from 1 on"),
-        (("--depths", "1,x"), 2, "cannot read --depths"),
-        (("--budget", "many"), 2, "cannot read --budget 'many'"),
-        (("--budget", "-1M"), 2, "cannot read --budget"),
-        (("--budget", "1k"), 2, "--budget 1k: no draft of 1 layer"),
-        (("--budget", "1k", "--count", "layers"), 2, "--budget 1k: no draft of 1 layers in its layers"),
-        (("--tokens", "10"), 2, "--tokens 10: nothing is learned from so few"),
-        (("--target", "nowhere"), 4, "unknown model"),
-        (("--dataset", "code", "--dataset", "articles"), 2, "one data set, not on"),
-        (("--loss", "luck"), 2, "--loss"),
-        (("--rate-warmup", "0.2", "--target", "nowhere"), 4, "unknown model"),  # not the warm-up of what is measured
-        (("--output", "."), 2, "holds other files"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_in_one_line(
-    designed: Command, options: tuple[str, ...], code: int, message: str
-) -> None:
-    found = designed(*options)
-    assert (found.code, message in found.line) == (code, True), found.line
-    assert not (found.cwd / "mine").exists()
-
-
-def test_a_target_without_a_head_is_refused_in_one_line(designed: Command, pair: Pair, tmp_path: Path) -> None:
-    place = Path(shutil.copytree(pair.target, tmp_path / "encoder"))
-    (place / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 64}')
-    found = designed("--target", place)
-    assert (found.code, str(place) in found.line) == (4, True), found.line

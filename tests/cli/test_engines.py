@@ -1,7 +1,5 @@
 """Other engines on the command line: their rows beside ours, what is said of them, and what is refused."""
 
-import pytest
-
 from specbench.models.execution.onednn import pays
 from specbench.models.network import packed
 from tests.support.frontdoor import Command
@@ -34,21 +32,6 @@ def test_a_sweep_takes_an_engine(command: Command, pair, tmp_path) -> None:  # t
     found = command("sweep-k", *pair.options, "--dataset", data, *short, "--k", "1,3", "--backend", "transformers")
     assert found.code == 0, found.err
     assert [(row["engine"], row["k"]) for row in found.table()] == [("transformers", "1"), ("transformers", "3")]
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (("--backend", "sglang"), "--backend 'sglang'"),
-        (("--engine-option", "native.threads=2"), "--engine-option: 'native' takes none"),
-        (("--backend", "transformers", "--method", "tree-top"), "use --backend native"),
-        (("--backend", "transformers", "--k", "auto"), "--schedule: K must be the same"),
-    ],
-)
-def test_what_an_engine_cannot_do_is_one_line(run: Command, options: tuple[str, ...], line: str) -> None:
-    found = run(*options)
-    assert found.code == 2
-    assert line in found.line
 
 
 def test_a_cell_that_one_engine_cannot_measure_leaves_the_other(run: Command) -> None:

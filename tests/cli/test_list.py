@@ -30,8 +30,3 @@ def test_what_is_no_run_is_passed_over_and_what_cannot_be_read_is_listed(command
     (results / "benchmarks").mkdir()
     found = json.loads(command("list", "--format", "json").out)
     assert [(line["name"], line["answer"]) for line in found] == [("c", "none yet"), ("d", "none yet")]
-
-
-def test_no_runs_are_a_line_that_says_how_to_make_one(command: Command) -> None:
-    found = command("list")
-    assert (found.code, found.line) == (2, "specbench: no runs in results: specbench run makes one")

@@ -124,24 +124,6 @@ def test_a_setting_that_is_named_twice_is_one_option() -> None:
     assert names == ["max_new_tokens", *(one.name for one in group("law", RunSpec)), "ignore_eos", "own", "quiet"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("run", "--method", "chain", "--method", "prompt-lookup"), "--method is given twice: give it once; several"),
-        (("sweep-k", "-t", "demo", "--target=demo"), "--target is given twice: give it once; several values are"),
-        (("verdict", "latest", "--format", "csv", "--format", "csv"), "--format is given twice: give it once"),
-        (("models", "grow", "--like", "a", "--output", "b", "-o", "c"), "--output is given twice: give it once"),
-    ],
-)
-def test_an_option_with_one_value_is_given_once(
-    command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
-) -> None:
-    monkeypatch.setattr("tests.support.frontdoor.REPLACED", set())
-    found = command(*arguments)
-    assert found.code == 2
-    assert said in found.line
-
-
 def test_an_option_with_several_values_is_given_again(command: Command) -> None:
     given = ("--dataset", "code", "--dataset", "articles", "--model", "a=demo", "--model", "b=demo")
     assert command("config", "show", *given).code == 0

@@ -57,9 +57,3 @@ def test_options_win_over_a_preset_and_the_rest_is_its_own(command: Command, pai
 def test_rows_for_programs_have_no_published_numbers(command: Command, pair: Any) -> None:
     done = run_preset(command, pair, "--format", "json")
     assert len(json.loads(done.out)) == 2
-
-
-def test_an_unknown_preset_is_one_line(command: Command) -> None:
-    done = command("run", "--preset", "chen2023")
-    assert done.code == 2
-    assert "unknown preset 'chen2023' (did you mean chen2023-xsum or chen2023-humaneval?)" in done.err

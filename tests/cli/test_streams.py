@@ -12,7 +12,6 @@ import pytest
 
 from specbench.cli import app
 from specbench.cli.app import Lasting, streams
-from tests.support.frontdoor import Command
 
 PREDICT = ("predict", "--alpha", "0.7", "--c", "0.1")
 
@@ -92,14 +91,6 @@ def test_a_run_whose_reader_has_gone_names_its_folder(run: Any, monkeypatch: pyt
         found = run()
     assert (found.code, found.out) == (0, "")
     assert f"results: results/{found.folder.name}" in found.err
-
-
-@pytest.mark.parametrize("width", ["0", "00", "99999999999999999999"])
-def test_a_terminal_of_no_width_shows_everything(command: Command, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
-    monkeypatch.setenv("COLUMNS", width)
-    found = command("run", "--dataset", "nope")
-    assert found.code == 2
-    assert "unknown data set nope" in found.line
 
 
 def test_a_width_that_can_be_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,30 +80,6 @@ def test_the_default_is_one_to_eight(sweep_k: Command) -> None:
     assert [row["k"] for row in sweep_k("--limit", 1).table()] == [str(k) for k in range(1, 9)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--k", "8-1"), "--k: the range '8-1'"),
-        (("--k", ""), "--k: cannot read ''"),
-        (("--resume", "nowhere"), "is not the folder of a run"),
-        (("--resume", "nowhere", "--k", "3"), "is not the folder"),
-    ],
-)
-def test_bad_input_is_one_line(sweep_k: Command, command: Command, arguments: tuple[str, ...], said: str) -> None:
-    found = command("sweep-k", *arguments) if "--resume" in arguments else sweep_k(*arguments)
-    assert found.code == 2
-    if arguments[-2:] == ("--k", "3"):
-        assert "--resume takes all settings from the run that it continues: leave out --k" in found.line
-    else:
-        assert said in found.line
-
-
-def test_run_takes_one_k_and_says_where_several_go(command: Command) -> None:
-    found = command("run", "--k", "1-3")
-    assert found.code == 2
-    assert "--k takes one value here, not a list: use specbench sweep-k" in found.line
-
-
 def test_lengths_of_prompts_by_lookahead_in_one_command(sweep_k: Command) -> None:
     found = sweep_k("--k", "1,2", "--context", "24,12", "--limit", "1", "--explain")
     assert found.code == 0, found.err
@@ -134,16 +110,6 @@ def test_a_grid_is_every_combination(command: Command, pair: Pair, tmp_path: Pat
     assert {row["prompts"] for row in rows} == {"1"}, "the command line wins over the file"
 
 
-def test_too_many_cells_are_refused_before_any_is_made(command: Command, tmp_path: Path) -> None:
-    grid = written(tmp_path, k="1-1000", seed=list(range(1000)), dataset="code")
-    found = command("sweep", grid)
-    assert found.code == 2
-    assert found.line == (
-        "specbench: these settings make 1,000,000 cells, more than 10,000: shorten a list (or, to measure them all, "
-        "add --yes to run, sweep-k or sweep)"
-    )
-
-
 def test_many_cells_are_counted_before_they_are_checked(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,59 +137,6 @@ def test_a_pair_that_is_unusable_ends_its_own_cells_and_the_sweep_goes_on(
     assert "nobody/nothing" in rows[0]["error"]
     assert rows[0]["speedup"] == ""
     assert "nobody/nothing" in found.err.splitlines()[-1]
-
-
-def test_a_grid_whose_only_pair_is_unusable_ends_with_the_code_of_pairs(command: Command, tmp_path: Path) -> None:
-    found = command("sweep", written(tmp_path, target="nobody/nothing", draft="demo-draft", k=[1, 2]))
-    assert found.code == 4
-    assert not (tmp_path / "results").exists()
-
-
-def test_a_grid_with_a_method_that_has_no_schedule_is_refused_before_anything_is_measured(
-    command: Command, tmp_path: Path
-) -> None:
-    found = command("sweep", written(tmp_path, pair=["demo"], schedule="auto", method="nope"))
-    assert found.code == 2
-    assert "unknown method 'nope'" in found.line
-
-
-def test_without_a_grid_a_user_is_told_what_to_name(command: Command) -> None:
-    assert "name the YAML file of a grid" in command("sweep").line
-
-
-def test_an_empty_grid_is_refused(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "empty.yaml").write_text("# nothing\n")
-    found = command("sweep", tmp_path / "empty.yaml")
-    assert found.code == 2
-    assert "holds no settings" in found.line
-
-
-def test_a_name_that_no_file_system_takes_is_one_line(command: Command) -> None:
-    found = command("sweep", "x" * 5000)
-    assert found.code == 2
-    assert "File name too long" in found.line
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("limit: 2020-13-45\n", "is not readable as YAML"),
-        (f"limit: {'9' * 5000}\n", "is not readable as YAML"),
-        ("k: 1\noutput_dir:\n", "--output-dir None is no folder's name"),
-    ],
-)
-def test_values_that_are_none_are_one_line(command: Command, tmp_path: Path, content: str, said: str) -> None:
-    (tmp_path / "odd.yaml").write_text(content)
-    found = command("sweep", tmp_path / "odd.yaml")
-    assert found.code == 2
-    assert said in found.line
-
-
-def test_a_shipped_grid_is_known_by_its_name(command: Command) -> None:
-    found = command("sweep", "demo", "--device", "nowhere")
-    assert found.code == 2
-    assert "nowhere" in found.line, "the grid was read: it is the device that is wrong"
-    assert "unknown grid 'nothing'" in command("sweep", "nothing").line
 
 
 # --- going on ---------------------------------------------------------------------------------------------------------

@@ -106,18 +106,3 @@ def test_auto_is_eager_where_compiling_takes_minutes_and_says_why(
     found = run(*options)
     assert found.table()[0]["tier_resolved"] == "eager"
     assert f"note: tier eager: rounds of {named} differ in shape, and to compile all shapes takes minutes" in found.err
-
-
-@pytest.mark.parametrize(
-    ("tier", "line"),
-    [
-        ("graph", "specbench: --tier graph needs a CUDA device, not cpu: use --tier compile, eager or auto"),
-        ("compile", "specbench: --tier compile: torch needs a C++ compiler (g++ or clang++) and there is none on the "
-                    "PATH; install one, or use --tier eager"),
-    ],
-)  # fmt: skip
-def test_a_tier_that_is_not_to_be_had_ends_the_command(run: Command, monkeypatch, tier: str, line: str) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
-    found = run("--tier", tier, "--device", "cpu")
-    assert (found.code, found.line) == (2, line)
-    assert not (found.cwd / "results").exists()

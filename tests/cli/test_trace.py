@@ -20,7 +20,7 @@ from specbench.models.checkpoints import description, names
 from specbench.results.documents import TokenView, TracedRound, trace_from_json
 from tests.support import toys
 from tests.support.frontdoor import Command
-from tests.support.tinypair import CONTEXT, Pair
+from tests.support.tinypair import Pair
 
 NEW = 9
 
@@ -242,29 +242,6 @@ def test_the_end_of_the_name_of_a_file_says_what_is_written(
 def test_without_a_prompt_there_is_an_example(command: Command) -> None:
     found = command("trace", "--max-new-tokens", 4, "--format", "json")
     assert json.loads(found.out)["prompt"].startswith("def mean(values):")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--prompt", "w1", "--prompt-file", "x"), "two prompts"),
-        (("--prompt", ""), "the prompt is empty"),
-        (("--prompt", "\udcff"), "the prompt is not UTF-8 text"),
-        (("--prompt-file", "missing.txt"), "cannot read the prompt missing.txt: No such file"),
-        (("--prompt", " "), "the prompt has no tokens"),
-        (("--prompt", "w1 " * CONTEXT), f"the prompt has {CONTEXT} tokens, {CONTEXT - 12} fit"),
-        (("--prompt", "w1", "-k", "1,2"), "--k takes one value here"),
-        (("--prompt", "w1", "--top-p", "0"), "--top-p 0.0: "),
-        (("--prompt", "w1", "--method", "no"), "unknown method 'no'"),
-        (("--prompt", "w1", "--output", "no/where.html"), "cannot write no/where.html: No such file"),
-        (("--prompt", "w1", "--output", "."), "cannot write .: it is a folder"),
-        (("--prompt", "w1", "--format", "xml"), "'xml' is not one of"),
-    ],
-)
-def test_what_a_user_does_wrong_is_said_in_one_line(tiny: Command, arguments: tuple[str, ...], said: str) -> None:
-    found = tiny(*arguments)
-    assert (found.code, found.out) == (2, "")
-    assert said in found.line
 
 
 def test_a_file_that_is_no_text_is_no_prompt(tiny: Command, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`specbench train`: a draft that runs, is gone on with and is judged; what cannot be trained is refused in a line."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +9,7 @@ import pytest
 from specbench.jobs import train as job
 from specbench.training.distil import Pace
 from tests.support.frontdoor import SHORT, Command
-from tests.support.tinypair import Pair, prompts, save_tokenizer
+from tests.support.tinypair import Pair, prompts
 
 TINY = ("--max-new-tokens", "8", "--batch", "4", "--length", "32", "--hidden", "32", "--layers", "1", "--tokens", "400",
         "--evaluations", "2", "--rows", "4")  # fmt: skip
@@ -108,40 +107,6 @@ def test_boosted_drafts_run_together(command: Command, pair: Pair, data: str) ->
     assert "was begun with boosted True, not False" in last(command(*words, "--alike").err)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        (("--loss", "kl"), "--loss 'kl': Input should be"),
-        (("--beta", "1"), "--beta '1.0': Input should be less than 1"),
-        (("--parameters", "many"), "cannot read --parameters 'many': write a number of parameters, such as 15M"),
-        (("--parameters", "1K"), "no draft of 2 layers for a vocabulary of"),
-        (("--parameters", "1M", "--hidden", "32"), "the width follows from one of them"),
-        (("--from", "pruned"), "say how much is kept"),
-        (("--from", "pruned", "--heads", "2"), "--heads: what is pruned has --layers and --hidden"),
-        (("--from", "nothing", "--layers", "2"), "--layers: nothing has its own shape"),
-        (("--draft-vocabulary", "2000"), "--draft-vocabulary 2000: the target knows"),
-        (("--from", "pruned", "--layers", "9"), "--layers 9: the target has 2"),
-        (("--data", "text:nowhere", "--as-it-is"), "nowhere"),
-        (("--data", "text:empty.txt", "--as-it-is"), "there is no text to learn from in text:empty.txt"),
-        (("--from", "other"), "have different tokenizers"),
-    ],
-)
-def test_what_cannot_be_trained_is_one_line(
-    command: Command, pair: Pair, data: str, wrong: tuple[str, ...], line: str, tmp_path: Path
-) -> None:
-    (tmp_path / "empty.txt").write_text("\n \n")
-    if "other" in wrong:
-        shutil.copytree(pair.draft, tmp_path / "other")
-        save_tokenizer(tmp_path / "other", "v{}")
-    given = () if "--data" in wrong else ("--data", data)
-    few = ("--max-new-tokens", "4", "--limit", "4", "--tokens", "20", "--length", "16")
-    found = command("train", "draft", "--target", pair.target, *given, *few, *wrong, "--output", "mine")
-    assert found.code in (2, 4)
-    assert line in last(found.err)
-    assert found.out == ""
-    assert "held out" not in found.err  # before anything that takes long
-
-
 def test_hours_set_the_tokens_once(
     command: Command, pair: Pair, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,29 +128,3 @@ def test_a_training_that_diverges_keeps_the_best_draft(command: Command, pair: P
     assert "mine has the best draft before that; try a smaller --rate" in last(found.err)
     ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", data, *SHORT)
     assert ran.table()[0]["lossless"] == "identical"
-
-
-def test_a_folder_of_other_things_is_left_alone(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").touch()
-    found = command("train", "draft", "--target", pair.target, "--data", data, "--output", "mine")
-    assert found.code == 2
-    assert "mine holds other files (thesis.tex …)" in last(found.err)
-
-
-def test_a_folder_with_links_is_not_gone_on_with(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "training.json").write_text('{"identity": {}}')
-    (tmp_path / "mine" / "checkpoints").symlink_to(tmp_path)
-    found = command("train", "draft", "--target", pair.target, "--data", data, "--output", "mine")
-    assert found.code == 2
-    assert "mine/checkpoints is a link" in last(found.err)
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"identity": 1, "tokens": "x"}'])
-def test_a_damaged_record_is_one_line(command: Command, pair: Pair, data: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "training.json").write_text(text)
-    found = command("train", "draft", "--target", pair.target, "--data", data, "--output", "mine")
-    assert found.code == 2
-    assert "training.json is damaged" in last(found.err)

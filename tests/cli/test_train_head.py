@@ -96,33 +96,6 @@ def test_a_draft_that_learned_to_go_on_through_masks_runs(
     assert (cell["status"], cell["lossless"]) == ("ok", "identical")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ((), "say which head: --kind eagle3, medusa, mtp or pard"),
-        (("--kind", "mtp", *SOME), "--draft-vocabulary: an MTP module drafts with its target's own output"),
-        (("--kind", "mtp", "--intermediate", "8"), "--intermediate: an MTP module is a layer as its target has them"),
-        (("--kind", "mtp", "--from", "demo-draft"), "--from demo-draft: it has no MTP module for "),
-        (("--kind", "mtp", "--from", "nowhere/at/all"), "nowhere/at/all"),
-        (("--kind", "medusa", "--steps", "2"), "--k 4: 2 heads draft 2 tokens; give --steps 4, or a smaller --k"),
-        (("--kind", "medusa", "--intermediate", "8"), "--intermediate: Medusa heads have no MLP"),
-        (("--kind", "eagle3", "--draft-vocabulary", "2000"), "--draft-vocabulary 2000: the target knows"),
-        (("--kind", "eagle3", "--from", "demo-draft"), "--from: a head of kind eagle3 begins fresh"),
-        (("--kind", "pard"), "--kind pard: name the draft that learns to go on through masks with --from"),
-        (("--kind", "pard", "--from", "fresh"), "--kind pard: name a draft that is there already with --from"),
-        (("--kind", "pard", "--from", "nowhere/at/all"), "nowhere/at/all"),
-        (("--kind", "eagle3", "--loss", "kl"), "--loss 'kl': Input should be"),
-    ],
-)
-def test_what_cannot_be_trained_is_one_line(
-    command: Command, pair: Pair, data: str, wrong: tuple[str, ...], line: str
-) -> None:
-    found = command("train", "head", "--target", pair.target, "--data", data, *wrong, "--output", "mine")
-    assert found.code in (2, 4)
-    assert line in last(found.err)
-    assert found.out == ""
-
-
 def test_hours_set_the_tokens_once(
     command: Command, pair: Pair, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

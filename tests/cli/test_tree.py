@@ -120,23 +120,3 @@ def test_a_file_that_is_there_is_replaced_only_when_asked(tree: Command, tmp_pat
     found = tree("--output", file, "--overwrite")
     assert (found.code, f"replaced {file}" in found.err) == (0, True)
     assert file.read_text() != "precious"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--output", "nowhere/tree.yaml"), "there is no folder nowhere"),
-        (("--output", "."), "it is a folder"),
-        (("--target", "nowhere"), "unknown model"),
-        (("--dataset", "nowhere"), "nowhere"),
-        (("--nodes", "0"), "--nodes"),
-        (("--nodes", "200"), "--nodes 200: the models' context of 48 tokens"),
-        (("--max-new-tokens", "48"), "leave no room for a prompt"),
-        (("--by", "luck"), "--by"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_in_one_line(tree: Command, options: tuple[str, ...], message: str) -> None:
-    found = tree(*options)
-    assert found.code in {2, 4}
-    assert message in found.line

@@ -104,21 +104,3 @@ def test_methods_that_the_pair_cannot_run_say_why(
     for method in ("chain", "layer-skip-demo"):
         assert found["greedy = generate", method]["outcome"] == "not checked"
     assert "note: not checked: chain: no draft is known for" in done.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--k", "3"), "--k is about a pair: name it"),
-        (("a", "b", "c"), "3 models were given"),
-        (("demo", "--temperature", "0"), "--temperature 0 samples nothing"),
-        (("demo", "--method", "chian"), "unknown method 'chian'"),
-        (("demo", "--dataset", "code", "--dataset", "articles"), "one value of every setting"),
-    ],
-)
-def test_bad_input_is_one_line_before_anything_is_proven(
-    command: Command, arguments: tuple[str, ...], said: str
-) -> None:
-    done = command("verify", *arguments)
-    assert done.code == 2
-    assert said in done.line

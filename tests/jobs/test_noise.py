@@ -95,9 +95,3 @@ def test_tables_are_read_by_people(command: Command, short: tuple[str, ...]) -> 
     assert done.code == 0, done.err
     assert "smallest effect" in done.out
     assert "baseline ÷ itself" in done.out
-
-
-def test_a_wrong_option_is_one_line(command: Command, short: tuple[str, ...]) -> None:
-    done = command("noise", *short[:-1], "yaml")
-    assert done.code == 2
-    assert "unknown --format 'yaml'" in done.line

@@ -1,13 +1,20 @@
 """Every row of the tables in this folder: a command or a call that is refused, its exit code or error, and its line.
 
-commands.yaml   - {command: "run --k -1", exit: 2, line: "--k"}; `run` measures a tiny pair on words.jsonl;
-                  files: {name: text} are written into the working folder first
+commands.yaml   - - {command: run, exit: 2}, then rows of [the words after it, a part of the line or several], and
+                  the text of the group's `file` as a third. {5000 x} is so many x. A group may have more keys:
+                  bare: without the usual options of the command        setup: the name of a function below
+                  env: {NAME: value}                                    patch: {module.function: what it returns}
+                  quoted: how many x the line may have                  hidden: a text that is not repeated
+                  loads: weights may be read before, notes be printed   leaves: what may lie in the folder afterwards
 calls.yaml      - {call: "specbench.module:function", args: [..], kwargs: {..}, error: UsageError, line: "a pattern"}
 """
 
 import builtins
 import importlib
+import re
 import shlex
+import shutil
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +22,85 @@ import pytest
 import yaml
 
 from specbench import errors
+from specbench.models.checkpoints import loading
+from tests.support import frontdoor
 from tests.support.frontdoor import Command
+from tests.support.tinypair import Pair, prompts, save_tokenizer
 
-HERE = Path(__file__).parent
-
-
-def rows(name: str) -> list[dict[str, Any]]:
-    return yaml.safe_load((HERE / name).read_text(encoding="utf-8")) or []
-
-
-@pytest.mark.parametrize("row", rows("commands.yaml"), ids=lambda row: ascii(row["command"])[:60])
-def test_a_command(row: dict[str, Any], run: Command, command: Command, tmp_path: Path) -> None:
-    for name, text in row.get("files", {}).items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    name, *words = shlex.split(row["command"])
-    found = run(*words, "-q") if name == "run" else command(name, *words)
-    assert (found.code, found.out) == (row["exit"], ""), found.err
-    assert row["line"] in found.line
-    assert found.line.isprintable()
-    assert not (found.cwd / "results").exists()
-
-
-@pytest.mark.parametrize(
-    "row", rows("calls.yaml"), ids=lambda row: row["call"].partition(":")[2] + ":" + row["line"][:40]
+COMMANDS, CALLS = (
+    yaml.safe_load((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    for name in ("commands.yaml", "calls.yaml")
 )
+ROWS = [pytest.param(group, *row, *[None][len(row) - 2 :]) for group, *rows in COMMANDS["groups"] for row in rows]
+
+
+def other_tokenizer(pair: Pair, folder: Path) -> None:
+    save_tokenizer(shutil.copytree(pair.draft, folder / "other"), "v{}")
+
+
+def copied_target(pair: Pair, folder: Path) -> None:
+    shutil.copytree(pair.target, folder / "copied")
+
+
+def linked_checkpoints(_: Pair, folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "checkpoints").symlink_to(folder)
+
+
+def not_to_be_called(*_: object, **__: object) -> None:
+    raise AssertionError("weights are read although the command cannot be")
+
+
+def filled(text: str, known: dict[str, str]) -> str:
+    for name, value in known.items():
+        text = text.replace(f"{{{name}}}", value)
+    return re.sub(r"\{(\d+) ([^}]+)\}", lambda found: int(found[1]) * found[2], text)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("group", "words", "line", "content"), ROWS, ids=lambda one: None if isinstance(one, dict) else ascii(one)[:40]
+)
+def test_a_command(
+    group: dict[str, Any], words: str, line: Any, content: str | None,
+    command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if "setup" in group:
+        globals()[group["setup"]](pair, tmp_path)
+    if "file" in group:
+        (tmp_path / group["file"]).parent.mkdir(exist_ok=True)
+        (tmp_path / group["file"]).write_text(content or "", encoding="utf-8")
+    for name, value in group.get("env", {}).items():
+        monkeypatch.setenv(name, value)
+    for name, value in group.get("patch", {}).items():
+        monkeypatch.setattr(name, lambda *_, value=value: value)
+    if not group.get("loads"):
+        monkeypatch.setattr(loading, "load_model", not_to_be_called)
+    if group.get("bare"):
+        monkeypatch.setattr(frontdoor, "REPLACED", set())
+    usual = "" if group.get("bare") else COMMANDS["usual"].get(group["command"], "")
+    known = {"pair": shlex.join(pair.options), "target": str(pair.target), "draft": str(pair.draft)}
+    known["words"] = prompts(tmp_path / "words.jsonl", 4, 6, 5)
+    before = set(tmp_path.rglob("*"))
+    found = command(*shlex.split(filled(f"{group['command']} {usual} {words}", known)))
+    assert (found.code, found.out) == (group["exit"], ""), found.err
+    last = found.err.splitlines()[-1] if group.get("loads") else found.line
+    for part in [line] if isinstance(line, str) else line:
+        assert filled(part, {}) in last
+    assert last.startswith("specbench: ")
+    assert last.isprintable()
+    assert len(last) < 700
+    assert last.count("x") <= group.get("quoted", 700)
+    assert group.get("hidden", "\0") not in found.err
+    assert "before any training" not in found.err, "what takes long comes after"
+    left = tmp_path / group.get("leaves", "nothing")
+    assert [path for path in before ^ set(tmp_path.rglob("*")) if left not in (path, *path.parents)] == []
+
+
+@pytest.mark.parametrize("row", CALLS or [], ids=lambda row: row["call"].partition(":")[2] + ":" + row["line"][:40])
 def test_a_call(row: dict[str, Any]) -> None:
     module, name = row["call"].split(":")
-    function: Any = importlib.import_module(module)
-    for part in name.split("."):
-        function = getattr(function, part)
+    function: Any = reduce(getattr, name.split("."), importlib.import_module(module))
     kind = getattr(errors, row["error"], None) or getattr(builtins, row["error"])
     with pytest.raises(kind, match=row["line"]) as refusal:
         function(*row.get("args", []), **row.get("kwargs", {}))
