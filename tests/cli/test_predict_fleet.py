@@ -141,7 +141,6 @@ def test_numbers_that_are_not_known_are_null(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--users", 1), "--fleet asks for measured costs: add --from-run RUN"),
         (("--from-run", "RUN"), "no load: give --arrivals"),
         (("--from-run", "RUN", "--users", 1, "--alpha", 0.5), "leave out --alpha"),
         (("--from-run", "RUN", "--users", 1, "--slots", 9), "--slots 9: measured were batches from 1 to 4"),
@@ -159,8 +158,3 @@ def test_what_cannot_be_played_through_is_refused(
     result = call(*(places.get(str(one), one) for one in arguments))
     assert isinstance(result.exception, Exception)
     assert line in str(result.exception)
-
-
-def test_its_options_say_nothing_without_it() -> None:
-    result = CliRunner().invoke(app, ["--alpha", "0.5", "--c", "0.1", "--users", "4"])
-    assert "add --fleet, or leave them out" in str(result.exception)
