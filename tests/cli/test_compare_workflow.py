@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 import specbench
 from specbench.cli import app
 from specbench.files import CONFIGS
+from specbench.measure import sensors
+from tests.cli.test_compare_failures import counted_work
 from tests.support.tinypair import prompts, save_pair
 
 ROOT = Path(__file__).parents[2]
@@ -255,37 +257,22 @@ def test_the_steps_of_the_gate_for_a_pair(tmp_path: Path) -> None:
     assert job("pull_request") == 3
 
 
-# Seconds are counted work, so that nothing depends on the machine; a pass of the target costs $SLOWER times as much.
-COUNTED = """
-import os
-os.getloadavg = lambda: (0.0, 0.0, 0.0)
-from specbench.backends import native
-from specbench.decoding.timing import WallClock
-from specbench.jobs import asked
-from specbench.measure import sensors
-from specbench.models.network.causal import Causal
-forward, spent = Causal._forward, [0.0]
-def counted(self, one, keep=0):
-    cost = float(os.environ["SLOWER"]) if self.config.num_hidden_layers > 4 else 0.1
-    spent[0] += cost * (1 + 0.1 * (one.ids.shape[1] - 1))
-    return forward(self, one, keep)
-Causal._forward, native.clock_for = counted, lambda device: WallClock(now=lambda: spent[0])
-sensors.times, asked.USUAL["tier"] = lambda root: None, "eager"
-from specbench.cli.app import main
-main()
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("slower", "code"), [("1.0", 0), ("1.1", 3)])
-def test_the_steps_of_the_gate_for_this_repository(tmp_path: Path, slower: str, code: int) -> None:
-    (tmp_path / "counted.py").write_text(COUNTED)
-    costs = f'case "$0" in venv-head/*) export SLOWER={slower} ;; *) export SLOWER=1.0 ;; esac'
-    short = 'for one in "$@"; do case "$one" in 48 | 64) one=8 ;; esac; words+=("$one"); done'
-    program = f'{costs}\n{short}\nexec "{sys.executable}" "{tmp_path}/counted.py" "${{words[@]}}"'
-    runner = Runner(tmp_path, "github.yml", program)
-    found = runner.job("pull_request", PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
-    assert found == code
+@pytest.mark.parametrize(("slower", "code"), [(1.0, 0), (1.1, 3)])
+def test_the_steps_of_the_gate_for_this_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slower: float, code: int
+) -> None:
+    """Seconds are counted work, so that nothing depends on the machine."""
+    monkeypatch.setattr(sensors, "times", lambda root: None)
+    pair, dataset = save_pair(tmp_path / "pair"), prompts(tmp_path / "words.jsonl", *range(3, 27))
+    named = {"target": str(pair.target), "draft": str(pair.draft), "dataset": dataset, "tier": "eager"}
+    for side, cost in (("base", 1.0), ("head", slower)):
+        with counted_work(monkeypatch, cost):
+            specbench.run(**named, k=2, max_new_tokens=10, warmup=0, output_dir=tmp_path / side)
+    copied = f'case "$0" in venv-head/*) side=head ;; *) side=base ;; esac; cp -r "{tmp_path}/$side" "$out"'
+    program = f'if [ "$1" = run ]; then {copied}; else exec "{sys.executable}" -m specbench "$@"; fi'
+    runner = Runner(tmp_path, "github.yml", f"mkdir -p runs; {program}")
+    assert runner.job("pull_request", PYTHONPATH=str(ROOT)) == code
     assert ("REGRESSION" in (runner.work / "summary.md").read_text()) == (code == 3)
     assert (runner.work / "runs" / "specbench.xml").is_file()
     assert (runner.work / "runs" / "specbench.json").is_file()
