@@ -6,8 +6,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from specbench.jobs import train as job
-from specbench.training.distil import Pace
 from tests.support.cases import quick_or_slow
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import Pair, prompts
@@ -94,13 +92,3 @@ def test_a_draft_that_learned_to_go_on_through_masks_runs(
     ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", unseen, *SHORT, "--k", "3")
     (cell,) = ran.table()
     assert (cell["status"], cell["lossless"]) == ("ok", "identical")
-
-
-def test_hours_set_the_tokens_once(
-    command: Command, pair: Pair, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ("train", "head", "--kind", "medusa", "--target", pair.target, "--data", data, *TINY, "--hours", "0.01")
-    monkeypatch.setattr(job, "pace", lambda *_: Pace(10.0, 0.0, 10.0, 1))
-    found = command(*words, "--output", "mine")
-    assert "10 tokens/s here: 360 tokens in 0.01 h" in found.err
-    assert json.loads((tmp_path / "mine" / "training.json").read_text())["tokens"] == 360
