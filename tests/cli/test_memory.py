@@ -52,7 +52,7 @@ def test_anywhere_it_is_one_line(command: Command, monkeypatch: pytest.MonkeyPat
     assert found.line.startswith("specbench: out of memory (")
 
 
-@pytest.mark.parametrize("error", EXHAUSTED[:3], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [*EXHAUSTED[:3], EXHAUSTED[-1]], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("place", [weights, loading], ids=["mapping", "loading"])
 def test_of_weights_it_says_what_to_do(
     run: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, place: Any
