@@ -29,14 +29,8 @@ def test_the_new_prompts_are_decoded_and_the_others_kept(run: Command, command: 
     after = (grown.folder / journal.FILE).read_bytes()
     assert after.startswith(before), "what was measured stays as it was written"
     assert [next(iter(line)) for line in grown.journal()] == [
-        "begin",
-        "turn",
-        "turn",
-        "end",
-        "grow",
-        *["turn"] * 3,
-        "end",
-    ]
+        "begin", "turn", "turn", "end", "grow", "turn", "turn", "turn", "end",
+    ]  # fmt: skip
     (row,) = grown.table()
     assert (row["limit"], row["prompts"], row["status"], row["lossless"]) == ("5", "5", "ok", "identical")
     assert command("verdict", "latest").code == 0, "the tables are those of the journal"
@@ -86,15 +80,10 @@ def test_it_grows_in_one_process_alone(run: Command, command: Command, data: str
     ("options", "limit", "said"),
     [
         ((), 2, "--limit 2: results/{} has 2 already"),
-        pytest.param((), 1, "--limit 1: results/{} has 2 already", marks=pytest.mark.slow),
+        ((), 1, "--limit 1: results/{} has 2 already"),
         (("--repeat", 2), 3, "no prompts can be added to results/{}: it repeats them"),
         (("--batch", 2), 3, "no prompts can be added to results/{}: it decodes prompts in batches"),
-        pytest.param(
-            ("--until-ci", 0.5),
-            3,
-            "no prompts can be added to results/{}: --until-ci decides how many it takes",
-            marks=pytest.mark.slow,
-        ),
+        (("--until-ci", 0.5), 3, "no prompts can be added to results/{}: --until-ci decides how many it takes"),
         (("--limit", 6), 9, "--limit 9: the data sets of results/{} have no more prompts that fit"),
     ],
 )

@@ -185,14 +185,15 @@ def test_cells_go_to_the_kind_of_device_that_they_ask_for(device: str, node: str
         measured(cluster, specs=[spec])
 
 
-@pytest.mark.parametrize("more", [{"tensor_parallel": 2}, {"draft_device": "cuda:1"}])
-def test_a_cell_on_several_devices_is_refused(more: dict[str, Any]) -> None:
-    option = "--" + min(more).replace("_", "-")
-    with pytest.raises(UsageError, match=f"--executor ray gives every cell one GPU: leave {option} out"):
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"tensor_parallel": 2}, "--executor ray gives every cell one GPU: leave --tensor-parallel out"),
+        ({"draft_device": "cuda:1"}, "--executor ray gives every cell one GPU: leave --draft-device out"),
+        ({"device": "cuda"}, "--device cuda: the cluster offers cpu, and chooses"),
+        ({"device": "cuda:1"}, "--device cuda:1: the cluster offers cpu, and chooses"),
+    ],
+)
+def test_a_device_that_no_worker_can_have_is_refused(more: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError, match=line):
         measured(Scripted(TWO), specs=[SPECS[0].with_(**more)])
-
-
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_device_that_no_node_offers_is_refused(device: str) -> None:
-    with pytest.raises(UsageError, match=f"--device {device}: the cluster offers cpu, and chooses"):
-        measured(Scripted(TWO), specs=[SPECS[0].with_(device=device)])

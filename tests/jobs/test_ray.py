@@ -41,7 +41,6 @@ lossless: true
 method:
   Speculate: {drafter: {FatalOnce: {model: draft, k: k, schedule: schedule}}, model: target, verifier: Rejection}
 """
-KS = [1, 2, 3, 4]
 OF_TIME = (  # parts of the names of columns that time, memory or the machine decide
     *("second", "speedup", "tokens_per_s", "overhead", "term_", "waste", "noise", "outlier", "load", "peak", "ready"),
     *("free", "temperature_", "mhz", "clock", "watts", "drift", "node", "memory", "latency", "_ms", "bimodality"),
@@ -89,11 +88,11 @@ def test_a_grid_with_a_killed_worker_is_complete_and_equals_a_local_one(
 ) -> None:
     dataset = prompts(tmp_path / "words.jsonl", 4, 6, 5, 7)
     asked = {"target": str(pair.target), "draft": str(pair.draft), "dataset": dataset, "dtype": "float64"}
-    asked |= {"method": ["chain", fatal, "block"], "k": KS, "tier": "eager", "max_new_tokens": 8, "warmup": 0}
+    asked |= {"method": ["chain", fatal], "k": [1, 3], "tier": "eager", "max_new_tokens": 8, "warmup": 0}
     result = specbench.run(**asked, output_dir=tmp_path / "ray", executor="ray")
     assert (tmp_path / "mark").exists()  # one worker was killed
     rows = result.rows()
-    assert [row["status"] for row in rows] == ["ok"] * 12, [row["error"] for row in rows]
+    assert [row["status"] for row in rows] == ["ok"] * 4, [row["error"] for row in rows]
     assert {row["node_device"] for row in rows} == {"cpu"}
     by_cell = {row["cell"]: repr(row) for row in rows}
     assert {row["cell"]: repr(row) for row in specbench.load_run(result.path).rows()} == by_cell
