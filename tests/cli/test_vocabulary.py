@@ -87,30 +87,6 @@ def test_methods_that_draft_with_such_a_model(run: Command, arguments: tuple[str
     assert int(row["drafted"]) > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--method", "triforce"), "Streaming needs one that reads the target's tokens"),
-        (("--method", "online"), "Distilled needs one that reads the target's tokens"),
-        (("--vocabulary", "strings", "--method", "maxgram"), "Maxgram is neither: take --method chain or --vocabulary"),
-        (
-            ("--vocabulary", "strings", "--method", "tree-distinct"),
-            "take branching Top (tree-top, tree-dynamic)",
-        ),
-        (("--vocabulary", "strings", "--tier", "compile"), "by the host in every round: take --tier eager"),
-        (("--vocabulary", "strings", "--schedule", "heuristic"), "--schedule constant or confidence"),
-        (("--vocabulary", "strings", "--acceptance", "0.5"), "--acceptance is by position"),
-    ],
-)
-def test_what_such_a_model_cannot_do_is_refused_in_one_line(
-    run: Command, arguments: tuple[str, ...], said: str
-) -> None:
-    found = run(*arguments)
-    assert found.code == 2
-    assert said in found.line
-    assert not (found.cwd / "results").exists()
-
-
 @pytest.mark.parametrize("wanted", ["auto", "common", "strings"])
 def test_vocabularies_without_a_text_in_common_are_refused(command: Command, tmp_path: Path, wanted: str) -> None:
     pair = save_pair(tmp_path, letters(["a", "b", "<e>"], eos="<e>"), letters(["c", "d", "<e>"], eos="<e>"))

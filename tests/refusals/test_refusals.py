@@ -2,7 +2,7 @@
 
 commands.yaml   - - {command: run, exit: 2}, then rows of [the words after it, a part of the line or several], and
                   the text of the group's `file` as a third. {5000 x} is so many x. A group may have more keys:
-                  bare: without the usual options of the command        setup: the name of a function below
+                  bare: without the usual options of the command        setup: what is made first, by its name below
                   env: {NAME: value}                                    patch: {module.function: what it returns}
                   quoted: how many x the line may have                  hidden: a text that is not repeated
                   loads: weights may be read before, notes be printed   leaves: what may lie in the folder afterwards
@@ -14,6 +14,7 @@ import importlib
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -24,27 +25,21 @@ import yaml
 from specbench import errors
 from specbench.models.checkpoints import loading
 from tests.support import frontdoor
+from tests.support.foreign import byte_level, save_pair, sentence_pieces
 from tests.support.frontdoor import Command
 from tests.support.tinypair import Pair, prompts, save_tokenizer
 
 COMMANDS, CALLS = (
-    yaml.safe_load((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     for name in ("commands.yaml", "calls.yaml")
 )
 ROWS = [pytest.param(group, *row, *[None][len(row) - 2 :]) for group, *rows in COMMANDS["groups"] for row in rows]
-
-
-def other_tokenizer(pair: Pair, folder: Path) -> None:
-    save_tokenizer(shutil.copytree(pair.draft, folder / "other"), "v{}")
-
-
-def copied_target(pair: Pair, folder: Path) -> None:
-    shutil.copytree(pair.target, folder / "copied")
-
-
-def linked_checkpoints(_: Pair, folder: Path) -> None:
-    (folder / "mine").mkdir()
-    (folder / "mine" / "checkpoints").symlink_to(folder)
+SETUPS: dict[str, Callable[[Pair, Path], object]] = {
+    "other_tokenizer": lambda pair, folder: save_tokenizer(shutil.copytree(pair.draft, folder / "other"), "v{}"),
+    "copied_target": lambda pair, folder: shutil.copytree(pair.target, folder / "copied", dirs_exist_ok=True),
+    "linked_checkpoints": lambda _, folder: (folder / "mine" / "checkpoints").symlink_to(folder),
+    "foreign": lambda _, folder: save_pair(folder / "foreign", byte_level([]), sentence_pieces(["▁the", "▁a", "é"])),
+}
 
 
 def filled(text: str, known: dict[str, str]) -> str:
@@ -61,20 +56,21 @@ def test_a_command(
     group: dict[str, Any], words: str, line: Any, content: str | None,
     command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    place, bare = tmp_path / group.get("file", "none"), group.get("bare")
+    place.parent.mkdir(exist_ok=True)
     if "setup" in group:
-        globals()[group["setup"]](pair, tmp_path)
+        SETUPS[group["setup"]](pair, tmp_path)
     if "file" in group:
-        (tmp_path / group["file"]).parent.mkdir(exist_ok=True)
-        (tmp_path / group["file"]).write_text(filled(content or "", {}), encoding="utf-8")
+        place.write_text(filled(content or "", {}), encoding="utf-8")
     for name, value in group.get("env", {}).items():
         monkeypatch.setenv(name, value)
     for name, value in group.get("patch", {}).items():
         monkeypatch.setattr(name, lambda *_, value=value: value)
     if not group.get("loads"):
         monkeypatch.setattr(loading, "load_model", None)  # whoever calls it ends with another exit code
-    if group.get("bare"):
+    if bare:
         monkeypatch.setattr(frontdoor, "REPLACED", set())
-    usual = "" if group.get("bare") else COMMANDS["usual"].get(group["command"], "")
+    usual = "" if bare else COMMANDS["usual"].get(group["command"], "")
     known = {"pair": shlex.join(pair.options), "target": str(pair.target), "draft": str(pair.draft)}
     known["words"] = prompts(tmp_path / "words.jsonl", 4, 6, 5)
     before = set(tmp_path.rglob("*"))
