@@ -1,7 +1,5 @@
 """The table of what engines besides ours can do."""
 
-from typing import Any
-
 import pytest
 
 from specbench.backends.base import ANYWHERE, CAN, Can, refuse_settings
@@ -22,22 +20,6 @@ def test_an_engine_has_a_setting_or_says_why_not(engine: str) -> None:
     asked = {name for name, one in settings.items() if not {name, one.setting.group} & {*ANYWHERE}}
     assert {*can.settings, *can.why} - settings.keys() == set()
     assert asked - {*can.settings, *can.why} == set()
-
-
-@pytest.mark.parametrize(
-    ("engine", "changes", "line"),
-    [
-        ("transformers", {"batch": 2}, "--backend transformers: --batch: its assisted generation decodes one prompt"),
-        ("transformers", {"tier": "graph"}, "--backend transformers: --tier: it captures no graphs"),
-        ("vllm", {"min_p": 0.1}, "--backend vllm: --min-p: it heeds no such bound"),
-        ("vllm", {"draft_quantize": "int8"}, "--backend vllm: --draft-quantize: it reads the checkpoints as they are"),
-        ("llama.cpp", {"tier": "compile"}, "--backend llama.cpp: --tier: it has one way"),
-        ("openai", {"chat_template": "always"}, "--backend openai: --chat-template is for the server to decide"),
-    ],
-)
-def test_what_an_engine_lacks_is_refused(engine: str, changes: dict[str, Any], line: str) -> None:
-    with pytest.raises(UsageError, match=line):
-        refuse_settings(engine, RunSpec(backend=engine, **changes))
 
 
 def test_a_new_setting_is_refused_until_an_engine_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

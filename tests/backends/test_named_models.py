@@ -12,7 +12,6 @@ from transformers import LlamaForCausalLM
 
 from specbench.backends.native import open_pair
 from specbench.backends.roles import kept_layers, stands_for, trail
-from specbench.errors import UsageError
 from specbench.jobs.parsing import with_models
 from specbench.measure.grid import cells
 from specbench.named_models import named_models, written
@@ -78,6 +77,8 @@ def test_models_are_pairs_in_the_order_of_their_names(given: Any) -> None:
     assert spec.model_dump(mode="json")["model"] == written(spec.model) == "a=target[:3,7:],b=x/y"
     assert RunSpec(**json.loads(spec.model_dump_json())) == spec == spec.with_(k=spec.k)
     assert spec.key != RunSpec().key != RunSpec(model={"a": "x/y"}).key
+    with pytest.raises(ValueError, match="is no NAME=CHECKPOINT"):
+        RunSpec(model=["second"])
 
 
 def test_a_spec_without_further_models_keeps_the_key_that_it_always_had() -> None:
@@ -85,35 +86,6 @@ def test_a_spec_without_further_models_keeps_the_key_that_it_always_had() -> Non
     assert spec.key == "fb36ff2d41b0"  # of results/baseline
     assert spec.model_dump(mode="json")["model"] is None
     assert RunSpec(model=None) == RunSpec(model=[]) == RunSpec(model={}) == RunSpec()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["second"], "is no NAME=CHECKPOINT"),
-        (["second="], "is no NAME=CHECKPOINT"),
-        (["=x/y"], "is no NAME=CHECKPOINT"),
-        (["2nd=x/y"], "is no NAME=CHECKPOINT"),
-        (["a b=x/y"], "is no NAME=CHECKPOINT"),
-        ([3], "is no NAME=CHECKPOINT"),
-        ([("a", "b", "c")], "is no NAME=CHECKPOINT"),
-        ({"a": None}, "is no NAME=CHECKPOINT"),
-        ("", "is no NAME=CHECKPOINT"),
-        (3, "write NAME=CHECKPOINT"),
-        (["a=x/y", "a=x/z"], "the name a stands for two models"),
-        (["draft=x/y"], "the name draft is taken"),
-        ({"k": "x/y"}, "the name k is taken"),
-        ({"a": "x,b=y"}, "reads like several models"),
-    ],
-)
-def test_what_is_no_model_is_refused_in_one_line(given: Any, said: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        with_models({"model": given})
-    assert str(refusal.value).startswith("--model: ")
-    assert said in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-    with pytest.raises(ValueError, match="model"):
-        RunSpec(model=given)
 
 
 def test_a_mapping_is_one_setting_and_a_list_of_mappings_is_an_axis() -> None:
@@ -150,11 +122,6 @@ def test_a_name_leads_to_a_checkpoint_and_says_which_layers_are_kept(
     assert trail(name, GIVEN, "mine") == names
     assert kept_layers(names, 5) == layers
     assert stands_for(names[-1], GIVEN) is None
-
-
-def test_layers_of_themselves_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"--model a=b\[:1\]: these layers are layers of themselves"):
-        trail("a", {"a": "b[:1]", "b": "a[:1]"}, "mine")
 
 
 # --- through the front door -------------------------------------------------------------------------------------------

@@ -137,31 +137,6 @@ def test_its_best_form_decodes_the_same(pair: Pair) -> None:
 # --- what it cannot ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"method": "tree-top"}, "--method tree-top is Expand, and generate"),
-        ({"method": "block"}, "--method block is Block over ModelDrafter"),
-        ({"method": "token-match"}, "--method token-match is TokenMatch over ModelDrafter"),
-        ({"method": "lenience"}, "--method lenience is a rule with settings over ModelDrafter"),
-        ({"method": "suffix-lookup"}, "--method suffix-lookup is SuffixLookup"),
-        ({"method": "cascade"}, "--method cascade is Cascade"),
-        ({"method": "layer-skip-demo"}, "a cache of their own, and target[0,4,8,12] is something else"),
-        ({"method": "early-exit-shared"}, "target[:25%] shared is something else"),
-        ({"schedule": "heuristic"}, "--schedule: K must be the same"),
-        ({"batch": 2}, "--batch: its assisted generation"),
-        ({"acceptance": (0.5,)}, "--acceptance: its verdicts"),
-        ({"tier": "graph"}, "--tier: it captures no graphs"),
-    ],
-)
-def test_what_generate_cannot_do_is_refused_in_one_line(more: dict[str, object], why: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        choose.backend_for([RunSpec.model_validate({"backend": "transformers", **more})])
-    assert why in str(refused.value)
-    assert str(refused.value).startswith("--backend transformers: ")
-    assert str(refused.value).endswith("use --backend native")
-
-
 def test_an_architecture_that_ignores_an_early_exit_is_refused(pair: Pair) -> None:
     spec = spec_of(pair, "transformers", method="early-exit")
     engine = choose.backend_for([spec])

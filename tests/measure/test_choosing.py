@@ -122,28 +122,6 @@ def test_its_choices_are_cells_of_their_own_and_k_is_the_largest() -> None:
     assert spec.baseline == fixed.baseline
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"k": 4}, "chooses K as well: leave out --k"),
-        ({"schedule": "heuristic"}, "leave out --schedule"),
-        ({"choices": "chain"}, "not a choice: write METHOD:K"),
-        ({"choices": "chain:0,chain:2"}, "not a choice"),
-        ({"choices": "baseline:2,chain:2"}, "not a choice"),
-        ({"choices": "auto:2,chain:2"}, "not a choice"),
-        ({"choices": "chain:2,chain:2"}, "chooses from two or more"),
-        ({"choices": "chian:2,chain:2"}, "did you mean"),
-        ({"choices": "typical:2,chain:2"}, "it is lossy"),
-        ({"backend": "openai"}, "a server decides"),
-        ({"method": "chain", "choices": CHOICES}, "is for --method auto"),
-    ],
-)
-def test_what_cannot_be_chosen_from_is_refused_in_one_line(asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as error:
-        cells({"method": "auto", "dataset": "code", **asked})
-    assert "\n" not in str(error.value)
-
-
 def test_a_choice_that_learns_from_prompt_to_prompt_is_refused() -> None:
     (spec,) = cells({"method": "auto", "dataset": "code", "choices": "chain:2,online:2"})
     with pytest.raises(UsageError, match="learns from prompt to prompt"):

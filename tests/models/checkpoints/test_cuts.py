@@ -68,12 +68,6 @@ def test_a_json_file_with_anything_else_is_refused_in_one_line(tmp_path: Path, c
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["", "-3", "1.5", "x:3", "3:nowhere.txt", "nowhere.txt", "%"])
-def test_what_is_no_cut_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--draft-vocabulary .*expected 8192, 25%"):
-        Cut.read(text)
-
-
 @pytest.mark.parametrize("size", ["0", "13", "1"])
 def test_a_size_that_does_not_fit_is_refused(size: str) -> None:
     with pytest.raises(UsageError, match="it can have 2"):

@@ -114,11 +114,6 @@ def test_dtypes(name: str, own: torch.dtype | None, device: str, dtype: torch.dt
     assert resolve_dtype(name, llama(dtype=own), torch.device(device)) == dtype
 
 
-def test_an_unknown_dtype_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="unknown dtype 'int8': use auto, float32"):
-        resolve_dtype("int8", llama(), CPU)
-
-
 @pytest.mark.parametrize(("devices", "auto"), [(0, "cpu"), (1, "cuda")])
 def test_the_automatic_device_is_cuda_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, devices: int, auto: str
@@ -152,12 +147,6 @@ def test_a_gpu_is_made_the_current_one_and_plans_no_attention(
 def test_an_absent_device_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, name: str, devices: int) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     with pytest.raises(UsageError, match=f"no device {name}: torch sees {devices} CUDA devices"):
-        resolve_device(name)
-
-
-@pytest.mark.parametrize("name", ["gpu", "", "mps", "cuda:x", "meta"])
-def test_an_unknown_device_is_a_usage_error(name: str) -> None:
-    with pytest.raises(UsageError, match="unknown device"):
         resolve_device(name)
 
 

@@ -15,7 +15,6 @@ import torch
 import transformers as hf
 
 import specbench
-from specbench.backends.checked import refuse_out_of_step
 from specbench.decoding.randomness import FromUniforms, Stream
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import divided
@@ -24,7 +23,6 @@ from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.execution import processes
 from specbench.results.reading import read_run
 from specbench.results.samples import Sample
-from specbench.spec import RunSpec
 from tests.support import split_rows
 from tests.support.checkpoints import llama
 from tests.support.tinypair import EOS, Pair, prompts, save_tokenizer
@@ -87,17 +85,6 @@ def test_an_architecture_without_a_plan_is_refused() -> None:
 def test_every_plan_that_is_taken_is_of_ways_that_are_known() -> None:
     for config in (hf.LlamaConfig(), hf.Qwen3Config(), hf.MistralConfig()):
         divided.refuse_unplanned("big", config)
-
-
-@pytest.mark.parametrize("method", ["triforce", "online"])
-def test_methods_that_look_into_the_target_are_refused(method: str) -> None:
-    with pytest.raises(UsageError, match=f"--tensor-parallel: {method} uses"):
-        refuse_out_of_step([RunSpec(tensor_parallel=2, method=method)], (), ())
-
-
-def test_parts_of_the_target_do_not_draft() -> None:
-    with pytest.raises(UsageError, match="drafts from parts of the target"):
-        refuse_out_of_step([RunSpec(tensor_parallel=2)], ["target[:1]"], ())
 
 
 def test_every_decision_is_agreed_on() -> None:

@@ -49,21 +49,6 @@ def test_what_the_user_names_is_taken_as_it_is() -> None:
     assert "--aux-layers names them" in found.why
 
 
-@pytest.mark.parametrize(
-    ("ids", "layers", "count", "said"),
-    [
-        ([1, 2], 8, 3, "reads 3 layers of the target, and there are 2"),
-        (None, 8, 5, "reads 5 layers of the target, and there are 0"),
-        ([2, 4, 9], 8, 3, "a target of 8 layers has 0 to 8"),
-        (None, 4, 3, "in rising order"),
-    ],
-)
-def test_what_a_target_does_not_have_is_refused(ids: list[int] | None, layers: int, count: int, said: str) -> None:
-    message = refusal_of(boundaries, "either", ids, layers, count)
-    assert said in message
-    assert "--aux-layers" in message
-
-
 NAMED: list[tuple[str, dict[str, Any], tuple[Meaning, list[int] | None]]] = [
     ("eagle3", {}, ("either", None)),
     ("eagle3", {"aux": (1, 4, 6)}, ("either", [1, 4, 6])),
