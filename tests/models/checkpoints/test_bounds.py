@@ -12,26 +12,10 @@ from specbench.files import ASSETS
 from specbench.models.checkpoints import bounds
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.names import Checkpoint
+from specbench.models.checkpoints.weights import find
 from tests.support.checkpoints import refusal_of, save_tiny
 
 SHIPPED = json.loads((ASSETS / "pair" / "target" / "config.json").read_text())
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, where whole numbers up to 2,000 are possible"),
-    ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
-    ({"num_hidden_layers": True}, "num_hidden_layers is True"),
-    ({"num_hidden_layers": 2.5}, "num_hidden_layers is 2.5"),
-    ({"num_hidden_layers": [16, 10**9]}, "num_hidden_layers is 1000000000"),
-    ({"hidden_size": "wide"}, "Validation error for field 'hidden_size'"),
-    ({"hidden_size": -1}, "Class validation error"),
-    ({"num_attention_heads": 0}, "integer modulo by zero"),
-    ({"text_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers is 1000000000"),
-    ({"eos_token_id": 10**9}, "eos_token_id is 1000000000, and the vocabulary has 4,096 tokens"),
-    ({"eos_token_id": [0, 4096]}, "eos_token_id is 4096, and the vocabulary"),
-    ({"eos_token_id": "0"}, "eos_token_id is 0, and the vocabulary"),
-    ({"dtype": "int8"}, "dtype is 'int8', in which nothing can be computed"),
-    ({"torch_dtype": "torch.uint8"}, "torch_dtype is 'torch.uint8'"),
-    ({"num_attention_heads": {"a": 1}}, "Validation error for field 'num_attention_heads'"),
-]
 GOOD = [
     {}, {"eos_token_id": None}, {"eos_token_id": [0, 1]}, {"head_dim": None}, {"dtype": None}, {"dtype": "float"},
     {"intermediate_size": [640] * 16}, {"num_local_experts": 0}, {"torch_dtype": "torch.float8_e4m3fn"},
@@ -43,12 +27,6 @@ GOOD = [
 def written(folder: Path, changes: dict[str, Any]) -> Path:
     (folder / "config.json").write_text(json.dumps({**SHIPPED, **changes}))
     return folder
-
-
-@pytest.mark.parametrize(("changes", "said"), WRONG, ids=[str(changes) for changes, _ in WRONG])
-def test_numbers_that_no_network_has(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    line = refusal_of(load_config, Checkpoint("x", str(written(tmp_path, changes))))
-    assert f"unusable {tmp_path / 'config.json'}: {said}" in line
 
 
 @pytest.mark.parametrize("changes", GOOD, ids=str)
@@ -90,10 +68,20 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert "tokenizer.json: it is a pipe or a device" in str(bounds.obstacle(tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"\xff", b'{"vocab_size": ' + b"9" * 5000 + b"}"])
-def test_what_is_no_json(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "config.json").write_bytes(content)
-    assert "config.json: not JSON" in refusal_of(load_config, Checkpoint("x", str(tmp_path)))
+@pytest.mark.parametrize(
+    ("name", "load", "content", "said"),
+    [
+        ("config.json", load_config, "[" * 100_000, "config.json: not JSON"),
+        ("config.json", load_config, '{"vocab_size": ' + "9" * 5000 + "}", "config.json: not JSON"),
+        ("tokenizer.json", load_tokenizer, "[" * 100_000, "unusable"),
+        ("model.safetensors.index.json", find, "[" * 200_000, "index.json is damaged"),
+    ],
+    ids=["levels", "digits", "levels of a tokenizer", "levels of an index"],
+)
+def test_what_no_reader_of_json_takes(tmp_path: Path, name: str, load: Any, content: str, said: str) -> None:
+    (save_tiny(tmp_path) / "model.safetensors").unlink()
+    (tmp_path / name).write_text(content)
+    assert said in refusal_of(load, Checkpoint("x", str(tmp_path)))
 
 
 def test_a_description_of_many_megabytes(tmp_path: Path) -> None:
@@ -139,20 +127,3 @@ def test_a_tokenizer_that_makes_texts_too_long(tmp_path: Path, part: str, steps:
     else:
         line = refusal_of(load_tokenizer, Checkpoint("x", str(tmp_path)))
         assert line == f"x: unusable {file}: it makes a text more than 512 times as long"
-
-
-@pytest.mark.parametrize("content", ['[]"Replace"', '"Replace"', '{"normalizer": {"type": "Replace"}}', "[" * 10**5])
-def test_a_broken_tokenizer_file(tmp_path: Path, content: str) -> None:
-    save_tiny(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(content)
-    assert "unusable" in refusal_of(load_tokenizer, Checkpoint("x", str(tmp_path)))
-
-
-@pytest.mark.parametrize("template", [5, [5], {"default": 5}])
-def test_a_chat_template_that_is_no_text(tmp_path: Path, template: Any) -> None:
-    save_tiny(tmp_path)
-    file = tmp_path / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template}))
-    line = refusal_of(load_tokenizer, Checkpoint("x", str(tmp_path)))
-    assert line.startswith(f"x: unusable tokenizer in {tmp_path}: ")
-    assert line.endswith("a chat_template is of type int, not text") or template == [5]

@@ -100,15 +100,6 @@ def test_tensors_that_do_not_fit_are_refused_in_one_line(
     assert said in line
 
 
-@pytest.mark.parametrize(
-    ("size", "said"), [(65, "is 65, and the vocabulary has 64 tokens"), (0, "is 0"), ("x", "is x")]
-)
-def test_a_size_that_cannot_be_is_refused_with_the_description(folder: Path, size: object, said: str) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "draft_vocab_size": size}))
-    assert f"draft_vocab_size {said}" in refusal_of(load_config, Checkpoint("small", str(folder)))
-
-
 def test_pickled_weights_are_refused_and_growing_too(folder: Path) -> None:
     assert "its head knows 5 of 64 tokens" in refusal_of(load_config, resolve(f"{folder}@llama-68m"))
     torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")

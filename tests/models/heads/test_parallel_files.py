@@ -14,7 +14,6 @@ from specbench.models.heads.dflash import Pard
 from specbench.models.heads.files import read_head
 from specbench.models.heads.together import Together
 from specbench.models.network.law import Law
-from tests.support.checkpoints import refusal_of
 from tests.support.heads import write_head
 from tests.support.parallel_heads import K, Plain, V
 from tests.support.tiny import context_of, in_double, network, worst
@@ -189,56 +188,6 @@ def test_a_confidence_head_is_read(target: Any, tmp_path: Path) -> None:
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
-
-
-def dropped(name: str) -> dict[str, Any]:
-    return {"change": lambda tensors: tensors.pop(name)}
-
-
-def added(name: str, *shape: int) -> dict[str, Any]:
-    return {"change": lambda tensors: tensors.update({name: torch.zeros(shape)})}
-
-
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "a head of Medusa without an output": ("medusa", dropped("1.1.weight"), "weights are missing: 1.1.weight"),
-    "Medusa of another width": ("medusa", {"width": 24}, "for a target of width 24, and this one's is 16"),
-    "a tensor that nobody knows": ("medusa", added("0.7.gain", 3), "weights that nobody uses (Medusa): 0.7.gain"),
-    "tokens that the target has not": (
-        "medusa", {"form": "vllm", **{"change": lambda t: t.update(token_map=torch.tensor([1, V]))}},
-        "its token_map are not tokens of the target",
-    ),
-    "P-EAGLE without a mask": ("peagle", {"config": {"mask_token_id": None}}, "names no mask among its 7 tokens"),
-    "a mask that the target has not": ("peagle", {"config": {"mask_token_id": V}}, "names no mask among its 7 tokens"),
-    "P-EAGLE of other layers": ("peagle", added("mask_hidden", 1, 1, 16),
-                                "mask_hidden is [1, 1, 16], and the head reads 32 columns"),
-    "DFlash without a projection": ("dflash", dropped("fc.weight"), "weights are missing: fc.weight"),
-    "DFlash without a mask": ("dflash", {"config": {"dflash_config": {"target_layer_ids": [0, 1]}}}, "names no mask"),
-    "no block": ("dflash", {"config": {"block_size": None}}, "block_size is None"),
-    "layers that the target has not": ("dflash", {"aux": (0, 5)}, "boundaries 1, 6"),
-    "a correction's state of another width": (
-        "dspark", added("markov_head.joint_proj.weight", 3, 3), "joint_proj.weight is [3, 3], not [12, 24]"
-    ),
-    "a correction without its state": (
-        "dspark", {"config": {"markov_head_type": "rnn"}}, "weights are missing: markov_head.joint_proj.weight"
-    ),
-    "a confidence of another width": (
-        "dspark", added("confidence_head.proj.weight", 1, 5), "proj.weight is [1, 5], and states are 16 wide"
-    ),
-    "a correction of other tokens": (
-        "dspark", {"change": lambda t: t.update({"markov_head.markov_w1.weight": torch.zeros(3, 4)})}, "3 rows"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "how", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_head_of_this_target_is_refused(
-    kind: str, how: dict[str, Any], words: str, target: Any, tmp_path: Path
-) -> None:
-    switches = {"peagle": {"aux": (1, 2), "names": "speculators"}, "dflash": FLASH, "dspark": FLASH}.get(kind, {})
-    write_head(tmp_path, kind, target.config, **{**switches, **how})
-    head = read_head(tmp_path, "head")
-    assert head is not None
-    assert words in refusal_of(built, head, target)
 
 
 def test_a_network_without_a_mask_is_no_pard(target: Any) -> None:
