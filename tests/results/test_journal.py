@@ -39,7 +39,7 @@ def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.dictionaries(texts, json_values, max_size=4), max_size=4))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_whatever_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, bodies: list[dict[str, object]]) -> None:
     path = tmp_path_factory.mktemp("journal") / "j"
     written(path, bodies)

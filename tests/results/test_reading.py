@@ -3,7 +3,7 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,17 @@ def replaced(file: Path, content: bytes) -> None:
     file.write_bytes(content)
 
 
+def cases(changes: dict[str, tuple[Change, str]], usual: str, names: Sequence[str] = COMMANDS) -> list[Any]:
+    """Every change with one command, and the first of them with every other one: all read by the same function."""
+    first = next(iter(changes))
+    return [
+        pytest.param(name, *row, id=f"{name}, {what}")
+        for name in names
+        for what, row in changes.items()
+        if name == usual or what == first
+    ]
+
+
 def refused(found: Outcome, *said: str) -> None:
     assert (found.code, found.out) == (2, "")
     assert [text for text in said if text not in found.line] == [], found.line
@@ -107,8 +118,7 @@ TABLES: dict[str, tuple[Change, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", quick_or_slow(READERS, lambda name: name in ("compare", "report")))
-@pytest.mark.parametrize(("change", "file"), TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize(("name", "change", "file"), cases(TABLES, "compare", READERS))
 def test_an_edited_table_is_not_read_and_a_note_says_so(
     read: Callable[[str], Outcome], run: Path, name: str, change: Change, file: str
 ) -> None:
@@ -246,8 +256,8 @@ FOLDERS: dict[str, tuple[Change, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", quick_or_slow(COMMANDS, lambda name: name in ("compare", "report")))
-@pytest.mark.parametrize(("change", "said"), FOLDERS.values(), ids=FOLDERS)
+@pytest.mark.whole
+@pytest.mark.parametrize(("name", "change", "said"), cases(FOLDERS, "compare"))
 def test_a_folder_that_is_not_whole_is_refused_by_every_command(
     read: Callable[[str], Outcome], run: Path, name: str, change: Change, said: str
 ) -> None:
@@ -288,8 +298,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", quick_or_slow(COMMANDS, lambda name: name == "verdict"))
-@pytest.mark.parametrize(("change", "said"), FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize(("name", "change", "said"), cases(FORGERIES, "verdict"))
 def test_impossible_numbers_are_refused_by_every_command_with_their_line(
     read: Callable[[str], Outcome], run: Path, name: str, change: Change, said: str
 ) -> None:
