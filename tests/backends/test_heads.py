@@ -178,11 +178,6 @@ def test_a_target_of_few_positions_is_probed_with_as_many(
     assert (found.code, "places of an article" in found.err) == (0, True), found.err
 
 
-def test_layers_of_the_target_are_no_matter_of_a_network(run: Command) -> None:
-    found = run(*SETTINGS, "--aux-layers", "1")
-    assert (found.code, "is a network, which reads no layers of the target" in found.err) == (2, True), found.err
-
-
 def test_a_head_of_another_target_is_refused(run: Command, config: Any, tmp_path: Path) -> None:
     other = AutoConfig.from_pretrained(config.name_or_path, hidden_size=2 * config.hidden_size)
     found = run("--draft", written(tmp_path, "eagle1", other), *SETTINGS)

@@ -1,7 +1,6 @@
 """Models besides target and draft, named by whoever runs them: from --model to the columns of a run."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -203,27 +202,6 @@ def test_a_trace_names_its_models(command: Command, pair: Pair, second: Path, tm
                     "--max-new-tokens", 6, "--k", 2, "--format", "json")  # fmt: skip
     assert found.code == 0, found.err
     assert json.loads(found.out)["settings"]["second"] == str(second)
-
-
-@pytest.mark.parametrize(
-    ("drafter", "models", "said", "code"),
-    [
-        (merge_of("draft", "third"), [], "uses the model third, .* --model third=CHECKPOINT", 2),
-        (chain_of("third[:50%]"), [], "--model third=CHECKPOINT", 2),
-        (chain_of("draft"), ["third=x/y"], "--model third=x/y: no method of this run uses it", 2),
-        (chain_of("third"), ["third=nowhere"], "unknown model 'nowhere'", 4),
-        (chain_of("third"), ["third=target[:9]"], r"target\[:9\]: of 2 layers", 2),
-        (chain_of("third"), ["third"], "'third' is no NAME=CHECKPOINT", 2),
-        (chain_of("third"), ["third=a", "third=b"], "stands for two models", 2),
-    ],
-)
-def test_a_wrong_model_ends_the_command_in_one_line(
-    run: Command, tmp_path: Path, drafter: Any, models: list[str], said: str, code: int
-) -> None:
-    found = run("--method", method_file(tmp_path, drafter), *(part for one in models for part in ("--model", one)))
-    assert found.code == code
-    assert re.search(said, found.line), found.line
-    assert not (found.cwd / "results").exists()
 
 
 def test_every_model_is_checked_against_the_target(run: Command, pair: Pair, tmp_path: Path) -> None:

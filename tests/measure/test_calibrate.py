@@ -263,25 +263,3 @@ def test_the_formats_hold_the_same_numbers(command: Command, pair: Pair, tmp_pat
 def test_lengths_beyond_the_context_are_cut_and_said(command: Command, pair: Pair) -> None:
     found = command("calibrate", *pair.options, *SHORT, "--contexts", "8,512")
     assert f"note: contexts 8, {CONTEXT - 16}: these models hold {CONTEXT} tokens" in found.err.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--widths", "0-3"), "a pass is over 1 token or more"),
-        (("--widths", "x"), "cannot read 'x'"),
-        (("--widths", "1-48"), "leaves no room"),
-        (("--contexts", "8,"), "cannot read --contexts"),
-        (("--contexts", "0"), "cannot read --contexts"),
-        (("--contexts", "9" * 5000), "cannot read --contexts"),
-        (("--format", "pdf"), "unknown --format"),
-        (("--target", "nowhere"), "unknown model"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line(
-    command: Command, pair: Pair, options: tuple[str, ...], message: str
-) -> None:
-    found = command("calibrate", *pair.options, *SHORT, *options)
-    assert found.code in {2, 4}
-    assert message in found.line
-    assert not (found.cwd / "results").exists()

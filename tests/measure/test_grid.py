@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
+from specbench.errors import UsageError
 from specbench.files import CONFIGS
 from specbench.jobs.asked import with_batches, with_ks
 from specbench.measure.grid import AUTO_CEILING, DEFAULT_LIMIT, by_pair, cells
@@ -93,6 +94,12 @@ def test_batches_are_an_axis_where_there_are_several(given: Any, sizes: Any) -> 
     assert with_batches({"k": 2}) == {"k": 2}
     if sizes:
         assert [c.batch for c in cells({**found, "dataset": "code"})] == (sizes if isinstance(sizes, list) else [sizes])
+
+
+def test_a_batch_of_many_digits_is_refused_in_a_short_line() -> None:
+    with pytest.raises(UsageError, match="^cannot read --batch ") as refusal:
+        with_batches({"batch": "9" * 5000})
+    assert len(str(refusal.value)) < 200
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "grids").glob("*.yaml")), ids=lambda path: path.stem)

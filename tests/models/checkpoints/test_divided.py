@@ -86,21 +86,6 @@ def test_a_run_emits_the_same_and_says_that_it_is_divided(run: Command, tmp_path
     assert "is divided" in found.err
 
 
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        (("--tier", "compile"), "use --tier eager"),
-        (("--method", "early-exit"), "needs it in one place"),
-        (("--device-map", "cpu=1KB"), "must hold at least the embeddings"),
-        (("--device-map", "cuda:0=1GB"), "--device-map cuda:0=1GB: cuda:0 is none of cpu, which are here"),
-    ],
-)
-def test_what_cannot_be_divided_is_refused_in_a_line(run: Command, more: tuple[str, ...], expected: str) -> None:
-    found = run(*SMALL, *more)
-    assert found.code in (2, 4)
-    assert expected in found.line
-
-
 @pytest.mark.parametrize("shape", ["", "@llama-68m"])
 def test_it_is_a_way_out_for_targets_that_can_be_divided(
     monkeypatch: pytest.MonkeyPatch, pair: Pair, shape: str
