@@ -97,7 +97,7 @@ def test_batches_are_an_axis_where_there_are_several(given: Any, sizes: Any) -> 
 
 
 def test_a_batch_of_many_digits_is_refused_in_a_short_line() -> None:
-    with pytest.raises(UsageError, match="^cannot read --batch ") as refusal:
+    with pytest.raises(UsageError, match="cannot read --batch ") as refusal:
         with_batches({"batch": "9" * 5000})
     assert len(str(refusal.value)) < 200
 

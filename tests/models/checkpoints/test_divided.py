@@ -97,6 +97,11 @@ def test_it_is_a_way_out_for_targets_that_can_be_divided(
     assert ("--device-map auto (slow)" in demand.others) == (not shape)
 
 
+def test_a_device_that_does_not_hold_the_embeddings_is_refused(run: Command) -> None:
+    found = run("--device-map", "cpu=1KB")
+    assert (found.code, "must hold at least the embeddings" in found.line) == (4, True)
+
+
 def test_a_grown_target_is_refused(command: Command, pair: Pair) -> None:
     found = command("run", "--target", f"{pair.target}@llama-68m", "--draft", pair.draft, "--device-map", "auto")
     assert (found.code, "grown" in found.line) == (2, True)
