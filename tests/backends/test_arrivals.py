@@ -171,7 +171,7 @@ def test_an_interrupt_ends_requests_that_hang(stack: ExitStack, more: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_over_servers_that_hang(stack: ExitStack, tmp_path: Path, number: signal.Signals) -> None:
     hangs = Model(fault="stall")
     url = stack.enter_context(serving(hangs))

@@ -20,33 +20,47 @@ TIGHT = 1e-11
 WINDOW = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
 ALL_SLIDE = {"layer_types": ["sliding_attention"], "sliding_window": 3}
 
-EAGLE1: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "no bias of fc": {"bias": False},
-    "biases of attention": {"qkv_bias": True},
-    "norms of the inputs": {"para_norm": True},
-    "two layers": {"layers": 2},
-    "an embedding of its own": {"embed": True},
-}
-EAGLE3: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "a reduced vocabulary": {"vocab": 5},
-    "norms of queries and keys": {"qk_norm": True},
-    "two layers": {"layers": 2},
-    "a norm before fc": {"norm_before_fc": True},
-    "a norm of every part": {"fc_norm": True},
-    "the residual is normed": {"norm_before_residual": True},
-    "another width": {"width": 24},
-    "an embedding of its own": {"embed": True},
-    "the head of the target": {"lm_head": False},
-    "tied to its embedding": {"lm_head": False, "tie": True, "embed": True},
-    "tied to the embedding of the target": {"lm_head": False, "tie": True},
-    "one window of two": {"layers": 2, **WINDOW},
-    "a window in its only layer": ALL_SLIDE,
-    "a window in its only layer, and normed keys": {**ALL_SLIDE, "qk_norm": True},
-    "one layer of the target": {"aux": (1,)},
-    "two layers of the target": {"aux": (0, 2)},
-}
+
+def old_norms(tensors: dict[str, Tensor]) -> None:
+    """The norms that old heads of speculators have."""
+    for seed, name in enumerate(("embedding_layernorm", "pre_lm_head_layernorm", "transformer.input_layernorm")):
+        tensors[f"{name}.weight"] = 1 + 0.3 * random(tensors["fusion_fc.weight"].shape[0], seed=seed)
+
+
+# name: (format, switches of `write_head`, whether the residual is normed)
+CASES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "EAGLE-1": ("eagle1", {}, False),
+    "EAGLE-1, no bias of fc": ("eagle1", {"bias": False}, False),
+    "EAGLE-1, biases of attention": ("eagle1", {"qkv_bias": True}, False),
+    "EAGLE-1, norms of the inputs": ("eagle1", {"para_norm": True}, False),
+    "EAGLE-1, two layers": ("eagle1", {"layers": 2}, False),
+    "EAGLE-1, an embedding of its own": ("eagle1", {"embed": True}, False),
+    "EAGLE-1 of old speculators, with norms": ("eagle1", {"names": "old", "change": old_norms}, False),
+    "EAGLE-3": ("eagle3", {}, False),
+    "a reduced vocabulary": ("eagle3", {"vocab": 5}, False),
+    "norms of queries and keys": ("eagle3", {"qk_norm": True}, False),
+    "two layers": ("eagle3", {"layers": 2}, False),
+    "a norm before fc": ("eagle3", {"norm_before_fc": True}, False),
+    "a norm of every part": ("eagle3", {"fc_norm": True}, False),
+    "the residual is normed": ("eagle3", {"norm_before_residual": True}, True),
+    "speculators norm it": ("eagle3", {"names": "speculators"}, True),
+    "speculators say no": ("eagle3", {"names": "speculators", "config": {"norm_before_residual": False}}, False),
+    "speculators say yes": ("eagle3", {"names": "speculators", "config": {"norm_before_residual": True}}, True),
+    "another width": ("eagle3", {"width": 24}, False),
+    "an embedding of its own": ("eagle3", {"embed": True}, False),
+    "the head of the target": ("eagle3", {"lm_head": False}, False),
+    "tied to its embedding": ("eagle3", {"lm_head": False, "tie": True, "embed": True}, False),
+    "tied to the embedding of the target": ("eagle3", {"lm_head": False, "tie": True}, False),
+    "one window of two": ("eagle3", {"layers": 2, **WINDOW}, False),
+    "a window in its only layer": ("eagle3", ALL_SLIDE, False),
+    "a window in its only layer, and normed keys": ("eagle3", {**ALL_SLIDE, "qk_norm": True}, False),
+    "one layer of the target": ("eagle3", {"aux": (1,)}, False),
+    "two layers of the target": ("eagle3", {"aux": (0, 2)}, False),
+    "the last hidden state alone": ("eagle3", {"use_aux": False, "vocab": 4}, False),
+    "no norm of the state": (
+        "eagle3", {"use_aux": False, "change": lambda tensors: tensors.pop("midlayer.hidden_norm.weight")}, False,
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +78,17 @@ def embedded(target: Any, w: Any, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def eagle1_rows(target: Any, w: Any, c: Any, ids: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    out = oracle.eagle1(w, c, embedded(target, w, ids), z)
-    return target.lm_head(out), out
-
-
-@torch.no_grad()
-def eagle3_rows(target: Any, w: Any, c: Any, ids: Tensor, g: Tensor, normed: bool = False) -> tuple[Tensor, Tensor]:
-    out = oracle.eagle3(w, c, embedded(target, w, ids), g, normed)
+def rows_of(target: Any, head: Any, ids: Tensor, state: Tensor, normed: bool) -> tuple[Tensor, Tensor]:
+    """[T, V] logits and [T, H] states by the equations of the authors."""
+    w, c = head.tensors, head.config
+    if head.kind == "eagle1":
+        out = oracle.eagle1(w, c, embedded(target, w, ids), state)
+        last = "pre_lm_head_layernorm.weight"
+        return target.lm_head(oracle.rms(out, w[last]) if last in w else out), out
+    out = oracle.eagle3(w, c, embedded(target, w, ids), state, normed)
     own = w.get("embed_tokens.weight", target.get_input_embeddings().weight)
     matrix = w.get("lm_head.weight", own if c.get("tie_word_embeddings") else target.lm_head.weight)
-    logits = torch.nn.functional.linear(oracle.rms(out, w["norm.weight"]), matrix)
-    return oracle.scattered(w, logits, V), out
+    return oracle.scattered(w, torch.nn.functional.linear(oracle.rms(out, w["norm.weight"]), matrix), V), out
 
 
 def same(found: Tensor, expected: Tensor) -> None:
@@ -84,57 +97,28 @@ def same(found: Tensor, expected: Tensor) -> None:
     assert worst(found[known], expected[known]) < TIGHT
 
 
-@pytest.mark.parametrize("case", EAGLE1)
-def test_eagle1_is_its_equations(tmp_path: Path, target: Any, case: str) -> None:
-    folder = write_head(tmp_path, "eagle1", target.config, dtype=torch.float64, **EAGLE1[case])
+@pytest.mark.whole
+@pytest.mark.parametrize("case", CASES)
+def test_a_head_is_the_equations_of_its_authors(tmp_path: Path, target: Any, case: str) -> None:
+    kind, switches, normed = CASES[case]
+    if kind == "eagle3" and switches.get("use_aux", True):
+        switches = {"aux": (0, 1, 2), **switches}
+    folder = write_head(tmp_path, kind, target.config, dtype=torch.float64, **switches)
     module, head = module_of(folder, target), head_of(folder)
-    ids, z = parts(target, module)
-    logits, states = whole_pass(module, ids, module.enter(z))
-    for row in range(ROWS):
-        expected, out = eagle1_rows(target, head.tensors, head.config, ids[row], z[row])
-        same(logits[row], expected)
-        same(states[row], out)
-
-
-@pytest.mark.parametrize("case", EAGLE3)
-def test_eagle3_is_its_equations(tmp_path: Path, target: Any, case: str) -> None:
-    switches = {"aux": (0, 1, 2), **EAGLE3[case]}
-    folder = write_head(tmp_path, "eagle3", target.config, dtype=torch.float64, **switches)
-    module, head = module_of(folder, target), head_of(folder)
-    assert module.taps == (switches["aux"] if switches["aux"][0] != 1 else (2,))
+    aux = switches.get("aux", ("z",))
+    assert module.taps == (aux if aux != (1,) else (2,))
     ids, features = parts(target, module)
     entered = module.enter(features)
     logits, states = whole_pass(module, ids, entered)
-    w, c = head.tensors, head.config
     for row in range(ROWS):
-        g = oracle.eagle3_enter(w, c, features[row], target.config.hidden_size)
-        same(entered[row], g)
-        expected, out = eagle3_rows(target, w, c, ids[row], g, bool(switches.get("norm_before_residual")))
-        same(logits[row], expected)
+        read = features[row]
+        state = (
+            oracle.eagle3_enter(head.tensors, head.config, read, target.config.hidden_size) if aux[0] != "z" else read
+        )
+        same(entered[row], state)
+        expected, out = rows_of(target, head, ids[row], state, normed)
+        same(logits[row], expected.detach())
         same(states[row], out)
-
-
-def test_eagle3_on_the_last_hidden_state_alone(tmp_path: Path, target: Any) -> None:
-    folder = write_head(tmp_path, "eagle3", target.config, dtype=torch.float64, use_aux=False, vocab=4)
-    module, head = module_of(folder, target), head_of(folder)
-    ids, z = parts(target, module, 1)
-    assert module.taps == ("z",)
-    assert torch.equal(module.enter(z), z)
-    same(whole_pass(module, ids, z)[0][0], eagle3_rows(target, head.tensors, head.config, ids[0], z[0])[0])
-
-
-def test_without_a_norm_of_the_state_it_enters_as_it_is(tmp_path: Path, target: Any) -> None:
-    folder = write_head(
-        tmp_path,
-        "eagle3",
-        target.config,
-        dtype=torch.float64,
-        use_aux=False,
-        change=lambda tensors: tensors.pop("midlayer.hidden_norm.weight"),
-    )
-    module, head = module_of(folder, target), head_of(folder)
-    ids, z = parts(target, module, 1)
-    same(whole_pass(module, ids, z)[0][0], eagle3_rows(target, head.tensors, head.config, ids[0], z[0])[0])
 
 
 def test_copies_of_what_is_the_targets_are_borrowed(tmp_path: Path, target: Any) -> None:
@@ -153,27 +137,6 @@ def test_copies_of_what_is_the_targets_are_borrowed(tmp_path: Path, target: Any)
 # --- formats ----------------------------------------------------------------------------------------------------------
 
 
-def speculators(folder: Path, target: Any, **switches: Any) -> Any:
-    config = {"norm_before_residual": switches.pop("norm_before_residual", None)}
-    how: dict[str, Any] = {"names": "speculators", "dtype": torch.float64, "config": config, "aux": (0, 1, 2)}
-    return write_head(folder, "eagle3", target.config, **how, **switches)
-
-
-@pytest.mark.parametrize(("said", "meant"), [(None, True), (False, False), (True, True)])
-def test_the_residual_of_speculators_heads_is_normed_unless_they_say_no(
-    tmp_path: Path, target: Any, said: bool | None, meant: bool
-) -> None:
-    folder = speculators(tmp_path, target, norm_before_residual=said)
-    module, head = module_of(folder, target), head_of(folder)
-    ids, features = parts(target, module, 1)
-    g = oracle.eagle3_enter(head.tensors, head.config, features[0], target.config.hidden_size)
-    expected = eagle3_rows(target, head.tensors, head.config, ids[0], g, meant)
-    other = eagle3_rows(target, head.tensors, head.config, ids[0], g, not meant)
-    found = whole_pass(module, ids, module.enter(features))[0][0]
-    same(found, expected[0])
-    assert worst(found, other[0]) > 1e-3
-
-
 @pytest.mark.parametrize("names", ["speculators", "midlayer"])
 def test_norm_output_feeds_the_normed_state_in_the_speculators_format_only(
     tmp_path: Path, target: Any, names: str
@@ -186,20 +149,6 @@ def test_norm_output_feeds_the_normed_state_in_the_speculators_format_only(
     assert torch.equal(first, same_first)  # one step is the same
     assert torch.equal(fed, feeding.norm(unfed)) == (names == "speculators")
     assert torch.equal(fed, unfed) == (names != "speculators")
-
-
-def test_old_speculators_heads_have_their_norms(tmp_path: Path, target: Any) -> None:
-    def with_norms(tensors: dict[str, Tensor]) -> None:
-        for seed, name in enumerate(("embedding_layernorm", "pre_lm_head_layernorm", "transformer.input_layernorm")):
-            tensors[f"{name}.weight"] = 1 + 0.3 * random(target.config.hidden_size, seed=seed)
-
-    folder = write_head(tmp_path, "eagle1", target.config, names="old", dtype=torch.float64, change=with_norms)
-    module, head = module_of(folder, target), head_of(folder)
-    ids, z = parts(target, module, 1)
-    logits, states = whole_pass(module, ids, z)
-    _, out = eagle1_rows(target, head.tensors, head.config, ids[0], z[0])
-    same(states[0], out)
-    same(logits[0], target.lm_head(oracle.rms(out, head.tensors["pre_lm_head_layernorm.weight"])).detach())
 
 
 def test_a_head_of_the_whole_vocabulary_needs_no_map(tmp_path: Path, target: Any) -> None:

@@ -23,7 +23,7 @@ from specbench.training.new_heads import Asked, beginning
 from tests.support.heads import write_head
 from tests.support.tiny import CPU
 
-K, NEW, GREEDY = 3, 24, Law(0.0)
+K, NEW, GREEDY = 3, 12, Law(0.0)
 TEXTS = ("def largest(values):\n    best = values[0]\n    for value in", "The weather was")
 SCALE = 0.05  # of random weights: states stay as large as a trained network's
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
