@@ -40,24 +40,68 @@ def only(*rows: dict[str, Any]) -> Recommendation:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def test_yes_where_the_lower_bound_is_above_one() -> None:
-    found = only(row())
-    assert (found.answer, found.best, found.k, found.candidates) == ("YES", "K = 3", 3, 1)
-    assert found.speedup == 1.62
-    assert found.low == pytest.approx(1.62 * math.exp(-0.05))
-    assert found.more_prompts is None
+FEW, TURNS, BUSY = {"prompts": 3}, {"batch": 8, "prompts": 32, "draws": 4}, {"load_average": 9.5, "threads": 2}
+ON_FEW, OVER_TURNS = "on 3 prompts, fewer than 20", "on an interval over 4 turns, fewer than 5"
+UNDER_LOAD = "under load 10 with other programs"
+BARE = {"status": "ok", "method": "chain", "k": 2, "speedup": 1.5}
+PART = {"prompts": 3, "limit": 164, "status": "partial"}
+GIVEN = {"run": "abc", "command": "specbench run --target t --k 3"}
+QUIET = "measure again on a quiet machine: the same run with --limit 20"
+SPEEDS = ((1, 1.5), (2, 1.61), (3, 1.62), (4, 1.605), (8, 1.61))
+ANSWERS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "the lower bound is above one": (
+        [row()], {"answer": "YES", "best": "K = 3", "k": 3, "candidates": 1, "speedup": 1.62, "more_prompts": None,
+                  "low": pytest.approx(1.62 * math.exp(-0.05))}),
+    "all upper bounds are below one": ([row(1, 0.9), row(2, 0.8)], {"answer": "NO", "best": "K = 1"}),
+    "one upper bound above one is enough to doubt a no": ([row(1, 0.97), row(2, 0.5)], {"answer": "UNCLEAR"}),
+    "one that is sure to pay goes before a faster one": (
+        [row(3, 1.3, half=0.05), row(4, 1.4, half=0.9)], {"answer": "YES", "best": "K = 3"}),
+    "one that pays for sure goes before a faster one on little": (
+        [row(2, 1.7, **PART), row(3, 1.5)], {"answer": "YES", "best": "K = 3"}),
+    "while one is open a slower one that is settled is not named": (
+        [row(2, 0.95, half=0.01), row(8, 0.8, half=0.5)], {"answer": "UNCLEAR", "k": 8}),
+    "a threshold is part of what is recommended": (
+        [row(4, 1.62, schedule="confidence", confidence=0.9)],
+        {"confidence": 0.9, "best": "--schedule confidence --confidence 0.9 with K up to 4"}),
+    "those as good as the best": ([row(k, s) for k, s in SPEEDS], {"best": "K = 3", "near_best": "2-4,8"}),
+    "of a tie the first": ([row(3, 1.62), row(4, 1.62)], {"k": 3, "near_best": "3-4"}),
+    "a schedule has no one K": (
+        [row(8, 1.7, schedule="auto"), row(3, 1.69), row(4, 1.2), row(3, 1.6, method="token-match")],
+        {"best": "--schedule auto with K up to 8", "schedule": "auto", "near_best": "3",
+         "break_even_alpha_measured": None}),
+    "a method is named": ([row(3, 1.6, method="token-match")], {"best": "token-match, K = 3"}),
+    "drafting nothing is no candidate and the baseline no question": (
+        [row(0, 1.2), row(1, 0.9), row(4, 1.4, method="baseline")],
+        {"answer": "NO", "best": "K = 1", "left_out": ("K = 0: drafts nothing",)}),
+    "a partial cell counts": ([row(status="partial")], {"answer": "YES"}),
+    "columns may be missing": ([BARE], {"answer": "UNCLEAR", "best": "K = 2", "alpha": None}),
+    "synthetic acceptance stays what it is": (
+        [row(acceptance="0.8", **FEW, **BUSY)], {"answer": "UNCLEAR", "leaning": None, "reasons": (), "settle": ""}),
+    "unclear stays unclear with the reasons and a way out": (
+        [row(1, 1.03, **FEW, **BUSY)],
+        {"answer": "UNCLEAR", "leaning": None, "reasons": (ON_FEW, UNDER_LOAD), "settle": QUIET}),
+    "one K of a run is followed by more": ([row(3, **GIVEN)], {"further": "specbench sweep-k --target t"}),
+    "several are followed by a report": ([row(3, **GIVEN), row(4, **GIVEN)], {"further": "specbench report abc"}),
+    "nothing follows without a run": ([row(3)], {"further": ""}),
+}  # fmt: skip
 
 
-def test_no_where_all_upper_bounds_are_below_one() -> None:
-    found = only(row(1, 0.9), row(2, 0.8))
-    assert (found.answer, found.best) == ("NO", "K = 1")
+@pytest.mark.whole
+@pytest.mark.parametrize(("rows", "expected"), ANSWERS.values(), ids=ANSWERS)
+def test_which_rows_lead_to_which_answer(rows: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    found = only(*rows)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert all(sentences(found))
+
+
+def test_without_drafts_there_is_no_question() -> None:
+    assert recommend([row(method="baseline", k=0)]) == recommend([]) == []
 
 
 def test_unclear_where_an_interval_holds_one() -> None:
     found = only(row(1, 1.03, half=0.05))
     assert found.answer == "UNCLEAR"
     assert found.more_prompts == to_settle(Interval(1.03, 1.03 * math.exp(-0.05), 1.03 * math.exp(0.05)), 164) - 164
-    assert only(row(1, 0.97), row(2, 0.5)).answer == "UNCLEAR"  # one upper bound above 1 is enough to doubt a no
 
 
 def test_the_best_of_several_has_a_wider_interval() -> None:
@@ -71,41 +115,7 @@ def test_the_best_of_several_has_a_wider_interval() -> None:
     assert found.low < 1 < plain["speedup_low"]
 
 
-def test_a_candidate_that_is_sure_to_pay_goes_before_a_faster_one_that_is_not() -> None:
-    found = only(row(3, 1.3, half=0.05), row(4, 1.4, half=0.9))
-    assert (found.answer, found.best) == ("YES", "K = 3")
-
-
-def test_while_one_is_open_a_slower_one_that_is_settled_is_not_named() -> None:
-    found = only(row(2, 0.95, half=0.01), row(8, 0.8, half=0.5))
-    assert (found.answer, found.k) == ("UNCLEAR", 8)
-
-
-def test_a_threshold_is_part_of_what_is_recommended() -> None:
-    found = only(row(4, 1.62, schedule="confidence", confidence=0.9))
-    assert (found.confidence, found.best) == (0.9, "--schedule confidence --confidence 0.9 with K up to 4")
-
-
-def test_the_optimum_is_told_with_those_as_good() -> None:
-    found = only(*(row(k, s) for k, s in ((1, 1.5), (2, 1.61), (3, 1.62), (4, 1.605), (8, 1.61))))
-    assert (found.best, found.near_best) == ("K = 3", "2-4,8")
-    assert only(row(3, 1.62), row(4, 1.62)).near_best == "3-4"  # a tie: the first of both is named
-    assert only(row(3, 1.62), row(4, 1.62)).k == 3
-
-
-def test_methods_and_schedules_compete_for_the_same_question() -> None:
-    found = only(row(8, 1.7, schedule="auto"), row(3, 1.69), row(4, 1.2), row(3, 1.6, method="token-match"))
-    assert (found.best, found.schedule) == ("--schedule auto with K up to 8", "auto")
-    assert found.near_best == "3"
-    assert found.break_even_alpha_measured is None  # it has no one K
-    assert only(row(3, 1.6, method="token-match")).best == "token-match, K = 3"
-
-
 # --- little to go by --------------------------------------------------------------------------------------------------
-
-FEW, TURNS, BUSY = {"prompts": 3}, {"batch": 8, "prompts": 32, "draws": 4}, {"load_average": 9.5, "threads": 2}
-ON_FEW, OVER_TURNS = "on 3 prompts, fewer than 20", "on an interval over 4 turns, fewer than 5"
-UNDER_LOAD = "under load 10 with other programs"
 
 
 @pytest.mark.parametrize(("speedup", "leaning"), [(1.62, "YES"), (0.8, "NO")])
@@ -147,23 +157,12 @@ def test_where_an_answer_begins_to_be_provisional(enough: dict[str, Any], little
     assert (only(row(**enough)).leaning, only(row(**enough)).settle) == (None, "")
 
 
-def test_a_cell_that_pays_for_sure_goes_before_a_faster_one_measured_on_little() -> None:
-    found = only(row(2, 1.7, prompts=3, limit=164, status="partial"), row(3, 1.5))
-    assert (found.answer, found.best) == ("YES", "K = 3")
-
-
 def test_a_no_is_carried_by_every_cell() -> None:
     found = only(row(1, 0.9), row(2, 0.8, prompts=3, limit=164, status="partial"))
     assert (found.answer, found.leaning) == ("PROVISIONAL", "NO")
     assert sentences(found)[0].startswith("PROVISIONAL, leaning NO — K = 1, the least slow, is 0.90× (")
     assert "not settled: on 3 prompts for K = 2, fewer than 20" in sentences(found)
     assert found.settle == "settle it: the same run with --limit 164"
-
-
-def test_unclear_stays_unclear_with_the_reasons_and_a_way_out() -> None:
-    found = only(row(1, 1.03, **FEW, **BUSY))
-    assert (found.answer, found.leaning, found.reasons) == ("UNCLEAR", None, (ON_FEW, UNDER_LOAD))
-    assert found.settle == "measure again on a quiet machine: the same run with --limit 20"
 
 
 @pytest.mark.parametrize(("prompts", "half", "more"), [(20, 0.0296, 1), (20, 0.031, 2), (30, 0.0296, 2)])
@@ -188,11 +187,6 @@ def test_an_interval_over_few_draws_promises_nothing(changes: dict[str, Any], re
     assert (found.more_prompts, found.reasons) == (None, (reason,))
     assert re.fullmatch(r"UNCLEAR — K = 1 may be faster or slower: 1\.03× \(.*\)", sentences(found)[0])
     assert found.settle == "measure again: the same run" + f" with --limit {limit}" * bool(limit)
-
-
-def test_synthetic_acceptance_stays_what_it_is() -> None:
-    found = only(row(acceptance="0.8", **FEW, **BUSY))
-    assert (found.answer, found.leaning, found.reasons, found.settle) == ("UNCLEAR", None, (), "")
 
 
 ROWS = st.builds(
@@ -288,13 +282,6 @@ def test_a_cell_that_failed_is_named_and_not_recommended(changes: dict[str, Any]
     assert sentences(alone)[0] == "UNCLEAR — no cell was measured that could be recommended"
 
 
-def test_drafting_nothing_is_no_candidate_and_the_baseline_no_question() -> None:
-    found = only(row(0, 1.2), row(1, 0.9), row(4, 1.4, method="baseline"))
-    assert (found.answer, found.best, found.left_out) == ("NO", "K = 1", ("K = 0: drafts nothing",))
-    assert recommend([row(method="baseline", k=0)]) == []
-    assert recommend([]) == []
-
-
 def test_without_an_interval_nothing_is_clear() -> None:
     found = only(row(prompts=1, speedup_low=math.nan, speedup_high=math.nan))
     assert (found.answer, found.best, found.low, found.more_prompts) == ("UNCLEAR", "K = 3", None, None)
@@ -302,21 +289,10 @@ def test_without_an_interval_nothing_is_clear() -> None:
     assert any("[no interval]" in line for line in sentences(found))
 
 
-def test_a_partial_cell_counts_with_what_it_has() -> None:
-    assert only(row(status="partial")).answer == "YES"
-
-
 def test_rows_of_a_csv_file_give_the_same_verdict() -> None:
     rows = [row(), row(8, status="oom", speedup=math.nan)]
     as_text = [{k: "" if v is None or v != v else str(v) for k, v in r.items()} for r in rows]
     assert recommend(as_text) == recommend(rows)
-
-
-def test_columns_may_be_missing() -> None:
-    bare = {"status": "ok", "method": "chain", "k": 2, "speedup": 1.5}
-    found = only(bare)
-    assert (found.answer, found.best, found.alpha) == ("UNCLEAR", "K = 2", None)
-    assert all(sentences(found))
 
 
 # --- how it reads -----------------------------------------------------------------------------------------------------
@@ -386,13 +362,6 @@ def test_every_kind_of_reason_is_told_and_each_once() -> None:
     assert f"not settled: {'; '.join(found.reasons)}" in sentences(found)
     loads = [row(3, dataset=name, **BUSY | {"load_average": load}) for name, load in (("a", 9.0), ("b", 12.0))]
     assert sum("under load" in line for line in together(recommend(loads))) == 1
-
-
-def test_a_settled_answer_says_how_to_go_on() -> None:
-    given = {"run": "abc", "command": "specbench run --target t --k 3"}
-    assert only(row(3, **given)).further == "specbench sweep-k --target t"
-    assert only(row(3, **given), row(4, **given)).further == "specbench report abc"
-    assert only(row(3)).further == ""
 
 
 def test_hostile_names_do_not_reach_the_terminal() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from huggingface_hub import constants
 from huggingface_hub.utils.logging import get_logger
 from safetensors.torch import load
@@ -265,88 +266,21 @@ def test_a_file_that_is_longer_than_announced_is_given_up() -> None:
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
-RATE = '"api";r=0;t=55'
-KEPT = "files that arrived whole are kept"
-REFUSALS: dict[str, tuple[dict[str, Any], str | None, str]] = {  # by what is wrong: the hub, a token, the sentence
-    "gated, no token": (
-        {"gated": True},
-        None,
-        "is gated: accept its conditions on URL/some/model, then log in with `hf auth login` or set HF_TOKEN "
-        "(no token is set)",
-    ),
-    "gated, not granted": (
-        {"gated": True},
-        TOKEN,
-        "is gated: accept its conditions on URL/some/model, then check that the token in use may read it "
-        "(`hf auth whoami`, HF_TOKEN)",
-    ),
-    "private, no token": (
-        {"private": True},
-        None,
-        "does not exist (neither as a folder nor at URL/some/model), or it is gated or private: then log in with "
-        "`hf auth login` or set HF_TOKEN (no token is set)",
-    ),
-    "private, other token": (
-        {"private": True},
-        TOKEN,
-        "does not exist (neither as a folder nor at URL/some/model), or it is gated or private: then check that the "
-        "token in use may read it (`hf auth whoami`, HF_TOKEN)",
-    ),
-    "invalid token": (
-        {},
-        "hf_invalidinvalidinvalid",
-        "is refused: the token in use is not valid: log in again with `hf auth login`, or set or unset HF_TOKEN",
-    ),
-    "no such revision": (
-        {"commit": "a" * 40},
-        None,
-        f"has no revision {COMMIT}: see URL/some/model/commits/main",
-    ),
-    "forbidden": (
-        {"fault": Fault(ASK, status=403, times=9)},
-        TOKEN,
-        "is refused: the token in use lacks the permission to read it: see URL/settings/tokens",
-    ),
-    "rate limit": (
-        {"fault": Fault(ASK, status=429, headers={"RateLimit": RATE}, times=9)},
-        None,
-        "cannot be fetched now: the hub's rate limit is reached: run the same again in 55 seconds (more requests are "
-        f"allowed after `hf auth login`); {KEPT}",
-    ),
-    "retry after": (
-        {"fault": Fault(ASK, status=429, headers={"Retry-After": "7"}, times=9)},
-        TOKEN,
-        f"cannot be fetched now: the hub's rate limit is reached: run the same again in 7 seconds; {KEPT}",
-    ),
-    "busy": (
-        {"fault": Fault(ASK, status=429, times=9)},
-        TOKEN,
-        f"cannot be fetched now: the hub's rate limit is reached: run the same again in some minutes; {KEPT}",
-    ),
-    "down": (
-        {"fault": Fault(ASK, status=503, times=9)},
-        None,
-        f"cannot be fetched now: URL answers with error 503: try again later; {KEPT}",
-    ),
-    "not a hub": (
-        {"fault": Fault("*/resolve/*", status=200, times=99)},
-        None,
-        "cannot be fetched: URL does not answer as a hub does: check HF_ENDPOINT and the proxy",
-    ),
-}
+REFUSALS = yaml.safe_load((Path(__file__).parents[2] / "refusals" / "hub.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-def test_a_refusal_is_one_line_that_says_what_to_do(serve: Serve, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    settings, token, sentence = REFUSALS[case]
-    settings = dict(settings)
-    faults = [settings.pop("fault")] if "fault" in settings else []
-    server = serve(*faults, **settings)
+@pytest.mark.parametrize("row", REFUSALS, ids=lambda row: row["line"][:40])
+def test_a_refusal_is_one_line_that_says_what_to_do(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any]
+) -> None:
+    """hub.yaml: the settings of the hub, a fault of its answers, the user's token, and the line."""
+    server = serve(*[Fault(**row["fault"])] if "fault" in row else [], **row.get("hub", {}))
     server.hub.tokens |= {TOKEN}
-    if token:
-        monkeypatch.setenv("HF_TOKEN", token)
+    if token := row.get("token"):
+        monkeypatch.setenv("HF_TOKEN", {"valid": TOKEN}.get(token, token))
     for step in (load_config, load_tokenizer):
-        assert refusal_of(step, PINNED) == OURS + sentence.replace("URL", server.url)
+        sentence = row["line"].replace("URL", server.url).replace("COMMIT", COMMIT)
+        assert refusal_of(step, PINNED) == OURS + sentence
 
 
 def test_a_repository_that_is_not_there_and_is_called_by_its_id(serve: Serve) -> None:
