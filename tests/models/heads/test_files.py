@@ -14,6 +14,7 @@ from specbench.models.heads import files
 from specbench.models.heads.files import read_head
 from specbench.models.heads.recognition import without_mtp
 from tests.support.checkpoints import llama, refusal_of
+from tests.support.head_passes import head_of
 from tests.support.heads import NAMES, save, write_head
 
 TARGET = llama(num_hidden_layers=8)
@@ -48,10 +49,8 @@ def network(folder: Path, **keys: Any) -> Path:
 @pytest.mark.parametrize(("kind", "names"), FORMATS)
 def test_every_format_is_recognised_and_has_the_same_tensors(tmp_path: Path, kind: str, names: str) -> None:
     switches = {"layers": 2, "vocab": 5} if kind == "eagle3" else {}
-    head = read_head(write_head(tmp_path / "head", kind, TARGET, names=names, **switches))
-    plain = read_head(write_head(tmp_path / "plain", kind, TARGET, **switches))
-    assert head is not None
-    assert plain is not None
+    head = head_of(write_head(tmp_path / "head", kind, TARGET, names=names, **switches))
+    plain = head_of(write_head(tmp_path / "plain", kind, TARGET, **switches))
     assert head.kind == plain.kind == kind
     assert head.tensors.keys() == plain.tensors.keys()
     assert all(torch.equal(head.tensors[name], plain.tensors[name]) for name in plain.tensors)
@@ -60,10 +59,8 @@ def test_every_format_is_recognised_and_has_the_same_tensors(tmp_path: Path, kin
 
 @pytest.mark.parametrize("file", ["sharded", "pytorch_model.bin", "model.pt"])
 def test_a_head_may_lie_in_shards_and_in_pickles_of_tensors(tmp_path: Path, file: str) -> None:
-    head = read_head(write_head(tmp_path / "head", "eagle1", TARGET, file=file))
-    plain = read_head(write_head(tmp_path / "plain", "eagle1", TARGET))
-    assert head is not None
-    assert plain is not None
+    head = head_of(write_head(tmp_path / "head", "eagle1", TARGET, file=file))
+    plain = head_of(write_head(tmp_path / "plain", "eagle1", TARGET))
     assert all(torch.equal(head.tensors[name], plain.tensors[name]) for name in plain.tensors | head.tensors)
 
 
@@ -72,58 +69,38 @@ def test_old_pickles_are_read(tmp_path: Path) -> None:
     tensors = load_file(folder / "medusa_lm_head.safetensors")
     (folder / "medusa_lm_head.safetensors").unlink()
     torch.save(tensors, folder / "medusa_lm_head.pt", _use_new_zipfile_serialization=False)
-    head = read_head(folder)
-    assert head is not None
+    head = head_of(folder)
     assert head.tensors.keys() == tensors.keys()
-
-
-def test_the_words_of_vllm_for_medusa(tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path, "medusa", TARGET, form="vllm"))
-    assert head is not None
-    assert head.kind == "medusa"
-    assert "blocks.2.layers.0.weight" in head.tensors
 
 
 def test_a_whole_network_with_medusa_heads(tmp_path: Path) -> None:
     heads = load_file(write_head(tmp_path / "heads", "medusa", TARGET) / "medusa_lm_head.safetensors")
     weights = network(tmp_path / "whole") / "model.safetensors"
     save_file(load_file(weights) | {f"medusa_head.{name}": tensor for name, tensor in heads.items()}, weights)
-    head = read_head(tmp_path / "whole")
-    assert head is not None
+    head = head_of(tmp_path / "whole")
     assert (head.kind, head.format) == ("medusa", "Medusa-2")
     assert head.tensors.keys() == heads.keys()
 
 
 def test_a_network_that_drafts_in_parallel_is_left_to_who_loads_networks(tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path, "pard", TARGET))
-    assert head is not None
+    head = head_of(write_head(tmp_path, "pard", TARGET))
     assert head.kind == "pard"
     assert not head.tensors
     assert head.config["pard_token"] == TARGET.vocab_size - 1
 
 
-@pytest.mark.parametrize("family", ["DeepSeek", "Qwen3-Next", "MiMo"])
-def test_a_module_in_the_files_of_a_target(tmp_path: Path, family: str) -> None:
-    target = network(tmp_path)
+@pytest.mark.parametrize("family", ["DeepSeek", "Qwen3-Next", "MiMo", "speculators"])
+def test_a_module_in_the_files_of_a_target_or_its_own(tmp_path: Path, family: str) -> None:
+    target = tmp_path if family == "speculators" else network(tmp_path)
     layer = {"self_attn.q_proj.weight": torch.ones(2), "input_layernorm.weight": torch.ones(3)}
-    write_head(target, "mtp", llama(), family=family, layer=layer)
-    head = read_head(target)
-    assert head is not None
+    head = head_of(write_head(target, "mtp", llama(), family=family, layer=layer))
     assert (head.kind, head.format) == ("mtp", family)
     parts = {"proj.weight", "embed_norm.weight", "hidden_norm.weight", "norm.weight"}
     assert head.tensors.keys() == parts | {f"layer.{name}" for name in layer}
 
 
-def test_a_module_in_files_of_its_own(tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path, "mtp", llama(), family="speculators", head=False))
-    assert head is not None
-    assert (head.kind, head.format) == ("mtp", "speculators")
-    assert head.tensors.keys() == {"proj.weight", "embed_norm.weight", "hidden_norm.weight", "norm.weight"}
-
-
 def test_the_layer_of_a_speculators_head_is_in_one_level_with_the_rest(tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path, "eagle3", TARGET, names="speculators", norm_before_residual=True))
-    assert head is not None
+    head = head_of(write_head(tmp_path, "eagle3", TARGET, names="speculators", norm_before_residual=True))
     assert head.config["norm_before_residual"] is True
     assert head.config["rope_theta"] == 5000.0
     assert "transformer_layer_config" not in head.config

@@ -11,12 +11,12 @@ from torch import Tensor
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.heads.build import built
 from specbench.models.heads.dflash import Pard
-from specbench.models.heads.files import read_head
 from specbench.models.heads.together import Together
 from specbench.models.network.law import Law
+from tests.support.head_passes import head_of, module_of
 from tests.support.heads import write_head
 from tests.support.parallel_heads import K, Plain, V
-from tests.support.tiny import context_of, in_double, network, worst
+from tests.support.tiny import context_of, network, worst
 
 TEXTS = ([2, 0, 4], [0, 1, 2, 2, 3])
 KNOWN = 5  # tokens of a head with a vocabulary of its own
@@ -26,12 +26,6 @@ FLASH = {"aux": (0, 1), "block": K + 1}
 @pytest.fixture(scope="module")
 def target() -> Any:
     return network("llama", V)
-
-
-def module(folder: Path, target: Any) -> Any:
-    head = read_head(folder, "head")
-    assert head is not None
-    return in_double(built(head, target))
 
 
 def rows_of(head: Any, target: Any, depth: int = K) -> Tensor:
@@ -83,13 +77,13 @@ def of_vllm(tensors: dict[str, Tensor]) -> None:
 def test_a_medusa_head_is_the_same_in_all_words(change: Any, target: Any, tmp_path: Path) -> None:
     write_head(tmp_path / "plain", "medusa", target.config)
     write_head(tmp_path / "other", "medusa", target.config, change=change, file="model.safetensors")
-    plain, other = (rows_of(module(tmp_path / name, target), target) for name in ("plain", "other"))
+    plain, other = (rows_of(module_of(tmp_path / name, target), target) for name in ("plain", "other"))
     assert worst(plain, other) == 0
 
 
 def test_a_pickle_of_medusa_heads_is_read_and_their_number_is_that_of_the_file(target: Any, tmp_path: Path) -> None:
     write_head(tmp_path, "medusa", target.config, heads=5, file="medusa_lm_head.pt")
-    assert module(tmp_path, target).steps == 5  # config.json says 2, as published ones do
+    assert module_of(tmp_path, target).steps == 5  # config.json says 2, as published ones do
 
 
 def test_vllms_shared_output_is_that_of_every_head(target: Any, tmp_path: Path) -> None:
@@ -100,7 +94,7 @@ def test_vllms_shared_output_is_that_of_every_head(target: Any, tmp_path: Path) 
 
     write_head(tmp_path / "once", "medusa", target.config, form="vllm")
     write_head(tmp_path / "first", "medusa", target.config, form="vllm", change=first)
-    once, also = (rows_of(module(tmp_path / name, target), target) for name in ("once", "first"))
+    once, also = (rows_of(module_of(tmp_path / name, target), target) for name in ("once", "first"))
     assert worst(once, also) == 0
 
 
@@ -112,7 +106,7 @@ def test_vllms_truncated_vocabulary_is_one_of_the_targets_tokens(target: Any, tm
 
     write_head(tmp_path / "cut", "medusa", target.config, form="vllm", change=cut)
     write_head(tmp_path / "whole", "medusa", target.config, form="vllm")
-    cut_rows, rows = (rows_of(module(tmp_path / name, target), target) for name in ("cut", "whole"))
+    cut_rows, rows = (rows_of(module_of(tmp_path / name, target), target) for name in ("cut", "whole"))
     alone = torch.zeros_like(rows).index_copy(-1, kept, rows[..., kept])
     assert worst(cut_rows, alone / alone.sum(-1, keepdim=True)) <= 1e-12
 
@@ -145,8 +139,8 @@ def widened(tensors: dict[str, Tensor]) -> None:
 def test_a_head_that_knows_some_tokens_has_their_rows(kind: str, target: Any, tmp_path: Path) -> None:
     for name, change in (("some", reduced), ("all", widened)):
         write_head(tmp_path / name, kind, target.config, names="speculators", change=change, **FLASH)
-    some, rows = (rows_of(module(tmp_path / name, target), target) for name in ("some", "all"))
-    ids = module(tmp_path / "some", target).known
+    some, rows = (rows_of(module_of(tmp_path / name, target), target) for name in ("some", "all"))
+    ids = module_of(tmp_path / "some", target).known
     assert ids.tolist() == [n * V // KNOWN for n in range(KNOWN)]
     assert some.index_fill(-1, ids, 0).abs().max() == 0
     first = torch.zeros_like(rows[:, 0]).index_copy(-1, ids, rows[:, 0, ids])  # greedy drafts part after the first
@@ -155,7 +149,7 @@ def test_a_head_that_knows_some_tokens_has_their_rows(kind: str, target: Any, tm
 
 def test_p_eagle_knows_some_tokens_too(target: Any, tmp_path: Path) -> None:
     write_head(tmp_path, "peagle", target.config, names="speculators", aux=(1, 2), vocab=KNOWN)
-    found = rows_of(module(tmp_path, target), target)
+    found = rows_of(module_of(tmp_path, target), target)
     assert sorted(set(found.sum((0, 1)).nonzero()[:, 0].tolist())) == [n * V // KNOWN for n in range(KNOWN)]
 
 
@@ -165,24 +159,22 @@ def test_p_eagle_knows_some_tokens_too(target: Any, tmp_path: Path) -> None:
 def test_dflash_drafts_from_its_first_row_where_it_says_so(target: Any, tmp_path: Path) -> None:
     write_head(tmp_path / "next", "dflash", target.config, sample_from_anchor=True, **FLASH)
     write_head(tmp_path / "own", "dflash", target.config, **FLASH)
-    later, own = (module(tmp_path / name, target) for name in ("next", "own"))
+    later, own = (module_of(tmp_path / name, target) for name in ("next", "own"))
     assert (later.steps, own.steps) == (K + 1, K)
     assert worst(rows_of(later, target, K + 1)[:, 1:], rows_of(own, target)) <= 1e-12  # a row later of the same block
 
 
 def test_the_layers_that_are_read_can_be_named(target: Any, tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path, "dflash", target.config, **FLASH))
-    assert head is not None
+    head = head_of(write_head(tmp_path, "dflash", target.config, **FLASH))
     assert (built(head, target).taps, built(head, target, (0, 2)).taps) == ((1, 2), (0, 2))
-    medusa = read_head(write_head(tmp_path / "medusa", "medusa", target.config), "heads")
-    assert medusa is not None
-    with pytest.raises(UsageError, match="--aux-layers: heads is a Medusa head"):
+    medusa = head_of(write_head(tmp_path / "medusa", "medusa", target.config))
+    with pytest.raises(UsageError, match="--aux-layers: head is a Medusa head"):
         built(medusa, target, (1, 2))
 
 
 def test_a_confidence_head_is_read(target: Any, tmp_path: Path) -> None:
     write_head(tmp_path, "dspark", target.config, confidence=True, **FLASH)
-    found = module(tmp_path, target)
+    found = module_of(tmp_path, target)
     assert found.warnings == ()
     assert found.confidence_head is not None
 
@@ -196,6 +188,5 @@ def test_a_network_without_a_mask_is_no_pard(target: Any) -> None:
 
 
 def test_a_head_of_another_kind_is_told_apart(target: Any, tmp_path: Path) -> None:
-    head = read_head(write_head(tmp_path, "eagle3", target.config, aux=(0, 1, 2)), "head")
-    assert head is not None
+    head = head_of(write_head(tmp_path, "eagle3", target.config, aux=(0, 1, 2)))
     assert not built(head, target).at_once

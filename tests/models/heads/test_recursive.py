@@ -15,12 +15,12 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.heads.build import built, joined
-from specbench.models.heads.files import read_head
+from specbench.models.heads.build import joined
 from specbench.models.heads.recursive import Recursive
 from specbench.models.heads.taps import Tapped, Taps
 from specbench.models.network.causal import Causal
 from specbench.models.network.law import Law
+from tests.support.head_passes import module_of
 from tests.support.heads import write_head
 from tests.support.random_histories import HISTORIES, RAGGED, Chance, accept_and_append
 from tests.support.tiny import (
@@ -46,9 +46,7 @@ kinds = pytest.mark.parametrize(("kind", "switches"), [
 
 def head_of(folder: Path, net: Any, kind: str, **switches: Any) -> Any:
     """A random head of the target `net`, in its dtype."""
-    found = read_head(write_head(folder / kind, kind, net.config, dtype=torch.float64, **switches))
-    assert found is not None
-    return in_double(built(found, net))
+    return module_of(write_head(folder / kind, kind, net.config, dtype=torch.float64, **switches), net)
 
 
 def models_of(net: Any, head: Any, depth: int = K) -> tuple[Causal, Recursive]:
