@@ -19,7 +19,7 @@ from specbench.errors import ServerError, UsageError
 from specbench.metrics import FIRST_PIECE, Trace
 from specbench.spec import RunSpec
 from tests.support.completions import Model, serving, text_of
-from tests.support.frontdoor import Command
+from tests.support.frontdoor import Command, Outcome
 
 NEW = 12
 PROMPTS = ["once upon", "a thé"]
@@ -365,13 +365,21 @@ def data(tmp_path: Path) -> str:
     return f"jsonl:{path}"
 
 
-def test_a_run_over_two_servers(stack: ExitStack, command: Command, data: str) -> None:
-    urls = [stack.enter_context(serving(one)) for one in (Model(k=3, tells="positions"), Model())]
-    found = command(
-        "run", "--backend", "openai", "--url", urls[0], "--baseline-url", urls[1], "--target", "tiny",
-        "--dataset", data,
-        "--max-new-tokens", NEW, "--k", "3", "--warmup", "1", "--batch", "1,2",
-    )  # fmt: skip
+@pytest.fixture
+def ran(stack: ExitStack, command: Command, data: str) -> Command:
+    """`specbench run` over a server, and over one without a draft where there are two."""
+
+    def call(drafting: Model, *words: object, plain: Model | None = None) -> Outcome:
+        urls = ["--url", stack.enter_context(serving(drafting))]
+        urls += ["--baseline-url", stack.enter_context(serving(plain))] if plain else []
+        common = ("--backend", "openai", "--target", "tiny", "--dataset", data, "--max-new-tokens", NEW)
+        return command("run", *common, *urls, *words)
+
+    return call
+
+
+def test_a_run_over_two_servers(ran: Command) -> None:
+    found = ran(Model(k=3, tells="positions"), "--k", 3, "--warmup", 1, "--batch", "1,2", plain=Model())
     assert found.code == 0, found.err
     for row in found.table():
         assert (row["engine"], row["lossless"], row["prompts"]) == ("openai", "identical", "4")
@@ -382,24 +390,15 @@ def test_a_run_over_two_servers(stack: ExitStack, command: Command, data: str) -
     assert f"note: {server.FROM_COUNTERS}" in found.err
 
 
-def test_a_server_that_fails_on_the_way_costs_its_cell_one_line(stack: ExitStack, command: Command, data: str) -> None:
-    urls = [stack.enter_context(serving(one)) for one in (Model(k=3, fault="500", after=3), Model())]
-    found = command(
-        "run", "--backend", "openai", "--url", urls[0], "--baseline-url", urls[1], "--target", "tiny",
-        "--dataset", data,
-        "--max-new-tokens", NEW, "--k", "3", "--warmup", "0",
-    )  # fmt: skip
+def test_a_server_that_fails_on_the_way_costs_its_cell_one_line(ran: Command) -> None:
+    found = ran(Model(k=3, fault="500", after=3), "--k", 3, "--warmup", 0, plain=Model())
     assert found.code == 6
     assert "the server answered 500" in found.err.splitlines()[-1]
     (row,) = found.table()
     assert (row["status"], "answered 500" in row["error"]) == ("error", True)
 
 
-def test_one_server_alone_is_measured_as_a_baseline(stack: ExitStack, command: Command, data: str) -> None:
-    url = stack.enter_context(serving(Model()))
-    found = command(
-        "run", "--backend", "openai", "--url", url, "--target", "tiny", "--method", "baseline", "--dataset", data,
-        "--max-new-tokens", NEW, "--warmup", "0",
-    )  # fmt: skip
+def test_one_server_alone_is_measured_as_a_baseline(ran: Command) -> None:
+    found = ran(Model(), "--method", "baseline", "--warmup", 0)
     assert found.code == 0, found.err
     assert float(found.table()[0]["baseline_tokens_per_second"]) > 0

@@ -18,36 +18,21 @@ from specbench.models.checkpoints.names import shipped
 from tests.support.checkpoints import refusal_of
 
 
-def test_an_alias_resolves_to_a_pinned_hub_id() -> None:
-    checkpoint = names.resolve("llama-7b")
-    assert checkpoint.source == "huggyllama/llama-7b"
-    assert checkpoint.revision == "4782ad278652c7c71b72204d462d6d01eaaf7549"
-    assert checkpoint.name == "llama-7b"
-
-
-def test_the_shipped_pair_resolves_to_folders_in_the_package() -> None:
-    assert names.resolve("demo").source == str(ASSETS / "pair" / "target")
-    assert names.resolve("demo-draft").source == str(ASSETS / "pair" / "draft")
-
-
-def test_gated_models_are_known_as_such() -> None:
-    assert names.resolve("llama2-7b").gated
-    assert not names.resolve("pythia-70m").gated
-
-
-def test_a_given_revision_takes_the_place_of_the_pinned_one() -> None:
+def test_an_alias_is_a_pinned_hub_id_unless_another_revision_is_given() -> None:
+    found = names.resolve("llama-7b")
+    assert (found.name, found.source) == ("llama-7b", "huggyllama/llama-7b")
+    assert found.revision == "4782ad278652c7c71b72204d462d6d01eaaf7549"
     assert names.resolve("llama-7b", "v2").revision == "v2"
     assert names.resolve("pythia-6.9b").revision is None
+    assert (names.resolve("llama2-7b").gated, names.resolve("pythia-70m").gated) == (True, False)
 
 
-def test_a_folder_passes(tmp_path: Path) -> None:
+def test_what_is_no_alias_is_a_folder_or_a_hub_id(tmp_path: Path) -> None:
+    assert names.resolve("demo").source == str(ASSETS / "pair" / "target")
+    assert names.resolve("demo-draft").source == str(ASSETS / "pair" / "draft")
     assert names.resolve(str(tmp_path)) == names.Checkpoint(str(tmp_path), str(tmp_path))
-
-
-def test_a_hub_id_passes() -> None:
-    assert names.resolve("some-one/Model_1.5b", "abc") == names.Checkpoint(
-        "some-one/Model_1.5b", "some-one/Model_1.5b", "abc"
-    )
+    remote = names.Checkpoint("some-one/Model_1.5b", "some-one/Model_1.5b", "abc")
+    assert names.resolve("some-one/Model_1.5b", "abc") == remote
 
 
 def test_a_target_has_a_default_draft() -> None:
