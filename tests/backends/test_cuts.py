@@ -64,18 +64,3 @@ def test_a_method_file_may_cut_its_draft_and_leaves_others_whole(pair: Pair) -> 
     assert modules["draft"].get_output_embeddings().weight.shape[0] == 64
     assert backend.describe()["draft_vocabulary_resolved"] == "", "the other cells of the run have nothing cut"
     assert any(line.startswith("the draft vocabulary 25% knows 16 of 64 tokens") for line in backend.warnings)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--draft-vocabulary", "nowhere"), "expected 8192, 25%, 8192:FILE or FILE; there is no file nowhere"),
-        (("--draft-vocabulary", "25%", "--method", "early-exit-shared"), "shares its passes with the target"),
-    ],
-)
-def test_what_cannot_be_cut_is_one_line_before_anything_is_loaded(
-    command: Command, pair: Pair, words: tuple[str, ...], line: str
-) -> None:
-    found = command("run", *pair.options, *words)
-    assert (found.code, line in found.line) == (2, True), found.err
-    assert not (found.cwd / "results").exists()

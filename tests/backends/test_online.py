@@ -123,20 +123,3 @@ def test_several_rows_learn_together(online: Command) -> None:
     (row,) = found.table()
     assert row["lossless"] == "identical"
     assert float(row["update_share"]) > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--repeat", 2), "learns from every prompt, so that the same one again is another measurement"),
-        (("--until-ci", 0.1), "learns from every prompt, so that where it stops would decide how much was learned"),
-    ],
-    ids=["repeat", "until-ci"],
-)
-def test_what_would_measure_something_else_is_refused_before_anything_is_loaded(
-    online: Command, options: tuple[object, ...], said: str, tmp_path: Path
-) -> None:
-    found = online(*options)
-    assert found.code == 2
-    assert said in found.line
-    assert not (tmp_path / "results").exists()

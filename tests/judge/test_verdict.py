@@ -490,9 +490,3 @@ def test_a_run_without_a_draft_is_said_to_have_nothing_to_judge(command: Command
     found = command("verdict", write(tmp_path / "one", row(0, method="baseline")))
     assert (found.code, found.out) == (0, "")
     assert "nothing to judge" in found.err
-
-
-def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path) -> None:
-    found = command("verdict", tmp_path / "none")
-    assert found.code == 2
-    assert "give the folder of a specbench run" in found.line
