@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,50 +31,38 @@ CPU = torch.device("cpu")
 EVEN = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 64}
 
 
-Refusal = Callable[..., str]
-
-
-@pytest.fixture
-def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusal:
-    """The line that refuses a target of some shape while so many processes are there."""
-
-    def refused(how: How, count: int, **shape: Any) -> str:
-        monkeypatch.setattr(processes, "joined", lambda: count)
-        with pytest.raises((UsageError, UnusableModelError)) as error:
-            divided.refuse_unsplit(Checkpoint("big", str(tmp_path)), llama(**{**EVEN, **shape}), how, CPU)
-        return str(error.value)
-
-    return refused
-
-
-def test_processes_that_are_not_there_are_named_with_how_to_start_them(refusal: Refusal) -> None:
-    said = refusal(How(parallel=2), 1)
-    assert said == (
-        "--tensor-parallel 2: 1 of 2 processes are there: start with torchrun --nproc-per-node 2 -m specbench run …"
-    )
+ABSENT = "--tensor-parallel 2: 1 of 2 processes are there: start with torchrun --nproc-per-node 2 -m specbench run …"
 
 
 @pytest.mark.parametrize(
-    ("count", "shape", "said"),
+    ("how", "count", "shape", "said"),
     [
-        (4, {}, "big has num_key_value_heads = 2, which does not divide by 4: use 2"),
-        (3, {"num_key_value_heads": 4}, "big has num_attention_heads = 4, which does not divide by 3: use 2, 4"),
-        (2, {"num_key_value_heads": 1}, "num_key_value_heads = 1, which does not divide by 2: it can only be held"),
-        (2, {"intermediate_size": 63}, "intermediate_size = 63, which does not divide by 2: it can only be held whole"),
+        (How(parallel=2), 1, {}, ABSENT),
+        (How(parallel=4), 4, {}, "big has num_key_value_heads = 2, which does not divide by 4: use 2"),
+        (
+            How(parallel=3),
+            3,
+            {"num_key_value_heads": 4},
+            "num_attention_heads = 4, which does not divide by 3: use 2, 4",
+        ),
+        (
+            How(parallel=2),
+            2,
+            {"num_key_value_heads": 1},
+            "num_key_value_heads = 1, which does not divide by 2: it can ",
+        ),
+        (How(parallel=2), 2, {"intermediate_size": 63}, "which does not divide by 2: it can only be held whole"),
+        (How(device_map="auto", parallel=2), 2, {}, "leave one out"),
+        (How(quantize="int8", parallel=2), 2, {}, "cannot be split: --quantize int8 needs all"),
     ],
 )
-def test_sizes_that_do_not_divide_are_named_with_what_does(
-    count: int, shape: dict[str, int], said: str, refusal: Refusal
+def test_a_target_that_cannot_be_split_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: How, count: int, shape: dict[str, int], said: str
 ) -> None:
-    assert said in refusal(How(parallel=count), count, **shape)
-
-
-def test_a_target_is_divided_in_one_way_only(refusal: Refusal) -> None:
-    assert "leave one out" in refusal(How(device_map="auto", parallel=2), 2)
-
-
-def test_weights_that_are_changed_after_reading_cannot_be_split(refusal: Refusal) -> None:
-    assert "cannot be split: --quantize int8 needs all" in refusal(How(quantize="int8", parallel=2), 2)
+    monkeypatch.setattr(processes, "joined", lambda: count)
+    with pytest.raises((UsageError, UnusableModelError)) as refusal:
+        divided.refuse_unsplit(Checkpoint("big", str(tmp_path)), llama(**{**EVEN, **shape}), how, CPU)
+    assert said in str(refusal.value)
 
 
 def test_an_architecture_without_a_plan_is_refused() -> None:
