@@ -6,7 +6,8 @@ calls-*.yaml            - {call: "specbench.module:function", args: [..], error:
                           spec: {..} or specs: [{..}, ..] are settings of runs, an argument after or before the others;
                           cases: [..] are rows that share the other keys
 checkpoints.yaml        - {config: {key: value}, load: config, line: ".."}: a tiny checkpoint whose config.json (or, by
-                          `tokenizer`, tokenizer_config.json) is changed, or its files: {name: text}; null removes one
+                          `tokenizer`, tokenizer_config.json) is changed, or its files: {name: text}; null removes one;
+                          installed: false where no extra is
 heads.yaml              - {head: eagle1, line: ".."}: a trained head as `write_head` makes it with `how`, for a tiny
                           target, but with a tensor dropped, with zeros: {name: shape} or ids: {name: values}, or for
                           another `target`
@@ -28,6 +29,7 @@ import yaml
 from torch import Tensor
 
 from specbench import errors
+from specbench.models.checkpoints import names
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint
@@ -94,7 +96,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("row", rows("checkpoints.yaml"), ids=lambda row: ascii(row["line"])[:60])
-def test_a_checkpoint(row: dict[str, Any], tiny: Path, tmp_path: Path) -> None:
+def test_a_checkpoint(row: dict[str, Any], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not row.get("installed", True):
+        monkeypatch.setattr(names, "find_spec", lambda _: None)
     folder = Path(shutil.copytree(tiny, tmp_path / "tiny"))
     for key, name in (("config", "config.json"), ("tokenizer", "tokenizer_config.json")):
         if key in row:

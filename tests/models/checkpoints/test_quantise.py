@@ -34,7 +34,7 @@ from specbench.models.checkpoints import names, quantise
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import Loaded, load_model
-from specbench.models.checkpoints.names import Checkpoint, resolve
+from specbench.models.checkpoints.names import resolve
 from specbench.models.execution.regions.folder import NAME, place
 from specbench.models.network.causal import Causal
 from specbench.models.network.int4 import Int4Linear
@@ -207,31 +207,6 @@ def declare(folder: Path, **quantization: object) -> Path:
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": quantization}))
     return folder
-
-
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        (
-            {"quant_method": "gptq", "bits": 4, "group_size": 128},
-            "gptq, which needs gptqmodel and optimum: pip install",
-        ),
-        ({"quant_method": "awq", "bits": 4}, "awq, which needs gptqmodel and optimum: pip install"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes, which needs bitsandbytes: pip install"),
-        ({"load_in_8bit": True}, "bitsandbytes, which needs bitsandbytes: pip install 'specbench-decoding[bnb]'"),
-        ({"quant_method": "compressed-tensors"}, "compressed-tensors, which needs compressed-tensors: pip install"),
-        ({"quant_method": "torchao", "quant_type": {}}, "torchao, which needs torchao: pip install"),
-        ({"quant_method": "nvfp4"}, "nvfp4, which needs a GPU"),
-        ({"quant_method": "fbgemm_fp8"}, "fbgemm_fp8, which needs a GPU"),
-        ({"quant_method": "evil" * 99}, f"by '{'evil' * 20}', which transformers does not know: it reads awq, "),
-    ],
-)
-def test_what_a_checkpoint_needs_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, object], message: str
-) -> None:
-    monkeypatch.setattr(names, "find_spec", lambda _: None)
-    folder = declare(save_tiny(tmp_path / "tiny"), **method)
-    assert message in refusal_of(load_model, Checkpoint("tiny", str(folder)), None, CPU)
 
 
 def test_the_extras_install_what_is_asked_for() -> None:

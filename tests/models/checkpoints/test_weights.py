@@ -16,7 +16,6 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints import names
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import load_model
@@ -94,17 +93,6 @@ def test_a_target_that_is_an_adapter_is_not_divided(adapted: tuple[Path, Any]) -
     """Nor is that offered where memory is short, which asks the same."""
     with pytest.raises(UsageError, match="cannot be divided: its adapter is merged into all of it"):
         load_model(resolve(str(adapted[0])), torch.float32, CPU, how=How(device_map="auto"))
-
-
-def test_a_whole_model_beside_an_adapter_is_refused(tmp_path: Path) -> None:
-    describe(save_tiny(tmp_path))
-    assert "holds a whole model (model.safetensors) and an adapter" in refusal_of(load_config, resolve(str(tmp_path)))
-
-
-def test_what_merges_adapters_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "find_spec", lambda _: None)
-    found = refusal_of(load_config, resolve(str(describe(tmp_path / "adapter"))))
-    assert found.endswith("an adapter needs peft: pip install 'specbench-decoding[peft]'")
 
 
 PEAK = """
