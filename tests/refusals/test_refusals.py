@@ -1,4 +1,4 @@
-"""Every row of the tables in this folder: a command or a call that is refused, its exit code or error, and its line.
+"""Every row of commands.yaml: a command that is refused, its exit code and its line.
 
 commands.yaml   - - {command: run, exit: 2}, then rows of [the words after it, a part of the line or several], and
                   the text of the group's `file` as a third. {5000 x} is so many x. A group may have more keys:
@@ -6,33 +6,25 @@ commands.yaml   - - {command: run, exit: 2}, then rows of [the words after it, a
                   env: {NAME: value}                                    patch: {module.function: what it returns}
                   quoted: how many x the line may have                  hidden: a text that is not repeated
                   loads: weights may be read before, notes be printed   leaves: what may lie in the folder afterwards
-calls.yaml      - {call: "specbench.module:function", args: [..], kwargs: {..}, error: UsageError, line: "a pattern"}
 """
 
-import builtins
-import importlib
 import re
 import shlex
 import shutil
 from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from specbench import errors
 from specbench.models.checkpoints import loading
 from tests.support import frontdoor
 from tests.support.foreign import byte_level, save_pair, sentence_pieces
 from tests.support.frontdoor import Command
 from tests.support.tinypair import Pair, prompts, save_tokenizer
 
-COMMANDS, CALLS = (
-    yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-    for name in ("commands.yaml", "calls.yaml")
-)
+COMMANDS = yaml.safe_load(Path(__file__).with_name("commands.yaml").read_text(encoding="utf-8"))
 ROWS = [pytest.param(group, *row, *[None][len(row) - 2 :]) for group, *rows in COMMANDS["groups"] for row in rows]
 SETUPS: dict[str, Callable[[Pair, Path], object]] = {
     "other_tokenizer": lambda pair, folder: save_tokenizer(shutil.copytree(pair.draft, folder / "other"), "v{}"),
@@ -87,13 +79,3 @@ def test_a_command(
     assert "before any training" not in found.err, "what takes long comes after"
     left = tmp_path / group.get("leaves", "nothing")
     assert [path for path in before ^ set(tmp_path.rglob("*")) if left not in (path, *path.parents)] == []
-
-
-@pytest.mark.parametrize("row", CALLS or [], ids=lambda row: row["call"].partition(":")[2] + ":" + row["line"][:40])
-def test_a_call(row: dict[str, Any]) -> None:
-    module, name = row["call"].split(":")
-    function: Any = reduce(getattr, name.split("."), importlib.import_module(module))
-    kind = getattr(errors, row["error"], None) or getattr(builtins, row["error"])
-    with pytest.raises(kind, match=row["line"]) as refusal:
-        function(*row.get("args", []), **row.get("kwargs", {}))
-    assert "\n" not in str(refusal.value)
