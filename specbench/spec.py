@@ -7,14 +7,16 @@ table in the documentation follow from it.
 
 import hashlib
 import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, field_validator, model_validator
 
-from specbench import engine_options
-from specbench.named_models import named_models, written
 from specbench.settings import ANSWER, CELL, DETAIL, LOADED, LOOKAHEAD, NAMED, PAIR, Setting, declared
 from specbench.wording import in_thousands
+
+# --- spec -------------------------------------------------------------------------------------------------------------
 
 BASELINE = "baseline"
 CHOOSING = "auto"  # the method that chooses one of several, prompt by prompt
@@ -190,7 +192,7 @@ class RunSpec(BaseModel):
     @field_validator("engine_option", mode="before")
     @classmethod
     def _read_options(cls, given: Any) -> tuple[tuple[str, str], ...]:
-        return engine_options.engine_options(given)
+        return engine_options(given)
 
     @field_validator("chat_template", "attn_implementation", "vocabulary")
     @classmethod
@@ -209,11 +211,11 @@ class RunSpec(BaseModel):
 
     @field_serializer("model", when_used="json")
     def _write_models(self, model: tuple[tuple[str, str], ...]) -> str | None:
-        return written(model) or None
+        return written_models(model) or None
 
     @field_serializer("engine_option", when_used="json")
     def _write_options(self, options: tuple[tuple[str, str], ...]) -> str | None:
-        return engine_options.written(options) or None
+        return written_options(options) or None
 
     @model_validator(mode="after")
     def _one_reading(self) -> "RunSpec":
@@ -248,3 +250,151 @@ class RunSpec(BaseModel):
                 del fields[name]
         canonical = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+# --- engine options ---------------------------------------------------------------------------------------------------
+# Options that go to an engine as they are: ENGINE.NAME=VALUE as text, and back.
+
+OPTION = re.compile(r"(?P<name>[a-z][\w.]*\.[A-Za-z][\w-]*)=(?P<value>[^,]+)", re.ASCII)
+Options = tuple[tuple[str, str], ...]
+
+
+def engine_options(given: Any) -> Options:
+    """Options as they are written, in the order of their names: ENGINE.NAME=VALUE, some of these, or a mapping.
+
+    One text may hold several, joined by commas, as results.csv has them. ValueError, in one line, for anything else.
+    """
+    if isinstance(given, Mapping):
+        given = [f"{name}={value}" for name, value in given.items()]
+    items = given.split(",") if isinstance(given, str) else given
+    if not isinstance(items, Iterable | None):
+        raise ValueError("write ENGINE.NAME=VALUE, such as vllm.tensor_parallel_size=2")
+    found = sorted(_option(item) for item in items or ())
+    names = [name for name, _ in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"the engine option {twice[0]} has two values: give it one")
+    return tuple(found)
+
+
+def _option(item: Any) -> tuple[str, str]:
+    text = item if isinstance(item, str) else "=".join(map(str, item)) if isinstance(item, tuple | list) else ""
+    if (found := OPTION.fullmatch(text)) is None:
+        raise ValueError(f"{str(item)[:60]!r} is no ENGINE.NAME=VALUE, such as vllm.tensor_parallel_size=2")
+    return found["name"], found["value"]
+
+
+def written_options(options: Options) -> str:
+    """Options as one text."""
+    return ",".join(f"{name}={value}" for name, value in options)
+
+
+def engines(options: Options) -> list[str]:
+    """The engines that some options are for."""
+    return list(dict.fromkeys(name.rpartition(".")[0] for name, _ in options))
+
+
+def of_engine(options: Options, engine: str) -> dict[str, Any]:
+    """The options of an engine by their names there, numbers and true and false as such."""
+    mine = [(name.rpartition("."), value) for name, value in options]
+    return {name: read(value) for (whose, _, name), value in mine if whose == engine}
+
+
+def read(value: str) -> Any:
+    """A value: what it is as JSON, else the text."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+# --- named models -----------------------------------------------------------------------------------------------------
+# Models by the names that method files use: NAME=CHECKPOINT as text, and back.
+
+PAIR_ROLES = ("target", "draft")  # the models that every run knows; others are given a name by whoever runs it
+RESERVED = (*PAIR_ROLES, "k", "schedule")  # words of method files
+NAME = r"[A-Za-z][A-Za-z0-9_-]*"  # of a model; part of the names of columns
+SEVERAL = re.compile(rf",(?={NAME}=)")  # what stands between two models in one text
+
+
+def named_models(given: Any) -> tuple[tuple[str, str], ...]:
+    """Models as they are written, in the order of their names: NAME=CHECKPOINT, some of these, or a mapping.
+
+    One text may hold several, joined by commas, as results.csv has them. ValueError, in one line, for anything else.
+    """
+    items = SEVERAL.split(given) if isinstance(given, str) else given.items() if isinstance(given, Mapping) else given
+    if not isinstance(items, Iterable | None):
+        raise ValueError("write NAME=CHECKPOINT, or a mapping of names to checkpoints")
+    found = sorted(_pair(item) for item in items or ())
+    names = [name for name, _ in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"the name {twice[0]} stands for two models: give each model a name of its own")
+    return tuple(found)
+
+
+def _pair(item: Any) -> tuple[str, str]:
+    parts = item.partition("=")[::2] if isinstance(item, str) else item
+    match parts:
+        case str() as name, str() as checkpoint if checkpoint and re.fullmatch(NAME, name):
+            pass
+        case _:
+            raise ValueError(
+                f"{str(item)[:60]!r} is no NAME=CHECKPOINT: the name has letters, digits, - and _, the checkpoint is "
+                "an alias, a hub id, a folder, or layers of another model such as target[:50%]"
+            )
+    if name in RESERVED:
+        raise ValueError(f"the name {name} is taken: method files mean something else by it; choose another name")
+    if SEVERAL.search(checkpoint):
+        raise ValueError(f"{checkpoint[:60]!r} reads like several models: rename that folder, or name it by a link")
+    return name, checkpoint
+
+
+def written_models(models: Iterable[tuple[str, str]]) -> str:
+    """Models as one text."""
+    return ",".join(f"{name}={checkpoint}" for name, checkpoint in models)
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+# What `--method auto` chooses from: how choices are written, and the cell of each.
+# Pure; must not know method files.
+
+USUAL = (BASELINE, "chain:2", "chain:4", "chain:8", "prompt-lookup:2", "prompt-lookup:4", "prompt-lookup:8")
+
+
+def parsed(text: str) -> tuple[str, int]:
+    """(method, K) of one choice: a method and a lookahead joined by a colon, or the baseline. ValueError if neither."""
+    method, _, k = text.strip().rpartition(":")
+    if text.strip() == BASELINE:
+        return BASELINE, 0
+    if not method or method in (BASELINE, CHOOSING) or not k.isdigit() or not 1 <= int(k) <= 512:
+        raise ValueError(f"{text.strip()[:60]!r} is not a choice: write METHOD:K (chain:4), or {BASELINE}")
+    return method, int(k)
+
+
+def written_choices(choices: Sequence[str]) -> str:
+    """Choices as a spec holds them, each once. ValueError where one is none, or there are fewer than two."""
+    found = dict.fromkeys(map(parsed, choices))
+    if len(found) < 2:
+        raise ValueError(f"--method {CHOOSING} chooses from two or more, found {', '.join(choices) or 'none'}")
+    return ",".join(method if method == BASELINE else f"{method}:{k}" for method, k in found)
+
+
+def choices(spec: RunSpec) -> Mapping[str, RunSpec]:
+    """The cells that a spec chooses from, by name; of any other spec itself alone."""
+    if spec.method != CHOOSING:
+        return {"": spec}
+    named = {name: parsed(name) for name in (spec.choices or "").split(",")}
+    return {name: chosen(spec, *one) for name, one in named.items()}
+
+
+def chosen(spec: RunSpec, method: str, k: int) -> RunSpec:
+    return spec.baseline if method == BASELINE else spec.with_(method=method, k=k, choices=None)
+
+
+def expanded(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The cells that an engine decodes, each once: choices in the place of those that choose."""
+    return list(dict.fromkeys(one for spec in specs for one in choices(spec).values()))
+
+
+def methods_of(spec: RunSpec) -> list[str]:
+    """The methods that a spec decodes with."""
+    return list(dict.fromkeys(one.method for one in choices(spec).values()))

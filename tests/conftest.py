@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: networks this small gain nothing from a second
 
 from specbench.cli import app
-from specbench.jobs import asked
+from specbench.jobs import parsing
 from specbench.wording import grouped
 from tests.support.frontdoor import SHORT, Command, Outcome, last_given
 
@@ -64,7 +64,7 @@ def made_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def _at_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Nothing is compiled unless a test asks for it: `--tier auto`, the default of commands, would."""
     if "as_users_call_it" not in request.fixturenames:
-        monkeypatch.setitem(asked.USUAL, "tier", "eager")
+        monkeypatch.setitem(parsing.USUAL, "tier", "eager")
 
 
 @pytest.fixture(autouse=True)

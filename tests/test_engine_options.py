@@ -3,15 +3,14 @@
 import pytest
 from pydantic import ValidationError
 
-from specbench.engine_options import engine_options, engines, of_engine, written
-from specbench.spec import RunSpec
+from specbench.spec import RunSpec, engine_options, engines, of_engine, written_options
 
 GIVEN = ("vllm.tensor_parallel_size=2", "llama.cpp.flash-attn=off", "vllm.enforce_eager=true")
 
 
 def test_options_belong_to_their_engine() -> None:
     found = engine_options(GIVEN)
-    assert engine_options(written(found)) == found == engine_options(dict(found))
+    assert engine_options(written_options(found)) == found == engine_options(dict(found))
     assert of_engine(found, "vllm") == {"tensor_parallel_size": 2, "enforce_eager": True}
     assert of_engine(found, "llama.cpp") == {"flash-attn": "off"}
     assert engines(found) == ["llama.cpp", "vllm"]

@@ -13,13 +13,19 @@ from specbench.files import (
     LARGEST_YAML,
     MOST_DIGITS,
     MOST_VALUES,
+    clear_unfinished,
+    filling,
     in_units,
+    open_own,
     open_regular,
+    own_folder,
     parsed_yaml,
     read_whole,
     read_yaml,
+    replace_text,
+    replacing,
+    writing,
 )
-from specbench.replacing import clear_unfinished, filling, open_own, own_folder, replace_text, replacing, writing
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import CudaClock, NullClock, Under, WallClock, between, by_phase
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
-from specbench.decoding.verifiers import token_match, walk
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers import rejection as token_match
+from specbench.decoding.verifiers import rejection as walk
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.metrics import (
     RoundCounts,
     Trace,
@@ -33,7 +33,7 @@ from specbench.metrics import (
     speedup_of_totals,
 )
 from specbench.theory import formulas
-from specbench.theory.costs import Phases, Timing, measured_costs, phases
+from specbench.theory.optimum import Phases, Timing, measured_costs, phases
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, one_round

@@ -11,7 +11,7 @@ import yaml
 
 from specbench.cli import app
 from specbench.errors import UsageError
-from specbench.jobs import verdict
+from specbench.jobs import reading
 from specbench.measure.group import failure_of
 from specbench.results.folder import slug
 from specbench.wording import clean, first_line, redact
@@ -162,7 +162,7 @@ def test_a_bug_is_told_with_a_traceback_without_any(command: Command, monkeypatc
     def bug(*_: object) -> None:
         raise raised()
 
-    monkeypatch.setattr(verdict, "read_given", bug)
+    monkeypatch.setattr(reading, "read_given", bug)
     found = command("verdict", "x")
     assert found.code == 1
     assert "Traceback (most recent call last)" in found.err

@@ -22,7 +22,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import specbench
 from specbench.data.sources import SHIPPED, read_rows
-from specbench.decoding.build import build
+from specbench.decoding.methods import build
 from specbench.decoding.method_files import methods
 from specbench.models.checkpoints import names
 from specbench.files import ASSETS, CONFIGS

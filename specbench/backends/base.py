@@ -17,11 +17,11 @@ from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
 from specbench.errors import UsageError
 from specbench.metrics import Trace
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.settings import declared
 from specbench.spec import BASELINE, RunSpec
-from specbench.theory.costs import Costs
 from specbench.theory.memory import Demand
+from specbench.theory.optimum import Costs
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], list[Trace]]  # prompts as token ids, one seed per prompt
 Loading = Callable[[str, int, int], None]  # (what is done with which model, bytes done, bytes in all)
@@ -63,7 +63,7 @@ class Networks(Protocol):
         state, of the target's vocabulary, in its dtype and on its device. It replaces one of that name."""
         ...
 
-    def law(self, spec: RunSpec) -> Law:
+    def law(self, spec: RunSpec) -> Sampling:
         """How logits become the distributions of every model of a spec."""
         ...
 

@@ -22,7 +22,7 @@ from specbench.backends.roles import (
     shipped_source,
 )
 from specbench.decoding.method_files import learners, leaves, read_method
-from specbench.decoding.spans import Spans
+from specbench.decoding.timing import Spans
 from specbench.errors import Missing, MissingError, UsageError
 from specbench.models.checkpoints import check, description, loading, names, quantise
 from specbench.models.checkpoints.description import device_named, recurrent
@@ -31,7 +31,7 @@ from specbench.models.checkpoints.missing import lacking_extra, unavailable, wit
 from specbench.models.checkpoints.reduced import Cut
 from specbench.models.checkpoints.tokenizers import thinking_tokens
 from specbench.models.checkpoints.vocabularies import Vocabularies
-from specbench.models.execution import compiled, processes
+from specbench.models.execution import compiled, machine
 from specbench.models.scale import growth
 from specbench.spec import RunSpec
 
@@ -216,7 +216,7 @@ def refuse_apart(name: str, config: Any, borrows: bool, specs: Sequence[RunSpec]
 
 def agreeing(spec: RunSpec) -> Callable[[Tensor], Tensor] | None:
     """How decisions become those of all processes; None where this is the only one."""
-    return processes.decided if spec.tensor_parallel else None
+    return machine.decided if spec.tensor_parallel else None
 
 
 def refuse_out_of_step(specs: Sequence[RunSpec], kept: Collection[str], heads: Collection[str]) -> None:

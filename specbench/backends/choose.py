@@ -7,9 +7,8 @@ from specbench.backends import native
 from specbench.backends.base import Backend
 from specbench.backends.engines import llamacpp, server, transformers, vllm
 from specbench.backends.engines.install import LLAMA_CPP, VLLM
-from specbench.engine_options import engines
 from specbench.errors import UsageError
-from specbench.spec import RunSpec
+from specbench.spec import RunSpec, engines
 from specbench.wording import near
 
 BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {

@@ -16,9 +16,9 @@ from specbench.decoding.method_files import drafts_with, leaves, needs, read_met
 from specbench.decoding.translation import STRETCH
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.divided import network_sizes
-from specbench.models.execution.free_memory import free_memory
-from specbench.models.execution.onednn import dtypes
-from specbench.models.network.layers import shares
+from specbench.models.execution.few_rows import dtypes
+from specbench.models.execution.machine import free_memory
+from specbench.models.network.skipping import shares
 from specbench.spec import RunSpec
 from specbench.theory.memory import Arm, Demand, Network, Part, parts, total
 

@@ -37,30 +37,29 @@ from specbench.backends.roles import (
     whatever_prompts,
 )
 from specbench.backends.tiers import Tier, eager_instead, frugal, opened
-from specbench.decoding.batch import decode_batches
-from specbench.decoding.build import build
-from specbench.decoding.decode import decode
+from specbench.decoding.decode import decode, decode_batches
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import drafts_with, learners, needs
+from specbench.decoding.methods import build
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import FromUniforms, seeded
 from specbench.decoding.rounds import Rounds
 from specbench.decoding.timing import Clock, clock_for
-from specbench.decoding.verifiers.synthetic import synthetic
+from specbench.decoding.verifiers.lossy import synthetic
 from specbench.metrics import Trace
 from specbench.models.checkpoints import description
 from specbench.models.checkpoints.tokenizers import TokenizerChat, runs_on
-from specbench.models.execution import threads
-from specbench.models.execution.free_memory import give_back
+from specbench.models.execution import machine
+from specbench.models.execution.machine import give_back
 from specbench.models.network import packed
+from specbench.models.network.caches import OWN, Memory, Pool
 from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
-from specbench.models.network.law import Law
-from specbench.models.network.pool import OWN, Memory, Pool
-from specbench.models.network.probe import Rollback, rollback_of
+from specbench.models.network.recurrent import Rollback, rollback_of
+from specbench.models.network.sampling import Sampling
 from specbench.settings import group
 from specbench.spec import RunSpec
-from specbench.theory.costs import Costs
 from specbench.theory.memory import Demand
+from specbench.theory.optimum import Costs
 
 NAME = "native"
 
@@ -70,7 +69,7 @@ def open_pair(specs: Sequence[RunSpec]) -> "Native":
 
     The threads of this process are fitted to the processor, as all that is measured in it must have the same.
     """
-    threads.fit_threads()
+    machine.fit_threads()
     for spec in specs:
         synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
     return Native(*opened(specs), specs)
@@ -207,8 +206,8 @@ class Native:
         """The ids that end a sequence: the target's generation config decides."""
         return end_ids(self.modules["target"], self.tokenizer)
 
-    def law(self, spec: RunSpec) -> Law:
-        return Law(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
+    def law(self, spec: RunSpec) -> Sampling:
+        return Sampling(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
 
     @property
     def plain(self) -> set[str]:

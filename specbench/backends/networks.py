@@ -17,8 +17,8 @@ from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.method_files import LEARNS, learners, leaves, needs, read_method
 from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.translation import Dictionary
-from specbench.decoding.verifiers.synthetic import synthetic
-from specbench.decoding.views.common import Common
+from specbench.decoding.verifiers.lossy import synthetic
+from specbench.decoding.views import Common
 from specbench.errors import TooLargeError, UsageError, out_of_memory
 from specbench.models.checkpoints import loading
 from specbench.models.checkpoints.check import context_length
@@ -27,21 +27,22 @@ from specbench.models.checkpoints.reduced import special_tokens
 from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
 from specbench.models.execution.compiled import EAGER, Name, Passes
 from specbench.models.heads.parts import reduce_output
+from specbench.models.network.caches import Memory
 from specbench.models.network.causal import Causal
 from specbench.models.network.early_exit import sharing
-from specbench.models.network.law import Law
-from specbench.models.network.layers import cut_of, shares, with_layers
-from specbench.models.network.pool import Memory
-from specbench.models.network.probe import Rollback, model_of, rollback_of
-from specbench.models.network.recurrent import Recurrent
+from specbench.models.network.recurrent import Recurrent, Rollback, model_of, rollback_of
 from specbench.models.network.reduced import known_tokens, reduce_head
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import cut_of, shares, with_layers
 from specbench.models.scale import growth
 from specbench.spec import RunSpec
 
 VIEWS = ("Streaming", "Retrieval")  # parts that look into the model that drafts
 HOST = "texts are written anew in the target's tokens by the host in every round"
 WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be written anew
-GREEDY = Law(temperature=0.0)  # of several texts the likeliest: a point mass is accepted with the target's chance of it
+GREEDY = Sampling(
+    temperature=0.0
+)  # of several texts the likeliest: a point mass is accepted with the target's chance of it
 CHAINS = "baseline, chain, block, token-match, prompt-lookup, suffix-lookup, maxgram, jacobi"  # among those that work
 REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
 SINGLE = "it goes on from a state by one token at a time only"
@@ -138,7 +139,7 @@ class Joins:
         found = self.found(name)
         return self.pair.width if found is None else found.draft_width
 
-    def law(self, name: str, law: Law) -> Law:
+    def law(self, name: str, law: Sampling) -> Sampling:
         found = self.found(name)
         return GREEDY if found is not None and found.rule == "strings" else law
 
@@ -228,7 +229,7 @@ class Wanted:
     """How the models of an arm are wanted: their law, whether their caches stay in their places (`fixed`), what runs
     passes one by one, and the memory of caches. depth: how many tokens are drafted at most."""
 
-    law: Law
+    law: Sampling
     fixed: bool
     passes: Mapping[str, Passes | None]
     memory: Memory
@@ -262,7 +263,7 @@ def scores_along(
     """See `Backend.scores`; `network` is the target of the pair."""
     context = begin([list(ids[:start])], len(ids) - start, block, [], pair.device)
     context.seq[0, : len(ids)] = torch.tensor(list(ids), device=pair.device)
-    model = model_of(rollback, network, Law(), pair.width)
+    model = model_of(rollback, network, Sampling(), pair.width)
     known = growth.vocabulary(pair.roles["target"].config)  # sunk logits would drown the noise of real ones
     return model.read(context, len(ids) - start, block)[:, :known]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from specbench.decoding.build import Around, build
 from specbench.decoding.decode import buffer_length
 from specbench.decoding.drafters.schedule import Schedule, scheduled
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import leaves, needs, read_method, words
-from specbench.decoding.spans import Spans
+from specbench.decoding.methods import Around, build
+from specbench.decoding.timing import Spans
 from specbench.errors import UnusableModelError, UsageError
 from specbench.files import PACKAGE
 from specbench.metrics import Trace
@@ -24,12 +24,11 @@ from specbench.models.heads.parts import cuttable
 from specbench.models.heads.recognition import Head
 from specbench.models.heads.recursive import Recursive
 from specbench.models.network.causal import Causal
-from specbench.models.network.layers import base_of, chosen, cut_of, shares
 from specbench.models.network.reduced import known_tokens
-from specbench.named_models import PAIR_ROLES
+from specbench.models.network.skipping import base_of, chosen, cut_of, shares
 from specbench.settings import group
-from specbench.spec import CHOOSING, RunSpec
-from specbench.theory.costs import Costs
+from specbench.spec import CHOOSING, PAIR_ROLES, RunSpec
+from specbench.theory.optimum import Costs
 from specbench.wording import clean, first_line
 
 NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at

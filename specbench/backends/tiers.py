@@ -14,21 +14,20 @@ from specbench.backends.roles import form, refuse_heads, unthinking
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms
-from specbench.decoding.replay import Replayed
-from specbench.decoding.rounds import Play, Rounds, Stepwise, Whole
+from specbench.decoding.rounds import Play, Replayed, Rounds, Stepwise, Whole
 from specbench.decoding.timing import CudaClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.errors import SpecbenchError, UsageError, out_of_memory
 from specbench.models.checkpoints import description
 from specbench.models.checkpoints.quantise import UNPACKED_BY_COMPILER, UncompiledError
-from specbench.models.execution import compiled, onednn
+from specbench.models.execution import compiled, few_rows
 from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches, settings
+from specbench.models.execution.few_rows import pays
 from specbench.models.execution.graphs import Captured, Repeated, Shared
-from specbench.models.execution.onednn import pays
-from specbench.models.execution.regions.operators import UncutError
-from specbench.models.execution.regions.program import Regional, Regions
-from specbench.models.execution.regions.store import Store
+from specbench.models.execution.region_code import Store
+from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.regions import UncutError
 from specbench.spec import RunSpec
 from specbench.wording import first_line
 
@@ -202,7 +201,7 @@ def not_whole(spec: RunSpec) -> str:
 def packs(spec: RunSpec, name: compiled.Name, device: torch.device) -> bool:
     """Whether eager passes have packed matrices: on a CPU that is faster with them, of weights that stay whole."""
     whole = spec.device_map is None and spec.tensor_parallel is None
-    return name != "graph" and device.type == "cpu" and whole and onednn.pays()
+    return name != "graph" and device.type == "cpu" and whole and few_rows.pays()
 
 
 def _slow(specs: Sequence[RunSpec]) -> str:

@@ -119,8 +119,7 @@ def model_names() -> Iterable[str]:
 
 
 def data_set_names() -> Iterable[str]:
-    from specbench.data.readers import READERS
-    from specbench.data.sources import HUB, LONG, SHIPPED, added
+    from specbench.data.sources import HUB, LONG, READERS, SHIPPED, added
 
     return [*SHIPPED, *HUB, *added(), *(f"{kind}:" for kind in (*READERS, *LONG))]
 

@@ -27,9 +27,9 @@ from specbench.cli.options import (
 from specbench.decoding.method_files import methods as shipped_methods
 from specbench.decoding.method_files import needs, parameters, read_method
 from specbench.errors import UsageError
-from specbench.jobs.asked import USUAL, with_lists
+from specbench.jobs.parsing import USUAL, with_lists
 from specbench.models.checkpoints import names
-from specbench.models.execution.regions.folder import BOUND, clear, files_of, place, size_of
+from specbench.models.execution.compile_cache import BOUND, clear, files_of, place, size_of
 from specbench.models.scale.shapes import Shape, find, shapes
 from specbench.show.text import print_records
 from specbench.wording import clean, gigabytes

@@ -34,9 +34,7 @@ from specbench.cli.options import (
 )
 from specbench.errors import UsageError
 from specbench.files import CONFIGS
-from specbench.jobs.asked import USUAL, with_ks, with_lists
-from specbench.jobs.method_file import check_free
-from specbench.jobs.parsing import parse_counts, parse_k_list, with_models
+from specbench.jobs.parsing import USUAL, check_free, parse_counts, parse_k_list, with_ks, with_lists, with_models
 from specbench.wording import near
 
 RUN_OPTIONS = (*PAIR, "preset", *METHOD, *EXECUTION, *DATA, *SAMPLING, *MEASURING)
@@ -150,7 +148,7 @@ def calibrate(given: Given, widths: Widths = "1-17", contexts: Contexts = "128,5
     from specbench.jobs.output import output_of
 
     output = output_of(settings, given)
-    calibrate.start(settings, chosen, lengths, repeat, output)
+    calibrate.start_calibrate(settings, chosen, lengths, repeat, output)
 
 
 MEASURED = ("target", "draft", "revisions", "precision", "device", "dataset", setting("limit", usual=20),
@@ -168,11 +166,11 @@ def noise(given: Given) -> None:
     specbench noise --limit 10 --repeat 3
     """
     settings = settings_of(given)
-    from specbench.jobs import noise
+    from specbench.jobs import calibrate as noise
     from specbench.jobs.output import output_of
 
     output = output_of(settings, given)
-    noise.start(settings, output)
+    noise.start_noise(settings, output)
 
 
 Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same as --target.", show_default=False)]
@@ -197,10 +195,10 @@ def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> N
         raise UsageError(f"the {twice[0]} is named twice, as an argument and by --{twice[0]}: name it once")
     arguments = {name: value for name, value in named.items() if value is not None}
     settings = with_lists({**USUAL, **settings_of({**given, **arguments})})
-    from specbench.jobs import check
+    from specbench.jobs import verify as check
 
     cells = cells_of({n: value for n, value in settings.items() if n not in IN_FILES}, given)
-    check.start(cells, given["format"], given["quiet"], method="method" in settings)
+    check.start_check(cells, given["format"], given["quiet"], method="method" in settings)
 
 
 METHODS = Option("method", list[str], "Method", "A method of configs/methods, or a YAML file. Repeatable. Default: all "
@@ -239,7 +237,7 @@ def verify(given: Given, pair: Pair = None) -> None:
     output = output_of(settings, given)
     if not named and settings:
         raise UsageError(f"--{min(settings).replace('_', '-')} is about a pair: name it, as in specbench verify demo")
-    verify.start({**settings, **named}, names, tokens, output)
+    verify.start_verify({**settings, **named}, names, tokens, output)
 
 
 TRACED = replace(OWN["format"], kind=Literal["terminal", "json", "html"],
@@ -309,10 +307,10 @@ def tree(
     specbench run --method tree.yaml
     """
     check_free(given.get("output"), given["overwrite"])
-    from specbench.jobs import tree
+    from specbench.jobs import search as tree
 
     search = tree.TreeSearch(children, nodes, depth, by, repeat)
-    tree.start(settings_in(given), search, given.get("output"), given["format"], given["quiet"])
+    tree.start_tree(settings_in(given), search, given.get("output"), given["format"], given["quiet"])
 
 
 TARGET = ("target", "target_revision", "dtype", "device")
@@ -338,7 +336,7 @@ def skip_layers(given: Given, evaluations: Evaluations = 600, cost: Cost = "meas
     specbench run --method layers.yaml
     """
     check_free(given.get("output"), given["overwrite"])
-    from specbench.jobs import skip_layers
+    from specbench.jobs import search as skip_layers
 
     search = skip_layers.LayerSearch(evaluations, cost)
-    skip_layers.start(settings_in(given), search, given.get("output"), given["format"], given["quiet"])
+    skip_layers.start_skip_layers(settings_in(given), search, given.get("output"), given["format"], given["quiet"])

@@ -18,14 +18,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from specbench.cli.help import completed
-from specbench.engine_options import engine_options
 from specbench.errors import SpecbenchError, UsageError
-from specbench.jobs.asked import with_lists
-from specbench.jobs.parsing import with_models
+from specbench.jobs.parsing import with_lists, with_models
 from specbench.results.named_runs import found_run
 from specbench.settings import Declared, Group, declared, group
 from specbench.show.text import Format
-from specbench.spec import RunSpec
+from specbench.spec import RunSpec, engine_options
 
 MEASURE, SEARCH, OUTPUT = "Measuring", "Search", "Output"  # panels; the others are those of the settings
 Given = Mapping[str, Any]  # the options of a command that were given, by name
@@ -274,7 +272,7 @@ def shared_out() -> dict[str, int]:
     """The setting that torchrun implies."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return {}
-    from specbench.models.execution.processes import started
+    from specbench.models.execution.machine import started
 
     return {"tensor_parallel": started()} if started() > 1 else {}
 

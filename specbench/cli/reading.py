@@ -13,10 +13,10 @@ import typer
 from specbench.cli.help import beginning, run_names
 from specbench.cli.options import OWN, PLAIN, Given, options
 from specbench.errors import UsageError
-from specbench.jobs import fleet as of_load
 from specbench.jobs import predict as job
-from specbench.jobs.fleet import Servers
+from specbench.jobs import predict as of_load
 from specbench.jobs.parsing import parse_k_list
+from specbench.jobs.predict import Servers
 from specbench.results.named_runs import USUAL as USUAL_FOLDER
 from specbench.results.named_runs import found_run
 from specbench.wording import clean
@@ -57,9 +57,9 @@ def verdict(given: Given, runs: Runs, exit_code: Judges = False, fail_under: Lea
 
     specbench verdict latest --fail-under 1.1
     """
-    from specbench.jobs import verdict
+    from specbench.jobs import reading
 
-    verdict.start([found_run(run) for run in runs], given["format"], given["explain"], exit_code, fail_under)
+    reading.start_verdict([found_run(run) for run in runs], given["format"], given["explain"], exit_code, fail_under)
 
 
 FILE = replace(OWN["output"], panel=None, help="The file. Default: report.html in the first folder.")
@@ -173,17 +173,17 @@ def compare(
 
     specbench compare previous latest
     """
-    from specbench.jobs import compare
+    from specbench.jobs import reading
 
     if not new:
         raise UsageError(
             "give two runs, BASE and NEW; the best cell of one run is named by `specbench verdict RUN` and "
             "`specbench sweep-k`"
         )
-    policy = compare.policy_of(fail_on or [], checks or [], margin, level or 99)
-    output = compare.Output(given["format"], given["quiet"], junit, gha)
+    policy = reading.policy_of(fail_on or [], checks or [], margin, level or 99)
+    output = reading.Output(given["format"], given["quiet"], junit, gha)
     bases, news = ([found_run(run) for run in runs] for runs in ([base, *(base_rerun or [])], new))
-    compare.start(bases, news, policy, output)
+    reading.start_compare(bases, news, policy, output)
 
 
 Parent = Annotated[Path, typer.Argument(help="The folder that holds the runs.")]
@@ -199,9 +199,9 @@ def runs(given: Given, parent: Parent = USUAL_FOLDER) -> None:
 
     specbench list results --format json
     """
-    from specbench.jobs import runs
+    from specbench.jobs import reading
 
-    runs.start(parent, given["format"])
+    reading.start_list(parent, given["format"])
 
 
 ProfiledRun = Annotated[
@@ -226,9 +226,9 @@ def profile_of(given: Given, run: ProfiledRun, cell: Cell = "", output: Output =
 
     specbench run --acceptance profile.json
     """
-    from specbench.jobs import profile
+    from specbench.jobs import reading
 
-    profile.start(found_run(run), cell, output)
+    reading.start_profile(found_run(run), cell, output)
 
 
 DEFAULT_KS = "1-12"

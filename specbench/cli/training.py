@@ -32,9 +32,9 @@ from specbench.training.data import HELP
 from specbench.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from specbench.jobs.train import Draft
-    from specbench.jobs.train_data import Source
-    from specbench.jobs.train_start import Beginning, HeadStart, MtpStart, PardStart, Start
+    from specbench.jobs.training.data import Source
+    from specbench.jobs.training.start import Beginning, HeadStart, MtpStart, PardStart, Start
+    from specbench.jobs.training.train import Draft
 
 BEGIN, DATA, TRAINING, OUTPUT = "Start", "Data", "Training", "Output"
 TARGET = ("target", "target_revision", "dtype", "attn_implementation", "device", "trust_remote_code")
@@ -112,7 +112,7 @@ def draft(given: Given) -> None:
 
     specbench train draft --target demo --output drafts/mine
     """
-    from specbench.jobs import train as job
+    from specbench.jobs.training import train as job
 
     job.start(draft_of(given), given["format"], given["quiet"])
 
@@ -134,7 +134,7 @@ def head(given: Given) -> None:
 
     specbench train head --kind pard --target demo --from demo-draft --output heads/pard
     """
-    from specbench.jobs import train as job
+    from specbench.jobs.training import train as job
 
     asked = training_of({**given, "keep_states": False}, head_of(given))
     job.start(asked, given["format"], given["quiet"])
@@ -157,7 +157,7 @@ def boost(
 
     specbench train boost --target demo --drafts 3 --output drafts/boosted
     """
-    from specbench.jobs import train as job
+    from specbench.jobs.training import train as job
 
     job.boost(replace(draft_of(given), boosted=not alike), drafts, given["format"], given["quiet"])
 
@@ -215,7 +215,7 @@ def design_draft(given: Given) -> None:
         raise UsageError(f"--tokens {recipe.tokens}: nothing is learned from so few; give {LEAST_TOKENS} or more")
     from rich.console import Console
 
-    from specbench.jobs.design import Design, start
+    from specbench.jobs.training.design import Design, start
 
     learned = given if given.get("data") else {**given, "data": [python_modules()], "generate": False}
     settings = {name: value for name, value in target_settings(given).items() if name != "repeat"}
@@ -255,7 +255,7 @@ def target_settings(given: Given) -> dict[str, Any]:
 
 def start_of(given: Given) -> "Start":
     """Where a draft starts from."""
-    from specbench.jobs.train_start import Start
+    from specbench.jobs.training.start import Start
 
     names = ("begin", "layers", "hidden", "intermediate", "heads", "kv_heads", "keep")
     found: dict[str, Any] = {name: given[name] for name in names if name in given}
@@ -266,7 +266,7 @@ def start_of(given: Given) -> "Start":
 
 def source_of(given: Given) -> "Source":
     """What is learned."""
-    from specbench.jobs.train_data import Source
+    from specbench.jobs.training.data import Source
 
     data = tuple(given.get("data") or ("code", "articles"))
     names = ("generate", "samples_per_prompt", "answer_temperature", "cache", "keep_states")
@@ -275,7 +275,7 @@ def source_of(given: Given) -> "Source":
 
 def pard_of(given: Given) -> "PardStart":
     """The draft that learns to go on through masks."""
-    from specbench.jobs.train_start import PardStart, Start
+    from specbench.jobs.training.start import PardStart, Start
 
     if "begin" not in given:
         raise UsageError("--kind pard: name the draft that learns to go on through masks with --from")
@@ -288,7 +288,7 @@ def pard_of(given: Given) -> "PardStart":
 
 def mtp_of(given: Given) -> "MtpStart":
     """The MTP module that learns."""
-    from specbench.jobs.train_start import MtpStart
+    from specbench.jobs.training.start import MtpStart
 
     if "draft_vocabulary" in given:
         raise UsageError("--draft-vocabulary: an MTP module drafts with its target's own output; leave it out")
@@ -300,7 +300,7 @@ def mtp_of(given: Given) -> "MtpStart":
 
 def head_of(given: Given) -> "HeadStart | MtpStart | PardStart":
     """The head that training starts from. UsageError for one that cannot be judged as it is asked for."""
-    from specbench.jobs.train_start import HeadStart
+    from specbench.jobs.training.start import HeadStart
 
     if "kind" not in given:
         raise UsageError("say which head: --kind eagle3, medusa, mtp or pard")
@@ -324,7 +324,7 @@ def draft_of(given: Given) -> "Draft":
 
 def training_of(given: Given, start: "Beginning") -> "Draft":
     """A training that begins with something."""
-    from specbench.jobs.train import Draft
+    from specbench.jobs.training.train import Draft
 
     return Draft(
         settings=target_settings(given),

@@ -1,1 +1,0 @@
-"""Prompts: from files, from data sets of the hub, and those that ship inside."""

@@ -1,17 +1,17 @@
-"""What is decoded: prompts as token ids, one turn of a conversation each, and the set of them that a run takes.
-
-Knows what became of a data set's texts; must not know how they were read, written or tokenized.
-"""
+"""What is decoded: prompts as token ids, one turn of a conversation each, and the set of them that a run takes."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from specbench.data.chats import Applied
+from specbench.chat import Chat
+from specbench.data.forms import Applied
 from specbench.errors import UsageError
 from specbench.wording import clean
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -126,3 +126,94 @@ def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> st
         further = [prompt.later for prompt in prompts]
         content = [content, further, applied.template, applied.system, applied.thinking]
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+# The later turns of a conversation: each is a prompt of its own, on all that was said and answered before it.
+
+
+def next_turn(prompt: Prompt, answer: Sequence[int], prompts: PromptSet, chat: Chat) -> Prompt | None:
+    """The next turn's prompt after an answer, as a server would write it: the whole conversation anew, as text.
+
+    None where there is no later turn, where the conversation has outgrown the longest prompt of its set, or where the
+    template refuses it.
+    """
+    if not prompt.later or prompts.applied is None:
+        return None
+    text, *later = prompt.later
+    before = (*prompt.before, prompt.text, chat.text(answer))
+    try:
+        ids = tuple(prompts.applied.ids(chat, (*before, text)))
+    except UsageError:
+        return None
+    found = replace(prompt, text=text, ids=ids, later=tuple(later), before=before)
+    return found if len(ids) <= prompts.longest else None
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+# A sample that is fair to every category and fixed by a seed, whatever the order of the data.
+# The first N rows would not do: of Spec-Bench, the first 80 are MT-Bench alone.
+
+T = TypeVar("T")
+
+
+def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: int | None, seed: int) -> list[T]:
+    """What `take` makes of `limit` rows, each category in proportion to its rows; in the order of the data.
+
+    `take` is costly and may refuse a row with None: it is called once for a row, and only as rows are drawn. A category
+    that runs out of usable rows leaves its share to the others.
+    """
+    if limit is None:
+        return [item for row in range(len(categories)) if (item := take(row)) is not None]
+    queues = strata(categories, seed)
+    sizes = [len(queue) for queue in queues]
+    drawn: list[list[tuple[int, T]]] = [[] for _ in queues]
+    while True:
+        quotas = apportion(limit, sizes)
+        for queue, items, quota in zip(queues, drawn, quotas, strict=True):
+            draw_rows(queue, items, quota, take)
+        if all(len(items) >= quota for items, quota in zip(drawn, quotas, strict=True)):
+            break
+        sizes = [size if queue else len(items) for size, queue, items in zip(sizes, queues, drawn, strict=True)]
+    chosen = [pair for items, quota in zip(drawn, quotas, strict=True) for pair in items[:quota]]
+    return [item for _, item in sorted(chosen, key=lambda pair: pair[0])]
+
+
+def draw_rows(queue: list[int], items: list[tuple[int, T]], quota: int, take: Callable[[int], T | None]) -> None:
+    """Move rows from the queue until `quota` usable ones are there, or none is left."""
+    while queue and len(items) < quota:
+        row = queue.pop(0)
+        item = take(row)
+        if item is not None:
+            items.append((row, item))
+
+
+def strata(categories: Sequence[str], seed: int) -> list[list[int]]:
+    """The row numbers of each category; categories and rows in an order of the seed, the same on every Python."""
+    groups: dict[str, list[int]] = {}
+    for row, category in enumerate(categories):
+        groups.setdefault(category, []).append(row)
+    for group in groups.values():
+        group.sort(key=lambda row: digest(seed, row))
+    return [groups[category] for category in sorted(groups, key=lambda category: digest(seed, category))]
+
+
+def digest(seed: int, what: object) -> bytes:
+    return hashlib.sha256(f"{seed}:{what}".encode()).digest()
+
+
+def apportion(limit: int, sizes: Sequence[int]) -> list[int]:
+    """Largest remainder; if the limit allows, every category that has rows gets one."""
+    total = sum(sizes)
+    limit = min(limit, total)
+    least = [int(size > 0 and limit >= sum(s > 0 for s in sizes)) for size in sizes]
+    counts = [max(least[i], limit * size // total) if total else 0 for i, size in enumerate(sizes)]
+
+    def lack(i: int) -> int:
+        return limit * sizes[i] - counts[i] * total
+
+    while sum(counts) < limit:
+        counts[max(range(len(sizes)), key=lack)] += 1
+    while sum(counts) > limit:
+        counts[min((i for i in range(len(sizes)) if counts[i] > least[i]), key=lack)] -= 1
+    return counts

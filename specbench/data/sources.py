@@ -1,19 +1,186 @@
-"""Where rows of data come from: the shipped sets, the sets of the hub at pinned commits, local files.
+"""Where rows of data come from: the shipped sets, the sets of the hub at pinned commits, local files."""
 
-Knows the names of data sets. Knows nothing of prompts, tokens or samples.
-"""
-
+import csv
 import difflib
+import errno
+import gzip
+import json
 import os
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from specbench import hub, plugins
-from specbench.data.readers import READERS, DataRow, bounded, existing_file, jsonl_rows, parquet_rows
 from specbench.errors import SpecbenchError, UsageError
-from specbench.files import ASSETS
+from specbench.files import ASSETS, LARGEST, check_regular, in_units, open_regular
 from specbench.hub import Repository
-from specbench.wording import clean, first_line
+from specbench.wording import clean, clean_path, first_line
+
+# --- readers ----------------------------------------------------------------------------------------------------------
+# Rows of local files; an error names the file, the line and what is wrong in one line.
+# Lines are read with the standard library, within bounds that hold for what is packed, too: other readers of JSON and
+# CSV turn texts that look like dates or numbers into dates and numbers, and name no line when one is bad.
+
+DataRow = Mapping[str, object]
+Packed = BinaryIO | gzip.GzipFile
+
+LONGEST = 16 << 20  # bytes of a line, or of a text in a table
+MOST = 1_000_000  # rows; they are held in memory
+TOGETHER = 8  # rows of a parquet file that are unpacked at once: a few bytes of it can stand for gigabytes
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+
+
+def existing_file(name: str) -> Path:
+    shown = clean(name, 300)
+    if "::" in name or "://" in name or "\0" in name:
+        raise UsageError(f"{shown}: a data set file is a local path without '::' and '://'; rename or download it")
+    path = Path(os.path.expanduser(name))
+    try:
+        check_regular(path, LARGEST)
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {shown}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{shown} is a directory; name the file in it") from None
+    except OSError as error:
+        cut = "; cut it to the rows you need" if error.errno == errno.EFBIG else ""
+        raise UsageError(f"cannot read {shown}: {error.strerror}{cut}") from None
+    return path
+
+
+def bounded(rows: Iterable[DataRow], shown: str) -> Iterator[DataRow]:
+    """The rows; UsageError once they are more than can be held in memory."""
+    size = 0
+    for number, row in enumerate(rows, 1):
+        size += sum(len(value) for value in row.values() if isinstance(value, str | list))
+        check_bounds(number, size, shown)
+        yield row
+
+
+def check_bounds(rows: int, size: int, shown: str) -> None:
+    if rows > MOST:
+        raise UsageError(f"{shown} has more than {MOST:,} rows: cut it to those that you need")
+    if size > LARGEST:
+        raise UsageError(f"{shown} holds more than {in_units(LARGEST)}, unpacked: cut it to the rows you need")
+
+
+def parquet_rows(path: Path) -> list[DataRow]:
+    try:
+        return list(bounded(unpacked_rows(path), clean_path(path)))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"cannot read {clean_path(path)} as parquet: {first_line(error)}") from error
+
+
+def unpacked_rows(path: Path) -> Iterator[DataRow]:
+    """The rows of a parquet file, of which only a few are unpacked at a time."""
+    from pyarrow import parquet
+
+    with open_regular(path) as file:
+        for batch in parquet.ParquetFile(file).iter_batches(batch_size=TOGETHER, use_threads=False):
+            yield from batch.to_pylist()
+
+
+def text_rows(path: Path) -> list[DataRow]:
+    """One prompt per line; prompts of several lines need jsonl:."""
+    return [{"text": line.rstrip("\n")} for line in lines_of(path)]
+
+
+def jsonl_rows(path: Path) -> list[DataRow]:
+    """One JSON object per line; blank lines are skipped."""
+    return [json_object(line, f"{clean_path(path)}:{n}") for n, line in enumerate(lines_of(path), 1) if line.strip()]
+
+
+def json_object(line: str, where: str) -> DataRow:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON ({first_line(error)}); jsonl: needs one object per line") from error
+    if not isinstance(row, dict):
+        raise UsageError(f"{where}: a JSON {type(row).__name__}, not an object; jsonl: needs one object per line")
+    return row
+
+
+def csv_rows(path: Path) -> list[DataRow]:
+    """Every cell is text, as it stands in the file: "NA", "007" and "" stay what they are."""
+    reader = csv.DictReader(lines_of(path), strict=True)
+    limit = csv.field_size_limit(LONGEST)  # its default of 128 KiB is less than a long document
+    try:
+        check_header(reader.fieldnames or (), path)
+        return [whole_row(row, f"{clean_path(path)}:{reader.line_num}") for row in reader]
+    except csv.Error as error:
+        begins = reader.line_num + 1  # of the row that failed; a quote without an end reaches to the end of the file
+        raise UsageError(f"{clean_path(path)}:{begins}: not CSV ({first_line(error)})") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def check_header(names: Sequence[str], path: Path) -> None:
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        shown = clean(", ".join(twice))
+        raise UsageError(f"{clean_path(path)}:1: column {shown} appears twice in the header")
+
+
+def whole_row(row: Mapping[str | None, object], where: str) -> DataRow:
+    """A cell too many or too few shifts the others; most often a comma in a text without quotes."""
+    if None in row or None in row.values():
+        raise UsageError(f"{where}: the row has more or fewer cells than the header; put texts with commas in quotes")
+    return {str(name): value for name, value in row.items()}
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a UTF-8 file, .gz or not, with their ends."""
+    shown = clean_path(path)
+    try:
+        with unpacked(path) as file:
+            return [text_of(line, shown, number) for number, line in enumerate(bounded_lines(file, shown), 1)]
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UsageError(f"{shown} is not a whole gzip file ({first_line(error)})") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {shown}: {error.strerror or first_line(error)}") from error
+
+
+def unpacked(path: Path, most: int = LARGEST) -> Packed:
+    """A file of data, of at most so many bytes, as bytes; .gz is unpacked while it is read."""
+    file = open_regular(path, most)
+    return gzip.open(file) if path.suffix.lower() == ".gz" else file
+
+
+def bounded_lines(file: Packed, shown: str) -> Iterator[bytes]:
+    """The lines of a file; UsageError for one without an end, and once they are more than can be held in memory."""
+    number = size = 0
+    while line := file.readline(LONGEST + 1):
+        number, size = number + 1, size + len(line)
+        if len(line) > LONGEST:
+            raise UsageError(f"{shown}:{number}: the line is longer than {in_units(LONGEST)}; put one prompt on a line")
+        check_bounds(number, size, shown)
+        yield line
+
+
+def text_of(line: bytes, shown: str, number: int) -> str:
+    """A line as text that ends in \\n, if at all; a mark of the byte order before the first line is no part of it."""
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        if number == 1 and (packer := next((PACKED[begin] for begin in PACKED if line.startswith(begin)), None)):
+            advice = "give it a name that ends in .gz" if packer == "gzip" else "unpack it, or use gzip"
+            raise UsageError(f"{shown} is compressed with {packer}; {advice}") from error
+        raise UsageError(f"{shown}:{number}: not UTF-8 ({error.reason}); save the file as UTF-8") from error
+    return f"{text[:-2]}\n" if text.endswith("\r\n") else text
+
+
+READERS: dict[str, Callable[[Path], list[DataRow]]] = {
+    "jsonl": jsonl_rows,
+    "parquet": parquet_rows,
+    "csv": csv_rows,
+    "text": text_rows,
+}
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from specbench.decoding.protocols import Carried, Drafter, Model, Verifier
 from specbench.decoding.randomness import Source
-from specbench.decoding.rows import at
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import ROOT, TokenTree, constant
-from specbench.decoding.types import Context, Draft, Round, Verdict
+from specbench.decoding.types import Context, Draft, Round, Verdict, at
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,6 @@
-"""The nouns of the algebra: what a model, a drafter and a verifier can do, and what each declares of itself.
+"""The nouns of the algebra: what a model, a drafter and a verifier can do, and what each declares of itself."""
 
-Knows what travels between them; must not know any of them.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol
 
 from torch import Tensor
@@ -11,6 +8,8 @@ from torch import Tensor
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Lesson, Verdict
+
+# --- protocols --------------------------------------------------------------------------------------------------------
 
 # (p [m, V], logits [m, V] of the student) → the loss of every row [m], differentiable in the logits
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -238,4 +237,36 @@ class Verifier(Protocol):
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         """p [B, n + 1, V]; what leaves a node must be distributed as the node's row of p if the rule is lossless."""
+        ...
+
+
+# --- ranking ----------------------------------------------------------------------------------------------------------
+# Which tokens a model finds likely, for drafters that recycle what the judging model computes anyway.
+
+
+class Ranker(Model, Protocol):
+    """A model that can say which tokens it finds likely after every token that it is fed, also where it is greedy."""
+
+    def ranking(self, most: int) -> "Ranking":
+        """What notes the `most` likeliest tokens from now on."""
+        ...
+
+
+class Ranking(Protocol):
+    """Which tokens a model finds likely by its own scores, before any temperature."""
+
+    @property
+    def width(self) -> int:
+        """V, the width of the vocabulary."""
+        ...
+
+    @property
+    def last(self) -> Tensor:
+        """[B, n + 1, most] the likeliest tokens of every row that `probs` gave last, the likeliest first; -1 after the
+        last one that has a chance."""
+        ...
+
+    def along(self, context: Context, row: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same along the prompts that were just taken in, or along the one in `row` alone: places [B, m] in order
+        and the likeliest tokens [B, m, most] after what stands there; of a place from `pos` on they mean nothing."""
         ...

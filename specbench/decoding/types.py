@@ -4,12 +4,18 @@ Notation, fixed here once: **p** is the distribution of the model that judges, *
 from (Leviathan et al. 2022; Chen et al. 2023 swap the letters). V is the width of the target's head.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.tokens import TokenTree
+from specbench.metrics import LevelCounts, RoundCounts
+
+# --- types ------------------------------------------------------------------------------------------------------------
 
 STEP = 64  # places: what is read grows in these steps, where any number can be read
 
@@ -129,3 +135,103 @@ class Lesson:
     ids: Tensor
     places: Tensor
     p: Tensor
+
+
+# --- levels -----------------------------------------------------------------------------------------------------------
+# The counts of a round, those of the rounds inside it added up level by level: one tensor, read on the host.
+
+WIDTH = 7  # numbers of a level: the fields of LevelCounts, in their order
+
+
+def sums(done: Round) -> list[Tensor]:
+    """One [B, 7] float64 for each level inside a round, from level 2 on; nothing where its draft had no rounds."""
+    found, rounds = [], done.inner
+    while rounds:
+        every = torch.stack([numbers(one) for one in rounds])
+        found.append(torch.cat([every.sum(0), every[:, :, 1:2].amax(0)], 1))
+        rounds = tuple(inner for one in rounds for inner in one.inner)
+    return found
+
+
+def numbers(one: Round) -> Tensor:
+    """[B, 6] float64; a row that had ended before the round has zeros."""
+    active = one.emitted > 0
+    counts = torch.stack([active.long(), one.drafted, one.tested, one.accepted, one.emitted], 1).double()
+    return torch.cat([counts, one.overlap.double().sum(1, keepdim=True)], 1) * active.unsqueeze(1)
+
+
+def read_sums(numbers: Sequence[float], levels: int) -> tuple[tuple[LevelCounts, ...], Sequence[float]]:
+    """The levels at the head of a row of numbers, and what stands after them."""
+    parts = (numbers[WIDTH * i : WIDTH * (i + 1)] for i in range(levels))
+    return tuple(map(read_level, parts)), numbers[WIDTH * levels :]
+
+
+def read_level(part: Sequence[float]) -> LevelCounts:
+    *counts, overlap, longest = part
+    rounds, drafted, tested, accepted, emitted = map(int, counts)
+    return LevelCounts(rounds, drafted, tested, accepted, emitted, overlap, int(longest))
+
+
+def packed(done: Round) -> Tensor:
+    """[B, 8 + 7 · levels + depth] float64: the counts of a round in one tensor, those of its inner levels included.
+
+    What was believed of a chain stands behind them: as many columns again as the chain has tokens.
+    """
+    inner, belief = sums(done), [] if done.belief is None else [done.belief.double()]
+    numbers = torch.stack([done.drafted, done.surplus, done.tested, done.accepted, done.emitted], 1).double()
+    known = [numbers.new_full((numbers.shape[0], 1), count) for count in (done.nodes, len(inner))]
+    return torch.cat([numbers, done.distance.unsqueeze(1), *known, *inner, done.overlap.double(), *belief], 1)
+
+
+def read_counts(counts: Tensor) -> list[RoundCounts]:
+    """The counts of a round on the host, one per row."""
+    found = []
+    for drafted, surplus, tested, accepted, emitted, distance, nodes, levels, *rest in counts.tolist():
+        inner, overlap = read_sums(rest, int(levels))
+        whole = (int(drafted), int(tested), int(accepted), int(emitted))
+        belief = believed(overlap[int(nodes) :][: int(tested)])  # no draft has more levels than nodes, a chain as many
+        chances = tuple(overlap[: int(tested)])
+        found.append(RoundCounts(*whole, chances, int(nodes), distance, inner, int(surplus), belief))
+    return found
+
+
+def believed(chances: Sequence[float]) -> tuple[float | None, ...]:
+    """What was believed of every tested token, None of one of which nothing was; empty where nothing was of any."""
+    found = tuple(None if math.isnan(one) else one for one in chances)
+    return found if any(one is not None for one in found) else ()
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+# Arithmetic on rows [..., V], each the distribution of one token.
+
+
+def at(rows: Tensor, index: Tensor) -> Tensor:
+    """rows [B, m, V] at index [B] → [B, V]."""
+    return rows.gather(1, index.view(-1, 1, 1).expand(-1, 1, rows.shape[-1])).squeeze(1)
+
+
+def point_mass(ids: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """[..., width] rows that give everything to ids [...]; F.one_hot would read them on the host."""
+    return torch.zeros((*ids.shape, width), dtype=dtype, device=ids.device).scatter_(-1, ids.unsqueeze(-1), 1)
+
+
+def likeliest(scores: Tensor, most: int) -> Tensor:
+    """[..., most] the ids of the greatest of scores [..., V], the greatest first; -1 where there is none but -inf."""
+    there = min(most, scores.shape[-1])
+    top = scores.topk(there)
+    ids = top.indices.masked_fill(top.values == -torch.inf, -1)
+    return F.pad(ids, (0, most - there), value=-1) if there < most else ids
+
+
+def acceptance(p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
+    """p(x)/q(x) [B, m] float64 of the drawn tokens ids [B, m]; 0 where q(x) is 0, which an honest q never is."""
+    p_x = p.gather(-1, ids.unsqueeze(-1)).squeeze(-1).double()
+    q_x = q.gather(-1, ids.unsqueeze(-1)).squeeze(-1).double()
+    return torch.where(q_x > 0, p_x / q_x, torch.zeros_like(p_x))
+
+
+def subtract(p: Tensor, q: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The residual (weight · p − q)⁺ normalised over the last dimension; p itself where nothing is left (p = q)."""
+    rest = ((p if weight is None else weight * p) - q).clamp_min(0)
+    mass = rest.sum(-1, keepdim=True)
+    return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(p.dtype).tiny), p)

@@ -1,4 +1,4 @@
-"""The body of `specbench calibrate`: from settings to a folder and printed tables. May import torch."""
+"""The body of `specbench calibrate`: from settings to a folder and printed tables."""
 
 import json
 import sys
@@ -10,23 +10,28 @@ from rich.console import Console
 
 from specbench.backends.base import Backend, networks_of
 from specbench.backends.choose import backend_for
-from specbench.jobs.description import described, folder_name
-from specbench.jobs.loading import load
+from specbench.files import replace_text
+from specbench.jobs import run
 from specbench.jobs.output import Output, say
+from specbench.jobs.progress import load
+from specbench.jobs.run import described, folder_name
 from specbench.measure import grid
 from specbench.measure.calibrate import calibrate, fitting
 from specbench.measure.pair import resolved_pair
-from specbench.replacing import replace_text
 from specbench.results import folder
 from specbench.results.calibration import Calibration
+from specbench.results.cells import MEASURED, raise_for_status
 from specbench.results.folder import make_folder
-from specbench.results.writing import write_csv
-from specbench.show import run_output
+from specbench.results.named_runs import write_csv
+from specbench.show import documents, run_output
 from specbench.show.documents import calibration_tables
-from specbench.spec import RunSpec
+from specbench.show.fitting import draw, screen
+from specbench.spec import BASELINE, RunSpec
+
+# --- calibrate --------------------------------------------------------------------------------------------------------
 
 
-def start(
+def start_calibrate(
     settings: Mapping[str, Any], widths: Sequence[int], contexts: Sequence[int], repeat: int, output: Output
 ) -> None:
     """Measure a pair, write its folder and print what was found."""
@@ -81,3 +86,32 @@ def print_calibration(found: Calibration, style: str) -> None:
     else:
         for table in calibration_tables(found):
             table.print()
+
+
+# --- noise ------------------------------------------------------------------------------------------------------------
+# The body of `specbench noise`: cells through the runner of every other command, and a table of what they say.
+
+NOISE = {"method": BASELINE, "dataset": ["code"], "limit": 20}
+
+
+def start_noise(settings: Mapping[str, Any], output: Output) -> None:
+    """Measure and print; raises 6 where a cell failed."""
+    done = run.record(grid.cells({**NOISE, **settings}), output.parent, run.Terminal(output))
+    run.say_where(done, output)
+    rows = [documents.noise_row(cell) for cell in done.cells if cell.status in MEASURED]
+    print_found(rows, documents.noise_notes(rows), output)
+    raise_for_status(done.cells)
+
+
+def print_found(rows: list[dict[str, Any]], notes: Sequence[str], output: Output) -> None:
+    """The rows on stdout, and what a reader must know about them on stderr."""
+    if output.style in {"table", "md"}:
+        lined = documents.noise_grid(rows)
+        if output.style == "table":
+            draw(screen(), documents.noise_table(lined))
+        else:
+            sys.stdout.write(documents.noise_markdown(lined))
+    else:
+        sys.stdout.write(run_output.rendered(rows, output.style))
+    if not output.quiet:
+        say(Console(stderr=True), [f"note: {note}" for note in notes])

@@ -2,10 +2,74 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from specbench.errors import UsageError
+from specbench.files import replace_text
 from specbench.theory.formulas import K_MAX
+
+# --- asked ------------------------------------------------------------------------------------------------------------
+# Settings as users write them, as values: texts and lists of K, of batches and contexts. Loads nothing heavy.
+
+# Of runs whose numbers are to be the machine's: Python is no part of them where it need not be.
+USUAL = {"tier": "auto"}
+
+
+def with_lists(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with what may be a list as values, or as lists of them."""
+    return with_words(with_batches(with_ks(settings)))
+
+
+def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with K as numbers or the word auto, one or a list of them."""
+    found = dict(settings)
+    if "k" in found:
+        parts = items(found["k"])
+        numbers = [k for part in parts if part != "auto" for k in ks_of(part)]
+        ks: list[Any] = sorted(set(numbers)) + ["auto"] * ("auto" in parts)
+        found["k"] = ks[0] if len(ks) == 1 else ks
+    return found
+
+
+def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the batch as a number, or as a list of them."""
+    found = dict(settings)
+    if "batch" in found:
+        sizes = sorted({n for part in items(found["batch"]) for n in parse_counts(part, "--batch", "1,4,16")})
+        found["batch"] = sizes[0] if len(sizes) == 1 else sizes
+    return found
+
+
+def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with context, backend and arrivals as they are written, or as lists of such texts; engine options as
+    one."""
+    found = dict(settings)
+    if isinstance(found.get("engine_option"), list):
+        found["engine_option"] = ",".join(map(str, found["engine_option"]))  # all of them are one value
+    for name in ("context", "backend", "arrivals"):
+        if found.get(name) is not None:
+            parts = items(found[name])
+            found[name] = parts[0] if len(parts) == 1 else parts
+    return found
+
+
+def items(value: Any) -> list[str]:
+    """What a list, or a text with commas, consists of."""
+    return [part.strip() for item in (value if isinstance(value, list) else [value]) for part in str(item).split(",")]
+
+
+def ks_of(text: str) -> list[int]:
+    """The numbers of one item; an error says which option it was."""
+    try:
+        return parse_k_list(text)
+    except UsageError as error:
+        raise UsageError(f"--k: {error}, or auto") from None
+
+
+# --- parsing ----------------------------------------------------------------------------------------------------------
 
 # llama-bench's notation for ranges, which users of this field know.
 _ITEM = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?:\+(?P<step>\d+))?)?", re.ASCII)
@@ -62,7 +126,7 @@ def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
     In a file it may also be a mapping of names to checkpoints, or a list of these, which is an axis of a grid.
     UsageError if it cannot be read.
     """
-    from specbench.named_models import named_models
+    from specbench.spec import named_models
 
     found = dict(settings)
     if "model" not in found:
@@ -74,3 +138,30 @@ def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"--model: {error}") from None
     return found
+
+
+# --- method file ------------------------------------------------------------------------------------------------------
+# Method files that commands write: whether there may be one, and its text. Loads no model.
+
+
+def check_free(file: Path | None, overwrite: bool) -> None:
+    """UsageError if nothing should, or can, be written there; asked before anything is measured."""
+    if file is None:
+        return
+    if file.is_dir():
+        raise UsageError(f"cannot write {file}: it is a folder; name a file in it")
+    if file.exists() and not overwrite:
+        raise UsageError(f"{file} is there already: choose another --output, or add --overwrite")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {file}: there is no folder {file.parent}")
+
+
+def write_method(file: Path, content: Mapping[str, Any]) -> str:
+    """Write a method that `--method` takes, and say in a line what was done."""
+    from specbench.results import folder  # it needs numpy, which --help need not
+
+    replaced = file.exists()
+    with folder.writing_to(file.absolute().parent):
+        replace_text(file, yaml.safe_dump(dict(content), sort_keys=False, default_flow_style=None, allow_unicode=True,
+                                          width=120))  # fmt: skip
+    return f"{'replaced' if replaced else 'wrote'} {file}: specbench run --method {file}"

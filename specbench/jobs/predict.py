@@ -1,13 +1,27 @@
 """The body of `specbench predict`: from alpha, c and K, or a run, to printed predictions. Loads nothing heavy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
 
 from specbench.errors import UsageError
-from specbench.jobs.given_runs import read_given, rows_with, tell
+from specbench.judge.fleet import NEEDED as FLEET_NEEDS
+from specbench.judge.fleet import Arm, arms, lengths
 from specbench.judge.predictions import NEEDED, predictions, read_cell
+from specbench.show.fleet import Line, print_fleet
 from specbench.show.predictions import print_measured, print_predictions
 from specbench.show.text import Format
+from specbench.theory.fleet import Load, simulate
+from specbench.wording import clean_path, resume_command
+
+if TYPE_CHECKING:
+    from specbench.results.reading import Run
+
+
+# --- predict ----------------------------------------------------------------------------------------------------------
 
 
 def from_run(run: Path, style: Format) -> None:
@@ -35,3 +49,84 @@ def from_rates(
     except ValueError as error:
         raise UsageError(str(error)) from error
     print_predictions(groups, style)
+
+
+# --- fleet ------------------------------------------------------------------------------------------------------------
+# The body of `specbench predict --fleet`: from a run at several batches to servers under load. Loads no torch.
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The fleet that is asked about. slots: rows of a device, None for all that were measured; output_tokens: the mean
+    of an answer, None for those that were measured; price: of a device and hour."""
+
+    devices: int
+    slots: int | None
+    output_tokens: float | None
+    requests: int
+    price: float | None
+    seed: int
+
+
+def start(run: Path, arrivals: Sequence[float], users: Sequence[int], servers: Servers, style: Format) -> None:
+    """Play every load through every method of a run and its baseline. UsageError without a load, or a folder."""
+    if not arrivals and not users:
+        raise UsageError("no load: give --arrivals (requests a second, such as 0.5) or --users (such as 16)")
+    if not all(rate > 0 for rate in arrivals):
+        raise UsageError("--arrivals must be above 0 requests a second")
+    (read,) = read_given([run])
+    found = arms([row for _, row in rows_with(read, FLEET_NEEDS)], servers.slots)
+    samples = [row for rows in read.samples for row in rows]
+    tell([read])
+    print_fleet([line for arm in found for line in lines(arm, samples, arrivals, users, servers)], servers.price, style)
+
+
+def lines(
+    arm: Arm, samples: Sequence[dict[str, str]], arrivals: Sequence[float], users: Sequence[int], servers: Servers
+) -> list[Line]:
+    """What an arm does with every load."""
+    long = lengths(samples, arm, servers.output_tokens)
+    capacity = servers.devices * arm.engine.capacity(sum(long) / len(long))
+    loads = [Load(servers.requests, long, rate=rate, seed=servers.seed) for rate in arrivals]
+    loads += [Load(servers.requests, long, users=count, seed=servers.seed) for count in users]
+    return [Line(arm, load, servers.devices, capacity, simulate(arm.engine, load, servers.devices)) for load in loads]
+
+
+# --- given runs -------------------------------------------------------------------------------------------------------
+# Runs that a reading command is given: read from their journals, with notes on stderr. Loads no torch.
+
+
+def read_given(paths: Sequence[Path]) -> "list[Run]":
+    """The runs of some folders; UsageError where one is no run, or nothing of it was measured yet."""
+    from specbench.results.reading import read_run  # it takes a moment to load
+
+    runs = {path: read_run(path) for path in dict.fromkeys(paths)}
+    for path, run in runs.items():
+        if not run.cells:
+            raise UsageError(f"no cell of {clean_path(path)} has begun: {resume_command(path)} begins with them")
+    return [runs[path] for path in paths]
+
+
+def tell(runs: "Iterable[Run]") -> None:
+    """A line on stderr for cells that have not ended, and for every table that was edited."""
+    from specbench.results.reading import edited, unfinished
+
+    for run in {run.path: run for run in runs}.values():
+        for line in (*unfinished(run), *edited(run)):
+            typer.echo(f"note: {line}", err=True)
+
+
+def rows_with(run: "Run", needed: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    """The rows of a run that have all `needed` values, each with its place.
+
+    Rows without them (failed cells, baselines) are left out, and stderr says how many. UsageError if none is usable.
+    """
+    rows, file = run.rows, clean_path(run.path / "results.csv")
+    found = [(f"{file}, row {n}", row) for n, row in enumerate(rows, start=1) if all(row.get(x) for x in needed)]
+    if not found:
+        raise UsageError(
+            f"{file} has no row with {', '.join(needed)}: give a run in which at least one cell was measured"
+        )
+    if len(found) < len(rows):
+        typer.echo(f"left out {len(rows) - len(found)} of {len(rows)} rows, without {', '.join(needed)}", err=True)
+    return found

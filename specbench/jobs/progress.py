@@ -5,24 +5,30 @@ It is drawn between the turns, never during a timed decode.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Timer
+from functools import partial
+from threading import Lock, Timer
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
 from specbench import metrics
-from specbench.jobs.loading import Bytes
+from specbench.backends.base import Backend, Held
+from specbench.jobs.output import say
+from specbench.measure.fit import fit_of, refuse_too_large
 from specbench.results import machine, noise, statistics
 from specbench.results.cells import Cell, Observer, Samples
 from specbench.results.samples import Sample
 from specbench.show.fitting import sentence
 from specbench.spec import CHOOSING, RunSpec
-from specbench.wording import clean, number_in, rows_said, tokens_said
+from specbench.wording import clean, gigabytes, number_in, rows_said, tokens_said
+
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
 PLAIN = 30.0  # seconds between two lines where there is no terminal
@@ -295,3 +301,62 @@ def bar(console: Console, seconds: Callable[[], float]) -> Progress:
         speed_estimate_period=HOUR,
         get_time=seconds,
     )
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+# Fetching and loading models as a user sees it, on stderr: bytes in a bar, or a line where it takes a while.
+# Whoever loads may call from several threads.
+
+LOADING_REDRAW = 0.1  # seconds between two pictures
+SOON, AGAIN = 3.0, 30.0  # seconds until the first line where there is no terminal, and until the next
+
+
+class Bytes:
+    """How far a model is, drawn or said. `draw` is None where there is no terminal; `now` reads seconds."""
+
+    def __init__(
+        self,
+        draw: Callable[[RenderableType], None] | None,
+        tell: Callable[[str], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._draw, self._tell, self._now = draw, tell, now
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=16), DownloadColumn())
+        self._bar = Progress(*columns, TimeRemainingColumn(), get_time=now, auto_refresh=False)
+        self._task = self._bar.add_task("")
+        self._what, self._drawn, self._due, self._lock = "", 0.0, 0.0, Lock()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        with self._lock:
+            now = self._now()
+            if what != self._what:
+                self._bar.reset(self._task, description=what, total=total)
+                self._what, self._drawn, self._due = what, now - LOADING_REDRAW, now + SOON
+            self._bar.update(self._task, completed=done, total=total)
+            if self._draw is not None and now - self._drawn >= LOADING_REDRAW:
+                self._draw(self._bar)
+                self._drawn = now
+            if self._draw is None and now >= self._due:
+                self._tell(f"{what}: {gigabytes(done)} of {gigabytes(total)}")
+                self._due = now + AGAIN
+
+
+@contextmanager
+def shown(console: Console) -> Iterator[Bytes]:
+    """A `Bytes` that shows itself on a console, unless that is quiet."""
+    if console.is_terminal and not console.quiet:
+        with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+            yield Bytes(partial(live.update, refresh=True), console.print)
+    else:
+        yield Bytes(None, lambda line: say(console, [line]))
+
+
+def load(backend: Backend, spec: RunSpec, longest: int, console: Console) -> None:
+    """Read the weights for the only cell of a job, whose prompts have up to `longest` tokens; say what is to be known.
+
+    UnusableModelError, before anything is read, where memory is not enough.
+    """
+    refuse_too_large(fit_of(backend, [Held([spec], longest)]))
+    with shown(console) as watch:
+        backend.load(watch=watch)
+    say(console, [f"note: {warning}" for warning in backend.warnings])

@@ -15,7 +15,6 @@ import torch
 
 from specbench.backends.engines.client import KEY, api_key
 from specbench.backends.engines.server import NAME
-from specbench.engine_options import Options, read
 from specbench.errors import UsageError
 from specbench.jobs.cluster import Spread
 from specbench.jobs.output import Output
@@ -25,12 +24,12 @@ from specbench.measure import grid
 from specbench.measure.group import Failure, Past
 from specbench.measure.pair import Pair, Prepared, Unusable
 from specbench.measure.plan import prepared, refuse_unusable, usable
-from specbench.models.execution import processes
+from specbench.models.execution import machine as processes
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.folder import RunFolder
 from specbench.results.machine import environment
 from specbench.results.reading import DESCRIPTION, Run, read_run
-from specbench.spec import RunSpec
+from specbench.spec import Options, RunSpec, read
 from specbench.wording import clean, clean_path
 
 ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it

@@ -12,11 +12,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Protocol
 
+import torch
 from rich.console import Console
 
 from specbench.errors import InterruptedRunError, UsageError
 from specbench.jobs.cluster import Spread
-from specbench.jobs.description import described, folder_name
 from specbench.jobs.output import Output, say
 from specbench.jobs.progress import Display
 from specbench.jobs.subprocess import apart
@@ -25,16 +25,19 @@ from specbench.measure import plan
 from specbench.measure.group import Past
 from specbench.measure.pair import Note, Pair
 from specbench.measure.runner import Unit, local_units, measure_units
-from specbench.models.execution import processes
+from specbench.models.execution import machine
 from specbench.presets import preset, presets
 from specbench.results.cells import Cell, Observer, agreements, raise_for_status
-from specbench.results.folder import RunFolder
+from specbench.results.folder import RunFolder, slug
+from specbench.results.machine import command_line, environment, now
 from specbench.results.named_runs import resumed_as, short_name
 from specbench.show import run_output
 from specbench.show.engines import agreement_lines, show_published
 from specbench.show.fitting import screen
-from specbench.spec import RunSpec
+from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import resume_command, text_in
+
+# --- run --------------------------------------------------------------------------------------------------------------
 
 # Where cells are measured: in this process, each in one of its own, or on the devices of a cluster.
 Executor = Literal["local", "process", "ray"]
@@ -42,11 +45,11 @@ Executor = Literal["local", "process", "ray"]
 
 def start(specs: Sequence[RunSpec], output: Output, preset: str = "", executor: Executor = "local") -> None:
     """Measure cells into a new folder and print them; raises what the exit code says."""
-    with processes.together():
+    with machine.together():
         checked = check(specs, preset, executor)
         with new_folder(checked, output.parent) as folder:
             done = measure(checked, folder, Terminal(output))
-        if processes.first():
+        if machine.first():
             conclude(done, output)
 
 
@@ -91,13 +94,13 @@ def check(specs: Sequence[RunSpec], preset: str, executor: Executor) -> Plan:
 
 def refuse_several(executor: Executor) -> None:
     """UsageError for cells that go elsewhere while several processes are to measure them together."""
-    if processes.joined() > 1 and executor != "local":
+    if machine.joined() > 1 and executor != "local":
         raise UsageError(f"torchrun's processes measure every cell together: leave out --executor {executor}")
 
 
 def new_folder(checked: Plan, parent: Path) -> AbstractContextManager[RunFolder | None]:
     """A folder with run.json in it; none where another process writes."""
-    if not processes.first():
+    if not machine.first():
         return nullcontext()
     return closing(RunFolder.create(parent, checked.name, checked.description))
 
@@ -193,3 +196,25 @@ def say_where(done: Outcome, output: Output) -> None:
 def interrupted(done: Outcome, before: str = "") -> InterruptedRunError:
     """How an interrupt ends a command."""
     return InterruptedRunError(f"{before}{resume_command(resumed_as(done.path))} goes on with it")
+
+
+# --- description ------------------------------------------------------------------------------------------------------
+# What stands in run.json before anything is measured, and how the folder of a run is called.
+
+
+def described(specs: Sequence[RunSpec], device: torch.device, **more: Any) -> dict[str, Any]:
+    """The content of run.json: what was asked for, how, and on which machine."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "started": now(),
+        "command": command_line(),
+        "specs": [spec.model_dump(mode="json") for spec in specs],
+        "environment": environment(device),
+        **more,
+    }
+
+
+def folder_name(spec: RunSpec, kind: str = "", key: str = "") -> str:
+    """Time, target and draft, with the kind of a job before them and a key after them."""
+    parts = (now(), kind, slug(spec.target), slug(spec.draft or "none"), key)
+    return "_".join(part for part in parts if part)

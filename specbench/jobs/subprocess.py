@@ -18,7 +18,7 @@ from specbench.measure.group import INTERRUPTED, Failure, Past, ended
 from specbench.measure.pair import Measured, Note, Pair, Unusable
 from specbench.measure.plan import prepared
 from specbench.measure.runner import Unit, local_units
-from specbench.models.execution.processes import end_with_parent
+from specbench.models.execution.machine import end_with_parent
 from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec

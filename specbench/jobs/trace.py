@@ -9,16 +9,15 @@ from rich.console import Console
 
 from specbench.backends.base import Backend, Networks, networks_of
 from specbench.backends.choose import backend_for
-from specbench.data.rows import surely_longer
+from specbench.data.loading import surely_longer
 from specbench.errors import UsageError
-from specbench.files import read_whole
-from specbench.jobs.loading import load
+from specbench.files import read_whole, replace_text
+from specbench.jobs.progress import load
 from specbench.measure import grid
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.order import seed_of
 from specbench.measure.plan import text_ids
 from specbench.measure.tracing import trace as follow
-from specbench.replacing import replace_text
 from specbench.results.documents import Setting, TokenView, TracedRound, trace_json
 from specbench.settings import group
 from specbench.show import token_view

@@ -26,7 +26,7 @@ from specbench.measure.pair import Pair, Unusable, resolved_pair
 from specbench.measure.plan import prepared
 from specbench.measure.runner import local_units
 from specbench.models.checkpoints.names import install
-from specbench.models.execution import threads
+from specbench.models.execution import machine
 from specbench.spec import RunSpec
 from specbench.wording import first_line
 
@@ -44,16 +44,16 @@ class Home:
 
     @classmethod
     def here(cls) -> "Home":
-        return cls(os.getcwd(), {name: os.environ[name] for name in threads.CHOSEN if os.environ.get(name)})
+        return cls(os.getcwd(), {name: os.environ[name] for name in machine.CHOSEN if os.environ.get(name)})
 
     def settle(self) -> None:
         """Make this process like that one, as far as its node allows. A cluster may have set other threads."""
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
-        for name in threads.CHOSEN:
+        for name in machine.CHOSEN:
             os.environ.pop(name, None)
         os.environ.update(self.threads)
-        torch.set_num_threads(int(self.threads.get("OMP_NUM_THREADS") or len(threads.processors())))
+        torch.set_num_threads(int(self.threads.get("OMP_NUM_THREADS") or len(machine.processors())))
 
 
 def work(spec: RunSpec, past: Past, home: Home) -> Iterator[Event]:

@@ -1,1 +1,0 @@
-"""What `import specbench` offers: the commands as functions, their results as objects."""

@@ -1,26 +1,141 @@
-"""A run as an object: its rows, its verdicts, a report, and how a notebook shows it.
+"""A run as an object: its rows, its verdicts, a report, and how a notebook shows it."""
 
-Knows folders of runs, judge and show; must not know how anything is measured.
-"""
-
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from markupsafe import Markup
 
 from specbench.errors import UsageError
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
-from specbench.library.markup import page
-from specbench.results.cells import Cell, raise_for_status
+from specbench.results.cells import Cell, Observer, Samples, raise_for_status
 from specbench.results.named_runs import found_run, short_name
 from specbench.results.reading import Run, read_run
+from specbench.show.text import cell_text, lookahead, one_line
 from specbench.show.verdict import sentences
-from specbench.wording import text_in
+from specbench.spec import RunSpec
+from specbench.wording import Row, clean_path, text_in
 
 if TYPE_CHECKING:
     import pandas
+
+
+# --- markup -----------------------------------------------------------------------------------------------------------
+# A run as a notebook shows it: sentences, and a table of its cells. Names in them come from files and models, so all
+# text is escaped.
+
+COLUMNS = (
+    ("method", "method"), ("data set", "dataset"), ("batch", "batch"), ("prompts", "prompts"),
+    ("speedup", "speedup"), ("95 % interval", "speedup_interval"), ("predicted", "speedup_predicted"),
+    ("calibrated", "speedup_calibrated"), ("alpha", "alpha"), ("tokens per round", "tokens_per_round"), ("c", "c"),
+    ("v", "v"), ("lossless", "lossless"), ("status", "status"),
+)  # fmt: skip
+
+
+def page(verdicts: Sequence[Recommendation], rows: Sequence[Row], path: Path) -> Markup:
+    """The sentences of every verdict, then a row for every cell; `path` is where all of it lies."""
+    said = [paragraph(sentences(found)) for found in verdicts]
+    where = Markup("<p>results: <code>{}</code></p>").format(clean_path(path))
+    return Markup("").join([*said, table(rows), where])
+
+
+def paragraph(lines: Sequence[str]) -> Markup:
+    """The first line as a headline."""
+    first, *rest = lines
+    return Markup("<p><b>{}</b>{}</p>").format(first, Markup("").join(Markup("<br>{}").format(line) for line in rest))
+
+
+def table(rows: Sequence[Row]) -> Markup:
+    """All cells, each number as the terminal has it."""
+    names = ("K", *(name for name, _ in COLUMNS))
+    head = Markup("").join(Markup("<th>{}</th>").format(name) for name in names)
+    body = Markup("").join(line(row) for row in rows)
+    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, body)
+
+
+def line(row: Row) -> Markup:
+    """A cell."""
+    texts = (lookahead(row), *(one_line(cell_text(row, column)) for _, column in COLUMNS))
+    return Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(text) for text in texts))
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+# What a caller of the library hears while a run goes on.
+
+Event = Literal["loading", "preparing", "prompt", "cell"]
+LOG = logging.getLogger("specbench")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands.
+
+    event: a model is being loaded, an arm is being made ready (which may compile), all arms have decoded a prompt, or a
+    cell has ended. what: in words, which. done, total: bytes while a model is loaded, else prompts of the whole run,
+    repetitions counted; no more than `total` are decoded. cell: the row of results.csv of a cell that has ended.
+    """
+
+    event: Event
+    what: str
+    done: int
+    total: int
+    cell: Mapping[str, Any] | None = None
+
+
+Hear = Callable[[Progress], None]
+
+
+class Hearing:
+    """Calls a function between the turns; notes go to the logger `specbench`. What the function raises ends the run."""
+
+    def __init__(self, hear: Hear | None) -> None:
+        self._hear: Hear = hear or (lambda _: None)
+
+    def begin(self, description: dict[str, Any], prompts: int | None) -> "Observed":
+        return Observed(self._hear, prompts)
+
+    def note(self, line: str) -> None:
+        LOG.info("%s", line)
+
+
+class Observed(Observer):
+    """The observer of a run; each group says how many prompts it decodes if that is not known of the whole run."""
+
+    def __init__(self, hear: Hear, prompts: int | None) -> None:
+        self._hear, self._counting, self._done, self._total = hear, prompts is None, 0, prompts or 0
+
+    def _tell(self, event: Event, what: str, cell: Mapping[str, Any] | None = None) -> None:
+        self._hear(Progress(event, what, self._done, self._total, cell))
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        self._hear(Progress("loading", what, done, total))
+
+    def begin(self, cells: Sequence[Cell], prompts: int) -> None:
+        if self._counting:
+            self._total += prompts - min((len(cell.samples) for cell in cells), default=0)
+
+    def preparing(self, spec: RunSpec | None) -> None:
+        if spec is not None:
+            self._tell("preparing", named(spec))
+
+    def turn(self, samples: Samples) -> None:
+        self._done += max(map(len, samples.values()), default=0)
+        self._tell("prompt", next((spec.dataset for spec in samples), ""))
+
+    def end(self, cell: Cell) -> None:
+        self._tell("cell", named(cell.spec), cell.row())
+
+
+def named(spec: RunSpec) -> str:
+    """A cell in a few words."""
+    return f"{spec.method}, K = {spec.k}, {spec.dataset}"
+
+
+# --- result -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from specbench.metrics import Trace
 from specbench.results.calibration import AtContext, Calibration, points_of
 from specbench.results.numbers import timing
 from specbench.spec import RunSpec
-from specbench.theory import costs
-from specbench.theory.costs import Costs
+from specbench.theory import optimum
+from specbench.theory.optimum import Costs
 
 WARMUP = 2  # turns that do not count
 LONG = 5  # a draft of one token and one of five say what the first and what a later token costs
@@ -158,5 +158,5 @@ def rest(baseline: Trace, chain: Trace) -> tuple[float, float]:
     """The share of a baseline step that its pass takes; what acceptance and host of a round add to it, in steps."""
     alone, many = timing([baseline]), timing([chain])
     step = metrics.ratio(alone.seconds, alone.rounds)
-    one, other = costs.phases(alone), costs.phases(many)
+    one, other = optimum.phases(alone), optimum.phases(many)
     return metrics.ratio(one.verify, step), metrics.ratio(other.accept + other.host - one.accept - one.host, step)

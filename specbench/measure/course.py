@@ -11,19 +11,18 @@ import torch
 
 from specbench.backends.base import Backend, Decode
 from specbench.backends.roles import carries
-from specbench.choices import choices, parsed
 from specbench.data.prompts import PromptSet
-from specbench.decoding.recited import looks_up, rounds_over
+from specbench.decoding.drafters.strings import looks_up, rounds_over
 from specbench.errors import UsageError
 from specbench.measure.group import Failure, Group, attempt
 from specbench.measure.lossless import losslessness_of
 from specbench.measure.order import seed_of, side
 from specbench.measure.sensors import Sensors
 from specbench.metrics import Trace
-from specbench.models.execution import peak_memory, processes
+from specbench.models.execution import machine
 from specbench.results.machine import Peak, Peaks
-from specbench.spec import BASELINE, CHOOSING, RunSpec
-from specbench.theory.choosing import Arm, Bandit, Decoded
+from specbench.spec import BASELINE, CHOOSING, RunSpec, choices, parsed
+from specbench.theory.bandit import Arm, Bandit, Decoded
 
 Ids = Sequence[int]  # of the tokens of a prompt
 
@@ -45,7 +44,7 @@ class Arms:
     @contextmanager
     def watched(self, arm: str) -> Iterator[None]:
         """Note the memory that there is at most while an arm decodes."""
-        with peak_memory.watched(self.device) as peak:
+        with machine.watched(self.device) as peak:
             yield
         self.memory[arm] = self.memory.get(arm, Peak()).higher(Peak(*peak()))
 
@@ -145,7 +144,7 @@ class Choosing:
 
     def decode(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
         """The prompts of a turn, by the choice that is made for them."""
-        arm = processes.agreed(self.bandit.choose())
+        arm = machine.agreed(self.bandit.choose())
         name = next(name for name in self.decodes if arm_of(name) == arm)
         found = [replace(trace, choice=name) for trace in self.decodes[name](prompts, seeds)]
         self.learn(prompts, found)

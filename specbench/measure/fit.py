@@ -16,7 +16,7 @@ from specbench.errors import SMALLER, Missing, TooLargeError
 from specbench.measure.group import Failure
 from specbench.models.checkpoints import missing, weights
 from specbench.models.checkpoints.names import Checkpoint, download_command, fetch
-from specbench.models.execution.free_memory import free_memory, resident
+from specbench.models.execution.machine import free_memory, resident
 from specbench.spec import RunSpec
 from specbench.theory.memory import Fit
 from specbench.wording import gigabytes

@@ -8,13 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from specbench.choices import USUAL, parsed, written
 from specbench.decoding.method_files import needs, read_method
 from specbench.errors import UsageError
 from specbench.models.checkpoints import names
 from specbench.presets import read_profile
 from specbench.settings import declared, part
-from specbench.spec import BASELINE, CHOOSING, RunSpec
+from specbench.spec import BASELINE, CHOOSING, USUAL, RunSpec, parsed, written_choices
 from specbench.wording import clean, grouped, near, redact
 
 DEFAULT_DATASETS = ("code", "articles")
@@ -127,7 +126,7 @@ def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:
         raise UsageError(f"--method {CHOOSING}: a server decides by itself how it drafts: use another --backend")
     given = first.choices.split(",") if first.choices else [one for one in USUAL if chosen["draft"] or draftless(one)]
     try:
-        text = written(given)
+        text = written_choices(given)
     except ValueError as error:
         raise UsageError(f"--choices: {error}") from None
     for method, _ in map(parsed, text.split(",")):

@@ -13,7 +13,7 @@ from specbench.data.prompts import PromptSet
 from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import SMALLER, SpecbenchError, TooLargeError, out_of_memory
 from specbench.measure.order import Turn, blocks_of, checkpoints
-from specbench.models.execution import processes
+from specbench.models.execution import machine
 from specbench.results import statistics
 from specbench.results.cells import UNFINISHED, Cell, Losslessness, Observer, Samples, Status
 from specbench.results.machine import Peaks
@@ -122,7 +122,7 @@ class Group:
         if goal is None or prompts not in checkpoints(len(self.prompts.prompts)):
             return False
         intervals = [speedup_of([s for s in samples if s.turn < turns]) for samples in self.live.values()]
-        return processes.agreed(all(statistics.half_width(interval) <= goal for interval in intervals))
+        return machine.agreed(all(statistics.half_width(interval) <= goal for interval in intervals))
 
     def begin(self) -> None:
         """Announce the cells that are to be measured."""
@@ -232,7 +232,7 @@ def caught(lost: Callable[[Failure], None]) -> Iterator[None]:
         return
     except Exception as error:  # whatever it is, it ends this cell; the others go on
         failure = failure_of(error)
-        if processes.joined() > 1 and (failure.status == "oom" or failure.detail):
+        if machine.joined() > 1 and (failure.status == "oom" or failure.detail):
             raise  # it may be that of one process alone, for which the others would wait for ever
     release(failure.cause)
     if failure.status == "oom":

@@ -13,14 +13,13 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from specbench.backends.base import Scores
-from specbench.choices import methods_of
 from specbench.decoding.method_files import read_method
 from specbench.models.network.attention import NAME as GROUPED
 from specbench.models.scale import growth
 from specbench.results.cells import Comparison, Losslessness
 from specbench.results.samples import Sample
 from specbench.results.statistics import Tally
-from specbench.spec import RunSpec
+from specbench.spec import RunSpec, methods_of
 
 Outputs = tuple[Sequence[int], Sequence[int], Sequence[int]]  # prompt ids, baseline tokens, method tokens
 # (prompt, tokens after it) → [tokens, V] float64 logits, each of the text before the token

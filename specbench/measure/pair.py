@@ -11,7 +11,6 @@ import torch
 
 from specbench.backends.base import Backend, Loading, networks_of, unseen
 from specbench.backends.roles import carries
-from specbench.choices import methods_of
 from specbench.data.prompts import PromptSet
 from specbench.decoding.method_files import drafts_with, nests
 from specbench.measure.calibrate import quick_costs
@@ -19,13 +18,13 @@ from specbench.measure.fit import Fitting
 from specbench.measure.grid import AUTO
 from specbench.measure.group import Failure, Job, Past, attempt, give_up
 from specbench.measure.order import seed_of
-from specbench.models.execution import processes
+from specbench.models.execution import machine as processes
 from specbench.models.network.experts import COLUMNS
 from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.results.machine import environment
-from specbench.spec import BASELINE, CHOOSING, RunSpec
-from specbench.theory.costs import Costs
+from specbench.spec import BASELINE, CHOOSING, RunSpec, methods_of
 from specbench.theory.memory import Fit
+from specbench.theory.optimum import Costs
 
 MACHINE = ("device_name", "gpu_driver", "threads", "torch", "transformers", "specbench", "fingerprint")
 COSTS = "schedule_costs"

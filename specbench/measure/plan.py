@@ -12,12 +12,10 @@ from specbench.backends.base import Backend, Held, networks_of
 from specbench.backends.checked import checkpoints_of
 from specbench.backends.choose import backend_for
 from specbench.backends.roles import refuse_carrying
-from specbench.choices import expanded
 from specbench.data import sources
-from specbench.data.chats import ChatSettings, applied_to
+from specbench.data.forms import ChatSettings, applied_to
 from specbench.data.loading import load_prompts, written_in
-from specbench.data.prompts import PromptSet
-from specbench.data.sampling import digest
+from specbench.data.prompts import PromptSet, digest
 from specbench.errors import Missing, MissingError, UsageError
 from specbench.measure import grid
 from specbench.measure.course import refuse_choices
@@ -25,8 +23,8 @@ from specbench.measure.fit import roomiest
 from specbench.measure.grid import AUTO
 from specbench.measure.group import Failure, Past, attempt
 from specbench.measure.pair import Pair, Prepared, Unusable
-from specbench.models.execution import processes
-from specbench.spec import RunSpec
+from specbench.models.execution import machine
+from specbench.spec import RunSpec, expanded
 from specbench.wording import grouped
 
 
@@ -88,7 +86,7 @@ def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prep
     groups = grouped(specs, lambda spec: spec.baseline)
     held = [Held(expanded(one), prompts[one[0]].longest) for one in groups]
     backend, fitting = roomiest(backend, held)
-    fitting = processes.agreed(fitting)  # free memory is not the same everywhere
+    fitting = machine.agreed(fitting)  # free memory is not the same everywhere
     return Prepared(specs, backend, prompts, fitting)
 
 

@@ -17,14 +17,12 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 from specbench import metrics
 from specbench.backends.base import Decode, Networks, Scores
 from specbench.data.prompts import Prompt
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs, read_method
-from specbench.decoding.proofs.enumeration import replay_outcomes
-from specbench.decoding.proofs.exact import CPU, EXACT
-from specbench.decoding.proofs.methods import control_error, prove, said_lossless
+from specbench.decoding.methods import build
+from specbench.decoding.proofs.exact import CPU, EXACT, control_error, prove, replay_outcomes, said_lossless
 from specbench.decoding.randomness import Source
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.measure.lossless import (
@@ -41,7 +39,7 @@ from specbench.measure.lossless import (
 )
 from specbench.measure.order import seed_of
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.results.documents import (
     ACCEPTED,
     ALPHA,
@@ -232,7 +230,7 @@ def network(seed: int) -> Any:
 
 def network_error(name: str) -> float:
     """The worst error of the probability of any sequence that the method can emit after the prompt."""
-    models = {"target": Causal(network(0), Law(), VOCAB), "draft": Causal(network(1), Law(), VOCAB)}
+    models = {"target": Causal(network(0), Sampling(), VOCAB), "draft": Causal(network(1), Sampling(), VOCAB)}
     return difference(emitted(build(name, models, K)), expected(network(0)))
 
 

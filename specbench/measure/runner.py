@@ -7,9 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from specbench.backends.base import Backend
-from specbench.choices import expanded
-from specbench.data.prompts import Prompt
-from specbench.data.turns import next_turn
+from specbench.data.prompts import Prompt, next_turn
 from specbench.measure.course import Arms, compare_with_baseline, prepare
 from specbench.measure.group import (
     INTERRUPTED,
@@ -29,7 +27,7 @@ from specbench.metrics import Trace
 from specbench.results.cells import Cell, Observer, Samples
 from specbench.results.machine import Reading, load_average
 from specbench.results.samples import Sample
-from specbench.spec import BASELINE, RunSpec
+from specbench.spec import BASELINE, RunSpec, expanded
 from specbench.wording import grouped
 
 APART = "the engines are measured one after the other: memory is not enough for the weights of all at once"

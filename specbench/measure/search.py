@@ -12,8 +12,7 @@ from torch import Tensor
 from specbench.backends.base import Backend, Networks
 from specbench.data.prompts import Prompt
 from specbench.decoding.decode import begin, steps
-from specbench.decoding.drafters.branching import Branching, Distinct, Top
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Top
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Clock
@@ -23,11 +22,11 @@ from specbench.measure.calibrate import calibrate, fitting
 from specbench.measure.order import seed_of
 from specbench.measure.plan import read_prompts
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.models.network.layers import with_layers
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import with_layers
 from specbench.spec import RunSpec
 from specbench.theory import formulas
-from specbench.theory.costs import Costs
+from specbench.theory.optimum import Costs
 from specbench.theory.sequoia import Aim, Search, Size, best_sizes
 
 K_MOST = 8  # the lookaheads that a prediction is made for end here
@@ -161,21 +160,21 @@ class Written:
 
 
 @torch.no_grad()
-def written_by(network: Any, prompt: Sequence[int], new: Sequence[int], law: Law, width: int) -> Written:
+def written_by(network: Any, prompt: Sequence[int], new: Sequence[int], law: Sampling, width: int) -> Written:
     """A prompt and the tokens that the network wrote after it, at least one."""
     device = next(network.parameters()).device
     ids = torch.tensor([[*prompt, *new][:-1]], device=device)
     return Written(ids, rows(network, ids, len(new), law, width))
 
 
-def rows(network: Any, ids: Tensor, last: int, law: Law, width: int) -> Tensor:
+def rows(network: Any, ids: Tensor, last: int, law: Sampling, width: int) -> Tensor:
     """[last, V] distributions of the tokens after the last ones of a sequence, by one pass over it."""
     logits = network(input_ids=ids, use_cache=False, logits_to_keep=last).logits
     return law(logits[0, -last:], width)
 
 
 @torch.no_grad()
-def alpha_of_layers(network: Any, kept: Sequence[int], texts: Sequence[Written], law: Law) -> float:
+def alpha_of_layers(network: Any, kept: Sequence[int], texts: Sequence[Written], law: Sampling) -> float:
     """α of the kept layers: the mean of Σ min(p, q) over all new tokens, along what the whole network wrote.
 
     Greedy distributions are points: then it is the share of tokens in which both agree.
@@ -194,7 +193,7 @@ def layer_shares(depth: int) -> Callable[[int], float]:
 
 
 def timed_costs(
-    network: Any, prompt: Sequence[int], law: Law, width: int, source: Source, clock: Clock
+    network: Any, prompt: Sequence[int], law: Sampling, width: int, source: Source, clock: Clock
 ) -> Callable[[int], float]:
     """c by the number of kept layers: the line through a drafted token of one layer and one of all layers.
 

@@ -12,10 +12,10 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specbench.decoding.decode import begin, steps
-from specbench.decoding.levels import packed, read_counts
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT
+from specbench.decoding.types import packed, read_counts
 from specbench.results.documents import Kind, TracedRound, TracedToken
 
 WINDOW = 16  # tokens before a token that are decoded with it: more than any character or word piece reaches back

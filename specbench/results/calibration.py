@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from specbench.theory import optimum
-from specbench.theory.costs import Costs
+from specbench.theory.optimum import Costs
 from specbench.wording import ranges
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

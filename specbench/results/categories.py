@@ -21,7 +21,7 @@ from specbench.results.numbers import (
     timing,
 )
 from specbench.results.samples import Sample, by_prompt
-from specbench.theory.costs import measured_costs
+from specbench.theory.optimum import measured_costs
 from specbench.wording import grouped
 
 PREDICTED = ("speedup_predicted", "speedup_calibrated")

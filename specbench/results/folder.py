@@ -15,13 +15,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from specbench.errors import UsageError
-from specbench.replacing import clear_unfinished, replace_text, replacing, writing
+from specbench.files import clear_unfinished, replace_text, replacing, writing
 from specbench.results import journal
 from specbench.results.cells import Cell, Observer
 from specbench.results.journal_lines import begin_line, end_line, turn_line
+from specbench.results.named_runs import LONGEST, write_csv
 from specbench.results.reading import CATEGORIES, DESCRIPTION, RESULTS, SAMPLES, read_run
 from specbench.results.samples import Sample
-from specbench.results.writing import LONGEST, write_csv
 from specbench.spec import RunSpec
 from specbench.wording import clean, redact
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
-from specbench.files import read_whole
-from specbench.replacing import open_own
+from specbench.files import open_own, read_whole
 from specbench.wording import clean_path
 
 FILE = "journal.jsonl"

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace, level_counts, ratio
-from specbench.theory.levels import chain_costs, nested_costs
+from specbench.theory.formulas import chain_costs, nested_costs
 
 LEG = "draft/leg"  # the span of the drafters of a relay
 

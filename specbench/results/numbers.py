@@ -33,7 +33,7 @@ from specbench.results.samples import (
 )
 from specbench.results.statistics import Interval, ratio_of_means
 from specbench.theory import optimum
-from specbench.theory.costs import Timing, measured_costs, phases
+from specbench.theory.optimum import Timing, measured_costs, phases
 from specbench.theory.waterfall import explain
 from specbench.wording import grouped
 

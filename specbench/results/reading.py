@@ -14,8 +14,8 @@ from specbench.files import read_whole
 from specbench.results import journal
 from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.journal_lines import cell_of, samples_of
+from specbench.results.named_runs import as_text, read_csv
 from specbench.results.samples import Sample
-from specbench.results.writing import as_text, read_csv
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import Row, clean, clean_path, first_line, resume_command
 

@@ -17,10 +17,10 @@ from specbench.judge.candidates import best_fixed, distance_of
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import Cell
+from specbench.results.named_runs import json_rows, write_rows
 from specbench.results.noise import LOAD, Diagnostics, Fault, faults, warned
 from specbench.results.numbers import per_draw
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
-from specbench.results.writing import json_rows, write_rows
 from specbench.show.details import (
     Beliefs,
     SideBySide,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from specbench.judge.advice import SYNTHETIC, drafting, precision
-from specbench.results.writing import write_rows
+from specbench.results.named_runs import write_rows
 from specbench.settings import declared, part
 from specbench.spec import CHOOSING, RunSpec
 from specbench.wording import Row, clean, grouped, literal, text_in, tokens_said

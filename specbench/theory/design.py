@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from specbench.theory.costs import Costs
 from specbench.theory.formulas import check_share, expected_tokens
-from specbench.theory.optimum import break_even_alpha_of
+from specbench.theory.optimum import Costs, break_even_alpha_of
 
 FEWEST = 4  # points for a fit of up to three unknowns: with fewer there is no residual to judge it by
 EDGE = 1e-4  # α is kept this far from 0 and 1, where its logit is infinite

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from specbench.metrics import RoundCounts, acceptance, acceptance_by_position, branched, overlap_by_level, ratio
 from specbench.theory import formulas
-from specbench.theory.costs import MeasuredCosts, Timing, measured_costs, phases
+from specbench.theory.optimum import MeasuredCosts, Timing, measured_costs, phases
 
 Levels = Mapping[int, Sequence[RoundCounts]]  # rounds by the number of levels that they drafted
 

@@ -19,8 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from specbench.errors import UsageError
-from specbench.files import ANY, open_regular, read_whole
-from specbench.replacing import clear_unfinished, replace_text, replacing, writing
+from specbench.files import ANY, clear_unfinished, open_regular, read_whole, replace_text, replacing, writing
 from specbench.wording import clean, clean_path, first_line
 
 FILE, LOCK = "manifest.json", ".lock"

@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specbench.data.chats import ChatSettings
+from specbench.data.forms import ChatSettings
 from specbench.data.loading import load_prompts
 from specbench.data.longtext import Encode, is_long
 from specbench.data.prompts import Prompt, PromptSet
-from specbench.data.readers import READERS, unpacked
+from specbench.data.sources import READERS, unpacked
 from specbench.errors import UsageError
 from specbench.files import PART
 from specbench.wording import clean, counted

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from specbench.decoding.divergences import ForwardKL, divergence
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.training import processes
 from specbench.training.cache import TokenCache
 from specbench.training.evaluation import Figures, Judge, Progress, Trained, chosen, sampled
@@ -173,9 +173,9 @@ class Run:
         return text_rows(batch, self.teacher.width) if loss == TEXT else self.teacher.rows(batch, self.law)
 
     @property
-    def law(self) -> Law:
+    def law(self) -> Sampling:
         """The teacher's distribution that is learned."""
-        return Law(self.recipe.temperature or 1.0)
+        return Sampling(self.recipe.temperature or 1.0)
 
     def evaluate(self) -> None:
         """A point on the curve; the best weights are kept."""

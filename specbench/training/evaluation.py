@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.divergences import overlap
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.training.cache import Example, TokenCache
 from specbench.training.learner import Batch, batch_of, hit, logits_of
 from specbench.training.recipe import Recipe
@@ -77,7 +77,7 @@ class Judge:
         self.earlier = earlier
         parts = by_length(examples, recipe.rows)
         self.batches = [batch_of(some, recipe.length, (recipe.seed, 1)).to(teacher.device) for some in parts]
-        self.law = Law(0.0 if earlier else recipe.temperature)
+        self.law = Sampling(0.0 if earlier else recipe.temperature)
         self.told: list[Tensor] = []
         self.covered: list[Tensor] = []
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from specbench.decoding.divergences import Divergence, ForwardKL, divergence, overlap
-from specbench.decoding.rows import point_mass
+from specbench.decoding.types import point_mass
 from specbench.models.heads.parts import Borrowed
 from specbench.models.heads.taps import listening
-from specbench.models.network.law import Law
-from specbench.models.network.masks import additive
+from specbench.models.network.passes import additive
 from specbench.models.network.reduced import known_alone
+from specbench.models.network.sampling import Sampling
 from specbench.training.cache import Example
 from specbench.training.evaluation import Figures, by_length, in_all_and_by_category
 from specbench.training.learner import Batch, batch_of
@@ -201,13 +201,13 @@ class HeadLesson:
         if not len(read.states):  # a text too short for a draft
             return torch.stack([weight.sum() * 0.0 for weight in student.parameters()]).sum()
         name = self.recipe.loss(done)
-        told = self.rows(read, Law(self.recipe.temperature or 1.0)) if name != TEXT else self.text(read)
+        told = self.rows(read, Sampling(self.recipe.temperature or 1.0)) if name != TEXT else self.text(read)
         with known_alone(student) as known:
             drafts = student(read.features, read.ids, read.places, self.steps)
         rows, mass = renormalised(told if known is None else told.index_select(-1, known))
         return weighted(drafts, rows, mass, read.at, divergence_of(name, self.recipe.beta))
 
-    def rows(self, read: Read, law: Law) -> Tensor:
+    def rows(self, read: Read, law: Sampling) -> Tensor:
         """[n, V] the teacher's distributions at the places that are learned."""
         return law(headed(self.teacher.network, read.states), self.teacher.width)
 
@@ -235,7 +235,7 @@ class HeadLesson:
     @torch.no_grad()
     def sequences(self, student: Any) -> list[Along]:
         """Of every sequence, always in the same order."""
-        law = Law(self.recipe.temperature)
+        law = Sampling(self.recipe.temperature)
         if not self.held_out:
             reads = [self.read(batch) for batch in self.batches]
             self.held_out = [(read, self.rows(read, law).argmax(-1) if law.certain else None) for read in reads]
@@ -256,7 +256,7 @@ class HeadLesson:
         """The sequences of a batch, of whose places the teacher has the rows p [n, V]."""
         with known_alone(student) as known:
             drafts = student(read.features, read.ids, read.places, self.recipe.k)
-        law = Law(self.recipe.temperature)
+        law = Sampling(self.recipe.temperature)
         size = read.places.shape
         chance = torch.zeros(self.recipe.k, *size, dtype=torch.float64, device=p.device)
         first = torch.zeros(size, dtype=torch.float64, device=p.device)
@@ -311,7 +311,7 @@ def weighted(drafts: Sequence[Tensor], rows: Tensor, mass: Tensor, at: Tensor, l
     return total / weights
 
 
-def whole(law: Law, logits: Tensor, known: Tensor | None, width: int) -> Tensor:
+def whole(law: Sampling, logits: Tensor, known: Tensor | None, width: int) -> Tensor:
     """[n, V] the rows of logits [n, N] of the known tokens: what is drawn from when drafting (`reduced.rows_of`)."""
     if known is None:
         return law(logits, width)

@@ -20,11 +20,10 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specbench.decoding.rows import point_mass
+from specbench.decoding.types import point_mass
 from specbench.errors import SpecbenchError, UsageError
-from specbench.files import ANY, check_regular, read_whole
+from specbench.files import ANY, check_regular, own_folder, read_whole
 from specbench.models.network.reduced import known_alone
-from specbench.replacing import own_folder
 from specbench.training.cache import Example, Examples
 from specbench.training.recipe import Recipe
 from specbench.wording import first_line

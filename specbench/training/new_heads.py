@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from specbench.errors import UnusableModelError, UsageError
+from specbench.files import filling
 from specbench.models.checkpoints import reduced
 from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.reduced import MASK, OFFSETS, WEIGHT
@@ -23,10 +24,9 @@ from specbench.models.heads.medusa import KNOWN
 from specbench.models.heads.mtp import ROUTER, hidden_first, module_config, parts
 from specbench.models.heads.parts import Borrowed
 from specbench.models.heads.recognition import MIMO_PARTS, MTP_PREFIXES, SPECULATORS, Head, flat, renamed
-from specbench.models.network.layers import layers_of
 from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import SIZE, ReducedHead
-from specbench.replacing import filling
+from specbench.models.network.skipping import layers_of
 from specbench.training.heads import Beside, Unrolled
 from specbench.training.start import LONGEST, in_dtype, rope_base
 from specbench.wording import first_line

@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 from specbench.errors import UsageError
-from specbench.models.network.layers import layers_of
+from specbench.models.network.skipping import layers_of
 from specbench.training.start import rounded_up
 from specbench.wording import first_line
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.errors import UsageError
+from specbench.files import filling
 from specbench.models.checkpoints import reduced
 from specbench.models.checkpoints.check import context_length
 from specbench.models.network.reduced import ReducedHead
-from specbench.replacing import filling
 from specbench.wording import first_line
 
 LAST = "model.safetensors"  # its file appears last: where it is, the others are

@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specbench.decoding.batch import decode_batches
+from specbench.decoding.decode import decode_batches
 from specbench.decoding.drafters.chain import NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
+from specbench.files import open_own, own_folder, writing
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.replacing import open_own, own_folder, writing
+from specbench.models.network.sampling import Sampling
 from specbench.training.cache import Example
 from specbench.training.learner import Batch, batch_of, logits_of
 from specbench.training.recipe import Recipe
@@ -120,7 +120,7 @@ class Teacher:
             parts.append(known[last - count : last])
         return headed(self.network, torch.cat(parts).to(self.device))
 
-    def rows(self, batch: Batch, law: Law) -> Tensor:
+    def rows(self, batch: Batch, law: Sampling) -> Tensor:
         """[n, V] its distributions there, in float32."""
         return law(self.logits(batch), self.width)
 
@@ -186,7 +186,7 @@ def continued(batch: Batch, student: Any, recipe: Recipe, width: int, number: in
     seeds = np.random.default_rng((recipe.seed, number)).integers(2**62, size=len(examples)).tolist()
     student.eval()
     written = decode_batches(
-        Speculate(NoDraft(), Causal(student, Law(recipe.temperature or WARMEST), width), Rejection()),
+        Speculate(NoDraft(), Causal(student, Sampling(recipe.temperature or WARMEST), width), Rejection()),
         [list(one.ids[: one.start]) for one in examples],
         seeds,
         rows=len(examples),

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from specbench.chat import Chat
 from specbench.data.longtext import Encode
-from specbench.data.prompts import Prompt, PromptSet
-from specbench.data.turns import next_turn
+from specbench.data.prompts import Prompt, PromptSet, next_turn
 from specbench.errors import UsageError
 from specbench.metrics import Trace, ratio
 from specbench.models.checkpoints.check import PROBES

@@ -4,7 +4,7 @@ import pytest
 
 from specbench.backends.base import ANYWHERE, CAN, Can, refuse_settings
 from specbench.backends.choose import BACKENDS
-from specbench.decoding.parts import PARTS
+from specbench.decoding.methods import PARTS
 from specbench.errors import UsageError
 from specbench.settings import declared
 from specbench.spec import RunSpec

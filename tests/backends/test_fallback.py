@@ -14,8 +14,8 @@ from specbench.backends.tiers import eager_instead
 from specbench.errors import UnusableModelError, UsageError, out_of_memory
 from specbench.measure import fit
 from specbench.models.checkpoints import quantise
-from specbench.models.execution import compiled, onednn
-from specbench.models.execution.regions.program import Regional
+from specbench.models.execution import compiled, few_rows
+from specbench.models.execution.region_program import Regional
 from specbench.results.reading import read_run
 from specbench.spec import RunSpec
 from tests.support.frontdoor import SHORT, Command
@@ -142,10 +142,10 @@ def test_auto_is_eager_where_compiled_rounds_take_more_memory_than_there_is(
         for module in (fit, memory):
             monkeypatch.setattr(module, "free_memory", lambda device: size)
 
-    monkeypatch.setattr(onednn, "pays", lambda: False)
+    monkeypatch.setattr(few_rows, "pays", lambda: False)
     eager, compiled = taken("eager"), taken("compile")
     assert eager < compiled == taken("auto")
-    monkeypatch.setattr(onednn, "pays", lambda: paying)
+    monkeypatch.setattr(few_rows, "pays", lambda: paying)
     free((eager + compiled) // 2)
     said = "tier eager: memory is not enough for compiled rounds; Python and its calls are part of every number"
     assert said in command("check", *words, "--tier", "auto").err.replace("\n", " ")

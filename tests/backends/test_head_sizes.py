@@ -14,7 +14,7 @@ from specbench.models.checkpoints.divided import in_dtype, network_sizes
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.heads.build import built, joined
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.training.new_heads import Asked, beginning, save_head
 from tests.support.head_passes import head_of
 from tests.support.tiny import CPU, context_of, network
@@ -44,7 +44,7 @@ def test_a_module_takes_what_it_is_said_to_take(name: str, tmp_path: Path) -> No
     checkpoint = Checkpoint("target", str(tmp_path))
     target = Role(checkpoint, net.config, None, torch.float32)
     size = sizes_of(Role(checkpoint, found.hollow.config, None, torch.float32, head=found), found, target)
-    judge, draft = joined(Causal(net, Law(0.0), V), built(head, net), 2)
+    judge, draft = joined(Causal(net, Sampling(0.0), V), built(head, net), 2)
     context = context_of([[1, 2, 3]], 4, 2)
     judge.start(context)
     draft.start(context)

@@ -13,8 +13,7 @@ from specbench.backends.native import open_pair
 from specbench.backends.roles import kept_layers, stands_for, trail
 from specbench.jobs.parsing import with_models
 from specbench.measure.grid import cells
-from specbench.named_models import named_models, written
-from specbench.spec import RunSpec
+from specbench.spec import RunSpec, named_models, written_models
 from tests.support.checkpoints import llama
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import CONTEXT, EOS, Pair, change_weights, prompts, save_tokenizer
@@ -73,7 +72,7 @@ def test_models_are_pairs_in_the_order_of_their_names(given: Any) -> None:
     spec = RunSpec(model=given)
     assert spec.model == (("a", "target[:3,7:]"), ("b", "x/y"))
     assert hash(spec) == hash(RunSpec(model={"b": "x/y", "a": "target[:3,7:]"}))
-    assert spec.model_dump(mode="json")["model"] == written(spec.model) == "a=target[:3,7:],b=x/y"
+    assert spec.model_dump(mode="json")["model"] == written_models(spec.model) == "a=target[:3,7:],b=x/y"
     assert RunSpec(**json.loads(spec.model_dump_json())) == spec == spec.with_(k=spec.k)
     assert spec.key != RunSpec().key != RunSpec(model={"a": "x/y"}).key
     with pytest.raises(ValueError, match="is no NAME=CHECKPOINT"):

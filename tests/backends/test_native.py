@@ -12,7 +12,7 @@ from specbench.backends.native import Native, open_pair
 from specbench.backends.tiers import Tier
 from specbench.decoding.rounds import Stepwise
 from specbench.models.checkpoints import description
-from specbench.models.execution import threads
+from specbench.models.execution import machine
 from specbench.spec import RunSpec
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tiny import network
@@ -25,10 +25,10 @@ def not_to_be_called(*_: Any) -> None:
 
 def test_only_opening_a_pair_reads_files_and_chooses_threads(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     fitted: list[bool] = []
-    monkeypatch.setattr(threads, "fit_threads", lambda: fitted.append(True))
+    monkeypatch.setattr(machine, "fit_threads", lambda: fitted.append(True))
     opened = open_pair([RunSpec(target=str(pair.target), draft=str(pair.draft))])
     assert fitted == [True]
-    for module, name in ((threads, "fit_threads"), (description, "load_config"), (description, "load_tokenizer")):
+    for module, name in ((machine, "fit_threads"), (description, "load_config"), (description, "load_tokenizer")):
         monkeypatch.setattr(module, name, not_to_be_called)
     again = Native(opened.pair, opened.tier, opened.execution)
     assert (again.name, again.context, again.warnings) == ("native", CONTEXT, ())

@@ -13,8 +13,7 @@ from specbench.backends.memory import kept_arms
 from specbench.backends.native import Native, open_pair
 from specbench.backends.tiers import Tier
 from specbench.decoding.method_files import methods
-from specbench.models.network.caches import RowStaticLayer
-from specbench.models.network.pool import OWN, Pool
+from specbench.models.network.caches import OWN, Pool, RowStaticLayer
 from specbench.spec import RunSpec
 from tests.cuda.support import PROMPTS, said, spec_of, traces
 from tests.support.cases import quick_or_slow

@@ -20,11 +20,9 @@ from specbench.data.prompts import Prompt
 from specbench.decoding.decode import decode
 from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source
-from specbench.decoding.rows import acceptance
-from specbench.decoding.types import Draft, Verdict
+from specbench.decoding.types import Draft, Verdict, acceptance
 from specbench.decoding.verifiers.block import chances, weights
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.walk import drawn_from, exists
+from specbench.decoding.verifiers.rejection import Rejection, drawn_from, exists
 from specbench.results.statistics import ratio_of_totals
 from specbench.spec import RunSpec
 from tests.benchmarks import harness

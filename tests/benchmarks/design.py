@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 from specbench.cli.app import app
-from specbench.show.design_table import line, title
+from specbench.show.checks import line, title
 from specbench.show.report.design import DOCUMENT
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Sheet

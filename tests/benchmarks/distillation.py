@@ -23,8 +23,8 @@ from rich.console import Console
 from safetensors.torch import load_model, save_model
 from scipy.stats import t as student_t
 
-from specbench.jobs.train_data import Source, Teaching, teaching
-from specbench.jobs.train_start import Start, first, said_of
+from specbench.jobs.training.data import Source, Teaching, teaching
+from specbench.jobs.training.start import Start, first, said_of
 from specbench.training.distil import train
 from specbench.training.evaluation import Along, Judge, chosen, sampled
 from specbench.training.recipe import Recipe

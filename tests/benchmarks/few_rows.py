@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from specbench.models.execution import compiled, few_rows
-from specbench.models.execution.onednn import Matrix
-from specbench.models.execution.regions.program import Regional, Regions
-from specbench.models.execution.regions.store import Store
+from specbench.models.execution.few_rows import Matrix
+from specbench.models.execution.region_code import Store
+from specbench.models.execution.region_program import Regional, Regions
 from tests.benchmarks.harness import Sheet, begin, listed, middle, parser, say
 from tests.support.tiers import never
 

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from specbench.replacing import replace_text
+from specbench.files import replace_text
 from specbench.results.machine import environment, now
 from tests.benchmarks import harness
 from tests.benchmarks.harness import say

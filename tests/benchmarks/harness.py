@@ -22,12 +22,12 @@ from specbench import Progress, Result, load_run, run
 from specbench.backends.native import Native, open_pair
 from specbench.data.loading import load_prompts
 from specbench.data.prompts import Prompt
+from specbench.files import replace_text
 from specbench.measure.order import order_of
 from specbench.models.checkpoints.description import resolve_device
-from specbench.replacing import replace_text
 from specbench.results.machine import environment, load_average, now
+from specbench.results.named_runs import column_names, write_csv
 from specbench.results.statistics import Interval, speedup_interval
-from specbench.results.writing import column_names, write_csv
 from specbench.spec import RunSpec
 
 T = TypeVar("T")

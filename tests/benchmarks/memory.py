@@ -20,7 +20,7 @@ from typing import Any
 from specbench.measure import grid
 from specbench.measure.pair import Prepared
 from specbench.measure.plan import prepared
-from specbench.models.execution.free_memory import resident
+from specbench.models.execution.machine import resident
 from tests.benchmarks.harness import Row, Sheet, begin, listed, numbers, parser, say
 from tests.benchmarks.startup import process
 

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from specbench.jobs.train_data import Source, Teaching, teaching
-from specbench.jobs.train_start import Start, first, said_of
+from specbench.jobs.training.data import Source, Teaching, teaching
+from specbench.jobs.training.start import Start, first, said_of
 from specbench.training.evaluation import Along
 from tests.benchmarks import harness
 from tests.benchmarks.distillation import arm, recipe_of, trained

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.models.execution.onednn import Matrix, settle
+from specbench.models.execution.few_rows import Matrix, settle
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Row, Sheet, listed, numbers, say
 

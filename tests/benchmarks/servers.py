@@ -24,7 +24,7 @@ from typing import Any
 import specbench
 from specbench.backends.engines import install
 from specbench.backends.native import open_pair
-from specbench.jobs.fleet import Servers, lines
+from specbench.jobs.predict import Servers, lines
 from specbench.judge.fleet import Arm, arms
 from specbench.results.numbers import REQUESTS
 from specbench.results.statistics import FEWEST

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import TopPLogitsWarper
 
 from specbench.decoding.timing import clock_for
-from specbench.models.network.top_p import by_digits, by_sort
+from specbench.models.network.sampling import by_digits, by_sort
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet
 

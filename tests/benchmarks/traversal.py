@@ -21,16 +21,13 @@ from torch import Tensor
 from specbench.backends.native import Native, open_pair
 from specbench.data.prompts import Prompt
 from specbench.decoding.decode import decode
-from specbench.decoding.drafters.branching import Distinct
-from specbench.decoding.drafters.tree import Planned
+from specbench.decoding.drafters.tree import Distinct, Planned
 from specbench.decoding.protocols import Drafter, Judged
 from specbench.decoding.randomness import Source
-from specbench.decoding.rows import acceptance
 from specbench.decoding.tokens import ROOT, constant
-from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.traversal import lightened, planned, weighed
-from specbench.decoding.verifiers.walk import of_rank, siblings
+from specbench.decoding.types import Draft, Verdict, acceptance
+from specbench.decoding.verifiers.block import lightened, planned, weighed
+from specbench.decoding.verifiers.rejection import Rejection, of_rank, siblings
 from specbench.measure.search import count_children
 from specbench.results.statistics import ratio_of_totals
 from specbench.spec import RunSpec

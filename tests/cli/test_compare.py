@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specbench.jobs.compare import SYNONYMS, USUAL
+from specbench.jobs.reading import SYNONYMS, USUAL
 from specbench.results.numbers import NUMBERS
 from tests.support import measured
 from tests.support.compared_runs import Cell, cell, decoded, folder

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from specbench.jobs import design
-from specbench.jobs import train as train_job
+from specbench.jobs.training import design, train
 from specbench.show.report import page as report_page
 from specbench.theory.design import DraftTimes, Speed, Spread
 from specbench.training.learner import DivergedError, Learner
@@ -136,7 +135,7 @@ def test_an_interrupt_says_how_to_go_on(designed: Command, monkeypatch: pytest.M
     def interrupted(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_job, "train", interrupted)
+    monkeypatch.setattr(train, "train", interrupted)
     found = designed("--budget", "40k", "--depths", "1")
     assert (found.code, found.err.endswith("the same command goes on with it\n")) == (130, True)
     assert list((tmp_path / "mine" / "timed").glob("*/journal.jsonl"))

@@ -1,6 +1,6 @@
 """Other engines on the command line: their rows beside ours, what is said of them, and what is refused."""
 
-from specbench.models.execution.onednn import pays
+from specbench.models.execution.few_rows import pays
 from specbench.models.network import packed
 from tests.support.frontdoor import Command
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding import parts
+from specbench.decoding import methods
 from specbench.decoding.randomness import Source
 from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import TokenMatch
 from tests.support.frontdoor import SHORT, Command, Outcome
 from tests.support.signals import MAIN
 from tests.support.tinypair import Pair, change_weights, prompts
@@ -76,7 +76,7 @@ class Careless(TokenMatch):
 
 
 def test_a_method_that_changes_the_text_is_not_lossless(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(parts.PARTS, "TokenMatch", Careless)
+    monkeypatch.setitem(methods.PARTS, "TokenMatch", Careless)
     found = run("-q", "--method", "token-match")
     assert (found.code, found.table()[0]["lossless"]) == (5, "MISMATCH")
     assert "differs from the baseline's beyond numerical noise" in found.line

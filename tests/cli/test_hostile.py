@@ -24,8 +24,8 @@ from specbench.results import documents
 from specbench.results.cells import Cell
 from specbench.results.documents import TokenView, TracedRound, TracedToken
 from specbench.results.folder import RunFolder
+from specbench.results.named_runs import LONGEST, csv_cell
 from specbench.results.reading import read_run
-from specbench.results.writing import LONGEST, csv_cell
 from specbench.show import compare as shown
 from specbench.show import run_output, token_view
 from specbench.show.text import one_line

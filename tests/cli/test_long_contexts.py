@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from specbench.models.network import parts
+from specbench.models.network import attention
 from tests.support.frontdoor import Command
 from tests.support.tinypair import save_pair
 
-LENGTH = parts.LONG + 500
+LENGTH = attention.LONG + 500
 METHODS = ("chain", "prompt-lookup", "tree-top", "retrieval", "streaming", "triforce")
 
 

@@ -13,8 +13,10 @@ from specbench.backends.native import Native
 from specbench.cli import options as o
 from specbench.cli.app import app
 from specbench.cli.machine import models
-from specbench.jobs import skip_layers, trace, tree
-from specbench.models.network.law import Law
+from specbench.jobs import search as skip_layers
+from specbench.jobs import search as tree
+from specbench.jobs import trace
+from specbench.models.network.sampling import Sampling
 from specbench.settings import declared, group
 from specbench.spec import RunSpec
 from tests.support.frontdoor import Command
@@ -83,7 +85,7 @@ def test_the_whole_law_reaches_the_job(name: str, job: Any, monkeypatch: pytest.
         "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "eta": 0.01,
     }  # fmt: skip
     law = Native.law(object(), RunSpec(**{law: settings[law] for law in LAWS}))  # type: ignore[arg-type]
-    assert law == Law(0.5, 3, 0.9, 0.1, 0.01)
+    assert law == Sampling(0.5, 3, 0.9, 0.1, 0.01)
 
 
 @pytest.mark.parametrize(("name", "job"), [("tree", tree), ("skip-layers", skip_layers)])

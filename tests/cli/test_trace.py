@@ -12,8 +12,7 @@ from specbench.decoding.decode import decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.rounds import NonFiniteError
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.measure.tracing import spelled, trace
 from specbench.metrics import Trace
 from specbench.models.checkpoints import description, names

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from specbench.jobs import train as job
+from specbench.jobs.training import train
 from specbench.training.distil import Pace
 from tests.support.frontdoor import SHORT, Command
 from tests.support.tinypair import Pair, prompts
@@ -111,11 +111,11 @@ def test_hours_set_the_tokens_once(
     command: Command, pair: Pair, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("train", "draft", "--target", pair.target, "--data", data, *TINY, "--hours", "0.01", "--output", "mine")
-    monkeypatch.setattr(job, "pace", lambda *_: Pace(10.0, 0.0, 10.0, 1))
+    monkeypatch.setattr(train, "pace", lambda *_: Pace(10.0, 0.0, 10.0, 1))
     found = command(*words)
     assert "10 tokens/s here: 360 tokens in 0.01 h" in found.err
     assert json.loads((tmp_path / "mine" / "training.json").read_text())["tokens"] == 360
-    monkeypatch.setattr(job, "pace", lambda *_: Pace(99.0, 0.0, 99.0, 1))
+    monkeypatch.setattr(train, "pace", lambda *_: Pace(99.0, 0.0, 99.0, 1))
     again = command(*words)
     assert again.out == found.out
     assert "tokens/s here" not in again.err

@@ -8,18 +8,17 @@ import pytest
 import torch
 import yaml
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin, steps
-from specbench.decoding.drafters.branching import Distinct
-from specbench.decoding.drafters.tree import Expand, Planned
+from specbench.decoding.drafters.tree import Distinct, Expand, Planned
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
-from specbench.jobs.method_file import write_method
+from specbench.jobs.parsing import write_method
 from specbench.measure.search import ChildCounts, best_tree, child_counts, tree_method
 from specbench.spec import RunSpec
-from specbench.theory.costs import Costs
+from specbench.theory.optimum import Costs
 from tests.support.frontdoor import Command, Outcome
 from tests.support.tinypair import Pair, prompts
 from tests.support.toys import CPU, KINDS, Toy, random_pair

@@ -13,7 +13,7 @@ import yaml
 
 import specbench
 from specbench.errors import UsageError
-from specbench.jobs.description import described
+from specbench.jobs.run import described
 from specbench.spec import RunSpec
 from tests.support.completions import Handler, Model, serving
 from tests.support.frontdoor import Command

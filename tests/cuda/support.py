@@ -9,7 +9,7 @@ import torch
 from specbench.backends.native import Native, open_pair
 from specbench.decoding.method_files import needs
 from specbench.metrics import Trace
-from specbench.models.network.layers import base_of
+from specbench.models.network.skipping import base_of
 from specbench.spec import RunSpec
 from tests.support.tinypair import Pair
 

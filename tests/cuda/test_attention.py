@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from specbench.models.network.masks import additive, causal_mask
+from specbench.models.network.passes import additive, causal_mask
 from tests.cuda.conftest import DRY
 
 KEYS, WINDOW, HEAD = 640, 64, 64  # of a window all tiles of keys but the last are hidden

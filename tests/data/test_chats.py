@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench.data.chats import ChatSettings
-from specbench.data.forms import HUMANEVAL
+from specbench.data.forms import HUMANEVAL, ChatSettings
 from specbench.data.loading import SLACK
-from specbench.data.prompts import Prompt, PromptSet
-from specbench.data.turns import next_turn
+from specbench.data.prompts import Prompt, PromptSet, next_turn
 from tests.support.chats import Spelled
 from tests.support.datafiles import complaint, jsonl, load
 

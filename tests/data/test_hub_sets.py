@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from specbench.data import sources
-from specbench.data.chats import ChatSettings
+from specbench.data.forms import ChatSettings
 from tests.support.chats import Spelled
 from tests.support.datafiles import complaint, load, texts
 from tests.support.hub import Fault, HubServer, Repo, Serve, data_repo, official, rows, serving, use

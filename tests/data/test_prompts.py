@@ -8,7 +8,7 @@ import pytest
 
 from specbench.data import forms, sources
 from specbench.data.loading import load_prompts
-from specbench.data.sampling import apportion, sample
+from specbench.data.prompts import apportion, sample
 from specbench.errors import UsageError
 from tests.support.datafiles import complaint, jsonl, load, texts, write
 

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import constants
 
 from specbench.data.loading import load_prompts
-from specbench.data.readers import parquet_rows
+from specbench.data.sources import parquet_rows
 from tests.support.datafiles import complaint, jsonl, load, parquet, texts, write
 
 
@@ -155,7 +155,7 @@ def test_unknown_names_come_with_close_ones(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.data.readers.LARGEST", 10)
+    monkeypatch.setattr("specbench.data.sources.LARGEST", 10)
     assert "cut it to the rows you need" in complaint(f"text:{write(tmp_path / 'a.txt', 'x' * 11)}")
 
 
@@ -166,7 +166,7 @@ def test_a_gzip_bomb_is_unpacked_no_further_than_its_bounds(tmp_path: Path, monk
     bomb = tmp_path / "a.jsonl.gz"
     bomb.write_bytes(gzip.compress(bytes(32 << 20), 1))
     assert f"{bomb}:1: the line is longer than 16 MiB" in complaint(f"jsonl:{bomb}")
-    monkeypatch.setattr("specbench.data.readers.LARGEST", 5000)
+    monkeypatch.setattr("specbench.data.sources.LARGEST", 5000)
     write(bomb, '{"prompt": "a"}\n' * 1000)
     assert "holds more than 5,000 bytes, unpacked: cut it to the rows you need" in complaint(f"jsonl:{bomb}")
 
@@ -175,13 +175,13 @@ def test_a_gzip_bomb_is_unpacked_no_further_than_its_bounds(tmp_path: Path, monk
 def test_a_line_without_an_end_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("specbench.data.readers.LONGEST", 100)
+    monkeypatch.setattr("specbench.data.sources.LONGEST", 100)
     file = write(tmp_path / "a", "prompt\n" + '{"prompt": "' + "x" * 200)
     assert "a:2: the line is longer than 100 bytes; put one prompt on a line" in complaint(f"{kind}:{file}")
 
 
 def test_rows_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.data.readers.MOST", 3)
+    monkeypatch.setattr("specbench.data.sources.MOST", 3)
     rows = [{"text": f"row {n}"} for n in range(4)]
     for data in (
         jsonl(tmp_path / "a.jsonl", *rows),
@@ -193,7 +193,7 @@ def test_rows_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_parquet_file_of_few_bytes_can_hold_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.data.readers.LARGEST", 1 << 20)
+    monkeypatch.setattr("specbench.data.sources.LARGEST", 1 << 20)
     data = parquet(tmp_path / "a.parquet", *[{"text": "x" * 10_000}] * 200)
     assert (tmp_path / "a.parquet").stat().st_size < 1 << 17
     assert "holds more than 1 MiB, unpacked" in complaint(data)

@@ -12,23 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.batch import decode_batches, decode_stream
-from specbench.decoding.decode import begin, buffer_length, decode
+from specbench.decoding.decode import begin, buffer_length, decode, decode_batches, decode_stream
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import seeded
-from specbench.decoding.replay import Replayed
-from specbench.decoding.rounds import Rounds, Whole
+from specbench.decoding.rounds import Replayed, Rounds, Whole
 from specbench.decoding.timing import WallClock
 from specbench.decoding.types import Context
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.metrics import Trace, acceptance
 from specbench.models.network.caches import RowStaticLayer
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.decoding.test_replay import Late
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
@@ -56,7 +53,7 @@ NETWORKS = {name: (network(name, V, 1), noisy(network(name, V, 1))) for name in 
 
 
 def method_of(
-    kind: str, law: Law, name: str = "llama", schedule: Schedule | None = None, fixed: bool = False
+    kind: str, law: Sampling, name: str = "llama", schedule: Schedule | None = None, fixed: bool = False
 ) -> Speculate:
     target, draft = (Causal(net, law, V, fixed) for net in NETWORKS[name])
     drafter: Drafter = NoDraft() if kind == "baseline" else ModelDrafter(draft, K, schedule or Constant())
@@ -92,14 +89,14 @@ def said(traces: Sequence[Trace]) -> list[Any]:
 
 # --- the same tokens as alone -----------------------------------------------------------------------------------------
 
-laws = pytest.mark.parametrize("law", [Law(0), Law(0.9, top_p=0.95)], ids=["greedy", "sampled"])
+laws = pytest.mark.parametrize("law", [Sampling(0), Sampling(0.9, top_p=0.95)], ids=["greedy", "sampled"])
 
 
 @laws
 @pytest.mark.parametrize(
     ("name", "kind"), quick_or_slow(product(NETWORKS, METHODS), lambda name, kind: name == "llama" or kind == "chain")
 )
-def test_every_prompt_gets_what_it_gets_alone(name: str, kind: str, law: Law) -> None:
+def test_every_prompt_gets_what_it_gets_alone(name: str, kind: str, law: Sampling) -> None:
     expected = alone(method_of(kind, law, name))
     assert len({len(trace.tokens) for trace in expected}) > 2, "no end token was met"
     for rows in (2, 3):  # neither divides the number of prompts evenly into rows of the same work
@@ -110,7 +107,7 @@ def test_every_prompt_gets_what_it_gets_alone(name: str, kind: str, law: Law) ->
 @laws
 @pytest.mark.parametrize("kind", METHODS)
 @pytest.mark.parametrize("rows", [3, 11])
-def test_rounds_on_tensors_that_stay_in_place_give_the_same(rows: int, kind: str, law: Law) -> None:
+def test_rounds_on_tensors_that_stay_in_place_give_the_same(rows: int, kind: str, law: Sampling) -> None:
     method = method_of(kind, law, fixed=True)
     rounds = whole(method, rows)
     expected = said(alone(method_of(kind, law)))
@@ -121,7 +118,7 @@ def test_rounds_on_tensors_that_stay_in_place_give_the_same(rows: int, kind: str
 @pytest.mark.slow
 @laws
 @pytest.mark.parametrize("kind", METHODS)
-def test_rounds_that_are_read_late_give_the_same(kind: str, law: Law) -> None:
+def test_rounds_that_are_read_late_give_the_same(kind: str, law: Sampling) -> None:
     method, rows = method_of(kind, law, fixed=True), 3
     length = buffer_length(max(LENGTHS), NEW, method.drafter.room)
     rounds = Replayed(method, length, (24, 40, length), lambda play: play, lambda play: Late(play, []))
@@ -132,12 +129,12 @@ def test_rounds_that_are_read_late_give_the_same(kind: str, law: Law) -> None:
 
 @cache
 def greedy_texts() -> list[tuple[int, ...]]:
-    return [t.tokens for t in alone(method_of("chain", Law(0)))]
+    return [t.tokens for t in alone(method_of("chain", Sampling(0)))]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_no_schedule_changes_a_greedy_token(schedule: Schedule) -> None:
-    found = streamed(method_of("chain", Law(0), schedule=schedule), 3)
+    found = streamed(method_of("chain", Sampling(0), schedule=schedule), 3)
     assert [t.tokens for t in found] == greedy_texts()
 
 
@@ -146,17 +143,17 @@ ADAPTIVE = ["auto", "auto, on the edge", "heuristic", "heuristic from 1"]
 
 @pytest.mark.parametrize("name", quick_or_slow(ADAPTIVE, lambda name: name in ("auto", "heuristic")))
 def test_a_schedule_knows_nothing_of_the_text_before(name: str) -> None:
-    found = streamed(method_of("chain", Law(0), schedule=SCHEDULES[name]), 2)
-    assert said(found) == said(alone(method_of("chain", Law(0), schedule=SCHEDULES[name])))
+    found = streamed(method_of("chain", Sampling(0), schedule=SCHEDULES[name]), 2)
+    assert said(found) == said(alone(method_of("chain", Sampling(0), schedule=SCHEDULES[name])))
 
 
 @pytest.mark.parametrize("rows", [1, len(PROMPTS), len(PROMPTS) + 3])
 def test_one_row_and_rows_for_all_are_plain_decoding(rows: int) -> None:
-    assert said(streamed(method_of("chain", Law(1.0)), rows)) == said(alone(method_of("chain", Law(1.0))))
+    assert said(streamed(method_of("chain", Sampling(1.0)), rows)) == said(alone(method_of("chain", Sampling(1.0))))
 
 
 def test_prompts_of_one_token_come_before_any_cache_and_after_a_long_one() -> None:
-    prompts, law = [(3,), (4,), (9, 9, 8, 7, 2), (6,), (1, 2, 3)], Law(1.0)
+    prompts, law = [(3,), (4,), (9, 9, 8, 7, 2), (6,), (1, 2, 3)], Sampling(1.0)
     for new in (1, 4):
         found = streamed(method_of("chain", law), 2, prompts, new)
         assert said(found) == said(alone(method_of("chain", law), prompts, new))
@@ -168,7 +165,7 @@ def test_prompts_of_one_token_come_before_any_cache_and_after_a_long_one() -> No
 
 
 def test_a_refill_leaves_the_caches_of_other_rows_as_they_are_and_where_they_are() -> None:
-    method = method_of("chain", Law(1.0))
+    method = method_of("chain", Sampling(1.0))
     context = begin(PROMPTS[:3], NEW, K, ENDS, CPU)
     method.start(context)
     method.advance(context, None, seeded(range(3), CPU))
@@ -177,7 +174,7 @@ def test_a_refill_leaves_the_caches_of_other_rows_as_they_are_and_where_they_are
     before = [(store.data_ptr(), store.clone()) for store in stores]
     context.seq[1, :5], context.pos[1] = torch.tensor([1, 2, 3, 4, 5]), 4
     method.admit(context, 1)
-    fresh = method_of("chain", Law(1.0))
+    fresh = method_of("chain", Sampling(1.0))
     fresh.start(context.select(torch.tensor([1])))
     anew = [fresh.model.cache, fresh.drafter.model.cache]  # type: ignore[attr-defined]
     expected = [store for cache in anew for layer in cache.rows for store in (layer.keys, layer.values)]
@@ -188,7 +185,7 @@ def test_a_refill_leaves_the_caches_of_other_rows_as_they_are_and_where_they_are
 
 
 def test_selected_rows_have_the_keys_and_values_that_they_had() -> None:
-    method, rows = method_of("chain", Law(1.0)), torch.tensor([2, 0, 2])
+    method, rows = method_of("chain", Sampling(1.0)), torch.tensor([2, 0, 2])
     context = begin(PROMPTS[:3], NEW, K, ENDS, CPU)
     method.start(context)
     method.advance(context, None, seeded(range(3), CPU))
@@ -230,9 +227,9 @@ class Forgetful(Causal):
 @pytest.mark.mutant(test=test_every_prompt_gets_what_it_gets_alone)
 @pytest.mark.parametrize("part", ["target", "draft"], ids="cache of the {} not refilled".format)
 def test_a_cache_that_is_not_refilled_is_caught(part: str) -> None:
-    expected = alone(method_of("chain", Law(0)))
-    method = method_of("chain", Law(0))
-    mutant = Forgetful(NETWORKS["llama"][part == "draft"], Law(0), V)
+    expected = alone(method_of("chain", Sampling(0)))
+    method = method_of("chain", Sampling(0))
+    mutant = Forgetful(NETWORKS["llama"][part == "draft"], Sampling(0), V)
     if part == "target":
         assert said(streamed(replace(method, model=mutant), 2)) != said(expected)
     else:  # its tokens are right all the same: what it drafts is not

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench.decoding.build import build
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import HEADER, drafts_with, methods, needs, read_method, words
-from specbench.decoding.proofs.methods import SIZES, affordable, method_error, table_models
+from specbench.decoding.methods import build
+from specbench.decoding.proofs.exact import SIZES, affordable, method_error, table_models
 from specbench.decoding.timing import Under, WallClock
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.errors import UsageError
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, sequence_error

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from specbench.decoding.build import build
 from specbench.decoding.drafters.chain import NoDraft
-from specbench.decoding.parts import DRAFTERS, PARTS, VERIFIERS
+from specbench.decoding.methods import DRAFTERS, PARTS, VERIFIERS, build
 from specbench.decoding.protocols import Drafter, Verifier
 from specbench.errors import UsageError
 from tests.support.toys import Toy, random_pair

@@ -17,20 +17,19 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter, Verifier
 from specbench.decoding.randomness import seeded
 from specbench.decoding.rounds import NonFiniteError
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.files import ASSETS
 from specbench.metrics import Trace, acceptance
 from specbench.models.checkpoints.description import load_tokenizer
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import resolve
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.rounding import same_texts
 from tests.support.tiny import CPU, network
 
-GREEDY = Law(0)
+GREEDY = Sampling(0)
 V, NEW = 48, 56
 KS = range(1, 9)
 verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
@@ -73,7 +72,7 @@ def run(
     prompts: Sequence[Sequence[int]],
     new: int = NEW,
     eos: Sequence[int] = (),
-    law: Law = GREEDY,
+    law: Sampling = GREEDY,
 ) -> list[Trace]:
     """Decode all prompts in one ragged batch; without a draft it is the baseline."""
     width = target.config.vocab_size
@@ -176,9 +175,9 @@ def test_among_equal_logits_the_lowest_id_is_emitted(verifier: Verifier) -> None
 
 
 @verifiers
-@pytest.mark.parametrize("law", [GREEDY, Law(1.0), Law(0.8, top_p=0.9)], ids=str)
+@pytest.mark.parametrize("law", [GREEDY, Sampling(1.0), Sampling(0.8, top_p=0.9)], ids=str)
 @pytest.mark.parametrize("k", [1, 4])
-def test_a_draft_equal_to_the_target_is_always_accepted(k: int, law: Law, verifier: Verifier) -> None:
+def test_a_draft_equal_to_the_target_is_always_accepted(k: int, law: Sampling, verifier: Verifier) -> None:
     if law.temperature and isinstance(verifier, TokenMatch):
         pytest.skip("two draws from one law differ: token match accepts Σ p² of them")
     net = target_of(torch.float64)
@@ -189,7 +188,7 @@ def test_a_draft_equal_to_the_target_is_always_accepted(k: int, law: Law, verifi
     assert found.tokens_per_round == k + 1
 
 
-SPOILT = {GREEDY: torch.nan, Law(1.0): torch.inf, Law(1.0, top_k=5, top_p=0.9): -torch.inf}
+SPOILT = {GREEDY: torch.nan, Sampling(1.0): torch.inf, Sampling(1.0, top_k=5, top_p=0.9): -torch.inf}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ SPOILT = {GREEDY: torch.nan, Law(1.0): torch.inf, Law(1.0, top_k=5, top_p=0.9): 
 @pytest.mark.parametrize("broken", ["target", "draft"])
 @pytest.mark.parametrize("where", ["everywhere", "after one token"])
 def test_logits_that_are_no_numbers_end_the_decode_with_an_error_that_says_so(
-    where: str, broken: str, value: float, verifier: Verifier | None, law: Law
+    where: str, broken: str, value: float, verifier: Verifier | None, law: Sampling
 ) -> None:
     if broken == "draft" and verifier is None:
         pytest.skip("the baseline has no draft")

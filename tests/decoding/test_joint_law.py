@@ -9,9 +9,9 @@ from specbench.decoding.decode import begin
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import FromUniforms, SeededUniforms
 from specbench.decoding.rounds import budget
-from specbench.decoding.rows import at
+from specbench.decoding.types import at
 from specbench.decoding.verifiers import rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import TokenMatch
 from tests.support.laws import autoregressive
 from tests.support.toys import CPU, PROMPT, chain, levels_left, nodes, numbers, random_pair
 

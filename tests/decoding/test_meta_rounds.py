@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import loop
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.meta import steady_round, target
 from tests.support.tiers import NAMES
 
-SAMPLED, EVERY_WARPER = Law(1.0), Law(0.7, top_k=9, top_p=0.95, min_p=0.05, eta=0.01)
+SAMPLED, EVERY_WARPER = Sampling(1.0), Sampling(0.7, top_k=9, top_p=0.95, min_p=0.05, eta=0.01)
 K = 4
 
 # Kernels of one row in the tiers eager and graph, attention as one, by transformers 5.23. Whoever needs fewer writes
@@ -80,9 +80,9 @@ def test_a_steady_round_asks_nothing_of_the_host(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", [Law(0.0), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("law", [Sampling(0.0), SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", NAMES)
-def test_nor_does_one_of_a_single_row(name: str, law: Law) -> None:
+def test_nor_does_one_of_a_single_row(name: str, law: Sampling) -> None:
     steady_round(name, K, law)
 
 

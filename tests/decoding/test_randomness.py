@@ -26,7 +26,7 @@ from specbench.decoding.randomness import (
 from specbench.decoding.rounds import NonFiniteError
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import TokenMatch
 from specbench.metrics import Trace
 from tests.support.sources import Audit, Tape
 from tests.support.toys import CPU, PROMPT, Toy, chain, levels_left, methods, random_pair

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from specbench.backends import choose
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
-from specbench.decoding.proofs.enumeration import replay_outcomes
+from specbench.decoding.drafters.strings import looks_up, rounds_over
+from specbench.decoding.methods import build
+from specbench.decoding.proofs.exact import replay_outcomes
 from specbench.decoding.proofs.tables import TableModel
 from specbench.decoding.randomness import Source
-from specbench.decoding.recited import looks_up, rounds_over
 from specbench.metrics import RoundCounts, Trace
 from specbench.spec import RunSpec
 from tests.support.tinypair import Pair

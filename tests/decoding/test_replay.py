@@ -10,18 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.batch import decode_batches
-from specbench.decoding.decode import begin, buffer_length, decode
+from specbench.decoding.decode import begin, buffer_length, decode, decode_batches
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
-from specbench.decoding.replay import FLIGHT, Replayed
-from specbench.decoding.rounds import Play
+from specbench.decoding.rounds import FLIGHT, Play, Replayed
 from specbench.decoding.timing import NullClock
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.tiny import CPU, network
 
 V, K, NEW, LONGEST = 32, 3, 23, 5
@@ -53,13 +50,13 @@ class Late:
         return self.seen
 
 
-def method(name: str, law: Law) -> Speculate:
+def method(name: str, law: Sampling) -> Speculate:
     target, draft = (Causal(network("llama", V, seed, torch.float64), law, V, fixed=True) for seed in (0, 1))
     drafters = {"baseline": NoDraft(), "chain": ModelDrafter(draft, K), "match": ModelDrafter(draft, K)}
     return Speculate(drafters[name], target, TokenMatch() if name == "match" else Rejection())
 
 
-def replayed(name: str, law: Law, rows: int, eos: list[int], launched: list[Late]) -> tuple[Speculate, Replayed]:
+def replayed(name: str, law: Sampling, rows: int, eos: list[int], launched: list[Late]) -> tuple[Speculate, Replayed]:
     made = method(name, law)
     length = buffer_length(LONGEST, NEW, made.drafter.room)
 
@@ -75,12 +72,12 @@ def replayed(name: str, law: Law, rows: int, eos: list[int], launched: list[Late
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", [Law(0), Law(1.0, top_p=0.9)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("law", [Sampling(0), Sampling(1.0, top_p=0.9)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("eos", [[], [7, 11]], ids=["full", "eos"])
 @pytest.mark.parametrize("prompts", PROMPTS, ids=["one", "ragged"])
 @pytest.mark.parametrize("name", ["baseline", "chain", "match"])
 def test_tokens_and_counts_are_those_of_rounds_step_by_step(
-    name: str, prompts: list[list[int]], eos: list[int], law: Law
+    name: str, prompts: list[list[int]], eos: list[int], law: Sampling
 ) -> None:
     launched: list[Late] = []
     made, rounds = replayed(name, law, len(prompts), eos, launched)
@@ -98,7 +95,7 @@ def test_tokens_and_counts_are_those_of_rounds_step_by_step(
 
 def test_the_host_reads_one_round_late() -> None:
     launched: list[Late] = []
-    _, rounds = replayed("baseline", Law(0), 1, [], launched)
+    _, rounds = replayed("baseline", Sampling(0), 1, [], launched)
     rounds.begin(begin([[1, 2]], NEW, 0, [], CPU, rounds.length))
     left = NEW
     for done in range(1, NEW):
@@ -111,14 +108,14 @@ def test_the_host_reads_one_round_late() -> None:
 
 
 def test_a_round_is_made_ready_once_however_often_it_is_captured() -> None:
-    _, rounds = replayed("chain", Law(0), 1, [], [])
+    _, rounds = replayed("chain", Sampling(0), 1, [], [])
     assert len(made_ready) == len(rounds.reaches) == len(set(map(id, made_ready)))
 
 
 def test_what_is_under_way_when_a_row_is_refilled_is_read_in_the_time_of_the_rounds() -> None:
     """Else its seconds would count and its phases would not."""
     launched: list[Late] = []
-    made, rounds = replayed("chain", Law(0), 2, [7, 11], launched)
+    made, rounds = replayed("chain", Sampling(0), 2, [7, 11], launched)
     prompts, under_way = [[1, 2], [3], [4, 5, 6], [7]], []
 
     class Regions(NullClock):

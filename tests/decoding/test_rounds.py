@@ -18,7 +18,7 @@ from specbench.metrics import Trace
 from specbench.models.execution.compiled import Compiled, Passes
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.sources import Audit
 from tests.support.tiers import (
@@ -39,7 +39,7 @@ from tests.support.tiers import (
 from tests.support.toys import CPU
 
 K, NEW = 2, 23
-GREEDY, SAMPLED = Law(0), Law(1.0, top_p=0.9)
+GREEDY, SAMPLED = Sampling(0), Sampling(1.0, top_p=0.9)
 ALONE = ([1, 2, 3],)
 RAGGED = ([4], [5, 6, 7, 8, 9], [3, 1])
 EOS = [10, 17]
@@ -63,7 +63,7 @@ def decoded(
     return decode(method, prompts, new=new, eos=eos, rng=seeded(seeds, CPU), device=CPU, rounds=rounds)
 
 
-def check(name: str, dtype: torch.dtype, law: Law, prompts: Sequence[Sequence[int]], ready: Ready) -> None:
+def check(name: str, dtype: torch.dtype, law: Sampling, prompts: Sequence[Sequence[int]], ready: Ready) -> None:
     """Whole rounds on the same buffers, one text after the other, against every row step by step and alone."""
     stepwise = static_methods(pair("llama", law, dtype, fixed=False), K)[name]
     method = static_methods(pair("llama", law, dtype), K)[name]
@@ -81,7 +81,7 @@ def check(name: str, dtype: torch.dtype, law: Law, prompts: Sequence[Sequence[in
 @pytest.mark.processor
 @pytest.mark.parametrize(("name", "dtype", "law", "prompts"), EACH)
 def test_whole_rounds_give_the_tokens_of_rows_alone(
-    name: str, dtype: torch.dtype, law: Law, prompts: tuple[list[int], ...]
+    name: str, dtype: torch.dtype, law: Sampling, prompts: tuple[list[int], ...]
 ) -> None:
     check(name, dtype, law, prompts, as_it_is)
 
@@ -99,7 +99,7 @@ def test_whole_rounds_give_the_tokens_of_rows_alone(
     ids=["chain float32", "chain float64 greedy alone", "match", "baseline"],
 )
 def test_compiled_rounds_give_the_tokens_of_rows_alone(
-    name: str, dtype: torch.dtype, law: Law, prompts: tuple[list[int], ...]
+    name: str, dtype: torch.dtype, law: Sampling, prompts: tuple[list[int], ...]
 ) -> None:
     before = graphs()
     check(name, dtype, law, prompts, compiled("aot_eager"))
@@ -109,7 +109,7 @@ def test_compiled_rounds_give_the_tokens_of_rows_alone(
 @pytest.mark.processor
 @pytest.mark.parametrize(("name", "dtype", "law", "prompts"), EACH)
 def test_rounds_by_regions_give_the_tokens_of_rows_alone(
-    name: str, dtype: torch.dtype, law: Law, prompts: tuple[list[int], ...]
+    name: str, dtype: torch.dtype, law: Sampling, prompts: tuple[list[int], ...]
 ) -> None:
     check(name, dtype, law, prompts, regional())
 
@@ -162,7 +162,7 @@ class Noted:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "law"), [("mistral", GREEDY), ("gemma3", SAMPLED)])
-def test_how_far_passes_read_changes_nothing(name: str, law: Law) -> None:
+def test_how_far_passes_read_changes_nothing(name: str, law: Sampling) -> None:
     found, new, prompts = [], 80, RAGGED
     for reaches in ((128,), (64, 128), (12, 24, 64, 80, 128)):
         method, noted = static_methods(pair(name, law, F64), K)["chain"], Noted()

@@ -25,10 +25,9 @@ from specbench.decoding.rounds import Play, Whole
 from specbench.decoding.timing import NullClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.tiny import CPU, network
 from tests.support.toys import levels_left
 
@@ -115,7 +114,7 @@ class AnyTree:
 def pair(
     drafter: str,
     verifier: Verifier,
-    law: Law,
+    law: Sampling,
     device: torch.device = CPU,
     schedule: Schedule | None = None,
     fixed: bool = False,
@@ -140,7 +139,9 @@ methods = pytest.mark.parametrize(
     ids=["baseline", "chain", "token-match", "tree", "tree token-match"],
 )
 laws = pytest.mark.parametrize(
-    "law", [Law(0), Law(1.0, top_p=0.9), Law(0.7, top_k=9, top_p=0.95, min_p=0.05, eta=0.01)], ids=["0", "top-p", "all"]
+    "law",
+    [Sampling(0), Sampling(1.0, top_p=0.9), Sampling(0.7, top_k=9, top_p=0.95, min_p=0.05, eta=0.01)],
+    ids=["0", "top-p", "all"],
 )
 
 
@@ -161,7 +162,7 @@ def test_the_counter_counts(inference: bool) -> None:
 @pytest.mark.slow
 @laws
 @methods
-def test_the_host_reads_once_per_round(drafter: str, verifier: Verifier, law: Law) -> None:
+def test_the_host_reads_once_per_round(drafter: str, verifier: Verifier, law: Sampling) -> None:
     with counted() as counts:
         clock = Marks(counts)
         rng = seeded([3], CPU)
@@ -175,7 +176,7 @@ def test_the_host_reads_once_per_round(drafter: str, verifier: Verifier, law: La
 @pytest.mark.slow
 @laws
 @pytest.mark.parametrize("schedule", [Heuristic(), Marginal(), Confidence(0.2)], ids=repr)
-def test_a_schedule_reads_what_it_says(schedule: Schedule, law: Law) -> None:
+def test_a_schedule_reads_what_it_says(schedule: Schedule, law: Sampling) -> None:
     """Besides the read of every round: one per draft, or for confidence one per drafted token but the last of k."""
     with counted() as counts:
         clock = Marks(counts)
@@ -195,7 +196,7 @@ def test_a_schedule_reads_what_it_says(schedule: Schedule, law: Law) -> None:
 @pytest.mark.slow
 @laws
 @pytest.mark.parametrize("schedule", [Heuristic(), Marginal(), Confidence()], ids=repr)
-def test_a_round_with_a_schedule_sends_nothing_to_the_device(schedule: Schedule, law: Law) -> None:
+def test_a_round_with_a_schedule_sends_nothing_to_the_device(schedule: Schedule, law: Sampling) -> None:
     method, rng, copies = pair("model", Rejection(), law, schedule=schedule), seeded([3, 4], CPU), {}
     with torch.inference_mode():
         context = begin([[1, 2, 3], [4]], NEW, ROOM, [0], CPU)
@@ -210,7 +211,7 @@ def test_a_round_with_a_schedule_sends_nothing_to_the_device(schedule: Schedule,
 
 @laws
 @methods
-def test_a_round_sends_nothing_to_the_device(drafter: str, verifier: Verifier, law: Law) -> None:
+def test_a_round_sends_nothing_to_the_device(drafter: str, verifier: Verifier, law: Sampling) -> None:
     method, rng = pair(drafter, verifier, law), seeded([3, 4], CPU)
     with torch.inference_mode():
         context = begin([[1, 2, 3], [4]], NEW, ROOM, [0], CPU)
@@ -227,7 +228,7 @@ def test_a_round_sends_nothing_to_the_device(drafter: str, verifier: Verifier, l
     [("none", Rejection()), ("model", Rejection()), ("model", TokenMatch())],
     ids=["baseline", "chain", "token-match"],
 )
-def test_a_whole_round_reads_nothing_inside_and_once_behind_it(drafter: str, verifier: Verifier, law: Law) -> None:
+def test_a_whole_round_reads_nothing_inside_and_once_behind_it(drafter: str, verifier: Verifier, law: Sampling) -> None:
     """And nothing is sent to the device: the uniforms of a round are drawn there."""
     inside: list[int] = []
     method, prompts, rng, done = pair(drafter, verifier, law, fixed=True), [[1, 2, 3], [4]], seeded([3, 4], CPU), 0
@@ -257,7 +258,7 @@ def test_a_whole_round_reads_nothing_inside_and_once_behind_it(drafter: str, ver
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @laws
 @methods
-def test_a_round_does_not_wait_for_a_cuda_device(drafter: str, verifier: Verifier, law: Law) -> None:
+def test_a_round_does_not_wait_for_a_cuda_device(drafter: str, verifier: Verifier, law: Sampling) -> None:
     device = torch.device("cuda")
     method, rng = pair(drafter, verifier, law, device), seeded([3, 4], device)
     with torch.inference_mode():

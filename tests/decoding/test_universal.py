@@ -15,11 +15,11 @@ from specbench.decoding.decode import begin
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.randomness import seeded
-from specbench.decoding.views.common import Common
+from specbench.decoding.views import Common
 from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.models.checkpoints.vocabularies import Rewriter
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.checkpoints import llama
 from tests.support.foreign import both, byte_level
 from tests.support.tiny import CPU
@@ -28,7 +28,7 @@ K, WINDOW = 4, 10
 TARGET, DRAFT = byte_level([("Ġ", "t"), ("h", "e"), ("Ġt", "he")]), byte_level([("t", "h"), ("th", "e"), ("Ġ", "a")])
 PAIR = both(TARGET, DRAFT)
 TEXTS = ["the a the", "a thé, the", "the the\n\nhe"]
-GREEDY = Law(temperature=0.0)
+GREEDY = Sampling(temperature=0.0)
 LETTERS = [n for n, text in PAIR.draft.tokens.items() if text.isascii() and text.decode().isprintable()]
 
 

@@ -8,8 +8,8 @@ import pytest
 from transformers import LlamaConfig
 
 from specbench.errors import UsageError
-from specbench.jobs.design import speed_of, to_be_trained
-from specbench.jobs.design_results import findings, promising, short
+from specbench.jobs.training.design import speed_of, to_be_trained
+from specbench.jobs.training.design_results import findings, promising, short
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.samples import Sample
 from specbench.theory.design import amounts, rising

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.progress import Progress
 
-from specbench.jobs.loading import AGAIN, SOON, Bytes, shown
+from specbench.jobs.progress import AGAIN, SOON, Bytes, shown
 from specbench.models.checkpoints.names import resolve
 from specbench.models.checkpoints.weights import find
 from tests.support.hub import serving, shipped, use

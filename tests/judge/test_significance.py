@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
 from specbench.errors import UsageError
-from specbench.jobs.compare import gate_of
+from specbench.jobs.reading import gate_of
 from specbench.judge.significance import (
     FALSE_ALARM,
     METRICS,

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
-from specbench.models.network import caches, masks, passes
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.models.network import caches, passes
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import Composer, Pass
 from tests.laws import test_models_exact as exact
@@ -123,14 +122,14 @@ def feeds_the_draft_one_token(patch: pytest.MonkeyPatch) -> type[Causal]:
 
 
 def forgets_the_ancestors(patch: pytest.MonkeyPatch) -> type[Causal]:
-    patch.setattr(masks, "ancestors", lambda parents, device: torch.ones(len(parents), len(parents)).tril().bool())
+    patch.setattr(passes, "ancestors", lambda parents, device: torch.ones(len(parents), len(parents)).tril().bool())
     return Causal
 
 
 def slides_by_slot(patch: pytest.MonkeyPatch) -> type[Causal]:
     def by_slot(fed: Tensor, tree: TokenTree, length: int, window: int | None = None) -> Tensor:
         slots = torch.cat([fed, fed[:, -1:] + 1 + torch.arange(tree.size)], 1)
-        return masks.tree_mask(fed, tree, length) & masks.causal_mask(slots, length, window)
+        return passes.tree_mask(fed, tree, length) & passes.causal_mask(slots, length, window)
 
     patch.setattr(passes, "tree_mask", by_slot)
     return Causal
@@ -138,7 +137,7 @@ def slides_by_slot(patch: pytest.MonkeyPatch) -> type[Causal]:
 
 def shows_the_rubbish_of_shorter_rows(patch: pytest.MonkeyPatch) -> type[Causal]:
     def to_the_longest(positions: Tensor, length: int, window: int | None = None) -> Tensor:
-        return masks.causal_mask(positions.amax(0, keepdim=True).expand_as(positions), length, window)
+        return passes.causal_mask(positions.amax(0, keepdim=True).expand_as(positions), length, window)
 
     patch.setattr(passes, "causal_mask", to_the_longest)
     return Causal

@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from specbench.decoding.batch import decode_stream
-from specbench.decoding.decode import begin, buffer_length, decode
+from specbench.decoding.decode import begin, buffer_length, decode, decode_stream
 from specbench.decoding.drafters.cascade import Relay
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.dynamic import Dynamic
-from specbench.decoding.drafters.jacobi import Jacobi
-from specbench.decoding.drafters.lookahead import Lookahead
+from specbench.decoding.drafters.jacobi import Jacobi, Lookahead
 from specbench.decoding.drafters.lookup import PromptLookup
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.tree import Expand, Planned
@@ -31,18 +29,17 @@ from specbench.decoding.rounds import Whole
 from specbench.decoding.tokens import Parent, TokenTree
 from specbench.decoding.types import Context, Verdict
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.views.retrieval import Retrieval
-from specbench.decoding.views.streaming import Streaming
+from specbench.decoding.views import Retrieval, Streaming
 from specbench.models.network.causal import Causal
 from specbench.models.network.early_exit import pair
-from specbench.models.network.law import Law
-from specbench.models.network.layers import with_layers
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import with_layers
 from tests.support.cases import quick_or_slow
 from tests.support.tiny import CPU, TOLERANCE, committed, network, path_to, plain_rows
 
 V, NEW = 5, 26
 SEEN = 1e-6
-LAW = Law(1.0)
+LAW = Sampling(1.0)
 PROMPTS = ([1, 2, 0, 4, 2, 1, 0], [3], [0, 1, 3])
 
 

@@ -13,11 +13,9 @@ from specbench.decoding.decode import decode
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source
-from specbench.decoding.verifiers.block import Block
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
-from specbench.decoding.verifiers.traversal import Traversal
-from specbench.models.network.law import Law
+from specbench.decoding.verifiers.block import Block, Traversal
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.laws import (
     EXACT,
@@ -50,15 +48,15 @@ VERIFIERS = [Rejection(), TokenMatch(), Traversal()]
 ONCE = len(KINDS)  # every kind of pair once: more of them catch no more mutants
 
 LAWS = [
-    Law(temperature=0),
-    Law(temperature=0.5),
-    Law(temperature=2),
-    Law(top_k=1),
-    Law(top_k=2),
-    Law(top_p=0.6),
-    Law(min_p=0.4),
-    Law(eta=0.4),
-    Law(temperature=0.7, top_k=3, top_p=0.9),
+    Sampling(temperature=0),
+    Sampling(temperature=0.5),
+    Sampling(temperature=2),
+    Sampling(top_k=1),
+    Sampling(top_k=2),
+    Sampling(top_p=0.6),
+    Sampling(min_p=0.4),
+    Sampling(eta=0.4),
+    Sampling(temperature=0.7, top_k=3, top_p=0.9),
 ]
 
 on_trees = pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda verifier: type(verifier).__name__)
@@ -78,7 +76,7 @@ def test_a_chain_emits_the_law_of_its_target(vocab: int, k: int, verifier: Verif
 @each
 @pytest.mark.parametrize("sides", ["target and draft", "target", "draft"])
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_a_chain_emits_the_warped_law_of_its_target(law: Law, sides: str, verifier: Verifier) -> None:
+def test_a_chain_emits_the_warped_law_of_its_target(law: Sampling, sides: str, verifier: Verifier) -> None:
     for seed in (0, ONCE, 2 * ONCE):
         raw = dict(zip(("target", "draft"), random_pair(seed, 4, 3), strict=True))
         warped = {side: law(table.log(), 4) for side, table in raw.items()}

@@ -8,19 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.branching import Distinct, Independent, Top
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.strings import Strings
-from specbench.decoding.drafters.tree import Expand, Planned
+from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Planned, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter, Verifier
-from specbench.decoding.verifiers.block import Block
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
-from specbench.decoding.verifiers.traversal import Traversal
-from specbench.decoding.views.common import Common
+from specbench.decoding.verifiers.block import Block, Traversal
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.views import Common
 from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.models.checkpoints.vocabularies import Vocabularies
 from tests.support.cases import quick_or_slow

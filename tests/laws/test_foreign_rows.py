@@ -11,24 +11,23 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.branching import Independent, Top
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.strings import Strings
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Expand, Independent, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.translation import Reading
 from specbench.decoding.types import Context, Draft
+from specbench.decoding.verifiers.lossy import synthetic
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.synthetic import synthetic
-from specbench.decoding.views.common import Common
+from specbench.decoding.views import Common
 from specbench.models.checkpoints.check import NO_LIMIT
 from specbench.models.checkpoints.vocabularies import Rewriter
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
 from specbench.models.network.recurrent import Recurrent
+from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.foreign import both, byte_level, letters
 from tests.support.tiny import CPU, TOLERANCE, committed, network, path_to, plain_rows, worst
@@ -38,15 +37,15 @@ DRAFT = letters(["<x>", "ba", "b", "a"], [("b", "a")], eos="<x>")
 PAIR = both(TARGET, DRAFT)
 OWN = PAIR.dictionary()
 PROMPTS = [[0, 3, 1, 2], [2], [1, 1, 0, 2, 3, 0, 1]]
-LAW, GREEDY = Law(), Law(temperature=0.0)
+LAW, GREEDY = Sampling(), Sampling(temperature=0.0)
 K, NEW = 3, 14
 
 
-def target(law: Law) -> Causal:
+def target(law: Sampling) -> Causal:
     return Causal(network("llama", 5), law, 5)
 
 
-def common(name: str, law: Law) -> Common:
+def common(name: str, law: Sampling) -> Common:
     net = network(name, 4, seed=1)
     model: Any = Recurrent(net, law, 4, stepwise=True) if name == "mamba" else Causal(net, law, 4)
     model.known = OWN.theirs
@@ -179,7 +178,7 @@ def test_trees_of_strings_are_those_of_passes_without_a_cache(name: str) -> None
 def check_likeliest(net: Any, read: list[int], tree: TokenTree) -> None:
     for node, parent in enumerate(tree.parents):
         path = [int(tree.ids[0, n]) for n in path_to(tree.parents, parent)]
-        best = plain_rows(net, Law(), 4, [read + path])[0, -1].topk(tree.parents.count(parent)).indices.tolist()
+        best = plain_rows(net, Sampling(), 4, [read + path])[0, -1].topk(tree.parents.count(parent)).indices.tolist()
         assert int(tree.ids[0, node]) in best
 
 

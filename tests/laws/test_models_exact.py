@@ -8,18 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Confidence, Constant, Schedule
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.protocols import After, Verifier
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.decoding.test_greedy import generated, random_prompts, with_noise
 from tests.decoding.test_greedy import run as greedy
 from tests.support.cases import quick_or_slow
@@ -40,7 +39,7 @@ from tests.support.tiny import (
 
 K = 2
 PROMPT = (0, 1, 2)
-PLAIN = Law()
+PLAIN = Sampling()
 verifiers = pytest.mark.parametrize("verifier", [Rejection(), TokenMatch()], ids=["chain", "token-match"])
 refeeds = pytest.mark.parametrize("refeed", [0, 2])
 architectures = pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lambda name: name in UNLIKE))
@@ -55,7 +54,7 @@ def chain_error(
     after: After | None = None,
 ) -> float:
     """Worst error of `sample` and of `probs` while chains are drafted and accepted at random; every third one fully."""
-    law, vocab, chance, error = Law(), net.config.vocab_size, Chance(7), 0.0
+    law, vocab, chance, error = Sampling(), net.config.vocab_size, Chance(7), 0.0
     target, draft = model(net, law, vocab), model(net, law, vocab)
     context = context_of(HISTORIES, (k + 1 + refeed) * rounds, k)
     target.start(context)
@@ -73,7 +72,7 @@ def chain_error(
 
 def tree_error(net: Any, refeed: int = 0, model: type[Causal] = Causal, rounds: int = 5) -> float:
     """Worst error of `probs` over random trees, of which random paths are accepted and settled."""
-    law, vocab, chance, error = Law(), net.config.vocab_size, Chance(11), 0.0
+    law, vocab, chance, error = Sampling(), net.config.vocab_size, Chance(11), 0.0
     target = model(net, law, vocab)
     context = context_of(HISTORIES, (4 + refeed) * rounds, 7)
     target.start(context)
@@ -130,8 +129,8 @@ def law_error(
     new: int,
     eos: Sequence[int] = (),
     prompts: Sequence[Sequence[int]] = (PROMPT,),
-    law: Law = PLAIN,
-    draft_law: Law | None = None,
+    law: Sampling = PLAIN,
+    draft_law: Sampling | None = None,
     draft_vocab: int = 3,
     together: bool = False,
     model: type[Causal] = Causal,
@@ -160,7 +159,7 @@ def test_every_architecture_emits_its_own_law(name: str, new: int, verifier: Ver
 @verifiers
 @architectures
 def test_every_architecture_emits_its_warped_law(name: str, verifier: Verifier) -> None:
-    assert law_error(name, "llama", verifier, K + 2, eos=[1], law=Law(3.0, top_k=2, top_p=0.9)) <= TOLERANCE
+    assert law_error(name, "llama", verifier, K + 2, eos=[1], law=Sampling(3.0, top_k=2, top_p=0.9)) <= TOLERANCE
 
 
 @pytest.mark.slow
@@ -195,17 +194,27 @@ def test_the_end_token_ends_the_sequence_wherever_it_falls_in_a_round(eos: list[
 @verifiers
 @pytest.mark.parametrize(
     "law",
-    [Law(0.7), Law(top_k=2), Law(top_p=0.8), Law(0.7, top_k=2, top_p=0.8), Law(2.0, min_p=0.3), Law(eta=0.5), Law(0)],
+    [
+        Sampling(0.7),
+        Sampling(top_k=2),
+        Sampling(top_p=0.8),
+        Sampling(0.7, top_k=2, top_p=0.8),
+        Sampling(2.0, min_p=0.3),
+        Sampling(eta=0.5),
+        Sampling(0),
+    ],
     ids=str,
 )
-def test_the_warped_law_is_emitted(law: Law, verifier: Verifier) -> None:
+def test_the_warped_law_is_emitted(law: Sampling, verifier: Verifier) -> None:
     assert law_error("llama", "gpt2", verifier, K + 2, eos=[1], law=law) <= TOLERANCE
 
 
 @verifiers
 def test_target_and_draft_may_be_warped_differently(verifier: Verifier) -> None:
-    assert law_error("qwen3", "llama", verifier, K + 2, law=Law(0.7, top_p=0.9), draft_law=Law(0)) <= TOLERANCE
-    assert law_error("qwen3", "llama", verifier, K + 2, law=Law(top_k=2), draft_law=Law(3.0)) <= TOLERANCE
+    assert (
+        law_error("qwen3", "llama", verifier, K + 2, law=Sampling(0.7, top_p=0.9), draft_law=Sampling(0)) <= TOLERANCE
+    )
+    assert law_error("qwen3", "llama", verifier, K + 2, law=Sampling(top_k=2), draft_law=Sampling(3.0)) <= TOLERANCE
 
 
 @verifiers
@@ -250,7 +259,7 @@ def test_every_architecture_emits_greedily_what_generate_does(name: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixtral"])  # with experts, unlike those that other tests compile; all take minutes
 def test_a_compiled_round_of_an_architecture_decodes_what_an_eager_one_does(name: str) -> None:
-    eager, fixed = (build("chain", pair(name, Law(0.7), torch.float64, 24, fixed), K) for fixed in (False, True))
+    eager, fixed = (build("chain", pair(name, Sampling(0.7), torch.float64, 24, fixed), K) for fixed in (False, True))
     rounds, before = whole(fixed, compiled("aot_eager"), longest=9, new=20, rows=2), graphs()
     prompts = random_prompts(9)[3::5]
     fast, slow = (

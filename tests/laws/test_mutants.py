@@ -15,12 +15,9 @@ from torch import Tensor
 from specbench.decoding import loop
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.rows import at
-from specbench.decoding.types import Context, Draft, Round, Verdict
-from specbench.decoding.verifiers import rejection, walk
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
-from specbench.decoding.verifiers.walk import Siblings, Walk
+from specbench.decoding.types import Context, Draft, Round, Verdict, at
+from specbench.decoding.verifiers import rejection
+from specbench.decoding.verifiers.rejection import Rejection, Siblings, TokenMatch, Walk
 from tests.laws import test_exact_law as exact
 from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.toys import KINDS, PROMPT, Stopping, Toy, Tree, chain, nested, random_pair, three
@@ -92,7 +89,12 @@ def worst(setting: str) -> float:
 
 
 # The production code, as the mutants call it.
-ACCEPTANCE, SUBTRACT, LEFT_OVER, SIBLINGS = rejection.acceptance, walk.subtract, rejection.left_over, walk.siblings
+ACCEPTANCE, SUBTRACT, LEFT_OVER, SIBLINGS = (
+    rejection.acceptance,
+    rejection.subtract,
+    rejection.left_over,
+    rejection.siblings,
+)
 JUDGE, MATCH, COMMIT, KEEP_ROWS = Rejection.judge, TokenMatch.judge, loop.commit, loop.keep_rows
 SAMPLE, GROW = Toy.sample, Tree.propose
 
@@ -244,8 +246,8 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "accepts with lenience 1/2": ("chain", rejection, "acceptance", lambda p, q, ids: 2 * ACCEPTANCE(p, q, ids)),
     "accepts half as often": ("chain", rejection, "acceptance", lambda p, q, ids: ACCEPTANCE(p, q, ids) / 2),
     "emits from p after a rejection": ("chain", rejection, "left_over", from_p),
-    "residual q − p": ("chain", walk, "subtract", lambda p, q: SUBTRACT(q, p)),
-    "residual |p − q|": ("chain", walk, "subtract", lambda p, q: (p - q).abs()),
+    "residual q − p": ("chain", rejection, "subtract", lambda p, q: SUBTRACT(q, p)),
+    "residual |p − q|": ("chain", rejection, "subtract", lambda p, q: (p - q).abs()),
     "residual p less the rejected token": ("chain", rejection, "left_over", without_the_rejected_only),
     "bonus from the draft's row": ("chain", rejection, "left_over", bonus_from(lambda x: x.q[:, -1])),
     "bonus from the row before": ("chain", rejection, "left_over", bonus_from(lambda x: x.left[:, -2])),
@@ -259,8 +261,8 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "rolls back one too far": ("chain", loop, "commit", one_accepted_less),
     "match draws again": ("match", TokenMatch, "judge", redrawn(MATCH)),
     "match with the argmax": ("match", TokenMatch, "judge", match_of_argmax),
-    "no residual between siblings": ("tree, iid", walk, "siblings", against_the_whole_row),
-    "residual not normalised": ("tree, iid", walk, "subtract", lambda p, q: (p - q).clamp_min(0)),
+    "no residual between siblings": ("tree, iid", rejection, "siblings", against_the_whole_row),
+    "residual not normalised": ("tree, iid", rejection, "subtract", lambda p, q: (p - q).clamp_min(0)),
     "duplicate siblings merged": ("tree, iid", Tree, "propose", grown(merged)),
     "duplicates from two models merged": ("tree, two models", Tree, "propose", grown(merged)),
     "siblings in order of their tokens": ("tree, iid", Tree, "propose", grown(in_order_of_tokens)),

@@ -10,10 +10,9 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from specbench.decoding.decode import decode
-from specbench.decoding.drafters.branching import Distinct, Independent, Top
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.dynamic import Dynamic
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.proofs.exact import block_error, sequence_error
 from specbench.decoding.proofs.tables import nodes, tokens_of
@@ -25,7 +24,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.heads.build import joined, through_masks
 from specbench.models.heads.together import Drafted, Places, Together
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.parallel_heads import Made, made
 from tests.support.tiers import as_it_is, compiled, seen, whole
@@ -33,7 +32,7 @@ from tests.support.tiny import CPU, TOLERANCE, network, plain_rows
 
 K, V, PROMPT = 2, 3, (0, 1)
 EACH = ("medusa", "pard", "p-eagle", "dflash", "dspark", "dspark with a state")  # a head of every kind
-PLAIN, GREEDY, SAMPLED = Law(), Law(0), Law(1.0, top_p=0.9)
+PLAIN, GREEDY, SAMPLED = Sampling(), Sampling(0), Sampling(1.0, top_p=0.9)
 kinds = pytest.mark.parametrize("name", EACH)
 
 
@@ -43,7 +42,7 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 
 @lru_cache
-def table(law: Law, length: int) -> Tensor:
+def table(law: Sampling, length: int) -> Tensor:
     """[N, V] the rows of the target after every text of at most so many tokens, by the number of the text."""
     texts = [tokens_of(number, V) for number in range(nodes(V, length))]
     rows = [torch.full((V,), 1 / V).double()]
@@ -59,16 +58,16 @@ DRAFTERS: dict[str, Callable[[Model], Drafter]] = {
 }
 
 
-def method(head: Made, drafter: str, law: Law = PLAIN, verifier: Any = Rejection(), **options: Any) -> Speculate:  # noqa: B008
+def method(head: Made, drafter: str, law: Sampling = PLAIN, verifier: Any = Rejection(), **options: Any) -> Speculate:  # noqa: B008
     target, draft = head.pair(law, K, **options)
     return Speculate(DRAFTERS[drafter](draft), target, verifier)
 
 
 @kinds
 @pytest.mark.parametrize(
-    "law", [PLAIN, pytest.param(Law(0.7, top_k=2), marks=pytest.mark.slow)], ids=["plain", "warped"]
+    "law", [PLAIN, pytest.param(Sampling(0.7, top_k=2), marks=pytest.mark.slow)], ids=["plain", "warped"]
 )
-def test_a_chain_emits_the_law_of_its_target(name: str, law: Law, heads: dict[str, Made]) -> None:
+def test_a_chain_emits_the_law_of_its_target(name: str, law: Sampling, heads: dict[str, Made]) -> None:
     for verifier in (Rejection(), Block()):
         found = method(heads[name], "chain", law, verifier)
         assert sequence_error(found, table(law, 6), 4, PROMPT, eos=(2,)) <= TOLERANCE
@@ -106,7 +105,7 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
     return {name: made(name, tmp_path_factory.mktemp("head")) for name in EACH}
 
 
-def real(head: Made, drafter: str, law: Law, fixed: bool = False) -> Speculate:
+def real(head: Made, drafter: str, law: Sampling, fixed: bool = False) -> Speculate:
     """With the rows that the target leaves in its cache."""
     target = Causal(head.net, law, head.vocab, fixed)
     if head.kind == "pard":
@@ -180,7 +179,7 @@ class Perfect:
         return None
 
 
-def share(drafter: Callable[[Model], Drafter], law: Law, shift: int, depth: int = K) -> float:
+def share(drafter: Callable[[Model], Drafter], law: Sampling, shift: int, depth: int = K) -> float:
     """Accepted of tested tokens."""
     net = network("llama", 7)
     draft = Together(Perfect(net, shift), None, law, 7, depth)

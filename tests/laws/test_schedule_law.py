@@ -9,8 +9,7 @@ from specbench.decoding.decode import decode
 from specbench.decoding.drafters.schedule import Schedule
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from tests.support.laws import EXACT, autoregressive, block_error, error
 from tests.support.sources import replay_outcomes
 from tests.support.stateful_laws import SCHEDULES, histories, history_error

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import read_method
-from specbench.decoding.rows import at
+from specbench.decoding.types import at
 from specbench.decoding.verifiers import rejection
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.laws import ENUMERABLE, EXACT, autoregressive, carried_on, error, outcomes_of
 from tests.support.tiers import (
     NAMES,
@@ -116,7 +116,7 @@ OF_NETWORKS = ("chain", "tree-top", "maxgram", "early-exit-shared")  # every use
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_NETWORKS)
 def test_a_compiled_round_of_a_network_emits_the_law_of_the_network(name: str) -> None:
-    k, law = 2, Law(0.7)
+    k, law = 2, Sampling(0.7)
     net = network("llama", vocab=3)
     target = torch.zeros((nodes(3, len(PROMPT) + k), 3), dtype=torch.float64)
     for number in range(1, len(target)):

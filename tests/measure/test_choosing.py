@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from specbench.backends.base import Decode
-from specbench.choices import choices, expanded
 from specbench.errors import UsageError
 from specbench.judge.candidates import best_fixed
 from specbench.measure.course import Choosing, refuse_choices
@@ -15,7 +14,7 @@ from specbench.measure.grid import cells
 from specbench.measure.runner import measure
 from specbench.metrics import Trace
 from specbench.results.journal_lines import samples_of, turn_line
-from specbench.spec import RunSpec
+from specbench.spec import RunSpec, choices, expanded
 from tests.support.measured import FakeBackend, Witness, job
 
 NAMES = [f"p{n}" for n in range(12)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specbench.data.chats import Applied
+from specbench.data.forms import Applied
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.measure.group import Job
 from specbench.measure.runner import measure

@@ -7,7 +7,7 @@ import yaml
 
 from specbench.errors import UsageError
 from specbench.files import CONFIGS
-from specbench.jobs.asked import with_batches, with_ks
+from specbench.jobs.parsing import with_batches, with_ks
 from specbench.measure.grid import AUTO_CEILING, DEFAULT_LIMIT, by_pair, cells
 from specbench.spec import RunSpec
 

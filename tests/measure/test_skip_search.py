@@ -23,8 +23,8 @@ from specbench.measure.search import (
     written_by,
 )
 from specbench.models.network.attention import NAME
-from specbench.models.network.law import Law
-from specbench.models.network.layers import chosen
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import chosen
 from specbench.theory import formulas, optimum
 from tests.support.tiny import CPU, network
 
@@ -135,8 +135,8 @@ def planted(idle: tuple[int, ...] = IDLE) -> Any:
     return net.requires_grad_(False)
 
 
-@pytest.mark.parametrize("law", [Law(0), Law(1.0)], ids=["greedy", "sampled"])
-def test_the_layers_of_a_network_that_do_nothing_are_found(law: Law) -> None:
+@pytest.mark.parametrize("law", [Sampling(0), Sampling(1.0)], ids=["greedy", "sampled"])
+def test_the_layers_of_a_network_that_do_nothing_are_found(law: Sampling) -> None:
     net = planted()
     texts = [written_by(net, [1 + n, 2, 3], [(5 * n + i) % V for i in range(12)], law, V) for n in range(3)]
     c = layer_shares(DEPTH)
@@ -146,11 +146,11 @@ def test_the_layers_of_a_network_that_do_nothing_are_found(law: Law) -> None:
     assert found.best.speedup == pytest.approx(formulas.speedup(1, 8, 0.5))
 
 
-@pytest.mark.parametrize("law", [Law(0), Law(0.7, top_p=0.9)], ids=["greedy", "sampled"])
-def test_acceptance_is_the_overlap_of_the_laws_of_every_new_token(law: Law) -> None:
+@pytest.mark.parametrize("law", [Sampling(0), Sampling(0.7, top_p=0.9)], ids=["greedy", "sampled"])
+def test_acceptance_is_the_overlap_of_the_laws_of_every_new_token(law: Sampling) -> None:
     net, prompt, new = network("llama", V), [1, 2, 3], [4, 5, 6, 7]
     with torch.no_grad():
-        from specbench.models.network.layers import with_layers
+        from specbench.models.network.skipping import with_layers
 
         ids = torch.tensor([[*prompt, *new]])
         p, q = (law(one(input_ids=ids).logits, V)[0, 2:6] for one in (net, with_layers(net, [1])))
@@ -166,6 +166,6 @@ def test_what_a_set_costs_lies_on_the_line_between_one_layer_and_all(monkeypatch
         "specbench.measure.search.Causal.sample",
         lambda self, *a, **b: now.__setitem__(0, now[0] + 0.5 + 0.25 * self.config.num_hidden_layers),
     )
-    c = timed_costs(planted(), [1, 2, 3], Law(0), V, seeded([0], CPU), WallClock(now=lambda: now[0]))
+    c = timed_costs(planted(), [1, 2, 3], Sampling(0), V, seeded([0], CPU), WallClock(now=lambda: now[0]))
     assert [c(n) for n in (1, 2, 6)] == pytest.approx([0.375, 0.5, 1])
     assert [layer_shares(8)(n) for n in (2, 8)] == [0.25, 1]

@@ -10,12 +10,12 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specbench import metrics
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.results.cells import Losslessness
 from specbench.results.machine import PEAKS
 from specbench.results.numbers import NUMBERS, numbers, output_columns, timing
@@ -225,7 +225,7 @@ def test_a_sample_has_a_row_for_itself_and_one_for_each_round() -> None:
 @cache
 def decoded(method: str, eos: int | None = None) -> tuple[Trace, ...]:
     """32 prompts of random models at temperature 1, all rows together."""
-    models = {name: Causal(net, Law(1.0), 64) for name, net in zip(("target", "draft"), pair(), strict=True)}
+    models = {name: Causal(net, Sampling(1.0), 64) for name, net in zip(("target", "draft"), pair(), strict=True)}
     prompts = [[2 + n % 60, 3 + n % 50] for n in range(32)]
     speculate, ends = build(method, models, K), [] if eos is None else [eos]
     rng = seeded(range(2000, 2032), CPU)

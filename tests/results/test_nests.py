@@ -21,7 +21,7 @@ from specbench.decoding.types import Verdict
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.metrics import LevelCounts, RoundCounts, Trace, acceptance, branched, drafting, overlap_by_level
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.results import nests
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
@@ -30,8 +30,7 @@ from specbench.results.nests import BELIEF, BINS, belief_columns, belief_rows, c
 from specbench.results.numbers import numbers
 from specbench.results.reading import read_run
 from specbench.spec import SCHEMA_VERSION
-from specbench.theory.formulas import expected_tokens_by_position
-from specbench.theory.levels import chain_costs, nested_costs
+from specbench.theory.formulas import chain_costs, expected_tokens_by_position, nested_costs
 from specbench.theory.waterfall import TERMS
 from tests.support import tiny
 from tests.support.beliefs import ROUNDS, believing, round_of
@@ -45,7 +44,7 @@ NETWORKS = ("llama", "mistral", "gpt2", "qwen3")
 
 def nest(depth: int, clock: WallClock, lengths: tuple[int, ...] = (4, 3), k: int = 2) -> Speculate:
     """A nest of so many levels over tiny networks; every part reports to the clock as `build` has it."""
-    models = [Causal(tiny.network(name, 3, seed), Law(1.0), 3) for seed, name in enumerate(NETWORKS[: depth + 1])]
+    models = [Causal(tiny.network(name, 3, seed), Sampling(1.0), 3) for seed, name in enumerate(NETWORKS[: depth + 1])]
     views: list[Any] = [clock]
     for _ in range(depth):
         views.append(views[-1].under("draft"))

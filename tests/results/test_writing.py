@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.results.writing import csv_cell, json_rows, write_csv
+from specbench.results.named_runs import csv_cell, json_rows, write_csv
 
 
 def test_a_csv_is_replaced_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

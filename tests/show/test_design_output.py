@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UsageError
-from specbench.results.writing import write_csv
-from specbench.show.design_table import line, print_design
-from specbench.show.report import plots_design
+from specbench.results.named_runs import write_csv
+from specbench.show.checks import line, print_design
+from specbench.show.report import figures_design
 from specbench.show.report.figure import Picture
 from specbench.show.report.page import write_report
 from tests.show.test_report_page import HOSTILE, Page, check_harmless
@@ -52,7 +52,7 @@ def test_numbers_have_what_they_lie_between_and_blanks_are_dashes() -> None:
 
 
 def test_latency_is_drawn_by_depth_a_line_for_every_budget() -> None:
-    picture = drawn(plots_design.latency_against_depth(ROWS))
+    picture = drawn(figures_design.latency_against_depth(ROWS))
     for budget, label in ((400_000, "0.4 M parameters"), (1_000_000, "1 M parameters")):
         some = sorted((row["layers"], row["latency_ms"]) for row in ROWS if row["budget"] == budget)
         (axes,) = picture.figure.axes
@@ -62,7 +62,7 @@ def test_latency_is_drawn_by_depth_a_line_for_every_budget() -> None:
 
 
 def test_tokens_are_drawn_by_cost_and_the_front_is_ringed() -> None:
-    picture = drawn(plots_design.tokens_against_c(ROWS))
+    picture = drawn(figures_design.tokens_against_c(ROWS))
     (axes,) = picture.figure.axes
     by_label = {one.get_label(): one.get_xydata().tolist() for one in axes.get_lines()}
     front = sorted([row["c"], row["compared_tokens_per_round"]] for row in ROWS if row["on_front"])
@@ -73,9 +73,9 @@ def test_tokens_are_drawn_by_cost_and_the_front_is_ringed() -> None:
 
 
 def test_nothing_is_drawn_of_nothing() -> None:
-    assert plots_design.figures([]) == []
+    assert figures_design.figures([]) == []
     untrained = [{**row, "compared_tokens_per_round": None} for row in ROWS]
-    assert [picture.name for picture in plots_design.figures(untrained)] == ["latency-against-depth"]
+    assert [picture.name for picture in figures_design.figures(untrained)] == ["latency-against-depth"]
 
 
 def folder_of(parent: Path, rows: list[dict[str, object]], findings: list[str]) -> Path:

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from transformers import LlamaConfig
 
-from specbench.jobs.design import Design, halved, to_be_trained
-from specbench.jobs.design_results import Candidate, Found
-from specbench.jobs.train_data import Source
+from specbench.jobs.training.data import Source
+from specbench.jobs.training.design import Design, halved, to_be_trained
+from specbench.jobs.training.design_results import Candidate, Found
 from specbench.results.cells import Cell
 from specbench.theory.design import DraftTimes, Speed, Spread, amounts
 from specbench.training.recipe import Recipe

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from specbench.decoding.decode import begin
-from specbench.decoding.proofs.enumeration import enumerate_outcomes
 from specbench.decoding.proofs.exact import (
     CPU,
     ENUMERABLE,
@@ -14,6 +13,7 @@ from specbench.decoding.proofs.exact import (
     autoregressive,
     block_error,
     carried_on,
+    enumerate_outcomes,
     error,
     one_round,
     outcomes_of,

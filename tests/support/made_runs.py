@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specbench.results.named_runs import as_text
 from specbench.results.reading import Run
-from specbench.results.writing import as_text
 
 MADE: dict[Path, Run] = {}
 

@@ -19,21 +19,21 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin
-from specbench.decoding.levels import packed
 from specbench.decoding.method_files import needs
+from specbench.decoding.methods import build
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import FromUniforms, Stream
 from specbench.decoding.rounds import state
 from specbench.decoding.timing import WallClock
+from specbench.decoding.types import packed
 from specbench.errors import UsageError
 from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal
 from specbench.models.network.early_exit import pair
-from specbench.models.network.law import Law
-from specbench.models.network.layers import base_of, chosen, shares, with_layers
-from specbench.models.scale.grow import skeleton
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import base_of, chosen, shares, with_layers
+from specbench.models.scale.growth import skeleton
 
 META = torch.device("meta")
 VOCAB, NEW = 1000, 64
@@ -124,7 +124,7 @@ def llama(layers: int, **shape: int) -> Any:
     return skeleton(config, NAME)
 
 
-def models(names: set[str], whole: Any, law: Law) -> dict[str, Model]:
+def models(names: set[str], whole: Any, law: Sampling) -> dict[str, Model]:
     """The models that a method names, as a backend makes them; the draft stands for those that it does not know."""
     small, depth = draft(), whole.config.num_hidden_layers
     found: dict[str, Any] = {"target": Causal(whole, law, VOCAB, fixed=True)}
@@ -153,7 +153,7 @@ def uniforms(shape: tuple[int, ...], stream: Stream) -> Tensor:
 
 
 def steady_round(
-    method: str, k: int, law: Law, *, rows: int = 1, whole: Any = None, watch: Device | None = None
+    method: str, k: int, law: Sampling, *, rows: int = 1, whole: Any = None, watch: Device | None = None
 ) -> dict[str, int]:
     """Kernels of a round by phase, "told" for what the host will read of it, after one that may bring its constants.
 

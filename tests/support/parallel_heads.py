@@ -20,8 +20,8 @@ from specbench.models.heads.dflash import Pard
 from specbench.models.heads.files import read_head
 from specbench.models.heads.together import Together
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.models.network.layers import layers_of
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import layers_of
 from tests.support import parallel_oracle as oracle
 from tests.support.heads import write_head
 from tests.support.tiny import in_double, network
@@ -129,10 +129,10 @@ class Made:
     c: dict[str, Any] = field(default_factory=dict)
     form: str = ""
 
-    def model(self, law: Law, context: Context | None = None, depth: int = K, **options: Any) -> Together:
+    def model(self, law: Sampling, context: Context | None = None, depth: int = K, **options: Any) -> Together:
         return Together(self.head, Plain(self.net, self.head.taps, context), law, self.vocab, depth, **options)
 
-    def pair(self, law: Law, depth: int = K, **options: Any) -> tuple[Target, Together]:
+    def pair(self, law: Sampling, depth: int = K, **options: Any) -> tuple[Target, Together]:
         """The target and the head as models of one method."""
         taps = Plain(self.net, self.head.taps)
         draft = Together(self.head, taps, law, self.vocab, depth, **options)

@@ -5,17 +5,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from specbench.decoding.proofs.enumeration import (
-    Branch,
-    Outcomes,
-    Scripted,
-    enumerate_outcomes,
-    replay_outcomes,
-    spread,
-)
+from specbench.decoding.proofs.exact import Branch, OutcomeSource, Scripted, enumerate_outcomes, replay_outcomes, spread
 from specbench.decoding.randomness import FromUniforms, Source, Stream
 
-__all__ = ["Audit", "Branch", "Outcomes", "Scripted", "Tape", "enumerate_outcomes", "replay_outcomes", "spread"]
+__all__ = ["Audit", "Branch", "OutcomeSource", "Scripted", "Tape", "enumerate_outcomes", "replay_outcomes", "spread"]
 
 
 @dataclass

@@ -15,29 +15,29 @@ from specbench.decoding.tokens import TokenTree
 from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import resolve
-from specbench.models.execution import processes
+from specbench.models.execution import machine
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 
 CPU = torch.device("cpu")
 
 
 def rows(checkpoint: str, parts: int | None) -> list[torch.Tensor]:
     loaded = load_model(resolve(checkpoint), torch.float64, CPU, how=How(parallel=parts))
-    model = Causal(loaded.model, Law(temperature=1.0), loaded.model.config.vocab_size)
+    model = Causal(loaded.model, Sampling(temperature=1.0), loaded.model.config.vocab_size)
     context = begin([[3, 1, 4, 1, 5], [9, 2, 6]], 8, 4, [], CPU)
     with torch.inference_mode():
         model.start(context)
-        ids, drawn = model.sample(context, 3, seeded([0, 1], CPU, agree=processes.decided))
+        ids, drawn = model.sample(context, 3, seeded([0, 1], CPU, agree=machine.decided))
         chain = model.probs(context, TokenTree.chain(ids))
         tree = model.probs(context, TokenTree(ids, (-1, 0, 0)))
     return [ids, drawn, chain, tree]
 
 
 def main(checkpoint: str, parts: int, output: Path) -> None:
-    with processes.together():
+    with machine.together():
         found = rows(checkpoint, parts)
-        if processes.first():
+        if machine.first():
             torch.save(found, output)
 
 

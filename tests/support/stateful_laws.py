@@ -18,7 +18,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.rounds import budget
 from specbench.decoding.types import Context
-from specbench.theory.costs import Costs
+from specbench.theory.optimum import Costs
 from tests.support.laws import autoregressive, error
 from tests.support.sources import enumerate_outcomes
 from tests.support.toys import CPU, PROMPT, levels_left, nodes, numbers

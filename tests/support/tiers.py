@@ -19,10 +19,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.fx import GraphModule
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin, buffer_length
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods, needs
+from specbench.decoding.methods import build
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Stream, seeded
 from specbench.decoding.rounds import Play, Whole
@@ -30,11 +30,11 @@ from specbench.decoding.timing import Clock
 from specbench.decoding.types import Context
 from specbench.metrics import Trace
 from specbench.models.execution.compiled import Compiled, missing_compiler
-from specbench.models.execution.regions.cut import Region
-from specbench.models.execution.regions.program import Regional, Regions
+from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.regions import Region
 from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.sources import Outcomes
 from tests.support.tiny import network
@@ -91,13 +91,13 @@ NAMES = list(static_methods(dict.fromkeys(("target", "draft"), Toy(torch.ones(1,
 STATIC = quick_or_slow(NAMES, lambda name: name == "chain")  # to compile all takes minutes
 
 
-def pair(name: str, law: Law, dtype: torch.dtype, vocab: int = 32, fixed: bool = True) -> dict[str, Model]:
+def pair(name: str, law: Sampling, dtype: torch.dtype, vocab: int = 32, fixed: bool = True) -> dict[str, Model]:
     """A tiny pair of one architecture; `fixed` as whole rounds need it."""
     roles = enumerate(("target", "draft"))
     return {role: Causal(network(name, vocab, seed, dtype), law, vocab, fixed) for seed, role in roles}
 
 
-def smallest_pair(law: Law, fixed: bool) -> dict[str, Model]:
+def smallest_pair(law: Sampling, fixed: bool) -> dict[str, Model]:
     """One layer, all matrices of one shape: every shape costs a compiler seconds."""
     shape = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
     config = hf.LlamaConfig(num_hidden_layers=1, max_position_embeddings=128, **shape)  # type: ignore[arg-type]

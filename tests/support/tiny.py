@@ -24,7 +24,7 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
 from specbench.models.checkpoints.description import attention, experts
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.families import CONFIGS, RECURRENT
 from tests.support.sources import enumerate_outcomes
 from tests.support.toys import levels_left
@@ -108,7 +108,7 @@ def context_of(prompts: Sequence[Sequence[int]], new: int, room: int, eos: Seque
 
 
 @torch.inference_mode()
-def plain_rows(net: Any, law: Law, width: int, sequences: Sequence[Sequence[int]]) -> Tensor:
+def plain_rows(net: Any, law: Sampling, width: int, sequences: Sequence[Sequence[int]]) -> Tensor:
     """[N, L, width] the laws after every token of N sequences of one length: no cache, no mask, no position of ours."""
     return law(net(input_ids=torch.tensor(sequences), use_cache=False).logits, width)
 
@@ -122,7 +122,7 @@ def path_to(parents: Sequence[int], node: int) -> list[int]:
     return [*path_to(parents, parents[node]), node] if node != ROOT else []
 
 
-def tree_rows(net: Any, law: Law, width: int, context: Context, tree: TokenTree) -> Tensor:
+def tree_rows(net: Any, law: Sampling, width: int, context: Context, tree: TokenTree) -> Tensor:
     """[B, n + 1, width] what `Model.probs` must return: for every node a plain forward over its own path."""
     rows = []
     for prefix, ids in zip(committed(context), tree.ids.tolist(), strict=True):
@@ -236,7 +236,7 @@ def collect(exact: Exact, branches: Branches, prompts: Sequence[Sequence[int]], 
 
 
 def oracle_law(
-    net: Any, law: Law, width: int, prompt: Sequence[int], new: int, eos: Sequence[int] = ()
+    net: Any, law: Sampling, width: int, prompt: Sequence[int], new: int, eos: Sequence[int] = ()
 ) -> Counter[tuple[int, ...]]:
     """The law of autoregressive decoding without a cache."""
     ended: Counter[tuple[int, ...]] = Counter()

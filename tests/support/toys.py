@@ -26,8 +26,7 @@ from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context, Draft
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 
 __all__ = ["CPU", "KINDS", "PROMPT", "Stopping", "Toy", "Tree", "chain", "levels_left", "methods", "nested", "nodes",
            "nodes_per_level", "number_of", "numbers", "random_pair", "table", "three", "tokens_of"]  # fmt: skip

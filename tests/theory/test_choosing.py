@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from specbench.metrics import RoundCounts
-from specbench.theory.choosing import Arm, Bandit, Decoded, rounds_with, seconds_per_round, spread, tokens_per_round
+from specbench.theory.bandit import Arm, Bandit, Decoded, rounds_with, seconds_per_round, spread, tokens_per_round
 
 PLAIN, SHORT, LONG, FOUND = Arm("baseline", 0), Arm("chain", 2), Arm("chain", 8), Arm("suffix", 8)
 TEXT = (1, 0, 3, 0, 0, 2, 7, 0)  # in a stretch so many drafts are accepted one after the other before one is rejected

@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.branching import Independent
-from specbench.decoding.drafters.tree import Planned
+from specbench.decoding.drafters.tree import Independent, Planned
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Verifier
+from specbench.decoding.verifiers.block import Traversal
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.traversal import Traversal
 from specbench.theory.sequoia import Search
 from tests.support.laws import EXACT, one_round
 from tests.support.toys import PROMPT, Toy, random_pair

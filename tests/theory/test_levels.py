@@ -5,7 +5,7 @@ import random
 import pytest
 
 from specbench.theory import formulas
-from specbench.theory.levels import chain_costs, nested_costs
+from specbench.theory.formulas import chain_costs, nested_costs
 
 
 def inner_round(draw: random.Random, alpha: float, k: int) -> int:

@@ -7,20 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.branching import Branching, Distinct, Independent, Top
 from specbench.decoding.drafters.chain import NoDraft
-from specbench.decoding.drafters.tree import Expand, Planned
+from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Planned, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import levels, topology
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.metrics import acceptance
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.theory import formulas, optimum
 from specbench.theory.sequoia import ROOT, Search, best_sizes
 from tests.support.cases import quick_or_slow
@@ -188,15 +187,15 @@ def test_the_chances_that_the_search_predicts_with_are_those_of_a_tree() -> None
 @pytest.mark.parametrize("name", quick_or_slow(["llama", "gemma3", "gpt2"], lambda name: name == "gemma3"))
 def test_rows_level_by_level_are_those_of_the_whole_tree(name: str, parents: tuple[int, ...]) -> None:
     """Only nodes with children are fed; what they see lies where they look for it, round after round."""
-    target, rng = Causal(network(name, 12), Law(1.0), 12), seeded([1, 2], CPU)
-    watched = Watched(network(name, 12), Law(1.0), 12)
+    target, rng = Causal(network(name, 12), Sampling(1.0), 12), seeded([1, 2], CPU)
+    watched = Watched(network(name, 12), Sampling(1.0), 12)
     drafter = Planned(watched, parents)
     method = Speculate(drafter, target, Rejection())
     context = begin([[3, 1, 4, 1, 5], [9, 2]], 30, drafter.room, (), CPU)
     method.start(context)
     for _ in range(4):
         watched.fed.clear()
-        fresh = Causal(network(name, 12), Law(1.0), 12)
+        fresh = Causal(network(name, 12), Sampling(1.0), 12)
         before = context.select(torch.arange(2))
         fresh.start(before)
         method.advance(context, None, rng)
@@ -211,7 +210,7 @@ def test_greedy_text_is_the_baselines(name: str, branching: Branching) -> None:
     parents = SHAPES[name]
 
     def run(same: bool) -> tuple[list[Any], list[Any]]:
-        target, draft = (Causal(network("llama", 16, seed), Law(0), 16) for seed in (0, 0 if same else 1))
+        target, draft = (Causal(network("llama", 16, seed), Sampling(0), 16) for seed in (0, 0 if same else 1))
         drafters = (NoDraft(), Planned(draft, parents, branching))
         given: Any = {"new": 20, "eos": (), "device": CPU}
         found = [

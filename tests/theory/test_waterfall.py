@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specbench.metrics import RoundCounts
 from specbench.theory import formulas
-from specbench.theory.costs import Timing
+from specbench.theory.optimum import Timing
 from specbench.theory.waterfall import TERMS, Explanation, explain
 
 K = 4

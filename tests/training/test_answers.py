@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from specbench.backends.choose import backend_for
-from specbench.data.chats import ChatSettings
+from specbench.data.forms import ChatSettings
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec

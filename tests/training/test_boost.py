@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.training.distil import train
 from specbench.training.evaluation import Judge
 from specbench.training.learner import REST, Missed, batch_of, hit, logits_of
@@ -17,7 +17,7 @@ TEXTS = examples(8)
 
 def test_what_an_earlier_draft_hits_counts_little() -> None:
     batch = batch_of(TEXTS, 16)
-    p = Teacher(TEACHER).rows(batch, Law(1.0))
+    p = Teacher(TEACHER).rows(batch, Sampling(1.0))
     right = logits_of(FIRST, batch).argmax(-1) == p.argmax(-1)
     assert 0 < int(right.sum()) < len(right)
     weights = Missed([FIRST])(batch, p)

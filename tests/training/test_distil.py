@@ -9,8 +9,8 @@ import torch
 
 from specbench.decoding.divergences import NAMES
 from specbench.errors import UsageError
-from specbench.models.network.law import Law
 from specbench.models.network.reduced import known_alone, reduce_head
+from specbench.models.network.sampling import Sampling
 from specbench.training import distil
 from specbench.training.cache import Example
 from specbench.training.distil import Kept, Pace, Run, pace, train
@@ -106,7 +106,7 @@ def test_a_draft_that_knows_some_tokens_learns_those() -> None:
         assert known.tolist() == list(range(3, 20))
         assert torch.equal(logits_of(student, batch), whole.index_select(-1, known))
     assert not head.alone
-    p = Teacher(TEACHER).rows(batch, Law(1.0))
+    p = Teacher(TEACHER).rows(batch, Sampling(1.0))
     for loss in (NAMES["overlap"], NAMES["tv"]):
         outside = p.index_fill(-1, known, 0.0).sum(-1) / 2 if loss is NAMES["tv"] else 0.0
         narrow = loss(p.index_select(-1, known), whole.index_select(-1, known))

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.training.cache import Example
 from specbench.training.evaluation import Judge, chosen, sampled, tokens_per_round
 from specbench.training.recipe import Recipe
@@ -19,7 +19,7 @@ TEXTS = examples(9, seed=3)
 
 def by_hand(temperature: float, example: Example) -> tuple[torch.Tensor, torch.Tensor]:
     """p and q [n, V] of the learned tokens of one example, without batches."""
-    fed, law = torch.tensor([list(example.ids)[:-1]]), Law(temperature)
+    fed, law = torch.tensor([list(example.ids)[:-1]]), Sampling(temperature)
     first = max(example.start, 1) - 1
     return law(TEACHER(fed).logits[0, first:], VOCABULARY), law(STUDENT(fed).logits[0, first:], VOCABULARY)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from specbench.errors import UsageError
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint
-from specbench.models.network.layers import with_layers
-from specbench.models.scale import grow
+from specbench.models.network.skipping import with_layers
+from specbench.models.scale import growth
 from specbench.training import pruning, start
 from specbench.training.pruning import Widths
 from tests.support.cases import quick_or_slow
@@ -123,7 +123,7 @@ def test_what_a_scale_model_has_besides_is_what_is_cut() -> None:
     twice = {name: 2 * sizes[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads")}
     twice |= {"num_key_value_heads": 4, "num_hidden_layers": 4, "rms_norm_eps": 1e-5 / 2, "dtype": torch.float64}
     large = hf.LlamaConfig(**{**sizes, **twice})
-    target = in_double(grow.network(small.state_dict(), small.config, large, CPU, "sdpa"))
+    target = in_double(growth.network(small.state_dict(), small.config, large, CPU, "sdpa"))
     assert worst(logits(target), logits(small)) < 1e-9
     draft = pruning.pruned(target, layers=2, hidden=16, keep="importance", texts=TEXTS * 2)
     assert Widths.of(draft.config) == Widths.of(small.config)

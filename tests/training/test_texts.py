@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.data.chats import ChatSettings
+from specbench.data.forms import ChatSettings
 from specbench.errors import UsageError
 from specbench.training import data as training_data
 from specbench.training.cache import Origin, TokenCache, cached, read_manifest

@@ -20,7 +20,7 @@ from specbench.decoding.timing import Clock, clock_for
 from specbench.errors import UnusableModelError
 from specbench.metrics import RoundCounts, Trace
 from specbench.models.execution.compiled import ON_CPU, ON_CUDA
-from specbench.models.network.layers import shared_tensors
+from specbench.models.network.skipping import shared_tensors
 from specbench.spec import RunSpec
 
 HONOURED = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}

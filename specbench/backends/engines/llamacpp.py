@@ -26,11 +26,10 @@ from specbench.backends.engines.external import Apart, Decoded, Finished, Reques
 from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version
 from specbench.backends.engines.process import PATIENCE, ending, reason
 from specbench.backends.engines.server import sent_at, spread
-from specbench.engine_options import of_engine
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.gguf import gguf_of, refuse_unable
-from specbench.models.execution.regions.folder import own_place
-from specbench.spec import RunSpec
+from specbench.models.execution.compile_cache import own_place
+from specbench.spec import RunSpec, of_engine
 from specbench.wording import clean
 
 OPENING, DECODING = 600.0, 1800.0  # seconds after which a server that has not answered is given up

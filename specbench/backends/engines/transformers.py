@@ -18,7 +18,7 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.metrics import Trace
 from specbench.models.checkpoints.tokenizers import TokenizerChat
 from specbench.models.execution import compiled
-from specbench.models.network.layers import shares
+from specbench.models.network.skipping import shares
 from specbench.spec import RunSpec
 from specbench.theory.memory import Demand
 

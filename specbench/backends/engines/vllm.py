@@ -13,9 +13,8 @@ from specbench.backends.engines.external import Apart, Decoded, Finished, Reques
 from specbench.backends.engines.install import VLLM, vllm_python, vllm_version
 from specbench.backends.engines.process import Child
 from specbench.backends.memory import Estimate
-from specbench.engine_options import of_engine
 from specbench.errors import UnusableModelError, UsageError
-from specbench.spec import RunSpec
+from specbench.spec import RunSpec, of_engine
 from specbench.wording import clean
 
 SCRIPT = Path(__file__).with_name("vllm_child.py")

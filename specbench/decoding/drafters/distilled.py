@@ -15,9 +15,8 @@ from specbench.decoding.divergences import Divergence, ForwardKL
 from specbench.decoding.loop import tried_further
 from specbench.decoding.protocols import Apprentice, Learner, Network
 from specbench.decoding.randomness import Source
-from specbench.decoding.rows import at
 from specbench.decoding.tokens import ROOT
-from specbench.decoding.types import Context, Draft, Lesson, Verdict
+from specbench.decoding.types import Context, Draft, Lesson, Verdict, at
 
 KEPT = torch.float16  # of a row: two bytes for every token of the vocabulary
 

@@ -1,16 +1,20 @@
 """Jacobi decoding: the target's own guesses of the next tokens, made better by every pass it makes anyway.
 
-Guesses are point masses: nothing is drawn. Knows the algebra; must not know models.
+Guesses are point masses: nothing is drawn.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import Guesses, chain
+from specbench.decoding.drafters.chain import Guesses, chain, drawable
 from specbench.decoding.randomness import Source
+from specbench.decoding.tokens import ROOT, TokenTree, ancestors, constant, topology
 from specbench.decoding.types import Context, Draft, Verdict
+
+# --- jacobi -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -58,3 +62,159 @@ def kept(old: Tensor | None, new: Tensor) -> Tensor:
     if old is None or old.shape != new.shape or old.is_inference() != new.is_inference():
         return new.clone()
     return old.copy_(new)
+
+
+# --- lookahead --------------------------------------------------------------------------------------------------------
+# Lookahead decoding: many Jacobi trajectories in one pass, and a pool of the n-grams that they came upon.
+# Everything offered is a point mass: nothing is drawn.
+
+NONE = -1  # no token
+ROOMY = 8  # places per n-gram that a text can bring, so that few first tokens have one place
+
+
+@dataclass
+class Lookahead:
+    """Up to `guesses` n-grams of the pool that begin with the last token, and a window of n − 1 rows and `window`
+    columns of guesses, in one tree (Fu et al. 2024, arXiv 2402.02057, §3; defaults of its README 7, 5, 7).
+
+    Row 0 of the window is a chain that begins with the last token; after each of its tokens hangs the rest of that
+    column. The most probable token after every column ends an n-gram for the pool and is a new last row. The rows then
+    move up by one and the columns by the accepted tokens, those that fall off coming in again at the far end.
+
+    The window stands in the tree because the pass must be over it; that its tokens are tested too, after the n-grams,
+    is exact as for any point mass, and now and then one is accepted. A sibling that is the same token as an earlier one
+    could not be accepted any more: it is computed but not tested, and of n-grams with one second token the pool's
+    newest is offered. Per first token the pool has the newest `guesses` n-grams; two first tokens whose ids differ by a
+    multiple of `slots` have one place, and the newer one takes it: so its size depends on no vocabulary. Short texts
+    get fewer places.
+    """
+
+    window: int
+    ngram: int
+    guesses: int
+    slots: int = 4096
+    static: ClassVar[bool] = True
+    branches: ClassVar[bool] = True
+    drawn: ClassVar[bool] = False
+    adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
+    _window: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, n − 1, window]
+    _keys: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots] first tokens
+    _grams: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots, guesses, n − 1]
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.ngram < 2 or self.guesses < 1 or self.slots < 1:
+            raise ValueError(
+                "expected window ≥ 1, ngram ≥ 2, guesses ≥ 1 and slots ≥ 1, "
+                f"found {self.window}, {self.ngram}, {self.guesses} and {self.slots}"
+            )
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """The n-grams after their first token, one after the other; the window row by row, without its first token."""
+        n, grams = self.ngram - 1, self.guesses * (self.ngram - 1)
+        chains = [node - 1 if node % n else ROOT for node in range(grams)]
+        chain = [ROOT, *range(grams, grams + self.window - 1)]  # the node of every column of row 0
+        rows = [node for row in range(n - 1) for node in self._row(row, chain)]
+        return (*chains, *chain[:-1], *rows)
+
+    def _row(self, above: int, chain: list[int]) -> list[int]:
+        """The nodes of a row of the window."""
+        if above == 0:
+            return chain
+        first = (self.guesses * (self.ngram - 1)) + above * self.window - 1
+        return list(range(first, first + self.window))
+
+    @property
+    def room(self) -> int:
+        return len(self.parents)
+
+    @property
+    def depth(self) -> int:
+        return topology(self.parents).depth
+
+    def start(self, context: Context) -> None:
+        rows, length = context.seq.shape
+        slots = min(self.slots, ROOMY * self.window * length)
+        self._window = kept(self._window, self._first(context))
+        self._keys = kept(self._keys, context.seq.new_full((rows, slots), NONE))
+        self._grams = kept(self._grams, context.seq.new_full((rows, slots, self.guesses, self.ngram - 1), NONE))
+
+    def _first(self, context: Context) -> Tensor:
+        """[B, n − 1, window] the last tokens of the text, over and over where it is shorter."""
+        size = (self.ngram - 1) * self.window
+        back = torch.arange(1 - size, 1, device=context.pos.device)
+        end = context.pos.unsqueeze(1)
+        return context.seq.gather(1, (end + back) % (end + 1)).view(-1, self.ngram - 1, self.window)
+
+    def admit(self, context: Context, row: int) -> None:
+        window, keys, grams = self._state()
+        window[row] = self._first(context)[row]
+        keys[row] = NONE
+        grams[row] = NONE
+
+    def _state(self) -> tuple[Tensor, Tensor, Tensor]:
+        assert self._window is not None, "start() comes before any other call"
+        assert self._keys is not None
+        assert self._grams is not None
+        return self._window, self._keys, self._grams
+
+    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
+        window, keys, grams = self._state()
+        last = context.seq.gather(1, context.pos.unsqueeze(1))
+        found = entries(keys, grams, last).flip(1)  # newest first
+        ids = torch.cat([found.flatten(1), window.flatten(1)[:, 1:]], 1)
+        tree = TokenTree(ids.clamp_min(0), self.parents)
+        depths = constant(tree.topology.depths, ids.device)
+        most = tree.topology.depth if budget is None else min(tree.topology.depth, budget)
+        useful = (ids != NONE) & (depths <= drawable(context, most).unsqueeze(1))
+        return Draft(tree, None, once(tree, useful))
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        if draft.tree.parents != self.parents:
+            return  # of another drafter's tree there are no trajectories
+        window, keys, grams = self._state()
+        root = context.seq.gather(1, start.unsqueeze(1))
+        ends = p[:, -self.window :].argmax(-1)
+        if self.ngram == 2:  # its only row begins with the last token, whose row of p is the first
+            ends = torch.cat([p[:, :1].argmax(-1), ends[:, 1:]], 1)
+        old = torch.cat([root, window.flatten(1)[:, 1:], ends], 1).view(-1, self.ngram, self.window)
+        for column in range(self.window):
+            remember(keys, grams, old[:, 0, column : column + 1], old[:, 1:, column])
+        along = torch.arange(self.window, device=root.device) + verdict.accepted.unsqueeze(1)
+        places = (along % self.window).unsqueeze(1).expand(-1, self.ngram - 1, -1)
+        window.copy_(old[:, 1:].gather(2, places))
+
+    def select(self, rows: Tensor) -> None:
+        if self._window is not None:
+            self._window, self._keys, self._grams = (part.index_select(0, rows) for part in self._state())
+
+
+def entries(keys: Tensor, grams: Tensor, first: Tensor) -> Tensor:
+    """[B, guesses, n − 1] what is known after the first tokens [B, 1], the newest last; NONE where there is none."""
+    place = first % keys.shape[1]
+    found = grams.gather(1, place[:, :, None, None].expand(-1, -1, *grams.shape[2:])).squeeze(1)
+    return torch.where((keys.gather(1, place) == first).unsqueeze(2), found, NONE)
+
+
+def remember(keys: Tensor, grams: Tensor, first: Tensor, rest: Tensor) -> None:
+    """Put the n-grams first [B, 1], rest [B, n − 1] at the end of their places, once; the oldest one makes room."""
+    known = entries(keys, grams, first)
+    same = (known == rest.unsqueeze(1)).all(2).long()
+    gone = torch.where(same.any(1), same.argmax(1), 0).unsqueeze(1)  # it moves to the end, or the oldest goes
+    order = torch.arange(known.shape[1] - 1, device=gone.device)
+    order = (order + (order >= gone)).unsqueeze(2).expand(-1, -1, known.shape[2])
+    fresh = torch.cat([known.gather(1, order), rest.unsqueeze(1)], 1).unsqueeze(1)
+    place = first % keys.shape[1]
+    grams.scatter_(1, place[:, :, None, None].expand_as(fresh), fresh)
+    keys.scatter_(1, place, first)
+
+
+def once(tree: TokenTree, useful: Tensor) -> Tensor:
+    """[B, n] the useful nodes without those that repeat an earlier sibling, and what hangs on them."""
+    parents = constant(tree.parents, tree.ids.device)
+    earlier = (parents.unsqueeze(1) == parents).tril(-1)
+    alike = tree.ids.unsqueeze(2) == tree.ids.unsqueeze(1)
+    again = (alike & earlier & useful.unsqueeze(1)).any(2)
+    lost = again | ~useful
+    return ~(lost.unsqueeze(1) & ancestors(tree.parents, tree.ids.device)).any(2)

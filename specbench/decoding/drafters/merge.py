@@ -12,10 +12,9 @@ from torch import Tensor
 
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source
-from specbench.decoding.rows import point_mass
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.types import Context, Draft, Verdict, point_mass
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from torch import Tensor
 from specbench.decoding.drafters.chain import drawable
 from specbench.decoding.drafters.jacobi import kept
 from specbench.decoding.drafters.tree import Shaped
-from specbench.decoding.protocols import Carried
+from specbench.decoding.protocols import Carried, Ranker, Ranking
 from specbench.decoding.randomness import Source
-from specbench.decoding.ranking import Ranker, Ranking
 from specbench.decoding.tokens import Parent, TokenTree, constant, topology
 from specbench.decoding.types import Context, Draft, Verdict
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.types import Context, Draft, Verdict
-from specbench.theory.costs import Costs
+from specbench.theory.optimum import Costs
 
 
 class Schedule(Protocol):

@@ -1,23 +1,32 @@
 """A drafter with another tokenizer: what it drafts is text, which is written anew in the target's tokens.
 
-String-level exact match (Timor et al. 2025, arXiv 2502.05202, algorithm 2; universal assisted decoding). Knows the ids
-of two vocabularies by name only: whoever can spell them turns one into the other. The host does that in every round.
+String-level exact match (Timor et al. 2025, arXiv 2502.05202, algorithm 2; universal assisted decoding). The host does
+that in every round.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from specbench.decoding.decode import Cacheless, decode
 from specbench.decoding.drafters.chain import drawable
-from specbench.decoding.drafters.tries import leaves, together, tokens_at, trie
-from specbench.decoding.protocols import Drafter
-from specbench.decoding.randomness import Source
+from specbench.decoding.drafters.lookup import PromptLookup, Suffix, leaves, merged_tries, tokens_at, trie
+from specbench.decoding.method_files import needs
+from specbench.decoding.methods import build
+from specbench.decoding.protocols import After, Drafter
+from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.translation import STRETCH, Reading, Scribe, alike
 from specbench.decoding.types import STEP, Context, Draft, Verdict
+from specbench.errors import UsageError
+from specbench.metrics import RoundCounts
+
+# --- strings ----------------------------------------------------------------------------------------------------------
 
 LAG = 1  # so many tokens before the last are fed again at least, so that passes have few shapes
 
@@ -125,7 +134,7 @@ class Strings:
     def _written(self, context: Context, draft: Draft, most: int) -> Draft:
         """A draft in the target's tokens, of at most so many levels, and as many nodes as there is room for."""
         tries = [trie([text[:most] for text in texts], self.room) for texts in self._texts(context, draft)]
-        places, parents = together(tries, self.room)
+        places, parents = merged_tries(tries, self.room)
         if not places:
             return Draft.empty(context)
         device = context.seq.device
@@ -148,3 +157,55 @@ def committed(context: Context) -> list[list[int]]:
     """The committed tokens of every row, read by the host."""
     ends = context.pos.tolist()
     return [row[: end + 1] for row, end in zip(context.seq[:, : max(ends) + 1].tolist(), ends, strict=True)]
+
+
+# --- recited ----------------------------------------------------------------------------------------------------------
+# A text in the place of a target: what a drafter that looks tokens up would have made of a text that is there already.
+# Such a drafter drafts by the text alone, each token x a point mass, which is accepted with p(x): as likely as the
+# target's own next token is x. So rounds whose drafts are accepted where a text of the target goes on like them have
+# the law of the rounds in which it would have been emitted, and need no pass of any network.
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Recited(Cacheless):
+    """A model that gives every token of `text` [L] with certainty, whatever is drafted; `width` is V."""
+
+    text: Tensor
+    width: int
+    static: ClassVar[bool] = True
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        depths = torch.tensor([0, *tree.topology.depths])
+        places = (context.pos.unsqueeze(1) + 1 + depths).clamp_max(len(self.text) - 1)
+        return F.one_hot(self.text[places], self.width).double()
+
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        raise NotImplementedError("nothing drafts with a text")
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("nothing drafts with a text")
+
+
+@cache
+def looks_up(method: str) -> bool:
+    """Whether all that a method drafts follows from the text alone."""
+    if not needs(method) <= {"target"}:
+        return False
+    try:
+        built = build(method, {"target": Recited(torch.zeros(1, dtype=torch.long), 1)}, k=1)
+    except UsageError:  # it asks more of its target than a text can tell
+        return False
+    return isinstance(built.drafter, PromptLookup | Suffix)
+
+
+def rounds_over(method: str, k: int, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[RoundCounts, ...]:
+    """The rounds in which a method that `looks_up` would have emitted these tokens after a prompt."""
+    known, ids = torch.unique(torch.tensor([*prompt, *tokens]), return_inverse=True)  # rows as narrow as can be
+    built = build(method, {"target": Recited(ids, len(known))}, k)
+    source = seeded([0], CPU, certain=True)  # nothing is left to chance
+    (trace,) = decode(built, [ids[: len(prompt)].tolist()], new=len(tokens), eos=(), rng=source, device=CPU)
+    return trace.rounds

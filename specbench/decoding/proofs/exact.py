@@ -3,21 +3,136 @@
 Prefixes are numbered as in `tables`, so all sequences of one length lie side by side, in front of all longer ones.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from specbench.decoding.decode import begin
+from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate, Step
-from specbench.decoding.proofs.enumeration import enumerate_outcomes
-from specbench.decoding.proofs.tables import nodes, number_of, numbers, tokens_of
-from specbench.decoding.protocols import Drafter
-from specbench.decoding.randomness import Source
+from specbench.decoding.method_files import needs, read_method
+from specbench.decoding.methods import build
+from specbench.decoding.proofs.tables import (
+    KINDS,
+    TableModel,
+    nodes,
+    number_of,
+    numbers,
+    random_pair,
+    table_without,
+    tokens_of,
+)
+from specbench.decoding.protocols import After, Drafter
+from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.rounds import budget as allowed
 from specbench.decoding.rounds import read_rows, state
 from specbench.decoding.types import Context
+from specbench.decoding.verifiers.rejection import Rejection
+
+# --- enumeration ------------------------------------------------------------------------------------------------------
+# A source of randomness that enumerates: the code of production runs on every outcome that its draws can have.
+# Every possible combination of outcomes becomes a row of one batch. The code runs up to its first draw, the rows are
+# spread over what that draw may give, and the code runs again, now up to its second draw; so it goes on until a run
+# finds all its outcomes in the script. Outcomes of probability 0 never become rows.
+
+T = TypeVar("T")
+
+
+class Branch(Exception):  # noqa: N818 - nothing went wrong: the script has ended
+    """The chances [B, m, n] of the n outcomes of the next m elementary draws of every row."""
+
+    def __init__(self, chances: Tensor) -> None:
+        super().__init__(f"a draw that the script does not have: chances {tuple(chances.shape)}")
+        self.chances = chances
+
+
+class OutcomeSource:
+    """A source that is given an outcome for every draw: `_next` finds it, for chances [..., outcomes] of any shape."""
+
+    def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
+        chance = probs.double().clamp(0, 1)
+        return self._next(torch.stack([1 - chance, chance], -1)).bool()
+
+    def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
+        return self._next(probs.double() / probs.double().sum(-1, keepdim=True))
+
+    def _next(self, chances: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Scripted(OutcomeSource):
+    """Plays back the outcomes of a script, one tensor [B, m] per call; raises Branch where the script ends."""
+
+    def __init__(self, script: list[Tensor]) -> None:
+        self._script = script
+        self.calls = 0
+
+    def _next(self, chances: Tensor) -> Tensor:
+        shape = chances.shape[:-1]
+        if self.calls == len(self._script):
+            raise Branch(chances.reshape(shape[0], math.prod(shape[1:]), chances.shape[-1]))
+        self.calls += 1
+        return self._script[self.calls - 1].view(shape)
+
+
+def spread(chances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """All possible outcomes of draws with chances [B, m, n]: the row of each [B'], outcomes [B', m], chance [B']."""
+    row = torch.arange(chances.shape[0])
+    outcomes, weight = row.new_zeros((len(row), 0)), chances.new_ones(len(row))
+    for draw in range(chances.shape[1]):
+        here = chances[row, draw]
+        which, outcome = (here > 0).nonzero(as_tuple=True)
+        row, weight = row[which], weight[which] * here[which, outcome]
+        outcomes = torch.cat([outcomes[which], outcome.unsqueeze(1)], 1)
+    return row, outcomes, weight
+
+
+def enumerate_outcomes(run: Callable[[Tensor, Source], T], rows: int = 1) -> tuple[T, Tensor, Tensor]:
+    """Run `run(origin, source)` on all possible combinations of outcomes of its draws.
+
+    `run` gets origin [B'], the original row (of `rows`) of every row it must work on, and must build its state from it.
+    Returns (what run returned, weight [B'], origin [B']): weight is the probability of the row's combination given its
+    origin.
+    """
+    origin, weight = torch.arange(rows), torch.ones(rows, dtype=torch.float64)
+    script: list[Tensor] = []
+    while True:
+        source = Scripted(script)
+        try:
+            result = run(origin, source)
+        except Branch as branch:
+            row, outcomes, chance = spread(branch.chances)
+            origin, weight = origin[row], weight[row] * chance
+            script = [*(earlier[row] for earlier in script), outcomes]
+        else:
+            assert source.calls == len(script), "the code draws less often with more rows: its draws depend on outcomes"
+            return result, weight, origin
+
+
+def replay_outcomes(run: Callable[[Source], T]) -> list[tuple[T, float]]:
+    """Run `run(source)` anew for every combination of outcomes of all its rows together, and give each its probability.
+
+    Slow, but the batch is the batch of production: rows side by side, each with its own outcome.
+    """
+    found: list[tuple[T, float]] = []
+    todo: list[tuple[list[Tensor], float]] = [([], 1.0)]
+    while todo:
+        script, weight = todo.pop()
+        try:
+            found.append((run(Scripted(script)), weight))
+        except Branch as branch:
+            rows, draws, n = branch.chances.shape
+            _, outcomes, chance = spread(branch.chances.reshape(1, rows * draws, n))
+            joint = zip(outcomes.view(-1, rows, draws), chance.tolist(), strict=True)
+            todo += [([*script, outcome], weight * c) for outcome, c in joint]
+    return found
+
+
+# --- exact ------------------------------------------------------------------------------------------------------------
 
 CPU = torch.device("cpu")
 PROMPT = (0,)
@@ -150,3 +265,83 @@ def error(law: Tensor, target: Tensor) -> float:
     if law[target == 0].any() or not law.isfinite().all():
         return torch.inf
     return (law - target).abs().max().item()
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+# Method files proven: every outcome that a method can have over small table models, against its target alone. A proof
+# is of the code that runs here and now, the very parts that decode with real models; what it cannot see is a wrong
+# cache, because tables have none.
+
+LENGTH = 4  # tokens of whole sequences; tables hold a row for every prefix of so many
+SIZES = ((2, 1), (2, 2), (2, 3), (3, 1), (3, 2))  # (width of the vocabulary, K)
+ENDS: tuple[tuple[int, ...], ...] = ((), (1,))  # without an end token, and with one
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The worst error of any probability of a joint outcome; sizes: how many (vocabulary, K) were enumerated."""
+
+    error: float
+    sizes: int
+
+
+def table_models(name: str, seed: int, vocab: int, length: int = LENGTH) -> dict[str, TableModel]:
+    """A table for every model that a method file mentions; the target is called target."""
+    p, q = random_pair(seed, vocab, length)
+    others = sorted(needs(name) - {"target"})
+    tables = {other: q.roll(row, 0) for row, other in enumerate(others)}
+    return {"target": TableModel(p), **{other: TableModel(table_of(other, one)) for other, one in tables.items()}}
+
+
+def table_of(name: str, table: Tensor) -> Tensor:
+    """The table of a model; of one with a part of its vocabulary, what is left without the last token."""
+    return table if " vocabulary " not in name else table_without(table, table.shape[1] - 1)
+
+
+def affordable(name: str, vocab: int, k: int) -> bool:
+    """Whether the outcomes of one round of a method can be enumerated."""
+    return outcomes_of(build(name, table_models(name, 0, vocab), k).drafter, vocab) <= ENUMERABLE
+
+
+def method_error(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> float:
+    """The worst error over all kinds of pairs: of whole sequences over several rounds; of a tree, which has too many
+    outcomes for that, of all tokens of one round."""
+    found = []
+    for seed in range(len(KINDS)):
+        models = table_models(name, seed, vocab)
+        method, table = build(name, models, k), models["target"].table
+        whole = method.drafter.room <= k
+        found.append(
+            sequence_error(method, table, LENGTH, eos=eos) if whole else block_error(method, table, k + 1, eos=eos)
+        )
+    return max(found)
+
+
+def prove(name: str, sizes: Iterable[tuple[int, int]] = SIZES) -> Proof:
+    """A method file, shipped or one's own, at every size that can be enumerated; UsageError if it is wrong."""
+    chosen = [(vocab, k) for vocab, k in sizes if affordable(name, vocab, k)]
+    errors = [method_error(name, vocab, k, eos) for vocab, k in chosen for eos in ENDS]
+    return Proof(max(errors, default=float("nan")), len(chosen))
+
+
+def said_lossless(name: str) -> bool:
+    """What a method file says of itself."""
+    return bool(read_method(name)["lossless"])
+
+
+@dataclass(frozen=True, eq=False)
+class Misreporting(TableModel):
+    """A draft that draws from its table and says that it drew from another one."""
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        ids, rows = super().sample(context, k, rng, refeed, after)
+        return ids, rows.flip(-1)
+
+
+def control_error(vocab: int = 3, k: int = 2) -> float:
+    """The error of a method that is broken on purpose: a proof that does not see it proves nothing."""
+    p, q = random_pair(KINDS.index("dense"), vocab, LENGTH)
+    broken = Speculate(ModelDrafter(Misreporting(q), k), TableModel(p), Rejection())
+    return sequence_error(broken, p, LENGTH)

@@ -11,12 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.cacheless import Cacheless
+from specbench.decoding.decode import Cacheless
 from specbench.decoding.protocols import After, Loss
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.rows import likeliest
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Lesson
+from specbench.decoding.types import Context, Lesson, likeliest
 
 KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat", "mixed")
 

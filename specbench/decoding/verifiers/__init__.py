@@ -1,1 +1,0 @@
-"""Rules that decide which drafted tokens are accepted and what is emitted after them."""

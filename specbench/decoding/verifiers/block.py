@@ -1,9 +1,9 @@
-"""Block verification: a chain is judged as a whole, and accepted at least as far as token by token.
-
-Knows rows and draws; must not know models. A draft that is no chain is refused where a method is built.
+"""Block verification: a chain is judged as a whole, and accepted at least as far as token by token. A draft that is no
+chain is refused where a method is built.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -12,9 +12,21 @@ from torch import Tensor
 
 from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.rows import acceptance, at, subtract
-from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers.walk import at_levels, drawn_from, exists, nothing_to_judge
+from specbench.decoding.tokens import ROOT, Rank, constant, topology
+from specbench.decoding.types import Draft, Verdict, acceptance, at, subtract
+from specbench.decoding.verifiers.rejection import (
+    Siblings,
+    at_levels,
+    drawn_from,
+    exists,
+    nothing_to_judge,
+    of_rank,
+    overlap,
+    replaced,
+    siblings,
+)
+
+# --- block ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -69,3 +81,145 @@ def residual(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor, accepted: Tens
     more = F.pad(valid, (0, 1)).gather(1, index)
     row = at(p, accepted)
     return torch.where(more, subtract(row, at(F.pad(q, (0, 0, 0, 1)), accepted), here), row)
+
+
+# --- traversal --------------------------------------------------------------------------------------------------------
+# Traversal verification: a tree is judged from its leaves up, so that a whole path is tried before any part of it. All
+# weights follow from the draft alone, so they are computed first, from the root down, and only then is anything drawn:
+# for every node whether the walk would end there.
+
+
+@dataclass(frozen=True)
+class Traversal:
+    """Accepts the first path, from the leaves up, that its end accepts (Weng et al. 2025, arXiv 2505.12398).
+
+    A node is drawn with a weight: 1 at the root, min(1, w p(x)/q(x)) at a child x of a node of weight w. Once all below
+    a child is rejected, its parent goes on with the residual r = (w p − q)⁺ in the place of p and with s/(s + 1 − w) in
+    the place of w, s the mass of r; its next child is weighed by these. A node all of whose children are rejected is
+    the end of the accepted path with the chance of its weight, and what follows is drawn from what is left of its row.
+    On a chain it is `Block`. It never accepts less than `Rejection` in the mean, and as much where all is certain: at
+    temperature 0, and of point masses. `overlap` stays that of `Rejection`.
+
+    Exact for every tree in which no later sibling exists, or is drawn otherwise, because of what was drawn below an
+    earlier one: this is how all drafters draft that ship.
+    """
+
+    lossless: ClassVar[bool] = True
+    judges: ClassVar[Judged] = "trees"
+
+    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        if not draft.tree.size:
+            return nothing_to_judge(p, rng)
+        plan = planned(draft.tree.parents)
+        weight, left = weighed(p, draft, plan)
+        last = of_rank(plan.last, left, draft)
+        hit = rng.bernoulli(lightened(weight, last)[:, 1:], Stream.ACCEPT)
+        end = first_end(hit, plan)
+        token = rng.categorical(row_after(end, weight, last), Stream.EMIT)
+        path = constant(plan.paths, p.device).view(draft.tree.size + 1, -1)[end]
+        shared = overlap(tuple(siblings(p, draft)))
+        return Verdict(path, (path >= 0).sum(1), token, at_levels(shared, path))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of a traversal follows from the parents alone.
+
+    families: nodes that are weighed together, children of equal rank on one level, from the root down; before: their
+    next older siblings, none for first children. last: the last child of every node that has one. visits: the nodes in
+    the order in which they may end the walk. paths: for the root and every node the path to it, one after the other,
+    each filled up with -1.
+    """
+
+    families: tuple[Rank, ...]
+    before: tuple[Rank | None, ...]
+    last: Rank
+    visits: tuple[int, ...]
+    paths: tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def planned(parents: tuple[int, ...]) -> Plan:
+    """The plan of a tree."""
+    children: dict[int, list[int]] = {node: [] for node in range(ROOT, len(parents))}
+    for node, parent in enumerate(parents):
+        children[parent].append(node)
+    found, before = [], []
+    whole = topology(parents)
+    for level in range(whole.depth):
+        for number, rank in enumerate(whole.ranks):
+            nodes = tuple(node for node in rank.nodes if whole.depths[node] == level + 1)
+            above = tuple(parents[node] for node in nodes)
+            older = tuple(children[parent][number - 1] for parent in above) if number else ()
+            found += [Rank(nodes, above)] if nodes else []
+            before += [Rank(older, above) if older else None] if nodes else []
+    inner = tuple(node for node in children if children[node])
+    last = Rank(tuple(children[node][-1] for node in inner), inner)
+    paths = tuple(node for end in children for node in path_to(end, parents, whole.depth))
+    return Plan(tuple(found), tuple(before), last, tuple(upwards(ROOT, children)), paths)
+
+
+def path_to(end: int, parents: tuple[int, ...], depth: int) -> list[int]:
+    """The nodes from the root to `end`, and -1 after them."""
+    path: list[int] = []
+    while end != ROOT:
+        path.insert(0, end)
+        end = parents[end]
+    return path + [ROOT] * (depth - len(path))
+
+
+def upwards(node: int, children: dict[int, list[int]]) -> list[int]:
+    """The nodes below one, every one of them after all that are below it."""
+    return [one for child in children[node] for one in (*upwards(child, children), child)]
+
+
+def weighed(p: Tensor, draft: Draft, plan: Plan) -> tuple[Tensor, Tensor]:
+    """(weights [B, n + 1] float64, rows [B, n + 1, V]) of the root and of all nodes when all their children but the
+    last are rejected."""
+    weight, left = p.new_ones(p.shape[:2], dtype=torch.float64), p
+    first = of_rank(draft.tree.topology.ranks[0], p, draft)
+    ratio = weight.new_zeros((p.shape[0], draft.tree.size))
+    ratio[:, first.nodes] = ratios(first)
+    for family, older in zip(plan.families, plan.before, strict=True):
+        if older is not None:
+            x = of_rank(older, left, draft)
+            left, weight = replaced(x, subtract(x.p, x.q, above(weight, x))), lightened(weight, x)
+            x = of_rank(family, left, draft)
+            ratio[:, x.nodes] = ratios(x)
+        nodes, rows = constant(family.nodes, p.device), constant(tuple(one + 1 for one in family.parents), p.device)
+        weight[:, nodes + 1] = (weight[:, rows] * ratio[:, nodes]).clamp_max(1)
+    return weight, left
+
+
+def ratios(x: Siblings) -> Tensor:
+    """[B, m] float64 p(x)/q(x) of siblings against what the earlier ones left; 0 of one that a row does not have."""
+    return acceptance(x.p, x.q, x.ids) * x.valid
+
+
+def above(weight: Tensor, x: Siblings) -> Tensor:
+    """[B, m, 1] the weights of the parents, as rows are multiplied by them."""
+    return weight[:, x.parents].to(x.p.dtype).unsqueeze(-1)
+
+
+def lightened(weight: Tensor, x: Siblings) -> Tensor:
+    """[B, n + 1] the weights when the siblings and all that is below them are rejected as well."""
+    here = weight[:, x.parents]
+    rest = (above(weight, x) * x.p - x.q).clamp_min(0).sum(-1).double()
+    whole = rest + 1 - here
+    after = weight.clone()
+    after[:, x.parents] = torch.where(x.valid, torch.where(whole > 0, rest / whole, torch.ones_like(whole)), here)
+    return after
+
+
+def first_end(hit: Tensor, plan: Plan) -> Tensor:
+    """[B] the row of the node at which the walk ends: the first one visited that is hit [B, n], else the root's, 0."""
+    order = constant(plan.visits, hit.device)
+    return torch.where(hit.any(1), order[hit[:, order].long().argmax(1)] + 1, 0)
+
+
+def row_after(end: Tensor, weight: Tensor, last: Siblings) -> Tensor:
+    """[B, V] what is left of the rows at `end` [B] when all children there are rejected; of a leaf its own row."""
+    row = at(last.left, end)
+    here = (last.parents == end.unsqueeze(1)) & last.valid  # at most one last child hangs there
+    share = weight.gather(1, end.unsqueeze(1)).to(row.dtype)
+    return torch.where(here.any(1, keepdim=True), subtract(row, at(last.q, here.long().argmax(1)), share), row)

@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.protocols import Judged
+from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Judged, Verifier
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.rows import acceptance, at
+from specbench.decoding.timing import EVERYWHERE, Spans
 from specbench.decoding.tokens import TokenTree, ancestors, constant
-from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers.walk import (
+from specbench.decoding.types import Draft, Verdict, acceptance, at
+from specbench.decoding.verifiers.rejection import (
+    Rejection,
     Siblings,
     Walk,
     at_levels,
@@ -26,6 +29,9 @@ from specbench.decoding.verifiers.walk import (
     residual,
     walk,
 )
+from specbench.errors import UsageError
+
+# --- lossy ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -157,3 +163,130 @@ def distance_along(distance: Tensor, path: Tensor) -> Tensor:
     rows = torch.cat([path.new_zeros((path.shape[0], 1)), path + 1], 1)
     reached = torch.cat([path.new_ones((path.shape[0], 1), dtype=torch.bool), path >= 0], 1)
     return distance.gather(1, rows) * reached
+
+
+# --- relaxed ----------------------------------------------------------------------------------------------------------
+# Relaxed acceptance: while a model thinks aloud, any token will do that it finds nearly as good as its best. As of
+# other lossy rules, trees of drawn tokens are refused.
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """Inside `spans` accepts x where it is one of the `top` likeliest tokens and p(x) ≥ max p − δ; what that does not
+    accept, and all outside of the spans, is judged as by `Rejection` (relaxed acceptance of TensorRT-LLM and SGLang).
+
+    So it accepts whatever `Rejection` would. Exact outside of spans, and where p gives all to one token, as at
+    temperature 0, where the engines compare the softmax at temperature 1.
+    """
+
+    top: int = 10
+    delta: float = 0.6
+    spans: Spans = EVERYWHERE
+    lossless: ClassVar[bool] = False
+    judges: ClassVar[Judged] = "point trees"
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ValueError(f"top: must be 1 or more, found {self.top}")
+        if not 0 <= self.delta <= 1:
+            raise ValueError(f"delta: must lie in [0, 1], found {self.delta}")
+
+    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        if not draft.tree.size:
+            return exact_token(p, rng)
+        passes = self.passes(p, draft)
+
+        def chance(x: Siblings) -> Tensor:
+            free = passes[:, x.parents].gather(-1, x.ids.unsqueeze(-1)).squeeze(-1)
+            return torch.where(free, 1.0, acceptance(x.p, x.q, x.ids))
+
+        def taken(x: Siblings) -> Tensor:
+            return torch.where(passes[:, x.parents], x.q, torch.minimum(x.p, x.q))
+
+        return accepted_more(p, draft, rng, chance, taken)
+
+    def passes(self, p: Tensor, draft: Draft) -> Tensor:
+        """[B, n + 1, V] bool: which tokens are accepted whatever they were drawn from. The model's own row decides,
+        also after siblings that were rejected."""
+        assert draft.text is not None, "what is judged is part of a text"
+        likeliest = p.topk(min(self.top, p.shape[-1])).values
+        good = (p >= likeliest[..., -1:]) & (p >= likeliest[..., :1] - self.delta) & (p > 0)
+        return good & self.spans.at_nodes(draft.text, draft.tree).unsqueeze(-1)
+
+
+# --- synthetic --------------------------------------------------------------------------------------------------------
+# Synthetic acceptance: a verifier that does the work of another one and accepts at given rates.
+# What a method emits with it follows no model's distribution: it shows what an engine makes of an acceptance, for pairs
+# that have another one or for weights that have none (vLLM and SGLang have such a mode, with other rates). Knows
+# verifiers and draws; must not know models, clocks or where the rates come from.
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Accepts token i of a chain with probability rates[i], given that all before it were accepted.
+
+    Rates lie in [0, 1]; the last one holds for all later positions, so that one rate is the α of the formula. `inner`
+    computes and draws all that it would without them, from the chances p/q to the token after the accepted ones: only
+    what its draws of acceptance are compared with is another number. `overlap` is the rate at every tested level.
+    """
+
+    inner: Verifier
+    rates: tuple[float, ...]
+    lossless: ClassVar[bool] = False
+    judges: ClassVar[Judged] = "chains"
+
+    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        chances = along(self.rates, draft)
+        verdict = self.inner.judge(p, draft, AtRates(rng, chances))
+        rated = at_levels(F.pad(chances, (0, 1)), verdict.path)
+        return replace(verdict, overlap=instead_of(verdict.overlap, rated))
+
+
+@dataclass(frozen=True)
+class AtRates:
+    """A source whose draws of acceptance have the chances [B, n] in the place of those they are asked for."""
+
+    inner: Source
+    chances: Tensor
+
+    def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
+        asked = instead_of(probs, self.chances) if stream is Stream.ACCEPT else probs
+        return self.inner.bernoulli(asked, stream)
+
+    def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
+        return self.inner.categorical(probs, stream)
+
+
+def synthetic(method: Speculate, rates: tuple[float, ...] | None) -> Speculate:
+    """The method with its acceptance at the rates; the method itself where there are none.
+
+    UsageError, naming the part, for a method that is not a chain judged by `Rejection`. Looks at no weight.
+    """
+    if rates is None:
+        return method
+    verifier, drafter = type(method.verifier).__name__, type(method.drafter).__name__
+    if not isinstance(method.verifier, Rejection):
+        raise UsageError(
+            f"--acceptance takes the place of the chances with which Rejection accepts, and {verifier} has other ones: "
+            "leave it out, or choose --method chain"
+        )
+    if method.drafter.branches or not method.drafter.drawn:
+        raise UsageError(
+            f"--acceptance is by position in a chain from a model, and {drafter} drafts none: "
+            "leave it out, or choose --method chain"
+        )
+    return replace(method, verifier=Synthetic(method.verifier, rates))
+
+
+def along(rates: tuple[float, ...], draft: Draft) -> Tensor:
+    """[B, n] float64: the rate at every node of a chain; 0 at nodes that a row does not have."""
+    ids = draft.tree.ids
+    profile = tuple(rates[min(i, len(rates) - 1)] for i in range(ids.shape[1]))
+    chances = constant(profile, ids.device, torch.float64).expand(ids.shape)
+    return chances if draft.valid is None else chances * draft.valid
+
+
+def instead_of(real: Tensor, chances: Tensor) -> Tensor:
+    """The chances, and NaN where the real ones are: a broken row accepts nothing, and no compiler can leave out the
+    work that computes the real ones as unused."""
+    return torch.where(real.isnan(), torch.nan, chances)

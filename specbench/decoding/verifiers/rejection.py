@@ -1,15 +1,18 @@
-"""Speculative sampling. Knows rows and draws; must not know models, caches or clocks."""
+"""Speculative sampling."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.rows import acceptance
-from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers.walk import Siblings, left_over, nothing_to_judge, overlap, walk
+from specbench.decoding.tokens import Rank, constant
+from specbench.decoding.types import Draft, Verdict, acceptance, at, point_mass, subtract
+
+# --- rejection --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,200 @@ class Rejection:
         walked = walk(p, draft, accepts)
         token = rng.categorical(left_over(walked), Stream.EMIT)
         return Verdict(walked.path, walked.accepted, token, walked.levels(overlap(walked.tested)))
+
+
+# --- walk -------------------------------------------------------------------------------------------------------------
+# The walk that verifiers share: over the siblings of every node in their order, then along what was accepted. Siblings
+# are tested one after the other against what the earlier ones left of the model's row (SpecInfer, Miao et al. 2023,
+# Alg. 2); a chain has none, so that its walk is that of speculative sampling.
+
+
+@dataclass(frozen=True)
+class Siblings:
+    """The s-th children of all nodes that have so many, m of them.
+
+    nodes [m]; parents [m] the rows of their parents, of which row 0 is the root's; ids [B, m]; p [B, m, V] what the
+    earlier siblings left of the parents' rows; q [B, m, V] what the children were drawn from; valid [B, m] bool: which
+    rows of the batch have them. left [B, n + 1, V]: as p, of all nodes.
+    """
+
+    nodes: Tensor
+    parents: Tensor
+    ids: Tensor
+    p: Tensor
+    q: Tensor
+    valid: Tensor
+    left: Tensor
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a draft came to: the siblings in the order of their tests, and the accepted path.
+
+    path [B, depth] nodes, -1 after its end; accepted [B] their number; last [B] the row of the last of them.
+    """
+
+    tested: tuple[Siblings, ...]
+    path: Tensor
+    accepted: Tensor
+    last: Tensor
+
+    def levels(self, chance: Tensor) -> Tensor:
+        """[B, depth] chance [B, n + 1] at the node from which each level was tried; 0 after the end of the path."""
+        return at_levels(chance, self.path)
+
+
+Rest = Callable[[Siblings], Tensor]  # what a test of siblings leaves of all rows [B, n + 1, V]
+
+
+def residual(x: Siblings) -> Tensor:
+    """The rows less what the siblings were drawn from: (p − q)⁺, normalised."""
+    return replaced(x, subtract(x.p, x.q))
+
+
+def replaced(x: Siblings, rows: Tensor) -> Tensor:
+    """[B, n + 1, V] what was left before the siblings, with rows [B, m, V] for the parents of those that exist."""
+    left = x.left.clone()
+    left[:, x.parents] = torch.where(x.valid.unsqueeze(-1), rows, x.p)
+    return left
+
+
+def siblings(p: Tensor, draft: Draft, rest: Rest = residual) -> Iterator[Siblings]:
+    """The children of all nodes, first children first; `rest` says what every test leaves to those after it."""
+    left, ranks = p, draft.tree.topology.ranks
+    for number, rank in enumerate(ranks):
+        x = of_rank(rank, left, draft)
+        yield x
+        if number + 1 < len(ranks):
+            left = rest(x)
+
+
+def of_rank(rank: Rank, left: Tensor, draft: Draft) -> Siblings:
+    """The siblings of a rank, of whose parents the rows [B, n + 1, V] are left."""
+    nodes, parents = nodes_and_rows(rank, left)
+    ids, q, valid = draft.tree.ids[:, nodes], drawn_from(draft, rank, left), exists(draft, rank, left)
+    return Siblings(nodes, parents, ids, left[:, parents], q, valid, left)
+
+
+def every_node(p: Tensor, draft: Draft) -> Siblings:
+    """All nodes at once, each as if it were the only child: what a rule sees that tests none before another."""
+    return of_rank(Rank(tuple(range(draft.tree.size)), draft.tree.parents), p, draft)
+
+
+def walk(p: Tensor, draft: Draft, accepts: Callable[[Siblings], Tensor], rest: Rest = residual) -> Walk:
+    """Test the children of every node until `accepts` [B, m] bool takes one, and follow those taken from the root."""
+    child = p.new_full(p.shape[:2], -1, dtype=torch.long)  # the accepted child of every node
+    tested = []
+    for x in siblings(p, draft, rest):
+        known = child[:, x.parents]
+        child[:, x.parents] = torch.where(accepts(x) & (known < 0), x.nodes, known)
+        tested.append(x)
+    return Walk(tuple(tested), *follow(child, draft.tree.topology.depth))
+
+
+def follow(child: Tensor, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The accepted children from the root on: child [B, n + 1] → path [B, depth], accepted [B], last row [B]."""
+    at_row = child.new_zeros(child.shape[0])
+    steps = []
+    for _ in range(depth):
+        step = child.gather(1, at_row.unsqueeze(1)).squeeze(1)  # stays -1 once the walk has ended: its row has no child
+        steps.append(step)
+        at_row = torch.where(step >= 0, step + 1, at_row)
+    path = torch.stack(steps, 1) if steps else child.new_zeros((child.shape[0], 0))
+    return path, (path >= 0).sum(1), at_row
+
+
+def left_over(walked: Walk) -> Tensor:
+    """[B, V] what the tests left of the row after the accepted path: the model's own where no child was rejected."""
+    x = walked.tested[-1]
+    row = at(x.left, walked.last)
+    here = (x.parents == walked.last.unsqueeze(1)) & x.valid  # at most one of the last siblings hangs on the path's end
+    q = at(x.q, here.long().argmax(1))
+    return torch.where(here.any(1, keepdim=True), subtract(row, q), row)
+
+
+def overlap(tested: Sequence[Siblings]) -> Tensor:
+    """[B, n + 1] the chance that a child of a node is accepted by p/q, averaged over the draw of the last of them:
+    Σ min(p, q) of a single child, the α of the formula (Leviathan et al. 2022, Def. 3.1)."""
+    rows = tested[0].left
+    miss = rows.new_ones(rows.shape[:2])  # the chance that no child is accepted
+    rejected = miss.clone()  # the chance that none of the children so far is, as they were drawn
+    for number, x in enumerate(tested):
+        miss[:, x.parents] = rejected[:, x.parents] * (1 - torch.minimum(x.p, x.q).sum(-1) * x.valid)
+        if number + 1 < len(tested):
+            ratio = acceptance(x.p, x.q, x.ids) * x.valid
+            rejected[:, x.parents] *= (1 - ratio).clamp_min(0).to(rows.dtype)
+    return 1 - miss
+
+
+def at_levels(chance: Tensor, path: Tensor) -> Tensor:
+    """See `Walk.levels`."""
+    root = path.new_zeros((path.shape[0], 1))
+    tried_at = torch.cat([root, path[:, :-1] + 1], 1)[:, : path.shape[1]]
+    reached = torch.cat([root >= 0, path[:, :-1] >= 0], 1)[:, : path.shape[1]]
+    return chance.gather(1, tried_at) * reached
+
+
+def nothing_to_judge(p: Tensor, rng: Source) -> Verdict:
+    """The verdict on an empty draft: a token of the model itself. What follows would come to the same, more slowly."""
+    none = p.new_zeros((p.shape[0], 0))
+    token = rng.categorical(p[:, 0], Stream.EMIT)
+    return Verdict(none.long(), torch.zeros_like(token), token, none)
+
+
+def nodes_and_rows(rank: Rank, p: Tensor) -> tuple[Tensor, Tensor]:
+    """[m] the nodes of a rank and [m] the rows of p that belong to their parents: row 0 is the root's."""
+    return constant(rank.nodes, p.device), constant(tuple(parent + 1 for parent in rank.parents), p.device)
+
+
+def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
+    """[B, m, V] the rows the nodes of a rank were drawn from; a point mass where the draft gives none."""
+    nodes, _ = nodes_and_rows(rank, p)
+    if draft.q is not None:
+        return draft.q[:, nodes]
+    return point_mass(draft.tree.ids[:, nodes], p.shape[-1], p.dtype)
+
+
+def exists(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
+    """[B, m] bool: which rows of the batch have the nodes of this rank."""
+    if draft.valid is not None:
+        return draft.valid[:, nodes_and_rows(rank, p)[0]]
+    return p.new_ones((p.shape[0], len(rank.nodes)), dtype=torch.bool)
+
+
+# --- token match ------------------------------------------------------------------------------------------------------
+# Naive token match.
+
+
+@dataclass(frozen=True)
+class TokenMatch:
+    """The model draws its own token at every node; a child that is the same token is accepted, else it is emitted.
+
+    Lossless for any way of drafting, because what is emitted is the model's own draw; it accepts Σ p·q of the drafts,
+    which is less than the Σ min(p, q) of `Rejection` (methods: naive token match; greedy: the same rule).
+    """
+
+    lossless: ClassVar[bool] = True
+    judges: ClassVar[Judged] = "trees"
+
+    def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
+        if not draft.tree.size:
+            return nothing_to_judge(p, rng)
+        own = rng.categorical(p, Stream.EMIT)
+        walked = walk(p, draft, lambda x: (own[:, x.parents] == x.ids) & x.valid, unseen)
+        token = own.gather(1, walked.last.unsqueeze(1)).squeeze(1)
+        return Verdict(walked.path, walked.accepted, token, walked.levels(matches(walked.tested)))
+
+
+def unseen(x: Siblings) -> Tensor:
+    """The rows less the siblings' tokens: a token counts once, however often it was drawn."""
+    return replaced(x, x.p.scatter(-1, x.ids.unsqueeze(-1), 0))
+
+
+def matches(tested: Sequence[Siblings]) -> Tensor:
+    """[B, n + 1] Σ p·q: the chance that a child of a node is the model's token."""
+    rows = tested[0].left
+    hit = rows.new_zeros(rows.shape[:2])
+    for x in tested:
+        hit[:, x.parents] += (x.p * x.q).sum(-1) * x.valid
+    return hit

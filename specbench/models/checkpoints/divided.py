@@ -25,12 +25,11 @@ from specbench.models.checkpoints import names, quantise, reduced, weights
 from specbench.models.checkpoints.bounds import attempt
 from specbench.models.checkpoints.description import attention, network_class
 from specbench.models.checkpoints.names import Checkpoint
-from specbench.models.execution import processes
-from specbench.models.execution.free_memory import UNLIMITED, free_memory
-from specbench.models.network.attention import NAME
-from specbench.models.network.flexible import FLEX, OURS
+from specbench.models.execution import machine
+from specbench.models.execution.machine import NO_MEMORY_LIMIT, free_memory
+from specbench.models.network.attention import FLEX, NAME, OURS
 from specbench.models.network.passes import windows_of
-from specbench.models.scale.grow import skeleton
+from specbench.models.scale.growth import skeleton
 from specbench.theory.memory import Network
 
 MASKED = ("sdpa", "eager")
@@ -94,7 +93,7 @@ def limits(text: str, device: torch.device) -> dict[str, int]:
     """How many bytes of weights the GPUs and the host may hold, by name. UsageError for any other text."""
     if text == AUTO:
         free = {name: free_memory(torch.device(name)) for name in (*places(device), HOST)}
-        return {name: UNLIMITED if size is None else int(SHARE * size) for name, size in free.items()}
+        return {name: NO_MEMORY_LIMIT if size is None else int(SHARE * size) for name, size in free.items()}
     parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
     try:
         found = {place(torch.device(name)): convert_file_size_to_int(size) for name, size in parts.items()}
@@ -168,9 +167,9 @@ def notes(name: str, model: Any) -> list[str]:
 def refuse_unsplit(checkpoint: Checkpoint, config: Any, how: How, device: torch.device) -> None:
     """UsageError or UnusableModelError, before a weight is read, where the processes cannot hold a network together."""
     count = how.parallel or 1
-    if processes.joined() != count:
+    if machine.joined() != count:
         raise UsageError(
-            f"{PARALLEL} {count}: {processes.joined()} of {count} processes are there: start with {START.format(count)}"
+            f"{PARALLEL} {count}: {machine.joined()} of {count} processes are there: start with {START.format(count)}"
         )
     if how.device_map is not None:
         raise UsageError(f"{PARALLEL} and {OPTION} divide the target in two ways: leave one out")

@@ -23,9 +23,9 @@ from transformers import modeling_gguf_pytorch_utils
 from transformers.utils import logging
 
 from specbench.errors import UnusableModelError
+from specbench.files import replacing, writing
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.names import GGUF, Checkpoint, require
-from specbench.replacing import replacing, writing
 from specbench.wording import clean_path
 
 PART = re.compile(r"-\d{5}-of-\d{5}\.gguf")

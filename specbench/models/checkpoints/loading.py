@@ -22,7 +22,7 @@ from specbench.models.checkpoints.description import common, experts, load_confi
 from specbench.models.checkpoints.divided import AS_STORED, How
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.checkpoints.weights import Watch, no_floats, stored, unwatched
-from specbench.models.scale import grow, growth
+from specbench.models.scale import growth
 from specbench.wording import some
 
 # transformers may convert pickled checkpoints in a thread of its own: nothing is to run beside a timed loop.
@@ -138,7 +138,7 @@ def _merged(adapter: weights.Adapter, config: Any, wanted: _Wanted) -> Loaded:
 def _grown(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     small, attention = load_original(checkpoint), wanted.how.attention_of(config)
     config.dtype = wanted.dtype
-    model = grow.network(small.model.state_dict(), small.model.config, config, wanted.device, attention)
+    model = growth.network(small.model.state_dict(), small.model.config, config, wanted.device, attention)
     model.generation_config = small.model.generation_config
     warnings = (*small.warnings, *growth.warnings(checkpoint.name, config))
     return replace(small, model=model, dtype=wanted.dtype, warnings=warnings)

@@ -16,15 +16,15 @@ from torch import nn
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.bytes import operators
 from specbench.models.checkpoints.names import Checkpoint, require
-from specbench.models.network import int4, int8
+from specbench.models.execution import int8_operators
+from specbench.models.network import packed
 from specbench.wording import clean, first_line
 
 GROUP = 32  # weights of a row with a common scale and zero point in int4: the finest that torchao has, as in GGUF's Q4
 BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0}
 HEAD = "+head"
-OURS: dict[str, type[int8.Int8Linear | int4.Int4Linear]] = {"w8a8": int8.Int8Linear, "w4a8": int4.Int4Linear}
+OURS: dict[str, type[packed.Int8Linear | packed.Int4Linear]] = {"w8a8": packed.Int8Linear, "w4a8": packed.Int4Linear}
 UNPACKED_BY_COMPILER = frozenset({"int8", "fp8"})  # inductor computes a frozen weight's product with its scale once
 SCALES = {"int8": 5, "fp8": 4}  # bytes per row: a float32 scale; a zero point
 
@@ -52,7 +52,7 @@ class Quantised:
         ends = "embedding and norms keep their type, the head is int8" if self.kind.endswith(HEAD) else KEPT
         kept = f"{self.share:.0%} of the weights are {self.kind}; {ends}"
         narrow = f"; so do {self.left} linear layers whose width is no multiple of {GROUP}" if self.left else ""
-        slow = f"; slow here: {operators.missing()}" if not self.by and operators.missing() else ""
+        slow = f"; slow here: {int8_operators.missing()}" if not self.by and int8_operators.missing() else ""
         return [f"quantised{self.by}: {kept}{narrow}; lossless means: with respect to the quantised weights{slow}"]
 
 
@@ -95,7 +95,7 @@ def replace_linear(model: Any, names: Iterable[str], kind: Callable[[nn.Linear],
     for name in names:
         holder, _, last = name.rpartition(".")
         layer = model.get_submodule(name)
-        setattr(model.get_submodule(holder), last, int8.Int8Linear(layer) if layer is head else kind(layer))
+        setattr(model.get_submodule(holder), last, packed.Int8Linear(layer) if layer is head else kind(layer))
 
 
 def head_of(model: Any) -> Any:
@@ -172,11 +172,11 @@ def bytes_of(model: Any, kind: str | None = None) -> int:
 def _bytes(weight: torch.Tensor, kind: str) -> int:
     """Of the codes and scales of a layer."""
     rows, columns = weight.shape
-    tall = -(-rows // int8.TALL) * int8.TALL
+    tall = -(-rows // packed.TALL) * packed.TALL
     if kind == "w8a8":
         return tall * -(-columns // 4) * 4 + 4 * rows
     if kind == "w4a8":  # a group has a value besides
-        return tall * -(-columns // int4.GROUP) * (int4.GROUP // 2 + 1) + 4 * rows
+        return tall * -(-columns // packed.GROUP) * (packed.GROUP // 2 + 1) + 4 * rows
     scales = 2 * weight.element_size() * weight.numel() // GROUP if kind == "int4" else SCALES[kind] * rows
     return int(BYTES[kind] * weight.numel()) + scales
 

@@ -21,7 +21,7 @@ from specbench.files import read_whole
 from specbench.models.checkpoints import description, loading, names
 from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.names import GROWN, resolve
-from specbench.models.scale import grow, growth
+from specbench.models.scale import growth
 
 CPU = torch.device("cpu")
 TOKENIZER = (*description.TOKENIZER_FILES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -42,7 +42,7 @@ model whose shape it has: acceptance is the small pair's.
 | vocabulary | {vocabulary:,} rows, of which the first {known:,} are tokens; the others are never drawn |
 
 {notes}
-The licence is that of `{small}`. Zeros and noise fill what the original does not: see `specbench/models/scale/grow.py`.
+The licence is that of `{small}`. Zeros and noise fill what the original does not (`specbench/models/scale/growth.py`).
 """
 
 
@@ -57,7 +57,7 @@ def write_scale_model(
     checkpoint = resolve(f"{small}{GROWN}{like}")
     config = description.load_config(checkpoint)
     config.dtype = dtype
-    tensors = grow.empty_weights(grow.skeleton(config))
+    tensors = growth.empty_weights(growth.skeleton(config))
     shards = sharded(tensors, max_shard_size)
     check_place(out, overwrite)
     check_disk(out, sum(t.nbytes for t in tensors.values()))
@@ -70,7 +70,7 @@ def write_scale_model(
         (folder / "README.md").write_text(card(config, sizes, tensors), encoding="utf-8")
         source = original.model.state_dict()
         for file, inside in shards.filename_to_tensors.items():
-            part = {n: grow.grown(n, tensors[n], source, sizes, CPU) for n in inside}
+            part = {n: growth.grown(n, tensors[n], source, sizes, CPU) for n in inside}
             save_file(part, folder / file, metadata={"format": "pt"})
             shutil.copymode(folder / "config.json", folder / file)  # safetensors lets nobody else read its files
         write_index(shards, folder)

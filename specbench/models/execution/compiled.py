@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UsageError
-from specbench.models.execution.onednn import FASTER_ON, maker
+from specbench.models.execution.few_rows import FASTER_ON, maker
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from torch import Tensor
 from specbench.errors import UnusableModelError
 from specbench.models.heads.parts import Borrowed, Recurrent, embedding, fill, linear, output, refuse_other, shape_of
 from specbench.models.heads.recognition import MIMO, SPECULATORS, Head
-from specbench.models.network.layers import layers_of
+from specbench.models.network.skipping import layers_of
 from specbench.wording import first_line
 
 ROUTER = "layer.mlp.gate.weight"  # only a layer with experts has it

@@ -19,10 +19,9 @@ from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 from specbench.models.heads.taps import Taps
-from specbench.models.network.caches import RowStaticCache
+from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.models.network.pool import OWN, Memory
+from specbench.models.network.sampling import Sampling
 
 
 @dataclass
@@ -81,7 +80,7 @@ class Recursive:
     static: ClassVar[bool] = True
 
     def __init__(
-        self, head: Any, taps: Taps, law: Law, width: int, depth: int, fixed: bool = False, memory: Memory = OWN
+        self, head: Any, taps: Taps, law: Sampling, width: int, depth: int, fixed: bool = False, memory: Memory = OWN
     ) -> None:
         self.pairs, self.depth = Pairs(head, taps), depth
         self.model = Causal(self.pairs, law, width, fixed, memory=memory)

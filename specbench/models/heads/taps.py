@@ -22,9 +22,8 @@ from specbench.models.heads.recognition import Head, part
 from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
-from specbench.models.network.layers import layers_of, with_layers
-from specbench.models.network.masks import additive, causal_mask
-from specbench.models.network.passes import windows_of
+from specbench.models.network.passes import additive, causal_mask, windows_of
+from specbench.models.network.skipping import layers_of, with_layers
 
 # What an id i of a list means: h[i]; h[i + 1], as the output of the layer with the index i; or, where engines disagree,
 # h[i + 1] if the list begins with 1 and h[i] if not (SGLang, pull request 25454).

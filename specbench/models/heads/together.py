@@ -20,12 +20,11 @@ from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 from specbench.models.network.attention import for_groups
-from specbench.models.network.caches import RowStaticCache
+from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.causal import scores_of
-from specbench.models.network.law import Law
-from specbench.models.network.masks import additive
-from specbench.models.network.pool import OWN, Memory
+from specbench.models.network.passes import additive
 from specbench.models.network.reduced import rows_of
+from specbench.models.network.sampling import Sampling
 
 Seen = Callable[[Tensor, Tensor, int | None], Tensor]  # queries [B, q, 1], keys [B, 1, slots], window → bool
 
@@ -154,7 +153,7 @@ class Together:
         self,
         head: Parallel,
         taps: Features | None,
-        law: Law,
+        law: Sampling,
         width: int,
         depth: int,
         fixed: bool = False,

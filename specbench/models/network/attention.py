@@ -4,6 +4,7 @@ transformers repeats keys and values for every group as soon as there is a mask 
 verify pass a copy of the cache per layer. Here the queries of a group are laid side by side instead: the same sums.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from specbench.models.network import parts
+# --- attention --------------------------------------------------------------------------------------------------------
 
 NAME = "specbench_grouped"
 _seen: list[Tensor] | None = None  # where queries are noted, while they are
@@ -54,7 +55,7 @@ def grouped_attention(
     rows, heads, length, _ = query.shape
     groups = heads // key.shape[1]
     plain = (attention_mask is None or attention_mask.shape[1] == 1) and kwargs.get("position_bias") is None
-    many = plain and not dropout and parts.worthwhile(query, key, value, attention_mask)
+    many = plain and not dropout and worthwhile(query, key, value, attention_mask)
     if not plain or (not many and (attention_mask is None or groups == 1)):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     beside = query.reshape(rows, key.shape[1], groups * length, -1)
@@ -62,8 +63,8 @@ def grouped_attention(
     if mask is not None and mask.shape[2] == length:
         mask = tiled(mask, groups)
     if many:
-        count = parts.parts_of(rows, key.shape[1], key.shape[2], parts.threads())
-        out = parts.in_parts(beside, key, value, mask, scaling, count)
+        count = parts_of(rows, key.shape[1], key.shape[2], threads())
+        out = in_parts(beside, key, value, mask, scaling, count)
     else:
         out = F.scaled_dot_product_attention(beside, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return out.reshape(rows, heads, length, -1).transpose(1, 2).contiguous(), None
@@ -84,3 +85,126 @@ def for_groups(mask: Tensor, config: Any) -> Tensor:
 
 AttentionInterface.register(NAME, grouped_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+# --- flexible ---------------------------------------------------------------------------------------------------------
+# Attention of a few queries over many keys on a GPU: the keys are divided among its multiprocessors.
+# With a mask, torch's memory-efficient kernel gives every head of keys to one multiprocessor, so that with eight heads
+# most of a GPU stands still while 32k keys are read. torch's flex attention divides the keys as Flash-Decoding does
+# (Dao et al. 2023), and takes grouped queries as they are; but only compiled, so whatever is not is left to
+# `grouped_attention`. Asked for by `--attn-implementation flex`: nothing of it was ever run on a GPU.
+
+FLEX = "specbench_flex"
+OURS = (NAME, FLEX)
+GPU_LONG = 2048  # keys from which on
+GPU_FEW = 128  # queries for which it has a kernel that divides keys
+
+
+def flexible_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """As `grouped_attention`: query [B, H, q, D] over key and value [B, H', L, D]; result [B, q, H, D]."""
+    if torch.compiler.is_compiling() and fitting(query, key, attention_mask) and kwargs.get("position_bias") is None:
+        assert attention_mask is not None
+        return divided_on_gpu(query, key, value, attention_mask, kwargs.get("scaling")).transpose(
+            1, 2
+        ).contiguous(), None
+    return grouped_attention(module, query, key, value, attention_mask, **kwargs)
+
+
+def fitting(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Whether a few queries ask many keys, with a mask that all heads share and that is added to the scores."""
+    if mask is None or mask.shape[1] != 1 or mask.shape[-1] != key.shape[2] or not mask.is_floating_point():
+        return False
+    return key.shape[2] >= GPU_LONG and query.shape[2] * query.shape[1] // key.shape[1] <= GPU_FEW
+
+
+def divided_on_gpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+    """[B, H, q, D]; mask [B, 1, q, L] is added to the scores."""
+    from torch.nn.attention.flex_attention import flex_attention  # it takes a moment, and few ask for it
+
+    def seen(score: Tensor, row: Tensor, head: Tensor, asked: Tensor, slot: Tensor) -> Tensor:
+        return score + mask[row, 0, asked, slot]
+
+    grouped = query.shape[1] != key.shape[1]
+    out = flex_attention(query, key, value, score_mod=seen, scale=scale, enable_gqa=grouped)
+    assert isinstance(out, Tensor)
+    return out
+
+
+AttentionInterface.register(FLEX, flexible_attention)
+AttentionMaskInterface.register(FLEX, sdpa_mask)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+# Attention of a few queries over many keys on a CPU: every key is read once, by whichever thread has time for it.
+# torch gives every head of keys to one thread, and where a query stands alone every head of queries, which reads the
+# keys of its group anew. So from `LONG` keys on the queries of a group are laid side by side, and the keys are divided
+# into as many parts as it takes for every thread to get its share. A part has a softmax of its own; by the logarithm of
+# its sum the parts are merged, which is exact (Dao et al. 2023, Flash-Decoding; Milakov and Gimelshein 2018, arXiv
+# 1805.02867). Pure tensors: knows no network.
+
+LONG = 2048  # keys; with fewer of them there is nothing to be gained
+PART = 512  # keys of a part at least
+FEW = 256  # queries at most, those of a group counted
+
+
+def worthwhile(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether query [B, H, q, D] over key [B, H', L, D] is such a case; a mask must be added to the scores."""
+    groups = query.shape[1] // key.shape[1]
+    return (
+        query.device.type == "cpu"
+        and key.shape[2] >= LONG
+        and query.shape[2] * groups <= FEW
+        and value.shape[3] == query.shape[3]
+        and (query.shape[2] == 1 if mask is None else mask.is_floating_point())
+        and not torch.is_grad_enabled()  # nobody differentiates the sum of a part
+    )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def threads() -> int:
+    """How many threads compute; they are set before anything is compiled."""
+    return torch.get_num_threads()
+
+
+def parts_of(rows: int, heads: int, keys: int, threads: int) -> int:
+    """Into how many parts the keys of every head are divided: the fewest that are shared out evenly. Many rows together
+    have enough for all threads."""
+    return max(min(threads // math.gcd(threads, heads), keys // PART), 1) if rows == 1 else 1
+
+
+def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, parts: int) -> Tensor:
+    """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B, 1, q or 1, L] is added.
+
+    Several parts are for one row, and keys that are left over are a part of their own.
+    """
+    if parts == 1:
+        return partial(query, key, value, mask, scale)[0]
+    whole, alone = key.shape[2] // parts * parts, query[0].unsqueeze(1)
+    found = []
+    for begin, end, count in ((0, whole, parts), (whole, key.shape[2], 1)):
+        if begin < end:
+            keys, values = (divided(x[0, :, begin:end], count) for x in (key, value))
+            own = None if mask is None else divided(mask[0, ..., begin:end].mT, count).mT.expand(len(keys), -1, -1, -1)
+            found.append(partial(alone.expand(-1, count, -1, -1), keys, values, own, scale))
+    outs, sums = torch.cat([out for out, _ in found], 1), torch.cat([total for _, total in found], 1)
+    return (outs * sums.softmax(1).unsqueeze(-1)).sum(1).to(query.dtype).unsqueeze(0)
+
+
+def divided(states: Tensor, parts: int) -> Tensor:
+    """[H', L, D] as [H', parts, L / parts, D], without a copy."""
+    heads, length, size = states.shape
+    return states.view(heads, parts, length // parts, size)
+
+
+def partial(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """Attention over some keys, and [.., q] the logarithm of the sum that its softmax is divided by."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=mask, scale=scale)  # type: ignore[no-any-return]

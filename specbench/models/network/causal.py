@@ -16,14 +16,12 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import STEP, Context, Verdict
 from specbench.models.execution.compiled import Passes
 from specbench.models.network.attention import queries
-from specbench.models.network.caches import RowStaticCache
-from specbench.models.network.law import Law
+from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.learning import Learning
 from specbench.models.network.passes import Composer, Layout, Pass, windows_of
-from specbench.models.network.pool import OWN, Memory
-from specbench.models.network.ranks import Ranks
 from specbench.models.network.reduced import known_tokens, rows_of
 from specbench.models.network.retrieved import Retrieved, unreadable
+from specbench.models.network.sampling import Ranks, Sampling
 from specbench.models.network.skipping import Skipped
 
 TEXTS = 512  # one-token sequences in a pass, which has as many rows of logits
@@ -41,7 +39,7 @@ class Causal:
     def __init__(
         self,
         network: Any,
-        law: Law,
+        law: Sampling,
         width: int,
         fixed: bool = False,
         passes: Passes | None = None,

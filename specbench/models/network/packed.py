@@ -2,13 +2,14 @@
 
 torch multiplies plain matrices of float32 by MKL, which is slow on processors of another maker, most of all with the
 few rows of a verification (`tests/benchmarks/packed.py`). Compiled passes have a layout of their own in any case, but
-prompts, of any length, are read by eager ones in every tier. Knows modules; must not know what is computed with them.
+prompts, of any length, are read by eager ones in every tier.
 """
 
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,12 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from specbench.models.execution.free_memory import give_back
-from specbench.models.execution.onednn import Matrix, dtypes, settle
+from specbench.models.execution import int8_operators
+from specbench.models.execution.few_rows import Matrix, dtypes, settle
+from specbench.models.execution.machine import give_back
 from specbench.models.network.fused import fuse
-from specbench.models.network.layers import shared_tensors
 from specbench.models.network.reduced import ReducedHead
+from specbench.models.network.skipping import shared_tensors
 from specbench.wording import grouped
+
+# --- packed -----------------------------------------------------------------------------------------------------------
 
 Weights = tuple[Tensor, ...]
 
@@ -241,3 +245,176 @@ def packable(layer: Any) -> bool:
         return False
     weight = layer.weight
     return type(weight) is nn.Parameter and type(weight.data) is Tensor and weight.is_cpu and weight.dtype in dtypes()
+
+
+# --- int4 -------------------------------------------------------------------------------------------------------------
+# Linear layers with 4-bit weights and int8 activations (W4A8), for processors that multiply bytes.
+# 32 weights of a row have a scale in common, as in GGUF's Q4_0; it is a whole number of −127 … 127 times a scale of the
+# row, as in its K-quants, so that the sums of a row are whole numbers, the same bit for bit however they are summed.
+
+GROUP = 32
+LEAST, LARGEST, INT4_RAISE = -8, 7, 8
+# what the number of largest magnitude may be as a code: beyond the range it is cut, and the others are rounded less
+ENDS = (-8.0, -8.6, -9.3)
+
+
+class Int4Linear(nn.Module):
+    """What `layer` computes, with codes of −8 … 7 in the place of its weights [out, in].
+
+    tiled: by our own operator; else by torch's, with the same results, from weights unpacked in every pass.
+    """
+
+    scale: Tensor
+    groups: Tensor
+
+    def __init__(self, layer: nn.Linear, tiled: bool | None = None) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
+        self.tiled = not int8_operators.missing() if tiled is None else tiled
+        codes, groups, scale = rounded(layer.weight.detach().float())
+        self.weight = nn.Parameter(int4_tiles(codes), requires_grad=False)
+        self.register_buffer("groups", group_tiles(groups))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] → [..., out] in the dtype of x."""
+        if self.tiled:
+            found: Tensor = torch.ops.specbench.linear(x, self.weight, self.groups, self.scale, self.bias)
+            return found
+        codes, scale = coded(x.reshape(-1, self.in_features))
+        whole = F.pad(codes, (0, -self.in_features % GROUP)).double() @ unpacked(self.weight, self.groups).t()
+        return finished(whole[:, : self.out_features].float(), scale * self.scale, self.bias, x)
+
+
+def rounded(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(codes [out, columns], groups [out, columns ÷ 32], scale [out]) of a weight, its columns filled up to groups.
+
+    weight ≈ codes · groups · scale. Of several values of a group that of the smallest squared error is taken.
+    """
+    parts = F.pad(weight, (0, -weight.shape[1] % GROUP)).view(len(weight), -1, GROUP)
+    extreme = parts.gather(-1, parts.abs().argmax(-1, keepdim=True))
+    most = most_of(weight.shape[1])
+    scale = (extreme.abs().amax((1, 2), keepdim=True) / -LEAST / most).clamp_min(torch.finfo(torch.float32).tiny)
+    best, groups = torch.full_like(extreme, torch.inf), torch.ones_like(extreme)
+    for end in ENDS:
+        tried = (extreme / end / scale).round().clamp(-most, most)
+        tried = torch.where(tried == 0, 1, tried)
+        error = (parts - codes_of(parts, tried * scale) * tried * scale).square().sum(-1, keepdim=True)
+        best, groups = torch.minimum(best, error), torch.where(error < best, tried, groups)
+    codes = codes_of(parts, groups * scale).flatten(1)
+    return codes.to(torch.int8), groups.squeeze(-1).to(torch.int8), scale.flatten()
+
+
+def codes_of(parts: Tensor, worth: Tensor) -> Tensor:
+    """The nearest codes."""
+    return (parts / worth).round().clamp(LEAST, LARGEST)
+
+
+def most_of(columns: int) -> int:
+    """The largest value of a group with which no sum over these columns is beyond 32 bits."""
+    whole = -(-columns // GROUP) * GROUP
+    return max(1, min(MOST, (2**31 - 1) // (-LEAST * MOST * whole)))
+
+
+def int4_tiles(codes: Tensor) -> Tensor:
+    """Codes [out, whole groups] as the operator reads them: [⌈out ÷ 16⌉, 64 per eight columns], two to a byte."""
+    raised = F.pad(codes + INT4_RAISE, (0, 0, 0, -codes.shape[0] % TALL), value=INT4_RAISE).to(torch.uint8)
+    first, second = raised.view(-1, TALL, raised.shape[1] // 8, 2, 4).permute(3, 0, 2, 1, 4)
+    found: Tensor = first | second << 4
+    return found.reshape(len(raised) // TALL, -1)
+
+
+def unpacked(weight: Tensor, groups: Tensor) -> Tensor:
+    """The codes of tiles times the values of their groups, as float64 [whole tiles, whole groups]."""
+    parts = weight.view(len(weight), -1, TALL, 4)
+    codes = torch.stack([parts & 15, parts >> 4], 2).permute(0, 3, 1, 2, 4).reshape(len(weight) * TALL, -1)
+    values = groups.view(len(weight), -1, TALL).transpose(1, 2).reshape(len(weight) * TALL, -1)
+    return (codes.double() - INT4_RAISE) * values.double().repeat_interleave(GROUP, 1)
+
+
+def group_tiles(groups: Tensor) -> Tensor:
+    """The values of groups [out, n] likewise: [⌈out ÷ 16⌉, 16 n]."""
+    padded = F.pad(groups, (0, 0, 0, -groups.shape[0] % TALL))
+    return padded.view(-1, TALL, groups.shape[1]).transpose(1, 2).reshape(padded.shape[0] // TALL, -1)
+
+
+# --- int8 -------------------------------------------------------------------------------------------------------------
+# Linear layers with int8 weights and int8 activations (W8A8), for processors that multiply bytes (VNNI, AMX).
+# Every row of weights has a scale, and so has every token, found anew in every pass (Dettmers et al. 2022, arXiv
+# 2208.07339, §2.1, without its outliers). The sums are whole numbers, so a row of results depends on its own token
+# alone, however many tokens are in the pass: it is the same bit for bit.
+
+MOST = 127  # a code is one of −127 … 127
+INT8_RAISE = 128  # one factor of the processor's instruction has no sign
+TALL = 16  # rows of a tile
+
+
+class Int8Linear(nn.Module):
+    """What `layer` computes, with codes in the place of its weights [out, in].
+
+    y = codes(x) · codes(W)ᵀ · scale(x) · scale(W).
+    tiled: by our own operator, which reads the codes in its own order; else by torch's, with the same results.
+    """
+
+    scale: Tensor
+
+    def __init__(self, layer: nn.Linear, tiled: bool | None = None) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
+        self.tiled = not int8_operators.missing() if tiled is None else tiled
+        weight = layer.weight.detach().float()
+        scale = step(weight)
+        codes = (weight / scale).round().to(torch.int8)
+        self.weight = nn.Parameter(int8_tiles(codes) if self.tiled else codes, requires_grad=False)
+        self.register_buffer("scale", scale.squeeze(-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] → [..., out] in the dtype of x."""
+        if self.tiled:
+            found: Tensor = torch.ops.specbench.linear(x, self.weight, None, self.scale, self.bias)
+            return found
+        codes, scale = coded(x.reshape(-1, self.in_features))
+        return finished(sums(codes, self.weight), scale * self.scale, self.bias, x)
+
+
+def step(rows: Tensor) -> Tensor:
+    """[n, 1] what one code of a row is worth, for rows [n, m] without one that is nothing but zeros."""
+    return (rows.abs().amax(-1, keepdim=True) / MOST).clamp_min(torch.finfo(torch.float32).tiny)
+
+
+def coded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(codes [n, m], scales [n, 1]) of rows; a row that has what is no number has a scale that is none."""
+    rows = rows.float()
+    scale = step(rows)
+    known = scale.isfinite()
+    return torch.where(known, (rows / scale).round(), 0).to(torch.int8), torch.where(known, scale, torch.nan)
+
+
+def finished(whole: Tensor, scale: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """Sums of products of codes [rows, out] in numbers, in the shape and dtype of what x [..., in] gives."""
+    found = whole * scale
+    found = found if bias is None else found + bias.float()
+    return found.to(x.dtype).view(*x.shape[:-1], whole.shape[-1])
+
+
+def sums(codes: Tensor, weight: Tensor) -> Tensor:
+    """codes [n, in] · weight [out, in]ᵀ, both int8: whole numbers, rounded to float32 at the end."""
+    if weight.shape[1] > 1 and adds_bytes():  # of one column, torch's product reads what is no part of the weight
+        return torch._int_mm(codes, weight.t()).float()
+    return (codes.double() @ weight.t().double()).float()
+
+
+@cache
+def adds_bytes() -> bool:
+    """Whether torch's product of bytes is right. Before VNNI, processors add products in 16 bits, which cut sums."""
+    most = torch.full((TALL, TALL), MOST, dtype=torch.int8)
+    return bool((torch._int_mm(most, most.t()) == TALL * MOST * MOST).all())
+
+
+def int8_tiles(codes: Tensor) -> Tensor:
+    """int8 codes [out, in] as the operator reads them: [⌈out ÷ 16⌉, 64 ⌈in ÷ 4⌉], four columns of 16 rows at a time."""
+    rows, columns = codes.shape
+    raised = F.pad(codes.to(torch.int16) + INT8_RAISE, (0, -columns % 4, 0, -rows % TALL), value=INT8_RAISE).to(
+        torch.uint8
+    )
+    return raised.view(-1, TALL, raised.shape[1] // 4, 4).transpose(1, 2).reshape(raised.shape[0] // TALL, -1)

@@ -2,26 +2,34 @@
 
 What was rejected is taken back by a snapshot of the state from before it; what was accepted is read again, in one pass
 with the tokens that come next (Wang et al. 2024, arXiv 2408.15237, §4, replay in their kernel what is replayed here in
-the pass). So rejected tokens cost wider passes. Knows one network; must not know whether it judges or drafts.
+the pass). So rejected tokens cost wider passes.
 """
 
 import inspect
-from typing import Any, ClassVar
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from specbench.decoding.protocols import After
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
-from specbench.errors import UsageError
-from specbench.models.network.causal import TEXTS, scores_of
-from specbench.models.network.law import Law
+from specbench.errors import UnusableModelError, UsageError
+from specbench.models.execution.compiled import Passes
+from specbench.models.network.caches import OWN, Memory
+from specbench.models.network.causal import TEXTS, Causal, scores_of
 from specbench.models.network.learning import Learning
 from specbench.models.network.reduced import known_tokens, rows_of
 from specbench.models.network.retrieved import Retrieved
-from specbench.models.network.snapshots import Memory
+from specbench.models.network.sampling import Sampling
+from specbench.wording import first_line
+
+# --- recurrent --------------------------------------------------------------------------------------------------------
 
 REPLAYED = 8  # accepted tokens in a pass beside new ones; more of them are read by a pass of their own, once for all
 ONE_ROW = "decodes one sequence at a time, as its recurrent state has no padding: take --batch 1"
@@ -38,14 +46,14 @@ class Recurrent:
 
     static: ClassVar[bool] = False
 
-    def __init__(self, network: Any, law: Law, width: int, stepwise: bool = False) -> None:
+    def __init__(self, network: Any, law: Sampling, width: int, stepwise: bool = False) -> None:
         self.network, self.law, self.width, self.stepwise = network, law, width, stepwise
         self.config = network.config.get_text_config(decoder=True)
         inputs = inspect.signature(network.forward).parameters
         self.cached_as = "cache_params" if "cache_params" in inputs else "past_key_values"
         self.placed = "position_ids" in inputs  # else there are none; Bamba counts wrong ones by itself
         self.known = known_tokens(network, width)
-        self.memory = Memory(self.config)
+        self.memory = SnapshotMemory(self.config)
         self.bigrams: Tensor | None = None
 
     def twin(self) -> "Recurrent":
@@ -62,7 +70,7 @@ class Recurrent:
     def start(self, context: Context) -> None:
         if context.rows != 1:
             raise UsageError(f"{self._name} {ONE_ROW}")
-        self.memory = Memory(self.config)
+        self.memory = SnapshotMemory(self.config)
         if prompt := text_of(context)[:-1]:
             self._read(prompt, 1)
 
@@ -129,7 +137,7 @@ class Recurrent:
     def _after(self, text: list[int], drafted: list[int]) -> Tensor:
         """[1, n + 1, V'] logits after the text and after every one of n drafted tokens."""
         if not self.memory.agrees(text):
-            self.memory = Memory(self.config)
+            self.memory = SnapshotMemory(self.config)
         begun = len(self.memory.read)
         if drafted and len(text) - begun > 1 + REPLAYED:
             self._read(text[begun:-1], 1)
@@ -163,3 +171,156 @@ def text_of(context: Context) -> list[int]:
     """The committed tokens of the only row, read by the host."""
     ids: list[int] = context.seq[0, : int(context.pos) + 1].tolist()
     return ids
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------------
+# The cache of a network with a recurrent state, and copies of it from which it goes on after rejected tokens.
+# A recurrent state has no positions: what was read cannot be taken out of it again. So a copy is kept from before the
+# tokens that may be rejected, and what of them was accepted is read once more.
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state after `tokens` tokens, by layer. Recurrent states are copies; keys and values are never written over."""
+
+    tokens: int
+    layers: tuple[dict[str, Any], ...]
+
+
+class SnapshotMemory:
+    """What a network has read, token by token, with its state after the last of them, and one snapshot at most."""
+
+    def __init__(self, config: Any) -> None:
+        self.cache = DynamicCache(config=config)
+        self.read: list[int] = []
+        self.snapshot: Snapshot | None = None
+
+    def keep(self) -> None:
+        """Keep the state as it is now."""
+        if self.snapshot is None or self.snapshot.tokens != len(self.read):
+            layers = tuple(copied(vars(layer)) for layer in self.cache.layers)
+            self.snapshot = Snapshot(len(self.read), layers)
+
+    def agrees(self, text: Sequence[int]) -> bool:
+        """Whether what was read is the beginning of a text, and something of it is left; if not, whether the state
+        could be put back to where that is so. Else nothing of it is of use."""
+        common = shared(self.read, text[:-1])
+        if common < len(self.read) and self.snapshot is not None and self.snapshot.tokens <= common:
+            self._put_back(self.snapshot)
+        return len(self.read) <= common
+
+    def _put_back(self, snapshot: Snapshot) -> None:
+        for layer, state in zip(self.cache.layers, snapshot.layers, strict=True):
+            vars(layer).update(copied(state))
+        del self.read[snapshot.tokens :]
+
+
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a layer: what it changes in place, the entries of its dictionaries, as copies."""
+    return {
+        name: {key: one.clone() if isinstance(one, Tensor) else one for key, one in value.items()}
+        if isinstance(value, dict)
+        else value
+        for name, value in state.items()
+    }
+
+
+def shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two texts have in common from the beginning."""
+    shorter = min(len(a), len(b))
+    if a[:shorter] == b[:shorter]:
+        return shorter
+    return next(place for place in range(shorter) if a[place] != b[place])
+
+
+# --- probe ------------------------------------------------------------------------------------------------------------
+# A probe of a loaded network: how can tokens be taken back from it, so that its answers are those of the text alone?
+# Configurations are judged in `architectures`; this catches what no configuration says (a mask that is ignored or read
+# in another sense, state outside the cache). It costs a few short passes, once per network, before anything is timed.
+
+COMMITTED, DRAFTED = 5, 3
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # total variation; 16-bit types below
+LOOSE, TIMES, MOST = 0.1, 3.0, 0.5  # in 16 bits: always, as a multiple of the noise of plain passes, and at most
+
+
+# position: to write again where rejected tokens lie takes them back; snapshot: to put a copy of the state back does,
+# and so does single, for a network that goes on from a state by one token at a time only
+Rollback = Literal["position", "snapshot", "single"]
+
+
+def rollback_of(network: Any, recurrent: bool, width: int, name: str) -> Rollback:
+    """How tokens are taken back from a network; UnusableModelError if its rows after that are not those of the text."""
+    possible: tuple[Rollback, ...] = ("snapshot", "single") if recurrent else ("position",)
+    change = math.inf
+    for rollback in possible:
+        change = distance(model_of(rollback, network, Sampling(), width), name)
+        if allowed(change, network, width):
+            return rollback
+    raise UnusableModelError(
+        f"{name}: its distributions change by {change:.2g} (total variation) when drafted tokens are taken "
+        "back: it keeps state that neither positions nor its cache describe; specbench cannot measure it"
+    )
+
+
+def model_of(
+    rollback: Rollback,
+    network: Any,
+    law: Sampling,
+    width: int,
+    fixed: bool = False,
+    passes: Passes | None = None,
+    memory: Memory = OWN,
+) -> Causal | Recurrent:
+    """A network as a model; `fixed`, `passes` and `memory` as of `Causal`."""
+    if rollback == "position":
+        return Causal(network, law, width, fixed, passes, memory)
+    return Recurrent(network, law, width, stepwise=rollback == "single")
+
+
+@torch.no_grad()
+def distance(model: Causal | Recurrent, name: str) -> float:
+    """Total variation between rows after a rollback and those of one plain pass over the whole sequence.
+
+    UnusableModelError for a network that does not even take the passes.
+    """
+    text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=model.network.device).unsqueeze(0) % model.config.vocab_size
+    context = context_of(text[:, :COMMITTED], DRAFTED)
+    plain = model.law(model.network(input_ids=text).logits[:, COMMITTED - 1 :], model.width)
+    try:
+        model.start(context)
+        model.probs(context, TokenTree.chain(text.flip(1)[:, :DRAFTED]))  # tokens that are then taken back
+        again = model.probs(context, TokenTree.chain(text[:, COMMITTED:]))
+    except Exception as error:  # whatever the code of a network raises that does not expect such a cache
+        raise UnusableModelError(f"{name}: its cache takes no drafted tokens ({first_line(error)})") from error
+    if not plain.isfinite().all():
+        return 0.0  # NaN by itself, whatever the cache holds: the loop finds it, and the cell gets it as its status
+    found = float(((again - plain).abs().sum(-1) / 2).max())
+    return math.inf if math.isnan(found) else found
+
+
+def allowed(change: float, network: Any, width: int) -> bool:
+    """Whether so much of a change may be rounding. In 16 bits plain passes say how much of that there is, where it is
+    more than usual: kernels differ with the number of tokens, and the distributions of some networks are steep."""
+    if change <= TOLERANCE.get(network.dtype, LOOSE):
+        return True
+    return network.dtype not in TOLERANCE and change <= min(MOST, TIMES * noise(network, width))
+
+
+@torch.no_grad()
+def noise(network: Any, width: int) -> float:
+    """Total variation between what plain passes over one token, and over some, say of texts that begin alike."""
+    ids = torch.arange(2, 2 + COMMITTED + DRAFTED, device=network.device).unsqueeze(0)
+    text, law = ids % network.config.get_text_config(decoder=True).vocab_size, Sampling()
+    whole = law(network(input_ids=text).logits, width)
+    begun = (1, *range(COMMITTED, COMMITTED + DRAFTED))
+    parts = torch.cat([law(network(input_ids=text[:, :n]).logits[:, -1:], width) for n in begun], 1)
+    places = torch.tensor(begun, device=text.device) - 1
+    return float(((parts - whole[:, places]).abs().sum(-1) / 2).max())
+
+
+def context_of(ids: Tensor, drafted: int) -> Context:
+    """The sequence ids [1, n] with space for `drafted` tokens after it."""
+    pos = torch.tensor([ids.shape[1] - 1], device=ids.device)
+    alive = torch.ones(1, dtype=torch.bool, device=ids.device)
+    seq = torch.cat([ids, ids.new_zeros((1, drafted + 2))], 1)
+    return Context(seq, pos, alive, pos + drafted, pos.new_empty(0), alive.clone(), seq.shape[1])

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.errors import UsageError
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 
 SIZE = "draft_vocab_size"  # in config.json: how many tokens a head knows
 
@@ -99,7 +99,7 @@ def known_tokens(network: Any, width: int) -> Tensor | None:
     return heads[0].ids[heads[0].ids < width] if heads else None
 
 
-def rows_of(law: Law, logits: Tensor, width: int, known: Tensor | None) -> tuple[Tensor, Tensor]:
+def rows_of(law: Sampling, logits: Tensor, width: int, known: Tensor | None) -> tuple[Tensor, Tensor]:
     """What `Law.checked` gives, computed for the known tokens alone: the others get nothing in any law."""
     if known is None:
         return law.checked(logits, width)

@@ -16,10 +16,9 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
-from specbench.models.network.caches import RowStaticCache, RowStaticLayer
-from specbench.models.network.flexible import OURS
+from specbench.models.network.attention import OURS
+from specbench.models.network.caches import Memory, RowStaticCache, RowStaticLayer
 from specbench.models.network.passes import Layout
-from specbench.models.network.pool import Memory
 
 AHEAD = 64  # slots for what is drafted after a full tail; more are added where more is drafted
 

@@ -1,11 +1,13 @@
 """A network without some of its attentions and MLPs, on the cache of the whole one (SWIFT, Xia et al. 2024).
 
 What it writes to that cache are the places of the last committed token and of drafts, which the whole network writes
-anew when it judges: no earlier token is ever fed, or its keys are put back. Knows sub-layers and slots; must not know
-which of them are worth leaving out.
+anew when it judges: no earlier token is ever fed, or its keys are put back.
 """
 
-from collections.abc import Collection
+import copy
+import math
+import re
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +18,103 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
-from specbench.models.network.layers import layers_of, with_layers
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+# Networks that are some of the layers of another one and share its weights: early exit and layer skipping.
+# A name like `target[:25%]` or `target[0:4,12:]` says which layers of which network, and `target[:25%] shared` that
+# they and the whole network share a cache. `draft vocabulary 25%` is all of a network but for a part of its head.
+
+NAME = re.compile(r"(?P<base>[^\[\]]+)\[(?P<layers>[^\[\]]+)\](?P<shared> shared)?")
+CUT = re.compile(r"(?P<base>.+) vocabulary (?P<cut>\S+)")
+PART = re.compile(r"(?P<first>\d+%?)?(?P<range>:)?(?P<last>\d+%?)?")
+
+
+def base_of(name: str) -> str:
+    """The network whose layers or head a name speaks of; the name itself where it speaks of neither."""
+    found = CUT.fullmatch(name) or NAME.fullmatch(name)
+    return found["base"] if found else name
+
+
+def shares(name: str) -> bool:
+    """Whether the layers that a name speaks of work on the cache of the whole network."""
+    found = NAME.fullmatch(name)
+    return found is not None and found["shared"] is not None
+
+
+def cut_of(name: str) -> str | None:
+    """Which tokens of its network's vocabulary a name keeps, as it is written; None where it keeps all."""
+    found = CUT.fullmatch(name)
+    return found["cut"] if found else None
+
+
+def chosen(name: str, layers: int) -> list[int]:
+    """Which of so many layers a name keeps: ranges and numbers in rising order, or shares of the depth, rounded up.
+
+    UsageError where the name has another form, keeps nothing, or names a layer that does not exist.
+    """
+    if cut_of(name) is not None:
+        return list(range(layers))
+    found = NAME.fullmatch(name)
+    parts = [PART.fullmatch(part.strip()) for part in (found["layers"] if found else "").split(",")]
+    kept: list[int] = []
+    for part in parts:
+        if part is None or not part[0]:
+            raise UsageError(f"{name}: expected layers like [:4], [0:4,12:] or [:25%]")
+        first = bound(part["first"], layers, 0)
+        kept += range(first, bound(part["last"], layers, layers) if part["range"] else first + 1)
+    if not kept or kept != sorted(set(kept)) or kept[-1] >= layers:
+        raise UsageError(
+            f"{name}: of {layers} layers, numbered from 0, it must keep some, in rising order and none twice"
+        )
+    if shares(name) and kept != list(range(min(len(kept), layers - 1))):
+        raise UsageError(
+            f"{name}: only the first layers of {layers} can share a cache with all of them, and not every one"
+        )
+    return kept
+
+
+def bound(text: str | None, layers: int, otherwise: int) -> int:
+    """A bound of a range: a number of layers, or a share of them."""
+    if text is None:
+        return otherwise
+    return math.ceil(int(text[:-1]) * layers / 100) if text.endswith("%") else int(text)
+
+
+def with_layers(network: Any, kept: Sequence[int], cached_from: int = 0) -> Any:
+    """A network of the kept layers [list of indices] of `network`, its embedding, last norm and head, on its weights.
+
+    `cached_from` is the number of its first layer in a cache, the others follow. Every module is its own, so
+    that caches and configurations are; every tensor is the original's.
+    """
+    small = copy.deepcopy(network, shared_tensors(network))
+    config = small.config.get_text_config(decoder=True)
+    holder, name, layers = layers_of(small, config.num_hidden_layers)
+    setattr(holder, name, nn.ModuleList(layers[index] for index in kept))
+    for index, layer in enumerate(getattr(holder, name), cached_from):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = index  # where its keys and values lie in a cache
+    config.num_hidden_layers = len(kept)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[index] for index in kept]
+    return small
+
+
+def shared_tensors(network: nn.Module) -> dict[int, Any]:
+    """What `copy.deepcopy` is told for a copy whose modules are its own, and whose tensors are the original's."""
+    return {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
+
+
+def layers_of(network: nn.Module, depth: int) -> tuple[nn.Module, str, nn.ModuleList]:
+    """(module, name of its list, the list) of the decoder's layers. UsageError for a network that has no such list."""
+    for holder in network.modules():
+        for name, child in holder.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == depth:
+                return holder, name, child
+    raise UsageError(f"{type(network).__name__} keeps its {depth} layers in no list: none of them can be left out")
+
+
+# --- skipping ---------------------------------------------------------------------------------------------------------
 
 ATTENTION, MLP = ("self_attn", "attn", "attention"), ("mlp", "feed_forward")  # as transformers names them
 
@@ -37,8 +135,8 @@ class Sublayer(nn.Module):
 
 
 class Skipped:
-    """See `specbench.decoding.skipping.Skipping`; the sub-layers are attention and MLP of layer 1, of layer 2, and so
-    on without the last layer."""
+    """See `specbench.decoding.drafters.swift.Skipping`; the sub-layers are attention and MLP of layer 1, of layer 2 and
+    so on, without the last layer."""
 
     static: ClassVar[bool] = False
 

@@ -13,12 +13,12 @@ from markupsafe import Markup
 
 from specbench.errors import UsageError
 from specbench.presets import preset, presets
-from specbench.results import documents, writing
+from specbench.results import documents, named_runs
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.documents import TokenView, read_certificate
 from specbench.results.machine import PEAKS
+from specbench.results.named_runs import MOST, read_json, read_table
 from specbench.results.reading import DESCRIPTION, edited, read_run
-from specbench.results.writing import MOST, read_json, read_table
 from specbench.show.documents import LINES, certificate_notes, certificate_records, certificate_summary, word
 from specbench.show.engines import engines_table, published_table
 from specbench.show.report.differences import Difference, Side, difference
@@ -326,7 +326,7 @@ def category_cells(row: Row) -> list[str | Markup]:
 
 def data_element(value: Any, text: str, column: str, cell: str) -> Markup:
     """A number written as `text`, with its column, its cell and its exact value; anything else as text alone."""
-    exact = writing.csv_cell(value)
+    exact = named_runs.csv_cell(value)
     if exact == "" or isinstance(value, bool) or (isinstance(value, str) and column not in POINT):
         return Markup("{}").format(printable(text))
     return NUMBER.format(*map(printable, (exact, column, cell, text)))

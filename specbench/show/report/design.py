@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench.results.named_runs import read_json, read_table
 from specbench.results.reading import DESCRIPTION
-from specbench.results.writing import read_json, read_table
-from specbench.show.design_table import line, title
-from specbench.show.report import plots_design
+from specbench.show.checks import line, title
+from specbench.show.report import figures_design
 from specbench.show.report.content import facts, mappings
 from specbench.show.report.figure import Picture
 from specbench.wording import clean
@@ -54,7 +54,7 @@ def design_part(path: Path) -> DesignPart:
         lines=[line(row) for row in shapes],
         findings=[clean(text, 500) for text in (said if isinstance(said, list) else [])[:MOST]],
         fits=dict(zip(FITS.values(), map(shown, found), strict=False)) if len(found) == len(FITS) else {},
-        pictures=plots_design.figures(shapes),
+        pictures=figures_design.figures(shapes),
     )
 
 

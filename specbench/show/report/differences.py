@@ -12,11 +12,11 @@ from specbench.judge.compare import Comparison, Finding, Policy, compare_runs
 from specbench.judge.matching import ASKED, FURTHER, Match, Record, matched
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.machine import PEAKS
-from specbench.results.writing import as_text
+from specbench.results.named_runs import as_text
 from specbench.show.compare import HEADER, cells_of, percent
 from specbench.show.report.figure import Picture, float_in
+from specbench.show.report.figures_design import RowPair, two_runs
 from specbench.show.report.figures_methods import GB
-from specbench.show.report.plots_pair import RowPair, two_runs
 from specbench.show.tables import by_speedup
 from specbench.show.text import cell_text, lookahead, one_line, short_dataset
 from specbench.spec import BASELINE

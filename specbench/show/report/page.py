@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from specbench import __version__
 from specbench.errors import UsageError
-from specbench.replacing import own_folder, replace_text, replacing
-from specbench.results import folder, writing
+from specbench.files import own_folder, replace_text, replacing
+from specbench.results import folder, named_runs
 from specbench.show import token_view, verdict
 from specbench.show.details import LEVEL_HEADER, level_lines, report_lines
 from specbench.show.report import content, figure, questions
@@ -98,7 +98,7 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
     "point": content.point,
     "point_columns": content.POINT,
     "verdict": verdict,
-    "columns": writing.column_names,
+    "columns": named_runs.column_names,
     "label": questions.label,
     "token_view": token_view.fragment,
 }

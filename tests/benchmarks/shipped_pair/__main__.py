@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from specbench.replacing import replacing
+from specbench.files import replacing
 from tests.benchmarks.shipped_pair import corpus, export
 from tests.benchmarks.shipped_pair.shapes import VOCABULARY, deepen, first_layer, llama, new_model
 

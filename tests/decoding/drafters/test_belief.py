@@ -20,13 +20,11 @@ from specbench.decoding.drafters.lookup import SuffixLookup
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.drafters.select import Select
-from specbench.decoding.levels import packed, read_counts
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import After, Verifier
 from specbench.decoding.randomness import Source, Stream, seeded
-from specbench.decoding.types import Context, Draft, Round
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.types import Context, Draft, Round, packed, read_counts
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.metrics import Trace
 from specbench.results.nests import BINS, Bin, calibration_error, curve
 from tests.decoding.drafters.test_schedule_decode import K, roomy, run

@@ -12,15 +12,14 @@ import torch
 import yaml
 from torch import Tensor
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.cascade import Relay, cascade
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
-from specbench.decoding.drafters.lookup import PromptLookup
-from specbench.decoding.drafters.maxgram import Maxgram
+from specbench.decoding.drafters.lookup import Maxgram, PromptLookup
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.schedule import Confidence, Heuristic
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.protocols import After, Drafter
 from specbench.decoding.randomness import Source, Stream, seeded
 from specbench.decoding.timing import WallClock
@@ -29,7 +28,7 @@ from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.tiny import CPU, committed, network, plain_rows
 from tests.support.toys import KINDS, Toy, random_pair, three
@@ -83,7 +82,7 @@ def test_the_law_is_the_targets(make: Make, eos: tuple[int, ...]) -> None:
 class Plain(Causal):
     """The same laws without a cache: a forward over the whole text for every row and node."""
 
-    def __init__(self, net: Any, law: Law) -> None:
+    def __init__(self, net: Any, law: Sampling) -> None:
         super().__init__(net, law, V)
 
     def start(self, context: Context) -> None:
@@ -92,7 +91,7 @@ class Plain(Causal):
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         return self.rows(context, tree.ids, self.law)
 
-    def rows(self, context: Context, ids: Tensor, law: Law) -> Tensor:
+    def rows(self, context: Context, ids: Tensor, law: Sampling) -> Tensor:
         """[B, n + 1, V] the laws along the chains ids [B, n]."""
         texts = zip(committed(context), ids.tolist(), strict=True)
         return torch.cat([plain_rows(self.network, law, V, [[*t, *c]])[:, -1 - len(c) :] for t, c in texts])
@@ -103,7 +102,7 @@ class Plain(Causal):
         ids, rows = context.seq[:, :0], []
         for _ in range(k):
             rows.append(self.rows(context, ids, self.law)[:, -1])
-            scores = self.rows(context, ids, Law())[:, -1].log()
+            scores = self.rows(context, ids, Sampling())[:, -1].log()
             ids = torch.cat([ids, rng.categorical(rows[-1], Stream.DRAFT).unsqueeze(1)], 1)
             if after is not None and after(ids[:, -1], scores):
                 break
@@ -113,7 +112,7 @@ class Plain(Causal):
 Seen = tuple[list[Any], list[list[int]]]
 
 
-def decoded(make: Make, law: Law, cached: bool, new: int = 20) -> Seen:
+def decoded(make: Make, law: Sampling, cached: bool, new: int = 20) -> Seen:
     """What a cache may not change: tokens and counts of ragged rows, and all that relays of any level drafted."""
     nets = [network("llama", V, 0), *(mixed(weight) for weight in (0.04, 0.08))]
     target, a, b = (Causal(net, law, V) if cached else Plain(net, law) for net in nets)
@@ -144,7 +143,7 @@ def mixed(weight: float) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", LARGE.values(), ids=LARGE)
 def test_caches_miss_nothing_that_another_leg_drafted(make: Make) -> None:
-    law = Law(1.0)
+    law = Sampling(1.0)
     cached, plain = (decoded(make, law, which) for which in (True, False))
     assert cached == plain
     rounds = [counts for _, row in cached[0] for counts in row]
@@ -164,7 +163,7 @@ FED_LESS = [
 def test_a_leg_that_is_fed_less_drafts_something_else(
     wrong: str, name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right, expected = Relay.foreign, decoded(LARGE[name], Law(temperature), True)
+    right, expected = Relay.foreign, decoded(LARGE[name], Sampling(temperature), True)
 
     def foreign(self: Relay, place: int, static: bool) -> int:
         kept = {"nothing": 0, "no rounds left out": right(self, place, static=True)}
@@ -173,7 +172,7 @@ def test_a_leg_that_is_fed_less_drafts_something_else(
         return kept[wrong]
 
     monkeypatch.setattr(Relay, "foreign", foreign)
-    assert decoded(LARGE[name], Law(temperature), True) != expected
+    assert decoded(LARGE[name], Sampling(temperature), True) != expected
 
 
 MATRICES = [[[a, b], [0, c]] for a, b, c in product((0, 2, 3), repeat=3) if a or b]
@@ -207,8 +206,8 @@ def test_greedy_text_is_the_baselines_for_every_matrix(matrix: list[list[int]]) 
     def make(a: Causal, b: Causal) -> Drafter:
         return cascade([a, b][: len(matrix) - 1], Maxgram(b), matrix)
 
-    expected, _ = decoded(lambda a, b: NoDraft(), Law(0), True)
-    found, _ = decoded(make, Law(0), True)
+    expected, _ = decoded(lambda a, b: NoDraft(), Sampling(0), True)
+    found, _ = decoded(make, Sampling(0), True)
     assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]
 
 

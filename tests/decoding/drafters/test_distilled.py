@@ -9,19 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding import batch
-from specbench.decoding.build import build
+from specbench.decoding import decode as batch
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.divergences import ForwardKL
-from specbench.decoding.drafters.branching import Independent
 from specbench.decoding.drafters.cascade import Relay
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.distilled import Distilled, Rejections
 from specbench.decoding.drafters.merge import Merge
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Expand, Independent
 from specbench.decoding.loop import Speculate
-from specbench.decoding.proofs.exact import sequence_error
-from specbench.decoding.proofs.methods import method_error, table_models
+from specbench.decoding.methods import build
+from specbench.decoding.proofs.exact import method_error, sequence_error, table_models
 from specbench.decoding.protocols import Apprentice, Model
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import WallClock
@@ -31,8 +29,8 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts, Trace, acceptance
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
 from specbench.models.network.learning import Learning, in_common
+from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, autoregressive, error
 from tests.support.sources import replay_outcomes
 from tests.support.tiny import TOLERANCE, committed, network, plain_rows, worst
@@ -125,7 +123,7 @@ def test_texts_side_by_side_are_independent_though_the_draft_changes_in_the_midd
 
 def pair(temperature: float, rate: float = 0.02, **how: Any) -> Speculate:
     """A tiny target and another tiny network that learns from it."""
-    law = Law(temperature)
+    law = Sampling(temperature)
     target = Causal(network("llama", V, seed=1), law, V)
     draft = Causal(network("llama", V, seed=2), law, V)
     return Speculate(
@@ -199,7 +197,7 @@ def worst_row(method: Speculate, context: Any) -> float:
     """How far the row of the draft after every text is from that of a pass without a cache."""
     model, texts = own_model(method), committed(context)
     rows = model.probs(context, TokenTree.chain(context.seq[:, :0]), refeed=1)[:, -1]
-    plain = [plain_rows(model.network, Law(1.0), V, [text])[0, -1] for text in texts]
+    plain = [plain_rows(model.network, Sampling(1.0), V, [text])[0, -1] for text in texts]
     return worst(rows, torch.stack(plain))
 
 

@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import NoDraft
 from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.rounding import same_texts
 from tests.support.tiny import network, path_to
@@ -136,8 +136,8 @@ def test_inside_another_speculation() -> None:
 @pytest.mark.parametrize(("k", "width", "nodes"), [(1, 3, 2), (3, 2, 5), (4, 3, 12), (3, 1, 3)])
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def test_the_draft_sees_the_text_and_its_own_path_round_after_round(name: str, k: int, width: int, nodes: int) -> None:
-    target, rng = Causal(network(name, 12), Law(1.0), 12), seeded([1, 2], CPU)
-    watched = Watched(network(name, 12), Law(1.0), 12)
+    target, rng = Causal(network(name, 12), Sampling(1.0), 12), seeded([1, 2], CPU)
+    watched = Watched(network(name, 12), Sampling(1.0), 12)
     drafter = Dynamic(watched, k, width, nodes)
     context = begin([[3, 1, 4, 1, 5], [9, 2]], 40, drafter.room, (), CPU)
     method = Speculate(drafter, target, Rejection())
@@ -145,7 +145,7 @@ def test_the_draft_sees_the_text_and_its_own_path_round_after_round(name: str, k
     accepted = 0
     for _ in range(6):
         watched.fed.clear()
-        fresh, before = Causal(network(name, 12), Law(1.0), 12), context.select(torch.arange(2))
+        fresh, before = Causal(network(name, 12), Sampling(1.0), 12), context.select(torch.arange(2))
         fresh.start(before)
         accepted += int(method.advance(context, None, rng).verdict.accepted.sum())
         tree, rows = watched.fed[-1][0], torch.cat([rows for _, rows in watched.fed], 1).log_softmax(-1).exp()
@@ -160,7 +160,7 @@ def test_greedy_text_is_the_baselines(dtype: torch.dtype, k: int, width: int, no
     given: Any = {"new": 24, "eos": (3,), "device": CPU}
     prompts = ([1, 2, 3], [4], [5, 6])
     for seed in (0, 1):
-        target, draft = (Causal(network("llama", 16, s, dtype), Law(0), 16) for s in (0, seed))
+        target, draft = (Causal(network("llama", 16, s, dtype), Sampling(0), 16) for s in (0, seed))
         found = [
             decode(Speculate(drafter, target, Rejection()), prompts, rng=seeded(range(3), CPU), **given)
             for drafter in (NoDraft(), Dynamic(draft, k, width, nodes))

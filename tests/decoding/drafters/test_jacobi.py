@@ -7,17 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.batch import decode_stream
-from specbench.decoding.build import build
-from specbench.decoding.decode import begin, decode
+from specbench.decoding.decode import begin, decode, decode_stream
 from specbench.decoding.drafters.chain import NoDraft
 from specbench.decoding.drafters.jacobi import Jacobi
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support import stateful_laws
 from tests.support.laws import EXACT
 from tests.support.rounding import same_texts
@@ -28,7 +27,7 @@ from tests.support.toys import CPU, KINDS, Toy, random_pair
 
 PROMPTS = ([3, 1, 4, 1, 5], [9], [2, 6, 5])
 NEW, V = 30, 32
-GREEDY = Law(0)
+GREEDY = Sampling(0)
 RNG = seeded([0], CPU)  # nothing is drawn from it
 
 
@@ -36,11 +35,11 @@ def target(seed: int = 3, dtype: torch.dtype = torch.float64) -> Any:
     return network("llama", V, seed, dtype)
 
 
-def method(drafter: Any, net: Any, law: Law) -> Speculate:
+def method(drafter: Any, net: Any, law: Sampling) -> Speculate:
     return Speculate(drafter, Causal(net, law, V), Rejection())
 
 
-def run(drafter: Any, prompts: Sequence[Sequence[int]], net: Any, law: Law = GREEDY, new: int = NEW) -> list[Any]:
+def run(drafter: Any, prompts: Sequence[Sequence[int]], net: Any, law: Sampling = GREEDY, new: int = NEW) -> list[Any]:
     rng = seeded(range(len(prompts)), CPU)
     return decode(method(drafter, net, law), prompts, new=new, eos=(), rng=rng, device=CPU)
 

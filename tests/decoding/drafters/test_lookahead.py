@@ -9,16 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.batch import decode_stream
-from specbench.decoding.decode import begin, decode
+from specbench.decoding.decode import begin, decode, decode_stream
 from specbench.decoding.drafters.chain import NoDraft
-from specbench.decoding.drafters.lookahead import NONE, Lookahead, entries, once, remember
+from specbench.decoding.drafters.jacobi import NONE, Lookahead, entries, once, remember
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support import stateful_laws
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT
@@ -30,13 +29,13 @@ from tests.support.toys import CPU, KINDS, Toy, random_pair
 
 PROMPTS = ([3, 1, 4, 1, 5], [9], [2, 6, 5])
 NEW, V = 40, 24
-GREEDY = Law(0)
+GREEDY = Sampling(0)
 RNG = seeded([0], CPU)  # nothing is drawn from it
 SIZES = [(2, 3, 2), (3, 4, 1), (1, 3, 2), (4, 2, 3), (1, 2, 1)]
 each_size = pytest.mark.parametrize("sizes", quick_or_slow([(s,) for s in SIZES], lambda sizes: min(sizes) > 1))
 
 
-def method(drafter: Any, net: Any, law: Law = GREEDY) -> Speculate:
+def method(drafter: Any, net: Any, law: Sampling = GREEDY) -> Speculate:
     return Speculate(drafter, Causal(net, law, V), Rejection())
 
 

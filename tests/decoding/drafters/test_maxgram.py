@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import NoDraft
-from specbench.decoding.drafters.maxgram import Maxgram
+from specbench.decoding.drafters.lookup import Maxgram
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network import causal
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.families import ARCHITECTURES, UNLIKE
 from tests.support.laws import EXACT, block_error, sequence_error
@@ -102,7 +102,7 @@ def test_no_row_drafts_more_than_it_can_use_and_what_lies_behind_the_text_is_not
 def test_bigrams_are_what_a_plain_forward_of_every_token_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causal, "TEXTS", 7)  # several passes, the last one shorter
     net = network(name, 24)
-    model = Causal(net, Law(0), 24)
+    model = Causal(net, Sampling(0), 24)
     with torch.no_grad():
         plain = net(input_ids=torch.arange(24).unsqueeze(1), use_cache=False).logits[:, 0].argmax(-1)
     assert torch.equal(model.successors(), plain)
@@ -111,7 +111,7 @@ def test_bigrams_are_what_a_plain_forward_of_every_token_finds(name: str, monkey
 
 
 def test_bigrams_of_tokens_that_the_model_does_not_know_are_tokens_all_the_same() -> None:
-    found = Causal(network("llama", 16), Law(), 20).successors()
+    found = Causal(network("llama", 16), Sampling(), 20).successors()
     assert found.shape == (20,)
     assert int(found.max()) < 16
 
@@ -129,7 +129,7 @@ def test_the_law_is_the_targets(seed: int, eos: tuple[int, ...]) -> None:
 @pytest.mark.processor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_greedy_text_is_the_baselines(dtype: torch.dtype) -> None:
-    target, draft = (Causal(network("llama", 12, seed, dtype), Law(0), 12) for seed in (0, 1))
+    target, draft = (Causal(network("llama", 12, seed, dtype), Sampling(0), 12) for seed in (0, 1))
     prompts = ([1, 2, 3, 1, 2], [4], [5, 6])
 
     def run(drafter: Maxgram | NoDraft) -> list[tuple[int, ...]]:

@@ -10,27 +10,25 @@ import pytest
 import torch
 import yaml
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.branching import Distinct, Independent, Top
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.lookup import PromptLookup
 from specbench.decoding.drafters.merge import Merge, merged_laws, side_by_side
 from specbench.decoding.drafters.schedule import Confidence, Heuristic, Marginal
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
+from specbench.decoding.methods import build
 from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Draft
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support import tiny
 from tests.support.laws import EXACT, block_error, one_round, proposals, sequence_error
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, chain, random_pair
@@ -160,7 +158,7 @@ def run(method: Speculate, prompts: Any = PROMPTS, eos: tuple[int, ...] = ()) ->
     return decode(method, prompts, new=NEW, eos=eos, rng=seeded(range(len(prompts)), CPU), device=CPU)
 
 
-def merged(some: Parts, law: Law, names: tuple[tuple[str, int], ...], watched: bool = False) -> Speculate:
+def merged(some: Parts, law: Sampling, names: tuple[tuple[str, int], ...], watched: bool = False) -> Speculate:
     target, a, b = (Causal(tiny.network(name, 3, seed), law, 3) for name, seed in names)
     made = (Watched(a), Watched(b)) if watched else (a, b)
     return Speculate(Merge(some(*made)), target, Rejection())
@@ -202,14 +200,14 @@ def test_every_row_is_that_of_a_network_without_a_cache(some: Parts) -> None:
     """Over many rounds, in which what was accepted is now one drafter's and now another's."""
     rounds = 0
     for names in ((("llama", 0), ("llama", 0), ("llama", 1)), (("llama", 0), ("gpt2", 1), ("mistral", 2))):
-        traces = run(merged(some, Law(1.0), names, watched=True), PROMPTS[:2])
+        traces = run(merged(some, Sampling(1.0), names, watched=True), PROMPTS[:2])
         rounds += sum(r.accepted > 1 for trace in traces for r in trace.rounds)
     assert rounds or max(part.depth for part in some(None, None)) == 1
 
 
 @pytest.mark.parametrize("length", [1, 3, 4])
 def test_inside_a_speculation_no_cache_misses_what_the_outer_one_committed(length: int) -> None:
-    target, middle, a, b = (Causal(tiny.network("llama", 3, seed), Law(1.0), 3) for seed in (0, 1, 0, 1))
+    target, middle, a, b = (Causal(tiny.network("llama", 3, seed), Sampling(1.0), 3) for seed in (0, 1, 0, 1))
     inner = Speculate(Merge([ModelDrafter(Watched(a), 3), ModelDrafter(Watched(b), 2)]), middle, Rejection(), length)
     traces = run(Speculate(inner, target, Rejection()), PROMPTS[:2])
     assert all(len(trace.tokens) == NEW for trace in traces)
@@ -219,7 +217,7 @@ def test_inside_a_speculation_no_cache_misses_what_the_outer_one_committed(lengt
 @real
 def test_greedy_output_is_the_baselines_in_a_ragged_batch_and_alone(some: Parts, eos: tuple[int, ...]) -> None:
     names = (("llama", 0), ("mistral", 1), ("llama", 0))
-    method = merged(some, Law(0.0), names)
+    method = merged(some, Sampling(0.0), names)
     alone = run(Speculate(NoDraft(), method.model, Rejection()), PROMPTS, eos)
     assert [t.tokens for t in run(method, PROMPTS, eos)] == [t.tokens for t in alone]
     for prompt, expected in zip(PROMPTS, alone, strict=True):
@@ -228,7 +226,7 @@ def test_greedy_output_is_the_baselines_in_a_ragged_batch_and_alone(some: Parts,
 
 def test_a_drafter_that_is_the_target_is_always_accepted_whatever_stands_beside_it() -> None:
     for temperature in (0.0, 1.0):
-        target, same, other = (Causal(tiny.network("llama", 3, seed), Law(temperature), 3) for seed in (0, 0, 1))
+        target, same, other = (Causal(tiny.network("llama", 3, seed), Sampling(temperature), 3) for seed in (0, 0, 1))
         traces = run(Speculate(Merge([ModelDrafter(same, 3), ModelDrafter(other, 3)]), target, Rejection()))
         assert all(r.accepted == r.usable for trace in traces for r in trace.rounds)
 

@@ -10,7 +10,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support import tiny
 from tests.support.stateful_laws import SCHEDULES
 
@@ -19,7 +19,11 @@ NEW = 24
 
 
 def nested(
-    names: tuple[tuple[str, int], ...], law: Law, k: int, lengths: tuple[int, ...], schedule: Schedule | None = None
+    names: tuple[tuple[str, int], ...],
+    law: Sampling,
+    k: int,
+    lengths: tuple[int, ...],
+    schedule: Schedule | None = None,
 ) -> Speculate:
     """Target first, smallest draft last; every network but the last judges, every length is of one inner level."""
     models = [Causal(tiny.network(name, 3, seed), law, 3) for name, seed in names]
@@ -41,7 +45,7 @@ def test_with_one_network_on_all_levels_every_token_of_every_level_is_accepted(
     lengths: tuple[int, ...], k: int, temperature: float
 ) -> None:
     same = (("llama", 0),) * (len(lengths) + 2)
-    method = nested(same, Law(temperature), k, lengths)
+    method = nested(same, Sampling(temperature), k, lengths)
     inner = method.drafter
     accepted: list[torch.Tensor] = []
     original = inner.advance
@@ -65,11 +69,11 @@ def test_whatever_an_inner_schedule_drafts_no_cache_misses_a_token(
     schedule: Schedule, lengths: tuple[int, ...]
 ) -> None:
     for temperature in (0.0, 1.0):
-        method = nested((("llama", 0),) * (len(lengths) + 2), Law(temperature), 3, lengths, schedule)
+        method = nested((("llama", 0),) * (len(lengths) + 2), Sampling(temperature), 3, lengths, schedule)
         assert all(r.accepted == r.usable for trace in run(method, PROMPTS) for r in trace.rounds)
     names = (("llama", 0), ("mistral", 1), ("gpt2", 2), ("qwen3", 3))[: len(lengths) + 2]
-    cascade = run(nested(names, Law(0.0), 3, lengths, schedule), PROMPTS, (0,))
-    alone = run(nested((("llama", 0), ("gpt2", 0)), Law(0.0), 2, ()), PROMPTS, (0,))
+    cascade = run(nested(names, Sampling(0.0), 3, lengths, schedule), PROMPTS, (0,))
+    alone = run(nested((("llama", 0), ("gpt2", 0)), Sampling(0.0), 2, ()), PROMPTS, (0,))
     assert [t.tokens for t in cascade] == [t.tokens for t in alone]
 
 
@@ -77,14 +81,14 @@ def test_whatever_an_inner_schedule_drafts_no_cache_misses_a_token(
 @pytest.mark.parametrize("eos", [(), (0,)])
 def test_greedy_output_of_a_cascade_is_the_baselines(lengths: tuple[int, ...], eos: tuple[int, ...]) -> None:
     names = (("llama", 0), ("mistral", 1), ("gpt2", 2), ("qwen3", 3))[: len(lengths) + 2]
-    cascade = run(nested(names, Law(0.0), 2, lengths), PROMPTS, eos)
-    alone = run(nested((("llama", 0), ("gpt2", 0)), Law(0.0), 2, ()), PROMPTS, eos)
+    cascade = run(nested(names, Sampling(0.0), 2, lengths), PROMPTS, eos)
+    alone = run(nested((("llama", 0), ("gpt2", 0)), Sampling(0.0), 2, ()), PROMPTS, eos)
     assert [t.tokens for t in cascade] == [t.tokens for t in alone]
 
 
 def test_rows_of_a_cascade_decode_as_they_do_alone() -> None:
     names = (("llama", 0), ("mistral", 1), ("gpt2", 2))
-    together = run(nested(names, Law(0.0), 2, (3,)), PROMPTS)
+    together = run(nested(names, Sampling(0.0), 2, (3,)), PROMPTS)
     for row, prompt in enumerate(PROMPTS):
-        (alone,) = run(nested(names, Law(0.0), 2, (3,)), (prompt,))
+        (alone,) = run(nested(names, Sampling(0.0), 2, (3,)), (prompt,))
         assert together[row].tokens == alone.tokens

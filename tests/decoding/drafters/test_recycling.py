@@ -10,20 +10,18 @@ import yaml
 from torch import Tensor
 
 from specbench.decoding import decode as decoding
-from specbench.decoding.batch import decode_stream
-from specbench.decoding.build import build
-from specbench.decoding.decode import begin, decode
+from specbench.decoding.decode import begin, decode, decode_stream
 from specbench.decoding.drafters import recycling
 from specbench.decoding.drafters.recycling import NONE, Recycling
 from specbench.decoding.loop import Speculate, Step
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.models.network.ranks import Ranks
+from specbench.models.network.sampling import Ranks, Sampling
 from tests.support.laws import EXACT, block_error
 from tests.support.stateful_laws import history_error
 from tests.support.tiny import CPU, network, plain_rows
@@ -32,10 +30,10 @@ from tests.support.toys import KINDS, Toy, random_pair
 V, MOST, NEW = 12, 4, 20
 PARENTS = (-1, -1, -1, 0, 0, 1, 2, 3, 3, 4, 7)
 PROMPTS = [(1, 2, 3, 1, 2), (4,), (5, 5, 6, 7, 5, 8, 9, 5)]
-GREEDY, SAMPLED = Law(0.0), Law(1.0)
+GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 
 
-def method(law: Law, **more: Any) -> Speculate:
+def method(law: Sampling, **more: Any) -> Speculate:
     model = Causal(network("llama", V), law, V)
     return Speculate(Recycling(model, PARENTS, MOST, **more), model, Rejection())
 
@@ -76,7 +74,7 @@ class Written:
         self.table |= found
 
 
-def followed(law: Law, prompts: Sequence[Sequence[int]]) -> tuple[int, int]:
+def followed(law: Sampling, prompts: Sequence[Sequence[int]]) -> tuple[int, int]:
     """Decode, and hold every draft against the one that is written down; how many nodes there were, and tokens."""
     made, nodes = method(law), 0
     context = begin(prompts, NEW, made.drafter.room, (), CPU)
@@ -112,7 +110,7 @@ def committed(context: Context) -> list[list[int]]:
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["alone", "rows of their own"])
 @pytest.mark.parametrize("law", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_every_draft_is_the_one_that_is_written_down(law: Law, prompts: Sequence[Sequence[int]]) -> None:
+def test_every_draft_is_the_one_that_is_written_down(law: Sampling, prompts: Sequence[Sequence[int]]) -> None:
     nodes, emitted = followed(law, prompts)
     assert emitted == NEW * len(prompts)
     assert nodes > 5 * emitted / 4

@@ -26,7 +26,7 @@ from specbench.decoding.drafters.schedule import (
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
 from specbench.theory import optimum
-from specbench.theory.costs import Costs
+from specbench.theory.optimum import Costs
 from tests.support.stateful_laws import EDGE
 from tests.support.tiny import context_of
 

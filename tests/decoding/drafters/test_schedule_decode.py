@@ -17,11 +17,10 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.types import Context, Draft
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.metrics import RoundCounts, Trace
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.decoding.test_greedy import NEW, V, draft_of, generated, random_prompts, target_of
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT
@@ -34,7 +33,7 @@ every = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 
 def run(schedule: Schedule, prompts: Sequence[Sequence[int]]) -> list[Trace]:
     """A tiny pair at temperature 0 in one ragged batch, its draft wrong now and then."""
-    target, draft = (Causal(net(torch.float64), Law(0), V) for net in (target_of, draft_of))
+    target, draft = (Causal(net(torch.float64), Sampling(0), V) for net in (target_of, draft_of))
     method = Speculate(ModelDrafter(draft, K, schedule), target, Rejection())
     return decode(method, prompts, new=NEW, eos=[END], rng=seeded(range(len(prompts)), CPU), device=CPU)
 

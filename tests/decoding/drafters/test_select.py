@@ -8,26 +8,23 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.decode import begin, decode, steps
-from specbench.decoding.drafters.branching import Distinct, Top
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.dynamic import Dynamic
-from specbench.decoding.drafters.jacobi import Jacobi
-from specbench.decoding.drafters.lookahead import Lookahead
-from specbench.decoding.drafters.lookup import PromptLookup, SuffixLookup
+from specbench.decoding.drafters.jacobi import Jacobi, Lookahead
+from specbench.decoding.drafters.lookup import PromptLookup, Suffix, SuffixLookup
 from specbench.decoding.drafters.recycling import Recycling
 from specbench.decoding.drafters.schedule import Heuristic
 from specbench.decoding.drafters.select import Finder, Select
-from specbench.decoding.drafters.suffix import Suffix
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Distinct, Expand, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft
+from specbench.decoding.verifiers.block import Traversal
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.traversal import Traversal
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.decoding.drafters.test_merge import Watched
 from tests.support import tiny
 from tests.support.laws import EXACT, sequence_error
@@ -163,12 +160,12 @@ def hold(context: Context, depths: Sequence[int], found: Tensor, expected: Tenso
     assert ((found - expected).abs().amax(2) * usable).max() < tiny.TOLERANCE
 
 
-def choosing(make: Make, least: float = 3, prompts: Any = PROMPTS, law: Law | None = None) -> tuple[int, int, int]:
+def choosing(make: Make, least: float = 3, prompts: Any = PROMPTS, law: Sampling | None = None) -> tuple[int, int, int]:
     """Decode with a draft every row of which is held against a network without a cache.
 
     → how many rounds were the first's, the other's and both's.
     """
-    law = law or Law(1.0)
+    law = law or Sampling(1.0)
     target, draft = (Causal(tiny.network("llama", 3, seed), law, 3) for seed in (0, 1))
     made = Speculate(Select(SuffixLookup(4), make(Held(draft), target), least), target, Rejection())
     context = begin(prompts, NEW, made.drafter.room, (), CPU)
@@ -189,7 +186,7 @@ def test_no_cache_is_stale_when_the_idle_drafter_comes_back(name: str, prompts: 
 
 @pytest.mark.parametrize("length", [1, 3, 4])
 def test_nor_inside_a_speculation_whose_drafts_are_rejected(length: int) -> None:
-    target, middle, draft = (Causal(tiny.network("llama", 3, seed), Law(1.0), 3) for seed in (0, 1, 2))
+    target, middle, draft = (Causal(tiny.network("llama", 3, seed), Sampling(1.0), 3) for seed in (0, 1, 2))
     inner = Speculate(Select(SuffixLookup(3), ModelDrafter(Held(draft), 2), 3), middle, Rejection(), length)
     made = Speculate(inner, target, Rejection())
     for prompts in (PROMPTS, PROMPTS[:1]):
@@ -199,7 +196,7 @@ def test_nor_inside_a_speculation_whose_drafts_are_rejected(length: int) -> None
 
 def test_the_idle_drafter_goes_on_learning() -> None:
     """A table that recycles has what the target found likely after tokens that somebody else drafted."""
-    target = Causal(tiny.network("llama", 12), Law(0.0), 12)
+    target = Causal(tiny.network("llama", 12), Sampling(0.0), 12)
     recycling = Recycling(target, (-1, 0), 3)
     made = Speculate(Select(PromptLookup(3), recycling, 1), target, Rejection())
     prompt = [4, 5, 6, 7, 4]
@@ -209,7 +206,7 @@ def test_the_idle_drafter_goes_on_learning() -> None:
     before = recycling._table.clone()
     step = made.advance(context, NEW - 1, seeded([0], CPU))
     assert step.draft.tree.ids.tolist() == [[5, 6, 7]]
-    fed = tiny.plain_rows(target.network, Law(1.0), 12, [[*prompt, 5, 6, 7]])[0]
+    fed = tiny.plain_rows(target.network, Sampling(1.0), 12, [[*prompt, 5, 6, 7]])[0]
     for place, token in ((4, 4), (5, 5), (6, 6), (7, 7)):
         assert recycling._table[0, token].tolist() == fed[place].topk(3).indices.tolist()
     assert not torch.equal(before, recycling._table)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.decoding.batch import decode_stream
-from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters import suffix
-from specbench.decoding.drafters.suffix import EDGE, Found, Ids, Suffix
+from specbench.decoding.decode import begin, decode, decode_stream
+from specbench.decoding.drafters import lookup
+from specbench.decoding.drafters.lookup import EDGE, Found, Ids, Suffix
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
@@ -237,7 +236,7 @@ def test_wrong_numbers_are_refused(fields: dict[str, Any], said: str) -> None:
 
 # --- mutants --------------------------------------------------------------------------------------------------------
 
-FOLLOW, TOGETHER = suffix.follow, suffix.together
+FOLLOW, TOGETHER = lookup.follow, lookup.together
 
 
 def without_the_end(known: Ids, places: Ids, budget: int, least: float) -> Found:
@@ -251,7 +250,7 @@ def beyond_the_edges(texts: Sequence[Ids]) -> Ids:
 
 
 def patched(name: str, wrong: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(suffix, name, wrong)
+    return lambda patch: patch.setattr(lookup, name, wrong)
 
 
 MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {

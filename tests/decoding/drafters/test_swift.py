@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from specbench.decoding import decode as decoding
-from specbench.decoding.batch import decode_stream
-from specbench.decoding.build import build
-from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.branching import Top
+from specbench.decoding.decode import begin, decode, decode_stream
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
-from specbench.decoding.drafters.skip_sets import Search
-from specbench.decoding.drafters.swift import Swift
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.swift import Search, Swift
+from specbench.decoding.drafters.tree import Expand, Top
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
@@ -28,9 +25,8 @@ from specbench.errors import UsageError
 from specbench.measure.proofs import difference, emitted, expected
 from specbench.models.network import skipping
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.models.network.layers import layers_of, with_layers
-from specbench.models.network.skipping import Skipped, Sublayer
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import Skipped, Sublayer, layers_of, with_layers
 from tests.support.laws import EXACT
 from tests.support.stateful_laws import history_error
 from tests.support.tiny import CPU, TOLERANCE, context_of, network, plain_rows, worst
@@ -38,7 +34,7 @@ from tests.support.toys import KINDS, Toy, random_pair
 
 V, DEPTH, NEW, K = 12, 4, 20, 3
 PROMPTS = [(1, 2, 3, 1, 2), (4,), (5, 5, 6, 7, 5, 8, 9, 5)]
-GREEDY, SAMPLED = Law(0.0), Law(1.0)
+GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 FEW: dict[str, Any] = {"window": 3, "every": 4, "enough": 1.0}  # no score is above 1, so that the search goes on
 
 
@@ -46,7 +42,7 @@ def net(name: str = "llama", vocab: int = V) -> Any:
     return network(name, vocab, layers=DEPTH)
 
 
-def method(law: Law, name: str = "llama", tree: bool = False, **more: Any) -> Speculate:
+def method(law: Sampling, name: str = "llama", tree: bool = False, **more: Any) -> Speculate:
     model = Causal(net(name), law, V)
     drafter = Expand(model, K, (2, 1), Top()) if tree else ModelDrafter(model, K)
     return Speculate(Swift(drafter, model, **{**FEW, **more}), model, Rejection())

@@ -7,18 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin
-from specbench.decoding.drafters.branching import Branching, Distinct, Independent, Top
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Top
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree, topology
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.tiny import network
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, chain, random_pair, three
@@ -144,13 +142,13 @@ def test_rows_level_by_level_are_those_of_the_whole_tree(name: str, widths: tupl
             rows.append(super().expand(*arguments, **named))
             return rows[-1]
 
-    model = Watched(network(name, 24), Law(1.0), 24)
+    model = Watched(network(name, 24), Sampling(1.0), 24)
     drafter = Expand(model, 3, widths, Distinct())
     context = begin([[3, 1, 4, 1, 5], [9, 2]], 9, drafter.room, (), CPU)
     drafter.start(context)
     draft = drafter.propose(context, None, rng)
     nodes = sum(level.shape[1] for level in rows) - 1  # the last level is never fed
     inner = TokenTree(draft.tree.ids[:, :nodes], draft.tree.parents[:nodes])
-    fresh = Causal(network(name, 24), Law(1.0), 24)
+    fresh = Causal(network(name, 24), Sampling(1.0), 24)
     fresh.start(context)
     assert (torch.cat(rows, 1) - fresh.probs(context, inner)).abs().max() < 1e-12

@@ -2,9 +2,9 @@
 
 import pytest
 
+from specbench.decoding.drafters.lookup import leaves, merged_tries, tokens_at, trie
 from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.drafters.tree import Expand
-from specbench.decoding.drafters.tries import leaves, together, tokens_at, trie
 from tests.support.toys import Toy, random_pair
 
 
@@ -32,13 +32,13 @@ def test_where_there_is_no_room_the_first_texts_are_there() -> None:
 
 def test_rows_with_other_trees_share_a_topology() -> None:
     one, other = trie([[7, 8], [6]], 9), trie([[5], [4, 3], [4, 2]], 9)
-    places, parents = together([one, other], 9)
+    places, parents = merged_tries([one, other], 9)
     assert places == [(0,), (0, 0), (1,), (1, 0), (1, 1)]
     assert parents == (-1, 0, -1, 2, 2)
     assert tokens_at(places, one) == [7, 8, 6, 0, 0]
     assert tokens_at(places, other) == [5, 0, 4, 3, 2]
-    assert together([one, other], 3) == (places[:3], parents[:3])
-    assert together([{}, {}], 3) == ([], ())
+    assert merged_tries([one, other], 3) == (places[:3], parents[:3])
+    assert merged_tries([{}, {}], 3) == ([], ())
 
 
 def test_what_is_drawn_several_times_at_a_place_is_refused() -> None:

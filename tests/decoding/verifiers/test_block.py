@@ -10,12 +10,11 @@ from torch import Tensor
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source
-from specbench.decoding.rows import subtract
-from specbench.decoding.types import Draft, Verdict
+from specbench.decoding.types import Draft, Verdict, subtract
 from specbench.decoding.verifiers import block
 from specbench.decoding.verifiers.block import Block
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.laws import test_exact_law as exact
 from tests.support.laws import EXACT, block_error, one_round
 from tests.support.toys import KINDS, PROMPT, Stopping, Toy, chain, random_pair
@@ -38,7 +37,7 @@ def test_it_accepts_at_least_as_much_as_token_by_token(k: int) -> None:
 
 @pytest.mark.parametrize("seed", range(len(KINDS)))
 def test_greedy_it_is_the_rule_token_by_token(seed: int) -> None:
-    p, q = (Law(0)(table.log(), 3) for table in random_pair(seed, 3, 4))
+    p, q = (Sampling(0)(table.log(), 3) for table in random_pair(seed, 3, 4))
     one, other = (one_round(chain(p, q, 3, verifier), [PROMPT], 5) for verifier in (Block(), Rejection()))
     assert torch.equal(one.context.seq, other.context.seq)
     assert torch.equal(one.step.round.accepted, other.step.round.accepted)
@@ -77,7 +76,7 @@ def test_point_masses(vocab: int, k: int) -> None:
 
     for seed in range(len(KINDS)):
         p, q = random_pair(seed, vocab, k + 1)
-        points = Law(0)(q.log(), vocab)
+        points = Sampling(0)(q.log(), vocab)
         method = chain(p, points, k, Certain(Block()))  # type: ignore[arg-type]
         assert block_error(method, p, k + 1) <= EXACT, seed
 

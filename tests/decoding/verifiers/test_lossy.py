@@ -12,24 +12,21 @@ import yaml
 from torch import Tensor
 
 from specbench.decoding import loop
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
-from specbench.decoding.drafters.branching import Top
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.merge import Merge
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Expand, Top
 from specbench.decoding.loop import Speculate
-from specbench.decoding.parts import PARTS
+from specbench.decoding.methods import PARTS, build
 from specbench.decoding.protocols import Drafter, Verifier
 from specbench.decoding.randomness import FromUniforms, Stream, seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers.lossy import Lenient, Typical
+from specbench.decoding.verifiers.lossy import Lenient, Relaxed, Typical
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.relaxed import Relaxed
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.decoding.test_greedy import NEW, V, draft_of, expected, random_prompts, target_of, tokens_of
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.frontdoor import Command
@@ -163,7 +160,7 @@ def test_a_wrong_sum_of_distances_is_caught(mutant: Mutant) -> None:
 def test_at_temperature_0_it_is_exact(shape: str, widths: tuple[int, ...], verifier: Verifier) -> None:
     for seed in range(len(KINDS)):
         p, q = random_pair(seed, 3, len(widths) + 1)
-        p = Law(0)(p.log(), 3)
+        p = Sampling(0)(p.log(), 3)
         greedy = method(shape, widths, p, q, verifier)
         assert block_error(greedy, p, len(widths) + 1) <= EXACT, seed
         distance = one_round(greedy, [PROMPT], len(PROMPT) + len(widths) + 1).step.verdict.distance
@@ -175,7 +172,7 @@ def test_at_temperature_0_it_is_exact(shape: str, widths: tuple[int, ...], verif
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("verifier", [Lenient(0.5), Typical()], ids=["lenience", "typical"])
 def test_greedy_text_of_networks_is_that_of_generate(verifier: Verifier, dtype: torch.dtype) -> None:
-    target, draft = (Causal(net(dtype), Law(0), V) for net in (target_of, draft_of))
+    target, draft = (Causal(net(dtype), Sampling(0), V) for net in (target_of, draft_of))
     speculation = Speculate(ModelDrafter(draft, 4), target, verifier)
     prompts = random_prompts()
     traces = decode(speculation, prompts, new=NEW, eos=(), rng=seeded(range(len(prompts)), CPU), device=CPU)

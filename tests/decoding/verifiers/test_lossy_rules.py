@@ -12,13 +12,11 @@ from torch import Tensor
 
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.rows import acceptance, subtract
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft
+from specbench.decoding.types import Context, Draft, acceptance, subtract
 from specbench.decoding.verifiers.lossy import Lenient
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.token_match import TokenMatch
-from specbench.models.network.law import Law
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.models.network.sampling import Sampling
 from tests.laws.test_mutants import MUTANTS
 from tests.support.laws import EXACT, one_round
 from tests.support.toys import Toy, Tree, chain, nodes, number_of, tokens_of
@@ -50,7 +48,7 @@ class Middle(Tree):
 
 
 P, Q, OTHER = tables(3)
-BEST = Law(0)(Q.log(), V)
+BEST = Sampling(0)(Q.log(), V)
 METHODS: dict[str, Speculate] = {
     "chain": chain(P, Q, 1),
     "best token, matched": chain(P, BEST, 1, TokenMatch()),

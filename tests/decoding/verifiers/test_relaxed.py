@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.build import build
-from specbench.decoding.spans import EVERYWHERE, Spans
+from specbench.decoding.methods import build
+from specbench.decoding.timing import EVERYWHERE, Spans
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context, Draft
-from specbench.decoding.verifiers import relaxed
+from specbench.decoding.verifiers import lossy
+from specbench.decoding.verifiers.lossy import Relaxed
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.relaxed import Relaxed
 from specbench.models.checkpoints.tokenizers import thinking_tokens
 from tests.decoding.verifiers.test_lossy import check_every_level
 from tests.support.frontdoor import Command
@@ -171,7 +171,7 @@ def test_a_run_says_where_its_target_never_thinks_aloud_and_is_exact_there(run: 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
-INSIDE, AT_NODES, PASSES, MORE = Spans.inside, Spans.at_nodes, Relaxed.passes, relaxed.accepted_more
+INSIDE, AT_NODES, PASSES, MORE = Spans.inside, Spans.at_nodes, Relaxed.passes, lossy.accepted_more
 
 
 def with_stale(self: Spans, context: Context) -> Tensor:
@@ -239,7 +239,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, Any, Any]] = {
         test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best,
     ),
     "says that it is exact": (
-        *(relaxed, "accepted_more", of_what_is_left, check_distances),
+        *(lossy, "accepted_more", of_what_is_left, check_distances),
         test_what_it_reports_is_how_far_it_is_off_inside_and_outside,
     ),
 }

@@ -16,9 +16,8 @@ from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Stream, seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.synthetic import Synthetic, synthetic
-from specbench.decoding.verifiers.token_match import TokenMatch
+from specbench.decoding.verifiers.lossy import Synthetic, synthetic
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.errors import UsageError
 from tests.support.frontdoor import Command
 from tests.support.laws import EXACT, Outcomes, one_round

@@ -9,19 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.branching import Branching, Distinct, Independent, Top
-from specbench.decoding.drafters.tree import Planned
+from specbench.decoding.drafters.tree import Branching, Distinct, Independent, Planned, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source
-from specbench.decoding.rows import point_mass
 from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.types import Draft, Verdict
-from specbench.decoding.verifiers import traversal
-from specbench.decoding.verifiers.block import Block
+from specbench.decoding.types import Draft, Verdict, point_mass
+from specbench.decoding.verifiers import block
+from specbench.decoding.verifiers.block import Block, Plan, Traversal
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.verifiers.traversal import Plan, Traversal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.laws import test_exact_law as exact
 from tests.support.laws import EXACT, block_error, one_round
 from tests.support.sources import enumerate_outcomes
@@ -143,7 +140,7 @@ def test_it_accepts_at_least_as_much_as_node_by_node(parents: tuple[int, ...], b
 
 @pytest.mark.parametrize("seed", range(len(KINDS)))
 def test_greedy_it_is_the_rule_node_by_node(seed: int) -> None:
-    p, q = (Law(0)(table.log(), 3) for table in random_pair(seed, 3, 4))
+    p, q = (Sampling(0)(table.log(), 3) for table in random_pair(seed, 3, 4))
     tree = Tree((Toy(q),), (2, 2), "top")
     one, other = (one_round(Speculate(tree, Toy(p), verifier), [PROMPT], 4) for verifier in (Traversal(), Rejection()))
     assert torch.equal(one.context.seq, other.context.seq)
@@ -187,7 +184,7 @@ def test_ratios_are_those_of_double_precision() -> None:
 
 # --- mutants --------------------------------------------------------------------------------------------------------
 
-WEIGHED, LIGHTENED, PLANNED, REPLACED = traversal.weighed, traversal.lightened, traversal.planned, traversal.replaced
+WEIGHED, LIGHTENED, PLANNED, REPLACED = block.weighed, block.lightened, block.planned, block.replaced
 
 
 def changed(change: Callable[[Plan], Plan]) -> Callable[[tuple[int, ...]], Plan]:
@@ -225,14 +222,14 @@ MUTANTS: dict[str, tuple[str, Any]] = {
     "weights by s over s + 1": ("lightened", by_the_whole),
     "children that are not there are rejected": ("lightened", ghosts),
     "p/q of a node alone": ("weighed", lambda p, draft, plan: alone(p, draft, plan)),
-    "the row of the end left whole": ("row_after", lambda end, weight, last: traversal.at(last.left, end)),
+    "the row of the end left whole": ("row_after", lambda end, weight, last: block.at(last.left, end)),
     "the residual after the end of a weight of 1": (
         "row_after",
         lambda end, weight, last: ROW_AFTER(end, torch.ones_like(weight), last),
     ),
     "the last end in the place of the first": ("first_end", lambda hit, plan: FIRST_END(hit, backwards(plan))),
 }
-ROW_AFTER, FIRST_END = traversal.row_after, traversal.first_end
+ROW_AFTER, FIRST_END = block.row_after, block.first_end
 
 
 def alone(p: Tensor, draft: Draft, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -240,8 +237,8 @@ def alone(p: Tensor, draft: Draft, plan: Plan) -> tuple[Tensor, Tensor]:
     weight, left = WEIGHED(p, draft, plan)
     for node, parent in enumerate(draft.tree.parents):
         if parent != ROOT:
-            x = traversal.of_rank(traversal.Rank((node,), (parent,)), left, draft)
-            weight[:, node + 1 : node + 2] = traversal.ratios(x).clamp_max(1)
+            x = block.of_rank(block.Rank((node,), (parent,)), left, draft)
+            weight[:, node + 1 : node + 2] = block.ratios(x).clamp_max(1)
     return weight, left
 
 
@@ -267,5 +264,5 @@ def test_the_rule_as_it_is_passes_what_catches_the_mutants() -> None:
 @pytest.mark.mutant(test=exact.test_a_tree_emits_the_law_of_its_target)
 @pytest.mark.parametrize(("name", "wrong"), MUTANTS.values(), ids=MUTANTS)
 def test_a_wrong_rule_is_found_out(name: str, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traversal, name, wrong)
+    monkeypatch.setattr(block, name, wrong)
     assert worst() > 1e-3

@@ -13,9 +13,9 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.views.streaming import Streaming
+from specbench.decoding.views import Streaming
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, sequence_error
@@ -28,7 +28,7 @@ HISTORIES = ([2], [0, 1, 2, 2, 4, 3, 1, 0, 2, 3, 3, 1], [1, 0, 0, 2, 1, 0, 4])
 
 
 def streaming(name: str, sinks: int, window: int) -> Streaming:
-    return Streaming(Causal(network(name, V), Law(), V), sinks, window)
+    return Streaming(Causal(network(name, V), Sampling(), V), sinks, window)
 
 
 def short_texts(model: Streaming, context: Context) -> list[list[int]]:
@@ -42,7 +42,7 @@ def reference(name: str, texts: list[list[int]], tree: TokenTree) -> torch.Tenso
     rows = []
     for text, ids in zip(texts, tree.ids, strict=True):
         alone = TokenTree(ids.unsqueeze(0), tree.parents)
-        rows.append(tree_rows(network(name, V), Law(), V, context_of([text], 4, tree.size), alone))
+        rows.append(tree_rows(network(name, V), Sampling(), V, context_of([text], 4, tree.size), alone))
     return torch.cat(rows)
 
 
@@ -82,7 +82,7 @@ def test_while_the_text_is_short_rows_are_the_models_own(name: str) -> None:
     model.start(context)
     for _ in range(4):
         tree = TokenTree.chain(chance.below(V, (3, 3)))
-        assert worst(model.probs(context, tree), tree_rows(network(name, V), Law(), V, context, tree)) <= TOLERANCE
+        assert worst(model.probs(context, tree), tree_rows(network(name, V), Sampling(), V, context, tree)) <= TOLERANCE
         accept(context, tree, chance, False, V)
 
 
@@ -126,7 +126,7 @@ def test_tokens_that_were_taken_back_are_forgotten() -> None:
         row = model.probs(context, empty, refeed=12)
         (text,) = short_texts(model, context)
         assert len(text) > 2
-        assert worst(row, plain_rows(network("llama", V), Law(), V, [text])[:, -1:]) <= TOLERANCE
+        assert worst(row, plain_rows(network("llama", V), Sampling(), V, [text])[:, -1:]) <= TOLERANCE
 
 
 def test_without_refeeding_a_slid_window_would_be_wrong() -> None:
@@ -135,11 +135,11 @@ def test_without_refeeding_a_slid_window_would_be_wrong() -> None:
             super()._slide(context, drafted, refeed)
             return refeed
 
-    model, context = Forgets(Causal(network("llama", V), Law(), V), 2, 8), context_of([[0, 1, 2, 3, 4]], 20, 3)
+    model, context = Forgets(Causal(network("llama", V), Sampling(), V), 2, 8), context_of([[0, 1, 2, 3, 4]], 20, 3)
     model.start(context)
     context.pos += 8
     row = model.probs(context, TokenTree.chain(context.seq[:, :0]), refeed=1)
-    assert worst(row, plain_rows(network("llama", V), Law(), V, short_texts(model, context))[:, -1:]) > 1e-6
+    assert worst(row, plain_rows(network("llama", V), Sampling(), V, short_texts(model, context))[:, -1:]) > 1e-6
 
 
 def test_more_than_was_expected_can_be_drafted() -> None:
@@ -150,8 +150,8 @@ def test_more_than_was_expected_can_be_drafted() -> None:
     assert worst(rows, reference("llama", short_texts(model, context), tree)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("law", [Law(0.0), Law(1.0)], ids=["greedy", "sampled"])
-def test_a_decode_is_the_targets_and_rows_do_not_disturb_each_other(law: Law) -> None:
+@pytest.mark.parametrize("law", [Sampling(0.0), Sampling(1.0)], ids=["greedy", "sampled"])
+def test_a_decode_is_the_targets_and_rows_do_not_disturb_each_other(law: Sampling) -> None:
     def run(window: int, prompts: list[list[int]], seeds: list[int], tree: bool = False) -> list[tuple[int, ...]]:
         target = Causal(network("llama", V), law, V)
         model = Streaming(target, 2, window)
@@ -166,7 +166,7 @@ def test_a_decode_is_the_targets_and_rows_do_not_disturb_each_other(law: Law) ->
     together = run(6, prompts, [1, 2, 3])
     assert together == [run(6, [prompt], [seed])[0] for seed, prompt in enumerate(prompts, 1)]
     run(64, prompts, [1, 2, 3])
-    if law == Law(0.0):
+    if law == Sampling(0.0):
         assert together == run(64, prompts, [1, 2, 3]) == run(5, prompts, [1, 2, 3], tree=True)
 
 

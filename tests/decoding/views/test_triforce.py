@@ -9,23 +9,21 @@ from torch import Tensor
 
 from specbench.backends import tiers
 from specbench.backends.tiers import Tier
-from specbench.decoding.build import build
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Heuristic
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source, seeded
 from specbench.decoding.rounds import Stepwise
-from specbench.decoding.rows import at
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.types import Context, Draft, Verdict, at
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.views.retrieval import Retrieval
-from specbench.decoding.views.streaming import Streaming
+from specbench.decoding.views import Retrieval, Streaming
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.tiny import CPU, network
 from tests.support.toys import KINDS, Toy, random_pair, three
@@ -39,7 +37,7 @@ def triforce(target: Any, draft: Any, length: int, k: int, budget: int = 4, wind
     return Speculate(Speculate(small, Retrieval(target, budget, 2, 5), Rejection(), length), target, Rejection())
 
 
-def of_networks(law: Law, length: int = 4, k: int = 2, **sizes: int) -> Speculate:
+def of_networks(law: Sampling, length: int = 4, k: int = 2, **sizes: int) -> Speculate:
     target, draft = (Causal(network("llama", V, seed), law, V) for seed in (0, 1))
     return triforce(target, draft, length, k, **sizes)
 
@@ -80,17 +78,17 @@ def test_the_middle_of_the_published_code_is_seen() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("eos", [(), (5,)], ids=["endless", "eos"])
 def test_greedy_text_is_the_targets_and_rows_do_not_disturb_each_other(eos: tuple[int, ...]) -> None:
-    alone = run(Speculate(NoDraft(), Causal(network("llama", V), Law(0.0), V), Rejection()), eos=eos)
-    together = run(of_networks(Law(0.0)), eos=eos)
+    alone = run(Speculate(NoDraft(), Causal(network("llama", V), Sampling(0.0), V), Rejection()), eos=eos)
+    together = run(of_networks(Sampling(0.0)), eos=eos)
     assert [trace.tokens for trace in together] == [trace.tokens for trace in alone]
     for prompt, trace in zip(PROMPTS, together, strict=True):
-        assert run(of_networks(Law(0.0)), [prompt], eos=eos)[0].tokens == trace.tokens
+        assert run(of_networks(Sampling(0.0)), [prompt], eos=eos)[0].tokens == trace.tokens
     assert any(r.accepted < r.usable for trace in together for r in trace.rounds)
 
 
-@pytest.mark.parametrize("law", [Law(0.0), Law(1.0)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("law", [Sampling(0.0), Sampling(1.0)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("length", [1, 3, 5])
-def test_with_a_budget_for_the_whole_text_every_middle_token_is_accepted(law: Law, length: int) -> None:
+def test_with_a_budget_for_the_whole_text_every_middle_token_is_accepted(law: Sampling, length: int) -> None:
     """Over many rounds, in which keys are chosen anew: no cache misses what another level committed."""
     for trace in run(of_networks(law, length, budget=80)):
         assert all(r.accepted == r.usable for r in trace.rounds)
@@ -98,7 +96,7 @@ def test_with_a_budget_for_the_whole_text_every_middle_token_is_accepted(law: La
 
 
 def test_with_a_small_draft_that_is_the_target_the_middle_accepts_all_too() -> None:
-    target = Causal(network("llama", V), Law(1.0), V)
+    target = Causal(network("llama", V), Sampling(1.0), V)
     method = triforce(target, target, 4, 3, budget=80, window=80)
     inner, refused = method.drafter, []
     original = inner.advance
@@ -115,7 +113,9 @@ def test_with_a_small_draft_that_is_the_target_the_middle_accepts_all_too() -> N
 
 @pytest.mark.parametrize("name", ["triforce", "retrieval", "streaming"])
 def test_the_method_files_build_over_networks(name: str) -> None:
-    models = {role: Causal(network("llama", V, seed), Law(0.0), V) for seed, role in enumerate(("target", "draft"))}
+    models = {
+        role: Causal(network("llama", V, seed), Sampling(0.0), V) for seed, role in enumerate(("target", "draft"))
+    }
     method = build(name, models, 4)
     assert needs(name) <= models.keys()
     assert not method.drafter.static
@@ -161,7 +161,7 @@ def test_nothing_is_made_ready_in_timed_code(name: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(tiers, "Regional", ready)
     monkeypatch.setattr(tiers, "NEW", 40)
-    tier, law, found = Tier("compile", CPU), Law(1.0), []
+    tier, law, found = Tier("compile", CPU), Sampling(1.0), []
     for passes in (lambda: None, lambda: tier.passes(False)):
         networks = enumerate(("target", "draft"))
         models = {role: Causal(network("llama", V, seed), law, V, True, passes()) for seed, role in networks}

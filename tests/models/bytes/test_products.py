@@ -10,15 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specbench.models.bytes import operators
-from specbench.models.bytes.joining import MANY, ONE, joined
+from specbench.models.execution import int8_operators
 from specbench.models.execution.compiled import settings
-from specbench.models.execution.regions.cut import cut
-from specbench.models.execution.regions.program import Regional, Regions
-from specbench.models.execution.regions.store import Store
-from specbench.models.execution.regions.trace import trace
-from specbench.models.network.int4 import Int4Linear
-from specbench.models.network.int8 import Int8Linear
+from specbench.models.execution.int8_operators import MANY, ONE, joined
+from specbench.models.execution.region_code import Store
+from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.regions import cut, trace
+from specbench.models.network.packed import Int4Linear, Int8Linear
 from tests.support.tiers import NEEDS_COMPILER, never
 from tests.support.toys import CPU
 
@@ -29,8 +27,8 @@ pytestmark = [pytest.mark.slow, NEEDS_COMPILER]
 
 @pytest.fixture(scope="module", autouse=True)
 def _loaded() -> None:
-    operators.missing.cache_clear()
-    assert not operators.missing()
+    int8_operators.missing.cache_clear()
+    assert not int8_operators.missing()
 
 
 def layers() -> Iterator[nn.Linear]:
@@ -70,8 +68,8 @@ from torch import nn
 from specbench.models.bytes import operators
 operators.missing = lambda: ""
 torch.ops.load_library(str(operators.built(operators.PLAIN)))
-from specbench.models.network.int4 import Int4Linear
-from specbench.models.network.int8 import Int8Linear
+from specbench.models.network.packed import Int4Linear
+from specbench.models.network.packed import Int8Linear
 for kind in (Int8Linear, Int4Linear):
     for columns, height, count in ((33, 17, 1), (100, 40, 9), (129, 5, 3)):
         layer, x = nn.Linear(columns, height), torch.randn(count, columns)
@@ -130,24 +128,24 @@ def test_compiled_rounds_give_what_eager_ones_give() -> None:
 
 
 def test_machine_code_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = operators.built()
-    monkeypatch.setattr(operators.subprocess, "run", lambda *_, **__: never(None))
-    assert operators.built() == file
+    file = int8_operators.built()
+    monkeypatch.setattr(int8_operators.subprocess, "run", lambda *_, **__: never(None))
+    assert int8_operators.built() == file
     monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path))
     with pytest.raises(AssertionError):
-        operators.built()
+        int8_operators.built()
 
 
 def test_machine_code_that_others_may_have_written_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = operators.built()
+    file = int8_operators.built()
     mode = file.stat().st_mode
-    monkeypatch.setattr(operators.subprocess, "run", lambda *_, **__: never(None))
+    monkeypatch.setattr(int8_operators.subprocess, "run", lambda *_, **__: never(None))
     file.chmod(0o777)
     try:
         with pytest.raises(PermissionError, match="can be written by other users"):
-            operators.load(file)
+            int8_operators.load(file)
         with pytest.raises(AssertionError):
-            operators.built()
+            int8_operators.built()
     finally:
         file.chmod(mode)
 
@@ -156,9 +154,9 @@ def test_why_there_are_none_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path))
     broken = tmp_path / "broken.cpp"
     broken.write_text("int here is no program")
-    monkeypatch.setattr(operators, "SOURCE", broken)
-    operators.missing.cache_clear()
+    monkeypatch.setattr(int8_operators, "SOURCE", broken)
+    int8_operators.missing.cache_clear()
     try:
-        assert operators.missing().startswith("products of codes were not compiled: ")
+        assert int8_operators.missing().startswith("products of codes were not compiled: ")
     finally:
-        operators.missing.cache_clear()
+        int8_operators.missing.cache_clear()

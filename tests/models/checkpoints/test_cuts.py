@@ -15,8 +15,8 @@ from specbench.errors import UsageError
 from specbench.models.checkpoints import reduced as cuts
 from specbench.models.checkpoints.reduced import SHIPPED, Cut, special_tokens
 from specbench.models.network import reduced
-from specbench.models.network.layers import base_of, chosen, cut_of, with_layers
 from specbench.models.network.reduced import ReducedHead, reduce_head
+from specbench.models.network.skipping import base_of, chosen, cut_of, with_layers
 from tests.laws.test_models_exact import chain_error, tree_error
 from tests.support.tiny import TOLERANCE, network
 

@@ -13,7 +13,7 @@ from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint
-from specbench.models.execution import threads
+from specbench.models.execution import machine
 from specbench.spec import RunSpec
 from tests.support.frontdoor import Command
 from tests.support.tinypair import Pair
@@ -90,7 +90,7 @@ def test_a_run_emits_the_same_and_says_that_it_is_divided(run: Command, tmp_path
 def test_it_is_a_way_out_for_targets_that_can_be_divided(
     monkeypatch: pytest.MonkeyPatch, pair: Pair, shape: str
 ) -> None:
-    monkeypatch.setattr(threads, "fit_threads", lambda: None)  # those of this process are for all tests
+    monkeypatch.setattr(machine, "fit_threads", lambda: None)  # those of this process are for all tests
     spec = RunSpec(target=f"{pair.target}{shape}", draft=str(pair.draft))
     demand = open_pair([spec]).demand([Held([spec], 8)])
     assert demand is not None

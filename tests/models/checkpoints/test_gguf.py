@@ -20,7 +20,7 @@ from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.gguf import gguf_of
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint, resolve
-from specbench.models.network.probe import rollback_of
+from specbench.models.network.recurrent import rollback_of
 from tests.support.checkpoints import CPU, refusal_of, save_tiny
 from tests.support.ggufs import TOKENS, save_gguf, tiny_llama
 from tests.support.tinypair import Pair

@@ -20,7 +20,7 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.names import Checkpoint
-from specbench.models.execution import processes
+from specbench.models.execution import machine
 from specbench.results.reading import read_run
 from specbench.results.samples import Sample
 from tests.support import split_rows
@@ -59,7 +59,7 @@ ABSENT = "--tensor-parallel 2: 1 of 2 processes are there: start with torchrun -
 def test_a_target_that_cannot_be_split_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: How, count: int, shape: dict[str, int], said: str
 ) -> None:
-    monkeypatch.setattr(processes, "joined", lambda: count)
+    monkeypatch.setattr(machine, "joined", lambda: count)
     with pytest.raises((UsageError, UnusableModelError)) as refusal:
         divided.refuse_unsplit(Checkpoint("big", str(tmp_path)), llama(**{**EVEN, **shape}), how, CPU)
     assert said in str(refusal.value)

@@ -29,18 +29,17 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
-from specbench.models.bytes import operators
 from specbench.models.checkpoints import names, quantise
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import Loaded, load_model
 from specbench.models.checkpoints.names import resolve
-from specbench.models.execution.regions.folder import NAME, place
+from specbench.models.execution import int8_operators
+from specbench.models.execution.compile_cache import NAME, place
 from specbench.models.network.causal import Causal
-from specbench.models.network.int4 import Int4Linear
-from specbench.models.network.int8 import Int8Linear
-from specbench.models.network.law import Law
-from specbench.models.network.probe import rollback_of
+from specbench.models.network.packed import Int4Linear, Int8Linear
+from specbench.models.network.recurrent import rollback_of
+from specbench.models.network.sampling import Sampling
 from specbench.spec import RunSpec
 from tests.support.checkpoints import CPU, WEIGHTS, llama, refusal_of, save_tiny
 from tests.support.frontdoor import Command
@@ -64,7 +63,7 @@ PROMPT = [5, 9, 2, 40, 7]
 def _by_torch(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Products of codes are torch's unless a test is slow: ours take ten seconds to compile, and are the same."""
     if "slow" not in request.keywords:
-        monkeypatch.setattr(operators, "missing", lambda: "no compiler is wanted")
+        monkeypatch.setattr(int8_operators, "missing", lambda: "no compiler is wanted")
 
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 64, "eos_token_id": None}
@@ -89,7 +88,7 @@ def quantised(folder: Path, kind: str | None) -> Loaded:
 def speculated(target: Any, draft: Any, prompt: Sequence[int], new: int) -> list[int]:
     """Greedy tokens of speculation with our caches and masks."""
     width = target.config.vocab_size
-    models = [Causal(network, Law(0), width) for network in (draft, target)]
+    models = [Causal(network, Sampling(0), width) for network in (draft, target)]
     method = Speculate(ModelDrafter(models[0], 3), models[1], Rejection())
     (trace,) = decode(method, [prompt], new=new, eos=(), rng=seeded([0], CPU), device=CPU)
     return list(trace.tokens)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.models.execution.free_memory import free_memory, resident
+from specbench.models.execution.machine import free_memory, resident
 from tests.support.checkpoints import CPU
 
 KB, GB = 1024, 1 << 30

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.models.execution.free_memory import kilobytes
-from specbench.models.execution.peak_memory import set_back, watched
+from specbench.models.execution.machine import kilobytes, set_back, watched
 from specbench.results.machine import Peak, Peaks, peaks_of
 from tests.support.toys import CPU
 

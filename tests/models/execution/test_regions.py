@@ -15,15 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from specbench.decoding.timing import WallClock
+from specbench.models.execution import compile_cache, region_code
 from specbench.models.execution.compiled import by_few_rows, settings
-from specbench.models.execution.regions import folder as folders
-from specbench.models.execution.regions import store as stores
-from specbench.models.execution.regions.code import Code, Layout, layout
-from specbench.models.execution.regions.cut import Region, cut
-from specbench.models.execution.regions.operators import UncutError
-from specbench.models.execution.regions.program import Regional, Regions
-from specbench.models.execution.regions.store import Store
-from specbench.models.execution.regions.trace import trace
+from specbench.models.execution.region_code import Code, Layout, Store, layout
+from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.regions import Region, UncutError, cut, trace
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.frontdoor import Command
 from tests.support.tiers import NEEDS_COMPILER, AsRecorded, never
@@ -283,7 +279,7 @@ class Stub:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Stub:
     stub = Stub()
-    monkeypatch.setattr(stores, "compiled", stub)
+    monkeypatch.setattr(region_code, "compiled", stub)
     return stub
 
 
@@ -307,8 +303,8 @@ def test_what_was_compiled_is_found_again(compiler: Stub, tmp_path: Path) -> Non
 ELSEWHERE: dict[str, tuple[Any, str, Any, str]] = {
     "the threads": (torch, "get_num_threads", lambda: 77, "torch.get_num_threads()"),
     "the version of torch": (torch, "__version__", "9.9", "torch.__version__"),
-    "the processor": (stores, "capabilities", lambda: {"avx9": True}, "capabilities()"),
-    "the products of few rows": (stores, "by_few_rows", lambda: not by_few_rows(), "by_few_rows()"),
+    "the processor": (region_code, "capabilities", lambda: {"avx9": True}, "capabilities()"),
+    "the products of few rows": (region_code, "by_few_rows", lambda: not by_few_rows(), "by_few_rows()"),
 }
 
 
@@ -385,11 +381,11 @@ def test_code_that_others_may_have_written_is_not_run(
 ) -> None:
     folder = tmp_path / "around" / "kept"
     file = kept(folder)
-    monkeypatch.setenv(stores.MACHINE_CODE, str(folder / "machine"))
+    monkeypatch.setenv(region_code.MACHINE_CODE, str(folder / "machine"))
     OPEN[name](folder)
     if "another user" in name:
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    folders.say_once.cache_clear()
+    compile_cache.say_once.cache_clear()
     own = Store({}, folder)
     for _ in range(2):
         assert "raise" not in own.code(region()).source
@@ -398,7 +394,7 @@ def test_code_that_others_may_have_written_is_not_run(
     assert "compiled anew" in said
     replaced = "file" in name
     assert (own.folder == folder, file.read_text() == ALIEN) == (replaced, not replaced)
-    assert os.environ[stores.MACHINE_CODE] == str(own.folder / "machine")
+    assert os.environ[region_code.MACHINE_CODE] == str(own.folder / "machine")
     assert stat.S_IMODE(own.folder.stat().st_mode) == 0o700
 
 
@@ -416,17 +412,17 @@ def test_what_is_kept_is_this_users_whatever_the_umask(compiler: Stub, tmp_path:
             Store({}, tmp_path / "kept").code(region())
     finally:
         os.umask(before)
-    found = [path for path in (tmp_path / "kept").rglob("*") if path.name != folders.LOOKED]
+    found = [path for path in (tmp_path / "kept").rglob("*") if path.name != compile_cache.LOOKED]
     assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o700, 0o600}
     assert compiler.calls == 1
 
 
 def test_the_processes_that_follow_use_the_same_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(folders.NAME, str(tmp_path))
-    folders.place().mkdir()
-    folders.place().chmod(0o777)
-    made = folders.own_place()
-    assert made == folders.own_place() == folders.place()
+    monkeypatch.setenv(compile_cache.NAME, str(tmp_path))
+    compile_cache.place().mkdir()
+    compile_cache.place().chmod(0o777)
+    made = compile_cache.own_place()
+    assert made == compile_cache.own_place() == compile_cache.place()
     assert not made.is_relative_to(tmp_path)
 
 
@@ -444,17 +440,17 @@ def test_what_was_not_used_for_longest_is_deleted(tmp_path: Path) -> None:
     for age, name in enumerate("abcd"):
         (tmp_path / name).write_bytes(b"x" * 10)
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
-    folders.tidy(tmp_path, bound=25)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", folders.LOOKED]
+    compile_cache.tidy(tmp_path, bound=25)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", compile_cache.LOOKED]
     (tmp_path / "e").write_bytes(b"x" * 100)
-    folders.tidy(tmp_path, bound=25)
+    compile_cache.tidy(tmp_path, bound=25)
     assert (tmp_path / "e").exists(), "it looks once a day"
 
 
 def test_the_command_shows_and_deletes_what_is_kept(
     command: Command, compiler: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(folders.NAME, str(tmp_path / "kept"))
+    monkeypatch.setenv(compile_cache.NAME, str(tmp_path / "kept"))
     Store({}).code(region())
     other = tmp_path / "kept" / "somebody else's"
     other.touch()

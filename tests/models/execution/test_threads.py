@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.models.execution import threads
-from specbench.models.execution.threads import cores, fit_threads
+from specbench.models.execution import machine as threads
+from specbench.models.execution.machine import cores, fit_threads
 
 
 def machine(root: Path, siblings: dict[int, str], **groups: str) -> Path:

@@ -15,13 +15,13 @@ from specbench.decoding.proofs.tables import nodes, tokens_of
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.heads.together import Together
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support import parallel_oracle as oracle
 from tests.support.cases import quick_or_slow
 from tests.support.parallel_heads import Made, features, made
 from tests.support.tiny import CPU, TOLERANCE, context_of, network, plain_rows, worst
 
-V, PLAIN = 3, Law()
+V, PLAIN = 3, Sampling()
 WITH_TOKEN = {"change": lambda tensors: tensors.update({"confidence_head.proj.weight": spread(16 + 4)})}
 FORMS: dict[str, dict[str, Any]] = {"by the state": {}, "by the state and the token before": WITH_TOKEN}
 

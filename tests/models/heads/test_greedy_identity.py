@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import NoDraft
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.checkpoints import loading, names
@@ -18,12 +18,12 @@ from specbench.models.checkpoints.description import load_tokenizer
 from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.files import read_head
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.training.new_heads import Asked, beginning
 from tests.support.heads import write_head
 from tests.support.tiny import CPU
 
-K, NEW, GREEDY = 3, 12, Law(0.0)
+K, NEW, GREEDY = 3, 12, Sampling(0.0)
 TEXTS = ("def largest(values):\n    best = values[0]\n    for value in", "The weather was")
 SCALE = 0.05  # of random weights: states stay as large as a trained network's
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {

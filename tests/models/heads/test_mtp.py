@@ -18,7 +18,7 @@ from specbench.models.checkpoints.description import attention, experts
 from specbench.models.heads.build import joined
 from specbench.models.heads.taps import whole_pass
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support import head_oracle as oracle
 from tests.support.checkpoints import refusal_of
 from tests.support.head_passes import head_of, in_pieces, module_of, random, tokens
@@ -197,7 +197,7 @@ def test_the_law_of_a_decode_is_that_of_the_target_alone(tmp_path: Path, family:
     target = network(FAMILIES[family][0], 3)
     folder = tmp_path if family == "speculators" else saved(tmp_path, target)
     write_head(folder, "mtp", target.config, family=family, layer=layer_like(target, 0))
-    judge, draft = joined(Causal(target, Law(), 3), module_of(folder, target), 2)
+    judge, draft = joined(Causal(target, Sampling(), 3), module_of(folder, target), 2)
     method = Speculate(ModelDrafter(draft, 2), judge, Rejection())
     found = enumerate_law(method, [[1, 2, 0]], 3).law[0]
-    assert difference(found, oracle_law(target, Law(), 3, [1, 2, 0], 3)) <= TOLERANCE
+    assert difference(found, oracle_law(target, Sampling(), 3, [1, 2, 0], 3)) <= TOLERANCE

@@ -11,7 +11,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.errors import UsageError
 from specbench.models.heads.together import Together
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.decoding.test_sync import counted
 from tests.support.cases import quick_or_slow
 from tests.support.parallel_heads import SWITCHES, K, Made, V, made
@@ -21,7 +21,7 @@ from tests.support.tiny import CPU, committed, context_of, path_to, worst
 TIGHT = 1e-11  # the angles of positions are float32 on both sides, and the same
 TEXTS = ([2, 0, 4], [0, 1, 2, 2, 3], [1, 0, 0, 2, 1, 0, 5])
 TREE = (-1, -1, 0, 1, 1, 2, 4)  # two, three and two nodes in its three levels
-PLAIN = Law()
+PLAIN = Sampling()
 OFTEN = {"medusa", "pard", "p-eagle in windows", "dflash", "dflash of speculators in windows", "dspark with a state"}
 kinds = pytest.mark.parametrize("name", SWITCHES)
 histories = pytest.mark.parametrize("name", quick_or_slow(SWITCHES, lambda name: name in OFTEN))

@@ -12,7 +12,7 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.models.heads.build import built
 from specbench.models.heads.dflash import Pard
 from specbench.models.heads.together import Together
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.head_passes import head_of, module_of
 from tests.support.heads import write_head
 from tests.support.parallel_heads import K, Plain, V
@@ -31,7 +31,7 @@ def target() -> Any:
 def rows_of(head: Any, target: Any, depth: int = K) -> Tensor:
     """[B, depth, V] the rows that greedy drafts were drawn from, before temperature."""
     context = context_of(TEXTS, 8, K)
-    model = Together(head, Plain(target, head.taps, context), Law(), V, depth)
+    model = Together(head, Plain(target, head.taps, context), Sampling(), V, depth)
     model.start(context)
     _, rows = model.sample(context, depth, Greedy())
     return rows

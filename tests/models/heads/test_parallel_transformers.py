@@ -15,7 +15,7 @@ from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
 from specbench.models.heads.recognition import Head
 from specbench.models.heads.together import Together
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.parallel_heads import Plain, features
 from tests.support.tiny import CPU, context_of, in_double, network
 
@@ -74,7 +74,7 @@ def test_rows_are_those_of_transformers_generator(kinds: list[str], window: int,
     assert isinstance(head, Head)
     assert head.kind == "dflash"
     module, context = in_double(built(head, net)), context_of([TEXT], 40, BLOCK)
-    model = Together(module, Plain(net, module.taps, context), Law(), V, BLOCK - 1)
+    model = Together(module, Plain(net, module.taps, context), Sampling(), V, BLOCK - 1)
     model.start(context)
     text, matches = list(TEXT), 0
     for accepted in ACCEPTED:

@@ -14,8 +14,7 @@ from torch import Tensor
 from specbench.models.heads.build import built
 from specbench.models.heads.parts import Borrowed
 from specbench.models.heads.taps import masks, whole_pass
-from specbench.models.network.attention import NAME
-from specbench.models.network.flexible import FLEX
+from specbench.models.network.attention import FLEX, NAME
 from tests.support.families import ARCHITECTURES
 from tests.support.head_passes import head_of, in_pieces, module_of, random, tokens
 from tests.support.heads import write_head

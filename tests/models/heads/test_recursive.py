@@ -19,7 +19,7 @@ from specbench.models.heads.build import joined
 from specbench.models.heads.recursive import Recursive
 from specbench.models.heads.taps import Tapped, Taps
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.head_passes import module_of
 from tests.support.heads import write_head
 from tests.support.random_histories import HISTORIES, RAGGED, Chance, accept_and_append
@@ -38,7 +38,7 @@ from tests.support.tiny import (
 )
 
 K = 3
-LAW = Law()
+LAW = Sampling()
 kinds = pytest.mark.parametrize(("kind", "switches"), [
     ("eagle1", {}), ("eagle3", {"aux": (0, 1, 2)}), ("eagle3", {"aux": (0, 1), "vocab": 3})],
     ids=["EAGLE-1", "EAGLE-3", "EAGLE-3 of some tokens"])  # fmt: skip

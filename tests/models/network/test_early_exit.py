@@ -7,25 +7,22 @@ import pytest
 from torch import Tensor
 
 from specbench.backends.native import open_pair
-from specbench.decoding.batch import decode_stream
-from specbench.decoding.build import build
-from specbench.decoding.decode import decode
-from specbench.decoding.drafters.branching import Top
+from specbench.decoding.decode import decode, decode_stream
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
-from specbench.decoding.drafters.tree import Expand
+from specbench.decoding.drafters.tree import Expand, Top
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UnusableModelError, UsageError
 from specbench.metrics import Trace
 from specbench.models.execution.compiled import Passes
-from specbench.models.network import split
+from specbench.models.network import early_exit
 from specbench.models.network.causal import Causal
-from specbench.models.network.early_exit import Early, Resumed, pair, sharing
-from specbench.models.network.law import Law
-from specbench.models.network.layers import chosen, shares, with_layers
-from specbench.models.network.split import Split
+from specbench.models.network.early_exit import Early, Resumed, Split, pair, sharing
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import chosen, shares, with_layers
 from specbench.spec import RunSpec
 from tests.support.cases import quick_or_slow
 from tests.support.families import ARCHITECTURES, UNLIKE
@@ -45,13 +42,13 @@ from tests.support.tiny import (
 )
 
 K, V, NEW = 3, 5, 23
-PLAIN, GREEDY, SAMPLED = Law(), Law(0), Law(1.0, top_p=0.9)
+PLAIN, GREEDY, SAMPLED = Sampling(), Sampling(0), Sampling(1.0, top_p=0.9)
 NAME = "target[:1] shared"
 architectures = pytest.mark.parametrize("name", quick_or_slow(ARCHITECTURES, lambda name: name in UNLIKE))
 refeeds = pytest.mark.parametrize("refeed", quick_or_slow([0, 1, 2], lambda refeed: refeed == 1))
 
 
-def models(name: str, law: Law = PLAIN, vocab: int = V, fixed: bool = False) -> dict[str, Any]:
+def models(name: str, law: Sampling = PLAIN, vocab: int = V, fixed: bool = False) -> dict[str, Any]:
     """The tiny network and its first layer of two, which share a cache."""
     net = network(name, vocab)
     return sharing(
@@ -60,7 +57,7 @@ def models(name: str, law: Law = PLAIN, vocab: int = V, fixed: bool = False) -> 
     )
 
 
-def method(name: str, law: Law = PLAIN, vocab: int = V, k: int = K, fixed: bool = False) -> Speculate:
+def method(name: str, law: Sampling = PLAIN, vocab: int = V, k: int = K, fixed: bool = False) -> Speculate:
     both = models(name, law, vocab, fixed)
     return Speculate(ModelDrafter(both[NAME], k), both["target"], Rejection())
 
@@ -104,8 +101,8 @@ def widths_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
         return call
 
-    monkeypatch.setattr(split.Held, "forward", noted("first", split.Held.forward))
-    monkeypatch.setattr(split.Given, "forward", noted("rest", split.Given.forward))
+    monkeypatch.setattr(early_exit.Held, "forward", noted("first", early_exit.Held.forward))
+    monkeypatch.setattr(early_exit.Given, "forward", noted("rest", early_exit.Given.forward))
     return passes
 
 
@@ -194,7 +191,7 @@ def decoded(
 
 @pytest.mark.parametrize("law", [GREEDY, SAMPLED], ids=["greedy", "top-p"])
 @architectures
-def test_the_text_and_the_counts_are_those_of_two_caches(name: str, law: Law) -> None:
+def test_the_text_and_the_counts_are_those_of_two_caches(name: str, law: Sampling) -> None:
     net = network(name, V)
     apart = Speculate(ModelDrafter(Causal(with_layers(net, [0]), law, V), K), Causal(net, law, V), Rejection())
     found = decoded(method(name, law), RAGGED_TEXTS)
@@ -272,7 +269,7 @@ def test_a_network_that_is_another_one_in_two_parts_is_refused(fault: str, monke
             raise KeyError("layer 3")
         return self.layer(hidden, *args, **kwargs)  # the embedding, as a network would that does not let itself be fed
 
-    monkeypatch.setattr(split.Given, "forward", forward)
+    monkeypatch.setattr(early_exit.Given, "forward", forward)
     with pytest.raises(UnusableModelError, match=r"cannot be run in two parts: use --method early-exit") as refusal:
         models("llama")
     assert "\n" not in str(refusal.value)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.models.network.causal import Causal
 from specbench.models.network.experts import COLUMNS, Count, layers_with_experts, touched, v_of
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.tiny import CPU, network
 
 V, K, NEW = 24, 3, 12
@@ -19,7 +19,7 @@ PROMPTS = ((1, 2, 3), (4, 5, 6, 7))
 
 
 def counted(method: str, net: Any, k: int = K, prompts: tuple[tuple[int, ...], ...] = PROMPTS[:1]) -> Count:
-    models = {"target": Causal(net, Law(0), V), "draft": Causal(network("mixtral", V, 1), Law(0), V)}
+    models = {"target": Causal(net, Sampling(0), V), "draft": Causal(network("mixtral", V, 1), Sampling(0), V)}
     count = Count(net, layers_with_experts(net), len(prompts))
     with count.counting():
         rng = seeded(range(len(prompts)), CPU)

@@ -9,10 +9,16 @@ from torch import Tensor
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints.divided import How
-from specbench.models.network import flexible
-from specbench.models.network.attention import NAME, grouped_attention
-from specbench.models.network.flexible import FLEX, divided, fitting, flexible_attention
-from specbench.models.network.masks import additive
+from specbench.models.network import attention
+from specbench.models.network.attention import (
+    FLEX,
+    NAME,
+    divided_on_gpu,
+    fitting,
+    flexible_attention,
+    grouped_attention,
+)
+from specbench.models.network.passes import additive
 from tests.support.families import CONFIGS
 
 MODULE: Any = SimpleNamespace(num_key_value_groups=2, is_causal=True)
@@ -37,11 +43,11 @@ def mask(dtype: torch.dtype, window: int = KEYS) -> Tensor:
 def test_it_is_attention_over_ragged_rows_and_windows(dtype: torch.dtype, error: float, window: int) -> None:
     query, key, value = states(dtype)
     ours, _ = grouped_attention(MODULE, query, key, value, mask(dtype, window), scaling=0.3)
-    assert torch.allclose(divided(query, key, value, mask(dtype, window), 0.3).transpose(1, 2), ours, atol=error)
+    assert torch.allclose(divided_on_gpu(query, key, value, mask(dtype, window), 0.3).transpose(1, 2), ours, atol=error)
 
 
 def test_what_is_not_compiled_is_left_to_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flexible, "divided", lambda *_: pytest.fail("it would be slow"))
+    monkeypatch.setattr(attention, "divided_on_gpu", lambda *_: pytest.fail("it would be slow"))
     query, key, value = states(torch.float32)
     given = mask(torch.float32)
     ours, _ = grouped_attention(MODULE, query, key, value, given, scaling=0.3)

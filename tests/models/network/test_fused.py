@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from specbench.models.network.attention import NAME
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.fused import Attention, Layer, Mlp, Norm, fuse
-from specbench.models.network.layers import shared_tensors, with_layers
 from specbench.models.network.packed import twins
+from specbench.models.network.skipping import shared_tensors, with_layers
 from tests.support.families import CONFIGS
 from tests.support.meta import is_view
 from tests.support.tiny import network

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specbench.models.network.int4 import Int4Linear, group_tiles, most_of, rounded, tiles
-from specbench.models.network.int8 import step
+from specbench.models.network.packed import Int4Linear, group_tiles, int4_tiles, most_of, rounded, step
 
 
 def weight(rows: int = 24, columns: int = 96) -> Tensor:
@@ -72,7 +71,7 @@ def test_no_sum_is_beyond_32_bits(columns: int) -> None:
 
 def test_tiles_hold_eight_columns_of_sixteen_rows_at_a_time_two_to_a_byte() -> None:
     codes = torch.randint(-8, 8, (20, 64), dtype=torch.int8)
-    found, groups = tiles(codes).view(2, 8, 16, 4), torch.randint(-127, 128, (20, 2), dtype=torch.int8)
+    found, groups = int4_tiles(codes).view(2, 8, 16, 4), torch.randint(-127, 128, (20, 2), dtype=torch.int8)
     for row in range(32):
         for column in range(64):
             byte = int(found[row // 16, column // 8, row % 16, column % 4])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specbench.models.network.int8 import Int8Linear, step, sums, tiles
+from specbench.models.network.packed import Int8Linear, int8_tiles, step, sums
 
 
 def layer(bias: bool = False) -> nn.Linear:
@@ -46,7 +46,7 @@ def test_sums_are_whole_also_where_a_processor_adds_products_of_bytes_in_16_bits
 
 def test_tiles_hold_four_columns_of_sixteen_rows_at_a_time() -> None:
     codes = torch.randint(-127, 128, (20, 10), dtype=torch.int8)
-    found = tiles(codes).view(2, 3, 16, 4).to(torch.int16) - 128
+    found = int8_tiles(codes).view(2, 3, 16, 4).to(torch.int16) - 128
     for row in range(32):
         for column in range(12):
             wanted = codes[row, column] if row < 20 and column < 10 else 0

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import logits_process as hf
 
-from specbench.models.network.law import COLD, Law
+from specbench.models.network.sampling import COLD, Sampling
 
 V = 23
 
@@ -27,42 +27,42 @@ def test_temperature_zero_puts_everything_on_the_greatest_logit_and_the_lowest_i
     dtype: torch.dtype,
 ) -> None:
     tied = torch.tensor([[1, 5, 5, 0], [2, 2, 2, 2], [0, 1, 2, 3], [-9, -1, -3, -1]], dtype=dtype)
-    assert Law(0)(tied, 4).argmax(-1).tolist() == [1, 0, 3, 1]
-    assert Law(0)(tied, 4).sum(-1).tolist() == [1, 1, 1, 1]
-    assert Law(0)(tied, 4).max(-1).values.tolist() == [1, 1, 1, 1]
+    assert Sampling(0)(tied, 4).argmax(-1).tolist() == [1, 0, 3, 1]
+    assert Sampling(0)(tied, 4).sum(-1).tolist() == [1, 1, 1, 1]
+    assert Sampling(0)(tied, 4).max(-1).values.tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("temperature", [COLD, COLD / 2, 1e-6, 1e-30, 5e-324])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_tiny_temperature_is_greedy(temperature: float, dtype: torch.dtype) -> None:
     rows = torch.stack([torch.randperm(V, generator=torch.Generator().manual_seed(i)) for i in range(20)]).to(dtype)
-    found = Law(temperature)(1000 * rows, V)
-    assert torch.equal(found.to(torch.float64), Law(0)(rows, V).to(torch.float64))
+    found = Sampling(temperature)(1000 * rows, V)
+    assert torch.equal(found.to(torch.float64), Sampling(0)(rows, V).to(torch.float64))
 
 
 @pytest.mark.parametrize("top_k", [None, 2])
 @pytest.mark.parametrize("temperature", [COLD / 2, 1e-30])
 def test_a_tiny_temperature_shares_equally_among_equals(temperature: float, top_k: int | None) -> None:
-    found = Law(temperature, top_k=top_k)(torch.tensor([[7.0, 3.0, 7.0]]), 3)
+    found = Sampling(temperature, top_k=top_k)(torch.tensor([[7.0, 3.0, 7.0]]), 3)
     assert torch.allclose(found.double(), torch.tensor([[0.5, 0.0, 0.5]]).double())
 
 
 @pytest.mark.parametrize(
     ("law", "warpers"),
     [
-        (Law(), []),
-        (Law(0.7), [hf.TemperatureLogitsWarper(0.7)]),
-        (Law(2.5), [hf.TemperatureLogitsWarper(2.5)]),
-        (Law(top_k=1), [hf.TopKLogitsWarper(1)]),
-        (Law(top_k=5), [hf.TopKLogitsWarper(5)]),
-        (Law(top_k=1000), []),
-        (Law(top_p=0.3), [hf.TopPLogitsWarper(0.3)]),
-        (Law(top_p=0.9), [hf.TopPLogitsWarper(0.9)]),
-        (Law(top_p=1.0), []),
-        (Law(min_p=0.1), [hf.MinPLogitsWarper(0.1)]),
-        (Law(eta=0.05), [hf.EtaLogitsWarper(0.05)]),
+        (Sampling(), []),
+        (Sampling(0.7), [hf.TemperatureLogitsWarper(0.7)]),
+        (Sampling(2.5), [hf.TemperatureLogitsWarper(2.5)]),
+        (Sampling(top_k=1), [hf.TopKLogitsWarper(1)]),
+        (Sampling(top_k=5), [hf.TopKLogitsWarper(5)]),
+        (Sampling(top_k=1000), []),
+        (Sampling(top_p=0.3), [hf.TopPLogitsWarper(0.3)]),
+        (Sampling(top_p=0.9), [hf.TopPLogitsWarper(0.9)]),
+        (Sampling(top_p=1.0), []),
+        (Sampling(min_p=0.1), [hf.MinPLogitsWarper(0.1)]),
+        (Sampling(eta=0.05), [hf.EtaLogitsWarper(0.05)]),
         (
-            Law(0.7, top_k=9, top_p=0.8, min_p=0.05, eta=0.03),
+            Sampling(0.7, top_k=9, top_p=0.8, min_p=0.05, eta=0.03),
             [
                 hf.TemperatureLogitsWarper(0.7),
                 hf.TopKLogitsWarper(9),
@@ -72,9 +72,9 @@ def test_a_tiny_temperature_shares_equally_among_equals(temperature: float, top_
             ],
         ),
     ],
-    ids=lambda value: str(value) if isinstance(value, Law) else "",
+    ids=lambda value: str(value) if isinstance(value, Sampling) else "",
 )
-def test_the_warpers_are_those_of_transformers(law: Law, warpers: list[hf.LogitsProcessor]) -> None:
+def test_the_warpers_are_those_of_transformers(law: Sampling, warpers: list[hf.LogitsProcessor]) -> None:
     scores = logits()
     assert torch.allclose(law(scores, V), in_transformers(scores, *warpers), rtol=0, atol=1e-15)
 
@@ -90,26 +90,26 @@ def test_the_order_of_the_warpers_is_that_of_generate() -> None:
     model._prepare_special_tokens(config)
     processors = model._get_logits_processor(config, input_ids_seq_length=1)
     assert len(processors) == 5
-    found = Law(0.7, top_k=9, top_p=0.8, min_p=0.05, eta=0.03)(logits(), V)
+    found = Sampling(0.7, top_k=9, top_p=0.8, min_p=0.05, eta=0.03)(logits(), V)
     assert torch.allclose(found, in_transformers(logits(), *processors), rtol=0, atol=1e-15)
 
 
 LAWS = [
-    Law(),
-    Law(0),
-    Law(0.3),
-    Law(1e-5),
-    Law(top_k=1),
-    Law(top_p=1e-9),
-    Law(min_p=1.0),
-    Law(eta=0.99),
-    Law(5, top_k=3),
+    Sampling(),
+    Sampling(0),
+    Sampling(0.3),
+    Sampling(1e-5),
+    Sampling(top_k=1),
+    Sampling(top_p=1e-9),
+    Sampling(min_p=1.0),
+    Sampling(eta=0.99),
+    Sampling(5, top_k=3),
 ]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e3])
-def test_at_least_one_token_is_kept_and_the_rest_sums_to_one(law: Law, scale: float) -> None:
+def test_at_least_one_token_is_kept_and_the_rest_sums_to_one(law: Sampling, scale: float) -> None:
     found = law(scale * logits(1), V)
     assert found.isfinite().all()
     assert (found >= 0).all()
@@ -118,7 +118,7 @@ def test_at_least_one_token_is_kept_and_the_rest_sums_to_one(law: Law, scale: fl
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_low_precision_logits_give_a_law_of_at_least_float32(law: Law, dtype: torch.dtype) -> None:
+def test_low_precision_logits_give_a_law_of_at_least_float32(law: Sampling, dtype: torch.dtype) -> None:
     scores = logits(2, dtype=dtype)
     found = law(scores, V)
     assert found.dtype in {torch.float32, torch.float64}
@@ -127,7 +127,7 @@ def test_low_precision_logits_give_a_law_of_at_least_float32(law: Law, dtype: to
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_a_wide_head_is_cut_before_the_softmax_and_a_narrow_one_padded_with_zeros(law: Law) -> None:
+def test_a_wide_head_is_cut_before_the_softmax_and_a_narrow_one_padded_with_zeros(law: Sampling) -> None:
     scores = logits(3)
     assert torch.equal(law(scores, V - 4), law(scores[:, : V - 4], V - 4))
     padded = law(scores, V + 4)
@@ -137,7 +137,7 @@ def test_a_wide_head_is_cut_before_the_softmax_and_a_narrow_one_padded_with_zero
 
 
 def test_any_leading_shape_will_do_and_every_row_stands_alone() -> None:
-    scores, law = logits(4, (2, 3, V)), Law(0.7, top_k=9, top_p=0.8, min_p=0.05, eta=0.03)
+    scores, law = logits(4, (2, 3, V)), Sampling(0.7, top_k=9, top_p=0.8, min_p=0.05, eta=0.03)
     alone = torch.stack([torch.stack([law(row.unsqueeze(0), V)[0] for row in rows]) for rows in scores])
     assert torch.equal(law(scores, V), alone)
 
@@ -169,13 +169,13 @@ def test_minus_infinity_forbids_a_token() -> None:
 )
 def test_a_value_out_of_range_is_refused_in_one_line(wrong: dict[str, float], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as caught:
-        Law(**wrong)  # type: ignore[arg-type]
+        Sampling(**wrong)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("law", [Law(0), Law(), Law(0.7, top_k=3)])
+@pytest.mark.parametrize("law", [Sampling(0), Sampling(), Sampling(0.7, top_k=3)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_rows_that_are_no_law_are_told(law: Law, dtype: torch.dtype) -> None:
+def test_rows_that_are_no_law_are_told(law: Sampling, dtype: torch.dtype) -> None:
     rows = logits(dtype=dtype)[:4]
     rows[0, 3], rows[1, 0], rows[2, 5] = torch.nan, torch.inf, -torch.inf
     laws, proper = law.checked(rows, V)

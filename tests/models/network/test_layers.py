@@ -14,8 +14,8 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.metrics import acceptance
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.models.network.layers import base_of, chosen, layers_of, with_layers
+from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import base_of, chosen, layers_of, with_layers
 from tests.support.cases import quick_or_slow
 from tests.support.families import ARCHITECTURES, UNLIKE
 from tests.support.frontdoor import Command
@@ -60,9 +60,9 @@ def test_the_original_stays_as_it_is_and_lends_its_weights(name: str) -> None:
     assert torch.equal(logits(with_layers(whole, [0, 1])), before)
 
 
-@pytest.mark.parametrize("law", [Law(0), Law(1.0)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("law", [Sampling(0), Sampling(1.0)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
-def test_the_draft_has_a_cache_of_its_own(name: str, law: Law) -> None:
+def test_the_draft_has_a_cache_of_its_own(name: str, law: Sampling) -> None:
     """All layers: every draft is accepted. Some: the target's text all the same."""
     whole, found = network(name, V), []
     for kept in ([0, 1], [0], [1]):
@@ -70,7 +70,7 @@ def test_the_draft_has_a_cache_of_its_own(name: str, law: Law) -> None:
         method = Speculate(ModelDrafter(draft, 3), target, Rejection())
         found += decode(method, [[1, 2, 3, 4]], new=24, eos=(), rng=seeded([5], CPU), device=CPU)
     assert acceptance(found[0].rounds).alpha == pytest.approx(1, abs=1e-9)
-    if law == Law(0):
+    if law == Sampling(0):
         assert found[0].tokens == found[1].tokens == found[2].tokens
     else:
         assert all(acceptance(trace.rounds).alpha < 0.95 for trace in found[1:])

@@ -13,10 +13,10 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.types import Lesson
 from specbench.models.execution import compiled
 from specbench.models.execution.compiled import Passes, settings
-from specbench.models.execution.regions.program import Regional, Regions
-from specbench.models.execution.regions.store import Store
+from specbench.models.execution.region_code import Store
+from specbench.models.execution.region_program import Regional, Regions
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.spec import RunSpec
 from tests.support.families import RECURRENT
 from tests.support.tiers import NEEDS_COMPILER, AsRecorded, never, smallest_pair
@@ -35,7 +35,7 @@ def errors_before_and_after(frozen: bool) -> list[float]:
     def ready(run: Any, wanted: bool) -> Any:
         return Regional(run, Regions(store), never, frozen)
 
-    plain = smallest_pair(Law(1.0), fixed=True)["draft"]
+    plain = smallest_pair(Sampling(1.0), fixed=True)["draft"]
     assert isinstance(plain, Causal)
     own, learning = Causal(plain.network, plain.law, 16, fixed=True, passes=Passes(ready)).learner(0.05)
     context, found = begin([LESSON.ids.tolist()], 8, 1, [], CPU), []
@@ -64,7 +64,7 @@ def test_passes_of_a_draft_that_learns_are_never_frozen() -> None:
         wanted.append(frozen)
         return run
 
-    model = Causal(network("llama", 16), Law(1.0), 16, fixed=True, passes=Passes(ready))
+    model = Causal(network("llama", 16), Sampling(1.0), 16, fixed=True, passes=Passes(ready))
     context = begin([[1, 2, 3]], 8, 1, [], CPU)
     for one in (model, model.twin(), model.learner(0.1)[0]):
         one.start(context)
@@ -99,7 +99,7 @@ def test_a_run_with_a_draft_that_learns_emits_the_same_text_in_every_tier(
 def test_networks_with_a_recurrent_state_learn_as_well(name: str) -> None:
     from specbench.models.network.recurrent import Recurrent
 
-    own, learning = Recurrent(network(name, 16), Law(1.0), 16).learner(0.01)
+    own, learning = Recurrent(network(name, 16), Sampling(1.0), 16).learner(0.01)
     before = own.network(input_ids=LESSON.ids[None]).logits[0, -1].softmax(-1).detach()
     for _ in range(5):
         assert learning.teach([LESSON], ForwardKL()) == ""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.models.network.masks import additive, causal_mask, tree_mask
+from specbench.models.network.passes import additive, causal_mask, tree_mask
 
 TREES = [
     (ROOT,),

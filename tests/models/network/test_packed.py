@@ -12,13 +12,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from specbench.backends import memory, tiers
 from specbench.backends.native import Native, open_pair
-from specbench.models.execution import onednn
-from specbench.models.execution.onednn import Matrix, dtypes, pays
+from specbench.models.execution import few_rows
+from specbench.models.execution.few_rows import Matrix, dtypes, pays
 from specbench.models.heads.parts import Borrowed
 from specbench.models.network import packed
-from specbench.models.network.layers import with_layers
 from specbench.models.network.packed import PackedHead, PackedLinear, packable, twins
 from specbench.models.network.reduced import reduce_head
+from specbench.models.network.skipping import with_layers
 from specbench.spec import RunSpec
 from tests.support.heads import write_head
 from tests.support.tiers import NEEDS_COMPILER, AsRecorded
@@ -59,7 +59,7 @@ def test_a_single_row_among_others_is_rounded_as_a_row_of_a_verification(dtype: 
         pytest.skip(f"this processor packs no {dtype}")
     torch.manual_seed(0)
     matrix, rows = Matrix.of(torch.randn(50, width, dtype=dtype)), torch.randn(1, 5, width, dtype=dtype)
-    for count in onednn.ROWS if onednn.rounded_alike(matrix) else onednn.ROWS[1:]:
+    for count in few_rows.ROWS if few_rows.rounded_alike(matrix) else few_rows.ROWS[1:]:
         matrix.rows = count
         alone = torch.cat([matrix(row[None, None]) for row in rows[0]], 1)
         assert torch.equal(alone, matrix(rows)), count
@@ -84,10 +84,10 @@ def test_a_single_row_is_multiplied_as_the_fastest_number_of_rows(
         clock[0] += seconds[x.numel() // x.shape[-1]]
         return F.linear(x, weight, bias)
 
-    monkeypatch.setattr(onednn, "product", timed)
-    monkeypatch.setattr(onednn, "rounded_alike", lambda _: alike)
+    monkeypatch.setattr(few_rows, "product", timed)
+    monkeypatch.setattr(few_rows, "rounded_alike", lambda _: alike)
     matrices = [Matrix(torch.randn(2, 3)) for _ in range(2)]
-    onednn.settle(matrices, now=lambda: clock[0])
+    few_rows.settle(matrices, now=lambda: clock[0])
     assert [one.rows for one in matrices] == [rows] * 2
 
 
@@ -187,14 +187,14 @@ def test_only_plain_layers_are_packed() -> None:
 
 @pytest.mark.parametrize(("maker", "faster"), [("AuthenticAMD", True), ("GenuineIntel", False), ("", False)])
 def test_it_pays_where_it_was_measured_to(maker: str, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "maker", lambda: maker)
+    monkeypatch.setattr(few_rows, "maker", lambda: maker)
     assert pays.__wrapped__() is faster
 
 
 @pytest.fixture
 def paying(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is faster with packed matrices."""
-    monkeypatch.setattr(onednn, "pays", lambda: True)
+    monkeypatch.setattr(few_rows, "pays", lambda: True)
 
 
 def opened(pair: Pair, **more: Any) -> Native:
@@ -217,7 +217,7 @@ def test_eager_passes_are_packed_and_decode_the_same_text(pair: Pair, monkeypatc
     assert held.keys() == {"target", "draft"}
     assert all(held.values())
     found = [trace.tokens for trace in native.prepare(spec, 8)([[1, 2, 3]], [0])]
-    monkeypatch.setattr(onednn, "pays", lambda: False)
+    monkeypatch.setattr(few_rows, "pays", lambda: False)
     plain = opened(pair)
     assert not plain.tier.packed
     assert not matrices(plain.method(spec).model.network)
@@ -261,8 +261,8 @@ def test_prompts_of_compiled_rounds_are_read_packed_and_what_is_compiled_stays_t
         codes = AsRecorded()
         monkeypatch.setattr(tiers, "Store", lambda *_: codes)
         native, products = opened(pair, tier="compile"), []
-        product = onednn.product
-        monkeypatch.setattr(onednn, "product", lambda x, *rest: products.append(x.shape) or product(x, *rest))
+        product = few_rows.product
+        monkeypatch.setattr(few_rows, "product", lambda x, *rest: products.append(x.shape) or product(x, *rest))
         run = native.prepare(spec, 40)
         products.clear()
         found = [trace.tokens for trace in run(prompt, [0])]
@@ -276,7 +276,7 @@ def test_prompts_of_compiled_rounds_are_read_packed_and_what_is_compiled_stays_t
     assert packed.PROMPTS in native.notes(spec)
     demand = native.demand([])
     assert demand is not None
-    monkeypatch.setattr(onednn, "pays", lambda: False)
+    monkeypatch.setattr(few_rows, "pays", lambda: False)
     plain, same, none = decoded()
     assert none == []
     assert same == found

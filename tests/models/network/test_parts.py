@@ -9,12 +9,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.decoding.tokens import TokenTree
-from specbench.models.network import parts
-from specbench.models.network.attention import grouped_attention
+from specbench.models.network import attention
+from specbench.models.network.attention import grouped_attention, in_parts, parts_of
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.models.network.masks import additive
-from specbench.models.network.parts import in_parts, parts_of
+from specbench.models.network.passes import additive
+from specbench.models.network.sampling import Sampling
 from tests.support.tiny import context_of, network
 
 V = 5
@@ -78,7 +77,7 @@ class Calls(TorchDispatchMode):
 def test_every_key_is_read_once_by_all_queries_of_its_group(
     queries: int, threads: int, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "threads", lambda: threads)
+    monkeypatch.setattr(attention, "threads", lambda: threads)
     query, key, value = (states(1, n, m, 8) for n, m in ((3 * heads, queries), (heads, 2304), (heads, 2304)))
     mask = (
         None
@@ -100,10 +99,10 @@ def test_a_network_gives_the_same_rows(name: str, rows: int, monkeypatch: pytest
     tree = TokenTree(torch.tensor([[1, 2, 3, 4]]).expand(rows, -1), (-1, 0, 0, 1))
     found = []
     for long in (10**6, 4):
-        monkeypatch.setattr(parts, "LONG", long)
-        monkeypatch.setattr(parts, "PART", 3)
-        monkeypatch.setattr(parts, "threads", lambda: 4)
-        model, context = Causal(network(name, V), Law(), V), context_of([HISTORY, HISTORY[:7]][:rows], 8, 2)
+        monkeypatch.setattr(attention, "LONG", long)
+        monkeypatch.setattr(attention, "PART", 3)
+        monkeypatch.setattr(attention, "threads", lambda: 4)
+        model, context = Causal(network(name, V), Sampling(), V), context_of([HISTORY, HISTORY[:7]][:rows], 8, 2)
         model.start(context)
         with Calls() as calls:
             found.append([model.probs(context, tree), model.probs(context, TokenTree.chain(tree.ids[:, :3]))])
@@ -114,7 +113,7 @@ def test_a_network_gives_the_same_rows(name: str, rows: int, monkeypatch: pytest
 @pytest.mark.slow
 @torch.no_grad()
 def test_compiled_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "threads", torch.compiler.assume_constant_result(lambda: 2))
+    monkeypatch.setattr(attention, "threads", torch.compiler.assume_constant_result(lambda: 2))
     query, key, value = (states(1, n, m, 8, dtype=torch.float32) for n, m in ((6, 5), (3, 2304), (3, 2304)))
     mask = hidden(torch.arange(2304) <= 2299 + torch.arange(5)[:, None], query.dtype)
     module = SimpleNamespace(num_key_value_groups=2, is_causal=True)

@@ -15,7 +15,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Verdict
 from specbench.models.network.caches import RowStaticLayer, Slots
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from tests.support.checkpoints import llama
 
 HERE, THERE = torch.device("cpu"), torch.device("meta")
@@ -44,7 +44,7 @@ def test_only_tokens_and_rows_leave_the_device_of_a_draft() -> None:
         given.extend(one for one in named.values() if isinstance(one, Tensor))
 
     network.register_forward_pre_hook(look, with_kwargs=True)
-    model, context = Causal(network, Law(temperature=1.0), 64), begin([[3, 1, 4, 1], [5, 9]], 8, 4, [], HERE)
+    model, context = Causal(network, Sampling(temperature=1.0), 64), begin([[3, 1, 4, 1], [5, 9]], 8, 4, [], HERE)
     with Landing():
         model.start(context)
         ids, rows = model.sample(context, 3, seeded([0, 1], HERE))

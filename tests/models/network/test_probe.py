@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from specbench.errors import UnusableModelError
-from specbench.models.network.law import Law
-from specbench.models.network.probe import LOOSE, MOST, distance, model_of, noise, rollback_of
+from specbench.models.network.recurrent import LOOSE, MOST, distance, model_of, noise, rollback_of
+from specbench.models.network.sampling import Sampling
 from tests.support.tiny import network
 
 V = 32
@@ -30,7 +30,7 @@ def test_kernels_that_differ_are_no_state_in_16_bits() -> None:
     net = rounding(torch.bfloat16, 0.5)
     assert noise(network("llama", V, dtype=torch.float32), V) < 1e-5
     assert LOOSE < noise(net, V) < MOST
-    assert LOOSE < distance(model_of("position", net, Law(), V), "tiny") < MOST
+    assert LOOSE < distance(model_of("position", net, Sampling(), V), "tiny") < MOST
     assert rollback_of(net, False, V, "tiny") == "position"
 
 

@@ -12,20 +12,18 @@ import pytest
 import torch
 
 from specbench.backends.networks import CHAINS
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.network.law import Law
-from specbench.models.network.probe import rollback_of
-from specbench.models.network.recurrent import REPLAYED, Recurrent
-from specbench.models.network.snapshots import Memory
+from specbench.models.network.recurrent import REPLAYED, Recurrent, SnapshotMemory, rollback_of
+from specbench.models.network.sampling import Sampling
 from tests.decoding.test_greedy import generated, random_prompts, with_noise
 from tests.support.cases import quick_or_slow
 from tests.support.families import RECURRENT
@@ -44,7 +42,7 @@ def _in_double(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "float32", torch.float64)
 
 
-def model(name: str, law: Law = Law(), vocab: int = 5, seed: int = 0) -> Recurrent:  # noqa: B008
+def model(name: str, law: Sampling = Sampling(), vocab: int = 5, seed: int = 0) -> Recurrent:  # noqa: B008
     return Recurrent(network(name, vocab, seed), law, vocab, stepwise=name in SINGLE)
 
 
@@ -75,10 +73,10 @@ def test_rows_do_not_depend_on_what_was_rejected(name: str) -> None:
 
 @pytest.mark.mutant(test=test_rows_do_not_depend_on_what_was_rejected)
 def test_a_state_that_is_not_put_back_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgotten(self: Memory, snapshot: Any) -> None:
+    def forgotten(self: SnapshotMemory, snapshot: Any) -> None:
         del self.read[snapshot.tokens :]
 
-    monkeypatch.setattr(Memory, "_put_back", forgotten)
+    monkeypatch.setattr(SnapshotMemory, "_put_back", forgotten)
     assert error("mamba2", refeed=0, rounds=2) > 1e-3
 
 
@@ -90,7 +88,7 @@ def test_a_pass_that_begins_at_zero_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 def law_error(name: str, k: int, new: int, eos: Sequence[int] = ()) -> float:
     """How far the distribution of `new` tokens, of two, is from that of the network: over all draws, run one by one."""
-    net, prompt, law = network(name, 2), (0, 1, 1), Law()
+    net, prompt, law = network(name, 2), (0, 1, 1), Sampling()
 
     def run(source: Source) -> tuple[int, ...]:
         drafter = ModelDrafter(model(name, law, 2, seed=1), k)
@@ -112,7 +110,7 @@ def test_whole_sequences_are_distributed_as_those_of_the_network(name: str, k: i
 
 def greedy(name: str, method: str) -> list[tuple[int, ...]]:
     """The texts of a method after a few prompts, each decoded alone."""
-    net, law = network(name, 48), Law(0)
+    net, law = network(name, 48), Sampling(0)
     models = {
         need: Recurrent(net if need == "target" else with_noise(net, 0.1), law, 48, name in SINGLE)
         for need in needs(method)
@@ -146,7 +144,7 @@ class Watched(Recurrent):
 
 def widths(accepted: int, rounds: int, k: int = 3) -> list[int]:
     """The widths of the passes after the prompt's, where every round accepts so many tokens of k."""
-    target, context = Watched(network("mamba2", 5), Law(), 5), context_of([[0, 1, 2]], 100, k)
+    target, context = Watched(network("mamba2", 5), Sampling(), 5), context_of([[0, 1, 2]], 100, k)
     target.widths = []
     target.start(context)
     for _ in range(rounds):

@@ -8,24 +8,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.build import build
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
+from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
 from specbench.models.network.recurrent import Recurrent
 from specbench.models.network.reduced import ReducedHead, known_alone, reduce_head
+from specbench.models.network.sampling import Sampling
 from tests.support.tiers import as_it_is, compiled, graphs, seen, whole
 from tests.support.tiny import CPU, context_of, difference, enumerate_law, network, oracle_law, worst
 
 V = 12
 SOME = (0, 2, 3, 7, 11)
-LAWS = [Law(0), Law(1.0), Law(0.7, top_k=3), Law(1.3, top_p=0.6), Law(min_p=0.2), Law(eta=0.2), Law(1e-4)]
+LAWS = [
+    Sampling(0),
+    Sampling(1.0),
+    Sampling(0.7, top_k=3),
+    Sampling(1.3, top_p=0.6),
+    Sampling(min_p=0.2),
+    Sampling(eta=0.2),
+    Sampling(1e-4),
+]
 laws = pytest.mark.parametrize("law", LAWS, ids=str)
 
 
@@ -33,7 +41,7 @@ def reduced(name: str, ids: Sequence[int], vocab: int = V, seed: int = 0) -> Any
     return reduce_head(copy.deepcopy(network(name, vocab, seed)), ids)
 
 
-def outputs(net: Any, law: Law, width: int = V) -> dict[str, Tensor]:
+def outputs(net: Any, law: Sampling, width: int = V) -> dict[str, Tensor]:
     """All that a model says after some prompts."""
     model, context = Causal(net, law, width), context_of([[1, 2, 3], [4, 5]], 6, 4)
     model.start(context)
@@ -45,14 +53,14 @@ def outputs(net: Any, law: Law, width: int = V) -> dict[str, Tensor]:
 
 
 @laws
-def test_a_draft_that_knows_all_tokens_is_the_plain_one(law: Law) -> None:
+def test_a_draft_that_knows_all_tokens_is_the_plain_one(law: Sampling) -> None:
     plain, ours = outputs(network("llama", V), law), outputs(reduced("llama", range(V)), law)
     assert all(torch.equal(plain[name], ours[name]) for name in plain)
 
 
 @laws
 @pytest.mark.parametrize("width", [V, V - 2, V + 3], ids=["", "narrower target", "wider target"])
-def test_the_rows_are_those_of_a_network_whose_other_logits_are_minus_infinity(law: Law, width: int) -> None:
+def test_the_rows_are_those_of_a_network_whose_other_logits_are_minus_infinity(law: Sampling, width: int) -> None:
     net = reduced("llama", SOME)
     context = context_of([[1, 2, 3]], 6, 4)
     model = Causal(net, law, width)
@@ -66,7 +74,7 @@ def test_the_rows_are_those_of_a_network_whose_other_logits_are_minus_infinity(l
 
 
 def test_scores_and_guesses_never_name_a_token_that_is_not_known() -> None:
-    found = outputs(reduced("llama", SOME), Law())
+    found = outputs(reduced("llama", SOME), Sampling())
     assert set(found["after"].tolist()) <= set(SOME)
     assert set((found["raw"] > -torch.inf).nonzero()[:, -1].tolist()) == set(SOME)
     assert set(found["ids"].flatten().tolist()) <= set(SOME)
@@ -76,10 +84,10 @@ def test_scores_and_guesses_never_name_a_token_that_is_not_known() -> None:
 @pytest.mark.parametrize("known", [(0, 2), (1,)])
 def test_the_law_of_whole_sequences_is_the_targets(name: str, known: tuple[int, ...]) -> None:
     net, draft = network("llama", 3), reduced(name, known, 3, seed=1)
-    drafter = ModelDrafter(Causal(draft, Law(), 3), 2)
-    method = Speculate(drafter, Causal(net, Law(), 3), Rejection())
+    drafter = ModelDrafter(Causal(draft, Sampling(), 3), 2)
+    method = Speculate(drafter, Causal(net, Sampling(), 3), Rejection())
     exact = enumerate_law(method, [(0, 1, 2)], 4)
-    assert difference(exact.law[0], oracle_law(net, Law(), 3, (0, 1, 2), 4)) < 1e-12
+    assert difference(exact.law[0], oracle_law(net, Sampling(), 3, (0, 1, 2), 4)) < 1e-12
 
 
 @pytest.mark.parametrize("method", ["chain", "token-match", "block", "tree-top", "tree-iid", "tree-dynamic"])
@@ -87,7 +95,10 @@ def test_greedy_text_is_the_targets_in_every_method(method: str) -> None:
     target, found = network("llama", V), []
     for name in ("baseline", method):
         draft = reduced("llama", SOME) if name == method else None
-        models: dict[str, Any] = {"target": Causal(target, Law(0), V), "draft": draft and Causal(draft, Law(0), V)}
+        models: dict[str, Any] = {
+            "target": Causal(target, Sampling(0), V),
+            "draft": draft and Causal(draft, Sampling(0), V),
+        }
         prompts = [[1, 2, 3, 4], [5], [6, 7]]
         traces = decode(build(name, models, 3), prompts, new=20, eos=(), rng=seeded([5, 6, 7], CPU), device=CPU)
         found.append([trace.tokens for trace in traces])
@@ -97,7 +108,7 @@ def test_greedy_text_is_the_targets_in_every_method(method: str) -> None:
 
 @pytest.mark.slow
 def test_a_round_is_one_graph_and_gives_the_same_tokens() -> None:
-    law, prompts, told = Law(0.8, top_p=0.9), [[1, 2, 3, 4], [5]], []
+    law, prompts, told = Sampling(0.8, top_p=0.9), [[1, 2, 3, 4], [5]], []
     for ready in (as_it_is, compiled("eager")):
         net, draft = network("llama", V, dtype=torch.float32), reduced("llama", SOME).float()
         models: dict[str, Any] = {"target": Causal(net, law, V, fixed=True), "draft": Causal(draft, law, V, fixed=True)}
@@ -112,7 +123,7 @@ def test_a_round_is_one_graph_and_gives_the_same_tokens() -> None:
 def test_a_recurrent_network_may_know_some_tokens() -> None:
     net = reduced("mamba", SOME)
     context = context_of([[1, 2, 3]], 6, 4)
-    model = Recurrent(net, Law(0.8), V)
+    model = Recurrent(net, Sampling(0.8), V)
     model.start(context)
     _, (rows,) = model.sample(context, 1, seeded([0], CPU))
     assert set(rows[0].nonzero()[:, 0].tolist()) == set(SOME)

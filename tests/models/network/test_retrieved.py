@@ -15,13 +15,13 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.decoding.views.retrieval import Retrieval
+from specbench.decoding.views import Retrieval
 from specbench.errors import UsageError
 from specbench.models.network import retrieved
 from specbench.models.network.attention import NAME, queries
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
 from specbench.models.network.retrieved import Retrieved, best_chunks
+from specbench.models.network.sampling import Sampling
 from tests.support.random_histories import Chance, accept
 from tests.support.tiny import CPU, TOLERANCE, committed, context_of, network, tree_rows, worst
 from tests.support.toys import Toy
@@ -31,8 +31,8 @@ NAMES = ("llama", "gpt2", "opt", "neox", "qwen3")
 HISTORIES = ([2], [0, 1, 2, 2, 4, 3, 1, 0, 2, 3, 3, 1, 4, 4, 0, 1, 2], [1, 0, 0, 2, 1, 0, 4, 4])
 
 
-def target_of(name: str, law: Law | None = None) -> Causal:
-    return Causal(network(name, V), law or Law(), V)
+def target_of(name: str, law: Sampling | None = None) -> Causal:
+    return Causal(network(name, V), law or Sampling(), V)
 
 
 # --- which keys -------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Reference:
 
         with queries_of(few):
             logits = self.net(input_ids=torch.tensor([text]), use_cache=False).logits
-        return Law()(logits[0, -1:], V)[0]
+        return Sampling()(logits[0, -1:], V)[0]
 
     def _mask(self, chosen: list[set[int]], shape: torch.Size) -> Tensor:
         heads, length = shape[1], shape[2]
@@ -213,7 +213,7 @@ def test_with_a_budget_for_the_whole_text_rows_are_the_targets(name: str) -> Non
     model.start(context)
     for number in range(10):
         tree = chance.tree(3, V) if number % 2 else TokenTree.chain(chance.below(V, (3, 3)))
-        expected = tree_rows(network(name, V), Law(), V, context, tree)
+        expected = tree_rows(network(name, V), Sampling(), V, context, tree)
         assert worst(target.probs(context, tree), expected) <= TOLERANCE
         assert worst(model.probs(context, tree, refeed=1), expected) <= TOLERANCE
         verdict, start = accept(context, tree, chance, number % 3 == 1, V)
@@ -226,11 +226,13 @@ def test_more_than_was_expected_can_be_drafted() -> None:
     model, tree = Retrieval(target, 40, 4, 6), TokenTree.chain(Chance(1).below(V, (3, 100)))
     target.start(context)
     model.start(context)
-    assert worst(model.probs(context, tree, 1), tree_rows(network("llama", V), Law(), V, context, tree)) <= TOLERANCE
+    assert (
+        worst(model.probs(context, tree, 1), tree_rows(network("llama", V), Sampling(), V, context, tree)) <= TOLERANCE
+    )
 
 
-@pytest.mark.parametrize("law", [Law(0.0), Law(1.0)], ids=["greedy", "sampled"])
-def test_a_decode_is_the_targets_and_rows_do_not_disturb_each_other(law: Law) -> None:
+@pytest.mark.parametrize("law", [Sampling(0.0), Sampling(1.0)], ids=["greedy", "sampled"])
+def test_a_decode_is_the_targets_and_rows_do_not_disturb_each_other(law: Sampling) -> None:
     def run(budget: int, prompts: Any, seeds: list[int], tree: bool = False) -> list[tuple[int, ...]]:
         target = target_of("llama", law)
         model = Retrieval(target, budget, CHUNK, 6)
@@ -244,7 +246,7 @@ def test_a_decode_is_the_targets_and_rows_do_not_disturb_each_other(law: Law) ->
     together = run(4, HISTORIES, [1, 2, 3])
     assert together == [run(4, [prompt], [seed])[0] for seed, prompt in enumerate(HISTORIES, 1)]
     whole = run(64, HISTORIES, [1, 2, 3])
-    if law == Law(0.0):
+    if law == Sampling(0.0):
         assert together == whole == run(4, HISTORIES, [1, 2, 3], tree=True)
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import TopPLogitsWarper
 
-from specbench.models.network.law import Law
-from specbench.models.network.top_p import FEW, ONE, TopP, by_digits, by_sort, masses
+from specbench.models.network.sampling import FEW, ONE, Sampling, TopP, by_digits, by_sort, masses
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 LEVELS = (0.0, -0.0, 1.0, -1.0, 2.5, -3.25, 30.0, -200.0, 1e-30, -1e-40, 3e4, -math.inf)  # few of them: many ties
@@ -97,7 +96,7 @@ def test_masses_are_probabilities_as_whole_numbers() -> None:
 def test_a_distribution_is_the_same_on_either_side_of_the_switch(width: int) -> None:
     scores = 3 * torch.randn((2, width), generator=torch.Generator().manual_seed(2))
     theirs = TopPLogitsWarper(0.9)(torch.empty(0), scores).softmax(-1)  # type: ignore[arg-type]
-    assert torch.equal(Law(top_p=0.9)(scores, width), theirs)
+    assert torch.equal(Sampling(top_p=0.9)(scores, width), theirs)
     assert torch.equal(TopP(0.9)(torch.empty(0), scores).isinf(), by_sort(scores, 0.9))
 
 

@@ -21,8 +21,8 @@ from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint, resolve
 from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
-from specbench.models.scale import grow
+from specbench.models.network.sampling import Sampling
+from specbench.models.scale import growth as grow
 from specbench.models.scale.growth import Growth, grown_config, obstacle
 from specbench.models.scale.shapes import Shape, shapes
 from tests.support.cases import quick_or_slow
@@ -196,7 +196,7 @@ def test_an_eps_that_does_not_pay_for_the_constant_is_found_out(eps: float) -> N
 # --- the whole decode -------------------------------------------------------------------------------------------------
 
 
-def decoded(target: Any, draft: Any, law: Law, k: int = 3) -> list[Trace]:
+def decoded(target: Any, draft: Any, law: Sampling, k: int = 3) -> list[Trace]:
     """Three prompts, one after the other, through the loop of production with the same draws for any pair."""
     width = target.config.vocab_size
     method = Speculate(ModelDrafter(Causal(draft, law, width), k), Causal(target, law, width), Rejection())
@@ -209,11 +209,12 @@ def decoded(target: Any, draft: Any, law: Law, k: int = 3) -> list[Trace]:
 @pytest.mark.parametrize(
     "law",
     quick_or_slow(
-        [Law(0), Law(1.0), Law(0.7, top_p=0.9), Law(1.3, top_k=50)], lambda law: law.top_p or not law.temperature
+        [Sampling(0), Sampling(1.0), Sampling(0.7, top_p=0.9), Sampling(1.3, top_k=50)],
+        lambda law: law.top_p or not law.temperature,
     ),
     ids=str,
 )
-def test_a_grown_pair_decodes_the_same_tokens_from_the_same_draws(law: Law) -> None:
+def test_a_grown_pair_decodes_the_same_tokens_from_the_same_draws(law: Sampling) -> None:
     target, draft = original(), original(num_hidden_layers=1)
     before = decoded(target, draft, law)
     draft_shape = shape_of(**{**SPOILT, "hidden_size": 96, "vocab_size": EVERYTHING["vocab_size"]})

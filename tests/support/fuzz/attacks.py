@@ -142,8 +142,8 @@ def caches(chance: random.Random, place: Path, ground: Ground) -> Case:
 
 def without_compiler(cache: Path) -> None:
     """Let a run look for compiled code in a folder; what is not there is made empty, of which nothing can be run."""
-    from specbench.models.bytes import operators
-    from specbench.models.execution.regions.store import Store
+    from specbench.models.execution import int8_operators
+    from specbench.models.execution.region_code import Store
 
     def compile_nothing(command: list[str], **_: Any) -> None:
         Path(command[command.index("-o") + 1]).touch()
@@ -156,7 +156,7 @@ def without_compiler(cache: Path) -> None:
     os.environ["SPECBENCH_CACHE"] = str(cache)
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     compiler = SimpleNamespace(run=compile_nothing, CalledProcessError=subprocess.CalledProcessError)
-    Store._compiled, operators.subprocess = stop, compiler  # type: ignore[method-assign, assignment]
+    Store._compiled, int8_operators.subprocess = stop, compiler  # type: ignore[method-assign, assignment]
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
-from specbench.jobs import asked
+from specbench.jobs import parsing
 from tests.support.fuzz import attacks, cases
 from tests.support.fuzz.cases import Case, Ground
 from tests.support.fuzz.processes import SECRET, Ended, Limits, carried_out
@@ -23,7 +23,11 @@ from tests.support.tinypair import prompts, save_pair
 JOBS = ("calibrate", "compare", "run", "noise", "skip_layers", "trace", "tree", "verdict")
 NEEDED = (
     *("datasets", "matplotlib.figure", "pyarrow.parquet", "transformers", "torch._inductor.compile_fx"),
-    *("specbench.show.report.page", "specbench.models.bytes.operators", "specbench.models.execution.regions.store"),
+    *(
+        "specbench.show.report.page",
+        "specbench.models.execution.int8_operators",
+        "specbench.models.execution.region_code",
+    ),
     *(f"specbench.jobs.{name}" for name in JOBS),
 )
 KINDS: dict[str, Callable[[random.Random, Path, Ground], Case | tuple[str, ...]]] = {**cases.KINDS, **attacks.KINDS}
@@ -124,7 +128,7 @@ def library_in(folder: Path) -> Path | None:
 
 def hurry() -> None:
     """Wait less for servers and hubs, and compile nothing unless it is asked for: a case has seconds."""
-    asked.USUAL["tier"] = "eager"
+    parsing.USUAL["tier"] = "eager"
     for module, limits in PATIENCE.items():
         for name, seconds in limits.items():
             if hasattr(found := import_module(module), name):

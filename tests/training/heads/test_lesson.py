@@ -8,11 +8,11 @@ import torch
 
 from specbench.decoding.divergences import ForwardKL
 from specbench.decoding.randomness import seeded
-from specbench.jobs.train_start import unused
+from specbench.jobs.training.start import unused
 from specbench.models.heads.build import joined
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
 from specbench.models.network.reduced import reduce_head
+from specbench.models.network.sampling import Sampling
 from specbench.training.cache import Example
 from specbench.training.distil import Kept, pace, train
 from specbench.training.evaluation import chosen
@@ -130,7 +130,7 @@ def test_tokens_per_round_are_those_of_rounds_that_begin_at_every_place(
     train(student, TEACHER, cache(some, some), recipe, lesson=lesson(student, recipe, cache(some, some), True))
     found, _ = lesson(student, recipe, cache(some, some), True).figures(student)
     student.head.dtype = torch.float32
-    target, draft = joined(Causal(TARGET, Law(0.0), VOCABULARY), student.head, k)
+    target, draft = joined(Causal(TARGET, Sampling(0.0), VOCABULARY), student.head, k)
     hits: list[list[bool]] = [[] for _ in range(k)]
     for text in (list(one.ids) for one in some):
         for begun in range(2, len(text)):

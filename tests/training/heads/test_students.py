@@ -12,14 +12,14 @@ from specbench.decoding.randomness import seeded
 from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.files import read_head
 from specbench.models.network.causal import Causal
-from specbench.models.network.law import Law
+from specbench.models.network.sampling import Sampling
 from specbench.training.heads import Beside, Masked, Unrolled, chains
 from specbench.training.new_heads import Asked, beginning
 from tests.support.heads import write_head
 from tests.support.tiny import CPU, context_of, network
 
 K = 4
-LAW = Law(1.0)
+LAW = Sampling(1.0)
 VOCABULARY = 7
 NET = network("llama", VOCABULARY, dtype=torch.float32)
 TEXTS = [[1, 4, 2, 0, 3], [2, 2, 6], [5, 0]]

@@ -1,0 +1,279 @@
+"""The parts that a method file may name, and whether one fits where it stands: by its kind and by what it declares."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from inspect import Parameter, signature
+from typing import Any, get_args, get_origin, get_type_hints
+
+from specbench import plugins
+from specbench.decoding.divergences import JSD, Divergence, ForwardKL, Hybrid, Overlap, ReverseKL, TotalVariation
+from specbench.decoding.drafters.cascade import Relay, cascade
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
+from specbench.decoding.drafters.distilled import Distilled
+from specbench.decoding.drafters.dynamic import Dynamic
+from specbench.decoding.drafters.jacobi import Jacobi, Lookahead
+from specbench.decoding.drafters.lookup import Lookup, Maxgram, PromptLookup, Suffix, SuffixLookup
+from specbench.decoding.drafters.merge import Merge
+from specbench.decoding.drafters.recycling import Recycling
+from specbench.decoding.drafters.schedule import Constant, Schedule
+from specbench.decoding.drafters.select import Finder, Select
+from specbench.decoding.drafters.swift import Skippable, Swift
+from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Planned, Top
+from specbench.decoding.loop import Speculate
+from specbench.decoding.method_files import read_method, words
+from specbench.decoding.protocols import Apprentice, Drafter, Model, Network, Ranker, Verifier
+from specbench.decoding.timing import EVERYWHERE, Laps, Spans
+from specbench.decoding.tokens import ROOT, Parent
+from specbench.decoding.verifiers.block import Block, Traversal
+from specbench.decoding.verifiers.lossy import Lenient, Relaxed, Typical
+from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
+from specbench.decoding.views import Retrieval, Streaming
+from specbench.errors import UsageError
+
+# --- build ------------------------------------------------------------------------------------------------------------
+# Compositions → objects: one short recursion over nested YAML.
+
+Around = Mapping[str, Callable[[Drafter], Drafter]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a file a part stands. `path` is of the field that it stands in; a part with fields adds its name.
+
+    around: what is put around a drafter by the name of its model. judge: the model, as the file names it, that judges
+    what is drafted here.
+    """
+
+    path: str
+    clock: Laps | None
+    name: str = ""
+    outermost: bool = False
+    around: Around = field(default_factory=dict)
+    judge: Any = None
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}.{self.name}" if self.name else self.path
+
+    def field(self, key: str, fields: Collection[str]) -> "Place":
+        """The place of what stands in one of the fields of this part. What drafts for a part that judges reports its
+        phases as parts of the draft."""
+        drafts = key == "drafter" and "verifier" in fields
+        below = self.clock.under("draft") if self.clock is not None and drafts else self.clock
+        return Place(f"{self.where}.{key}", below, around=self.around, judge=self.judge)
+
+
+def build(
+    name: str,
+    models: Mapping[str, Model],
+    k: int,
+    clock: Laps | None = None,
+    schedule: Schedule | None = None,
+    around: Around | None = None,
+    thinking: Spans = EVERYWHERE,
+) -> Speculate:
+    """The method `name` as an object over the given models.
+
+    `k` and `schedule` (constant unless given) stand for these words in the file; every place has a schedule of its own.
+    `around` is put around drafters that draw from models of these names. `thinking` stands for this word: where the
+    target thinks aloud.
+    UsageError for a wrong file, and for a schedule that is not constant where the file has no place for it.
+    """
+    schedule = schedule or Constant()
+    values: dict[str, Any] = {**models, "k": k, "schedule": schedule, "thinking": thinking}
+    method = _part(
+        read_method(name)["method"], Place(f"{name}: method", clock, outermost=True, around=around or {}), values
+    )
+    if not schedule.static and "schedule" not in words(name, "schedule"):
+        raise UsageError(
+            f"{name}: the method has no place for a schedule (the word `schedule` in its file): "
+            "choose --schedule constant, or a method whose drafts are a chain from a model"
+        )
+    if not isinstance(method, Speculate):
+        raise UsageError(f"{name}: method: the outermost part must be Speculate, not {type(method).__name__}")
+    if read_method(name)["lossless"] and not method.verifier.lossless:
+        raise UsageError(f"{name}: {shown(method.verifier)} is lossy: write `lossless: false` in the file")
+    return method
+
+
+def _part(value: Any, place: Place, values: Mapping[str, Any]) -> Any:
+    """An object from `Name`, `{Name: {field: part}}`, a word of `values`, or a plain number or list."""
+    if isinstance(value, dict):
+        if len(value) != 1:
+            keys = ", ".join(map(str, value))
+            raise UsageError(f"{place.where}: expected one part as {{Name: {{...}}}}, found the keys {keys}")
+        (name, arguments), *_ = value.items()
+        return _object(str(name), arguments or {}, replace(place, name=str(name)), values)
+    if isinstance(value, str):
+        if value in values:
+            # a schedule has a state: two drafters of one method must not share it
+            return copy(values[value]) if value == "schedule" else values[value]
+        return _object(value, {}, place, values)
+    if isinstance(value, list):
+        return [_part(part, replace(place, path=f"{place.path}[{i}]"), values) for i, part in enumerate(value)]
+    return value
+
+
+def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) -> Any:
+    where = place.where
+    made = part_named(name)
+    if made is None:
+        known_parts = [*sorted(PARTS), *added(), *values]
+        raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join(known_parts)}")
+    known = dict(signature(made).parameters)
+    timed = known.pop("clock", None) is not None and place.clock is not None
+    _check_fields(name, arguments, known, where)
+    if "verifier" in arguments:
+        place = replace(place, judge=arguments.get("model"))
+    elif "judge" in arguments and arguments["judge"] != place.judge:
+        raise UsageError(f"{where}.judge: expected the model that judges its drafts, {place.judge}")
+    built = {key: _part(part, place.field(key, known), values) for key, part in arguments.items()}
+    types = get_type_hints(made)
+    for key, part in built.items():
+        check(types[key], part, f"{where}.{key}")
+    if "verifier" in built:
+        check_judged(built["verifier"], built["drafter"], where)
+        if not place.outermost:
+            check_honest(built["verifier"], place.path)
+    try:
+        part = made(**built, **({"clock": place.clock} if timed else {}))
+        return place.around[arguments["model"]](part) if wrapped(arguments, place) else part
+    except ValueError as error:  # of a number that the part itself refuses
+        raise UsageError(f"{where}: {error}") from None
+
+
+def wrapped(arguments: Mapping[str, Any], place: Place) -> bool:
+    """Whether something is put around the part: what draws from such a model, and does not judge by it."""
+    return (
+        "verifier" not in arguments and isinstance(arguments.get("model"), str) and arguments["model"] in place.around
+    )
+
+
+def _check_fields(name: str, arguments: Any, known: Mapping[str, Parameter], where: str) -> None:
+    """UsageError for fields that the part of this name does not take, and for those that it lacks."""
+    if not isinstance(arguments, dict) or set(arguments) - set(known):
+        wrong = ", ".join(map(str, set(arguments) - set(known))) if isinstance(arguments, dict) else repr(arguments)
+        raise UsageError(f"{where}: unknown field {wrong}; {name} takes {', '.join(known) or 'no fields'}")
+    required = {key for key, one in known.items() if one.default is Parameter.empty}
+    if missing := required - set(arguments):
+        raise UsageError(f"{where}: missing field {', '.join(sorted(missing))}")
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+# A new class goes into the tuple of its kind: what it does not declare is a type error here.
+DRAFTERS: tuple[type[Drafter], ...] = (
+    *(NoDraft, ModelDrafter, PromptLookup, SuffixLookup, Suffix, Maxgram, Jacobi),
+    *(Expand, Planned, Dynamic, Lookahead, Recycling),
+    *(Merge, Relay, Select, Speculate, Distilled, Swift),
+)
+VERIFIERS: tuple[type[Verifier], ...] = (Rejection, TokenMatch, Block, Traversal, Lenient, Typical, Relaxed)
+MODELS: tuple[type[Model], ...] = (Streaming, Retrieval)
+BRANCHINGS: tuple[type[Branching], ...] = (Top, Independent, Distinct)
+LOSSES: tuple[type[Divergence], ...] = (ForwardKL, ReverseKL, JSD, TotalVariation, Overlap, Hybrid)
+
+# by their names in a file; a function stands for the composition that it returns
+PARTS: dict[str, Callable[..., Any]] = {
+    part.__name__: part for part in (*DRAFTERS, *VERIFIERS, *MODELS, *BRANCHINGS, *LOSSES)
+}
+PARTS |= {"Cascade": cascade, "Spans": Spans}
+
+
+def part_named(name: str) -> Callable[..., Any] | None:
+    """The part of a name in a file, of specbench or of another package; None where there is none."""
+    return PARTS.get(name) or (plugins.load(plugins.PARTS, name) if name in added() else None)
+
+
+def added() -> list[str]:
+    """The parts that other packages add."""
+    return plugins.names(plugins.PARTS, PARTS)
+
+
+# what a part can do that stands in a field of this kind
+KINDS: dict[Any, str] = {
+    Drafter: "propose",
+    Lookup: "of_length",
+    Finder: "find",
+    Model: "probs",
+    Network: "twin",
+    Ranker: "ranking",
+    Skippable: "skipping",
+    Verifier: "judge",
+    Schedule: "lookahead",
+    Branching: "children",
+    Divergence: "nats",
+    Spans: "at_nodes",
+    Apprentice: "drawing_from",
+}
+# and what it must declare
+DECLARED = {
+    kind: [*kind.__annotations__, *(name for name, one in vars(kind).items() if isinstance(one, property))]
+    for kind in KINDS
+}
+
+
+def check(kind: Any, part: Any, where: str) -> None:
+    """UsageError for a part that is not of the kind of its field, or does not declare what one of the kind must."""
+    if get_origin(kind) is Sequence:
+        if not isinstance(part, list):
+            raise UsageError(f"{where}: expected a list, found {shown(part)}")
+        for place, one in enumerate(part):
+            check(get_args(kind)[0], one, f"{where}[{place}]")
+    elif kind in KINDS:
+        check_part(kind, part, where)
+    elif kind is bool:
+        if not isinstance(part, bool):
+            raise UsageError(f"{where}: expected true or false, found {shown(part)}")
+    elif kind is float:
+        if isinstance(part, bool) or not isinstance(part, int | float) or not math.isfinite(part):
+            raise UsageError(f"{where}: expected a number, found {shown(part)}")
+    elif isinstance(part, bool) or not isinstance(part, int) or part < (ROOT if kind is Parent else 0):
+        wanted = "a node's number, or -1" if kind is Parent else "a whole number from 0 on, or the word k"
+        raise UsageError(f"{where}: expected {wanted}, found {shown(part)}")
+
+
+def check_part(kind: Any, part: Any, where: str) -> None:
+    """UsageError for what cannot do what a part of this kind can, and for what does not declare what it must."""
+    name = kind.__name__.lower()
+    if not hasattr(part, KINDS[kind]):
+        known = ", ".join(sorted(key for key, one in PARTS.items() if hasattr(one, KINDS[kind])))
+        choice = f": choose one of {known}" if known else ""
+        raise UsageError(f"{where}: expected a {name}, found {shown(part)}{choice}")
+    if missing := [one for one in DECLARED[kind] if not hasattr(part, one)]:
+        raise UsageError(
+            f"{where}: {shown(part)} does not declare {', '.join(missing)}: a {name} says so before it is used"
+        )
+    if kind is Apprentice:
+        check_part(Network, part.model, f"{where}.model")
+
+
+def check_judged(verifier: Verifier, drafter: Drafter, where: str) -> None:
+    """UsageError for a verifier that cannot judge trees, or trees of drawn tokens, where the drafter drafts them."""
+    if not drafter.branches:
+        return
+    rule, drafts = shown(verifier), shown(drafter)
+    if verifier.judges == "chains":
+        raise UsageError(
+            f"{where}: {rule} judges chains, and {drafts} drafts trees: take Rejection, or a drafter of chains"
+        )
+    if verifier.judges == "point trees" and drafter.drawn:
+        raise UsageError(
+            f"{where}: {rule} judges chains and trees of point masses, and {drafts} drafts trees of drawn tokens: "
+            "take Rejection, a drafter of chains, or branching Top"
+        )
+
+
+def check_honest(verifier: Verifier, where: str) -> None:
+    """UsageError for a lossy verifier of a speculation that drafts."""
+    if not verifier.lossless:
+        raise UsageError(
+            f"{where}: {shown(verifier)} is lossy, so what a speculation with it says of its tokens is not "
+            "what they were drawn from, and nothing above it would be lossless: take Rejection inside a drafter"
+        )
+
+
+def shown(part: Any) -> str:
+    """A part in an error: a value as it is written, anything else by the name of its class."""
+    return repr(part) if isinstance(part, bool | int | float | list) else type(part).__name__

@@ -1,1 +1,0 @@
-"""Models that read a part of the text only, for drafts of long contexts."""

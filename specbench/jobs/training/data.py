@@ -1,0 +1,228 @@
+"""What a draft learns from, ready to be used: a loaded target and a cache of its answers, or of text, as tokens."""
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from specbench.backends.base import Backend, networks_of
+from specbench.errors import UnusableModelError
+from specbench.files import PACKAGE, read_whole
+from specbench.jobs import progress as loading
+from specbench.jobs.output import say
+from specbench.measure import grid
+from specbench.measure.plan import chat_settings, complete_backend
+from specbench.models.checkpoints import names
+from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.reduced import coverage, special_tokens
+from specbench.models.network.reduced import known_tokens
+from specbench.models.network.sampling import Sampling
+from specbench.spec import BASELINE, RunSpec
+from specbench.training.cache import Example, Manifest, TokenCache, cached
+from specbench.training.data import Reading, Sources, sources
+from specbench.training.learner import batch_of
+from specbench.training.recipe import Recipe
+from specbench.training.teacher import FOLDER, Teacher, with_states
+from specbench.training.text import (
+    Progress,
+    answer_parts,
+    answers_origin,
+    text_origin,
+    text_parts,
+    weights_digest,
+    with_weights,
+)
+from specbench.wording import counted
+
+CACHE = "tokens"
+HELD_OUT = ("held-out.jsonl", "held-out-2.jsonl")  # chats and plain prompts are two files
+LICENCE = re.compile(r"^license:\s*([\w.+-]{1,60})\s*$", re.MULTILINE)
+CARDS = 1 << 20  # bytes of a model card
+AGAIN = 30.0  # seconds between two lines on how far the text is
+SHOWN = 16  # held-out sequences over which the coverage of a vocabulary is taken
+
+
+@dataclass(frozen=True)
+class Source:
+    """data: the names that --data took; generate: whether the target answers them, so many samples to a prompt.
+
+    answer_temperature: None for that of the recipe; cache: its folder, None for one inside the draft's. keep_states:
+    whether the target's last states are kept beside it, None where the text is learned more than once.
+    """
+
+    data: tuple[str, ...]
+    generate: bool = True
+    samples_per_prompt: int = 1
+    answer_temperature: float | None = None
+    cache: Path | None = None
+    keep_states: bool | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same where a training is gone on with: all but the place of the cache."""
+        return {**asdict(self), "data": list(self.data), "cache": None}
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """A loaded target that teaches, and what is learned from it.
+
+    special: the ids that no draft may lack; data: what was learned from, in words; licence: the target's, if known.
+    held_out: the prompts of which nothing is learned, as the rows of files, by how these are called; none of text.
+    """
+
+    target: str
+    source: str
+    data: Sequence[str]
+    licence: str | None
+    teacher: Teacher
+    tokenizer: Any
+    special: frozenset[int]
+    cache: TokenCache
+    device: torch.device
+    dtype: torch.dtype
+    recipe: Recipe
+    held_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    verifier: str = ""  # the folder or repository of the target
+
+    @property
+    def network(self) -> Any:
+        """That of the target."""
+        return self.teacher.network
+
+    def coverage(self, student: Any) -> float | None:
+        """The share of the target's probability that is on the tokens of a draft's head; None for a whole head."""
+        known = known_tokens(student, self.teacher.width)
+        if known is None:
+            return None
+        some = [self.cache.held_out[number] for number in range(min(SHOWN, len(self.cache.held_out)))]
+        batch = batch_of(some, self.recipe.length).to(self.device)
+        return coverage(self.teacher.rows(batch, Sampling(self.recipe.temperature)), known.tolist())
+
+
+def teaching(
+    settings: Mapping[str, Any],
+    source: Source,
+    recipe: Recipe,
+    folder: Path,
+    err: Console,
+    check: Callable[[Any, Any], None] = lambda config, tokenizer: None,
+    again: bool = False,
+) -> Teaching:
+    """Load the target and read, or write, what is learned from it. Raises UsageError or UnusableModelError.
+
+    check: called with the target's configuration and tokenizer before anything that takes long. again: whether the
+    text is learned more than once, whatever the recipe says.
+    """
+    (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
+    backend = complete_backend([spec])
+    tokenizer = networks_of(backend, "training a draft").tokenizer
+    check(load_config(names.resolve(spec.target, spec.target_revision)), tokenizer)
+    room = backend.context - spec.max_new_tokens - 1
+    how = Reading(backend.encode, chat_settings(spec, backend), room, spec.limit, spec.seed, spec.column, spec.template)
+    found = sources(source.data, how, answered=source.generate)
+    loading.load(backend, spec, max(found.longest, 1), err)
+    cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
+    given = taught(backend, spec, source, cache, recipe, again)
+    if source.generate:
+        answered = {cache.held_out[number].prompt for number in range(len(cache.held_out))}
+        given = replace(given, held_out=dict(zip(HELD_OUT, found.rows(answered).values(), strict=False)))
+    left_out = ", ".join(f"{count} {reason}" for reason, count in cache.manifest.left_out.items() if count)
+    counts = f"{counted(len(cache.train), 'sequence')} to learn, {len(cache.held_out)} held out"
+    say(err, [f"{counts}; not used: {left_out}" if left_out else counts])
+    if (states := given.teacher.states) is not None:
+        size = f"up to {states.bytes / 1e9:.2g} GB"
+        say(err, [f"the target reads every text once: its last states are kept in {states.place}, {size}"])
+    return given
+
+
+def tokens(
+    backend: Backend, spec: RunSpec, source: Source, found: Sources, folder: Path, recipe: Recipe, err: Console
+) -> TokenCache:
+    """The cache of what is learned, filled where it is not full yet."""
+    networks = networks_of(backend, "training a draft")
+    asked = spec if source.answer_temperature is None else spec.with_(temperature=source.answer_temperature)
+    described = with_weights(backend.describe(), networks.network("target"))
+    known = (found, described, networks.tokenizer, networks.width)
+    watch = Reported(err, "answered" if source.generate else "read")
+    if not source.generate:
+        origin = text_origin(*known, recipe.length)
+        return cached(folder, origin, partial(text_parts, found, backend.encode, watch), lambda: found.left_out)
+
+    def parts(manifest: Manifest) -> Iterator[Sequence[Example]]:
+        decode = backend.prepare(asked, found.longest)
+        return answer_parts(decode, found, backend.chat, watch, manifest)
+
+    origin = answers_origin(found, asked, *known[1:], source.samples_per_prompt)
+    return cached(folder, origin, parts, lambda: found.left_out, size=0)
+
+
+class Reported:
+    """Says how far the text is, every half minute and at its end. `now` reads seconds."""
+
+    def __init__(self, console: Console, done: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.console, self.done, self.now, self.due = console, done, now, now()
+
+    def __call__(self, progress: Progress) -> None:
+        if self.now() < self.due and progress.done != progress.total:
+            return
+        self.due = self.now() + AGAIN
+        what = progress.what if (progress.total or progress.done) != 1 else progress.what.removesuffix("s")
+        total = "" if progress.total is None else f" of {progress.total}"
+        rate = f", {progress.rate:.0f} tokens/s" if progress.tokens else ""
+        say(self.console, [f"{progress.done}{total} {what} {self.done}{rate}"])
+
+
+def teacher_of(network: Any, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teacher:
+    """The target as a teacher, which keeps its states where that was asked for, or saves time."""
+    again = again or recipe.tokens > cache.train.learned(recipe.prompts).sum()
+    saves = again and recipe.samples != "student"
+    if not (saves if source.keep_states is None else source.keep_states):
+        return Teacher(network)
+    known = f"{cache.manifest.sha256} {weights_digest(network)} {network.dtype} {recipe.prompts}"
+    key = hashlib.sha256(known.encode()).hexdigest()[:12]
+    return with_states(network, cache.path / FOLDER, cache.every.learned(recipe.prompts), key, recipe.tokens)
+
+
+def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teaching:
+    """What a trainer has to know of a loaded target."""
+    networks, described = networks_of(backend, "training a draft"), backend.describe()
+    network = networks.network("target")
+    if not any(parameter.is_floating_point() for parameter in network.parameters()):
+        raise UnusableModelError(f"{spec.target}: its weights are packed: a teacher needs plain ones")
+    special = special_tokens(networks.tokenizer, networks.eos(spec.with_(ignore_eos=False)))
+    what = "the target's own answers to" if source.generate else "the text of"
+    return Teaching(
+        target=spec.target,
+        source=", ".join(filter(None, (described["target_source"], described["target_commit"]))),
+        data=[f"{what} {name}" for name in cache.manifest.origin.data],
+        licence=licence_of(described["target_source"]),
+        teacher=teacher_of(network, source, cache, recipe, again),
+        tokenizer=networks.tokenizer,
+        special=frozenset(special),
+        cache=cache,
+        device=networks.device,
+        dtype=next(network.parameters()).dtype,
+        recipe=recipe,
+        verifier=described["target_source"],
+    )
+
+
+def licence_of(source: str) -> str | None:
+    """What the model card of a checkpoint's folder says of its licence; None where it says nothing."""
+    place = PACKAGE.parent / source  # a shipped one is named from the package on
+    for folder in (place, place.parent):
+        try:
+            found = LICENCE.search(read_whole(folder / "README.md", CARDS).decode("utf-8", "replace"))
+        except OSError:
+            continue
+        if found:
+            return found[1]
+    return None

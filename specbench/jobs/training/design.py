@@ -1,0 +1,332 @@
+"""`specbench design-draft`: shapes of equal parameters are timed, the promising ones trained, the best ones measured.
+
+Times and measurements are ordinary runs, drafts are trained as by `train draft`; each goes on where it was cut off.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+
+from specbench.errors import InterruptedRunError, UnusableModelError, UsageError
+from specbench.files import filling, replace_text
+from specbench.jobs.output import Output, say
+from specbench.jobs.parsing import write_method
+from specbench.jobs.resume import record_rest
+from specbench.jobs.run import Terminal, described, record
+from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
+from specbench.jobs.training.design_results import Candidate, Found, command, findings, promising, short
+from specbench.jobs.training.start import Start
+from specbench.jobs.training.train import Draft, locked, record_of, trained
+from specbench.measure import grid
+from specbench.measure.calibrate import LOOKAHEAD, TOKENS
+from specbench.measure.plan import complete_backend
+from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.names import resolve
+from specbench.results import folder
+from specbench.results.cells import Cell
+from specbench.results.folder import slug
+from specbench.results.machine import command_line
+from specbench.results.named_runs import write_csv
+from specbench.results.numbers import timing
+from specbench.results.reading import DESCRIPTION, read_run
+from specbench.results.samples import Sample
+from specbench.show import checks
+from specbench.show.report import page as report_page
+from specbench.show.report.design import DOCUMENT, SHAPES
+from specbench.show.text import Format
+from specbench.spec import BASELINE, RunSpec
+from specbench.theory.design import DraftTimes, Speed, Spread, amounts
+from specbench.theory.optimum import measured_costs
+from specbench.training.learner import DivergedError
+from specbench.training.recipe import Recipe
+from specbench.training.start import LAST, fresh, save_draft, sized
+from specbench.wording import clean_path, counted
+
+TOGETHER = 16  # prompts that the target answers at once
+FACTS = ("specbench", "torch", "transformers", "fingerprint")  # of the machine: times of two would mix
+PAPER = "Leviathan et al. 2022 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318)"
+GO_ON = "the same command goes on with it"
+
+
+def start(design: "Design", style: Format) -> None:
+    """Carry out a design and print its rows and findings."""
+    found, lines = design.carried_out()
+    checks.print_design(found.rows, style)
+    say(design.err, [*lines, f"results: {clean_path(design.place)}"])
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a design compares, and how: budgets of parameters and what they count, the longest lookahead, how often a
+    shape is timed, the rungs of training, what is learned, and the settings of the target. place: None for the default.
+    """
+
+    settings: Mapping[str, Any]
+    budgets: Sequence[int]
+    depths: Sequence[int]
+    count: Literal["all", "layers"]
+    k_max: int
+    repeat: int
+    rungs: int
+    source: Source
+    recipe: Recipe
+    output: Path | None
+    err: Console
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        """The target's, as it is measured. UsageError where there are several."""
+        cells = grid.cells({**self.settings, "method": BASELINE})
+        if len(cells) > 1:
+            raise UsageError(f"a design is measured on one data set, not on {len(cells)}: name it with --dataset")
+        return cells[0].with_(draft=None)
+
+    @property
+    def place(self) -> Path:
+        return self.output or Path("results") / f"design-{slug(self.spec.target)}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same where a design is gone on with."""
+        names = ("budgets", "depths", "count", "k_max", "repeat", "rungs")
+        asked = {name: getattr(self, name) for name in names} | {"source": self.source.identity}
+        return {**asked, "recipe": self.recipe.model_dump(mode="json"), "spec": self.spec.key}
+
+    @property
+    def steps(self) -> list[int]:
+        """The tokens that a draft has learned in all after each rung."""
+        return amounts(self.recipe.tokens, self.rungs)
+
+    def carried_out(self) -> tuple[Found, list[str]]:
+        """What it found, and that in sentences; what an earlier call has done is not done again."""
+        target = resolve(self.spec.target, self.spec.target_revision)
+        config = load_config(target)
+        shapes, notes = self.candidates(config)
+        description = described([self.spec], complete_backend([self.spec]).device, kind="draft design")
+        machine = {name: description["environment"][name] for name in FACTS}
+        if self.source.generate and self.spec.dataset in self.source.data:
+            notes.append(f"{self.spec.dataset} is learned from, too: what is accepted there flatters; name another "
+                         "--dataset")  # fmt: skip
+        try:
+            with locked(self.place):
+                record_of(self.place, {**self.identity, **machine})
+                replace_text(self.place / DESCRIPTION, json.dumps(description, indent=2) + "\n")
+                say(self.err, [f"note: {line}" for line in notes])
+                speed = self.timed(shapes, config, load_tokenizer(target))
+                found = Found(self.count, shapes, speed, self.steps, *self.trained(shapes, speed))
+                found = replace(found, cells=self.measured(found))
+                lines = [*findings(found), command(found, self.spec.target, self.source.data, self.source.generate)]
+                self.write(found, lines)
+        except KeyboardInterrupt as stop:
+            raise InterruptedRunError(GO_ON) from stop
+        return found, lines
+
+    def candidates(self, target: Any) -> tuple[list[Candidate], list[str]]:
+        """The widest shape of every budget and depth for a target's configuration, and a line for each that has none.
+
+        UsageError where there is none at all.
+        """
+        vocabulary = target.get_text_config(decoder=True).vocab_size
+        found, impossible = list[Candidate](), list[str]()
+        for budget, layers in product(self.budgets, self.depths):
+            try:
+                shape = sized(budget, layers, target, in_layers=self.count == "layers")
+                found.append(Candidate(budget, shape, shape.parameters(vocabulary)))
+            except UsageError as error:
+                impossible.append(f"--budget {short(budget)}: {error}")
+        if not found:
+            raise UsageError(impossible[0])
+        return found, impossible
+
+    def write(self, found: Found, lines: Sequence[str]) -> None:
+        """design.csv, design.json, and the report with its figures."""
+        with folder.writing_to(self.place):
+            write_csv(self.place / SHAPES, found.rows)
+            replace_text(self.place / DOCUMENT, json.dumps({**found.document, "findings": lines}, indent=2) + "\n")
+        runs = sorted((file.parent for file in self.place.glob("measured/*/journal.jsonl")), key=lambda run: run.name)
+        report_page.write_report([self.place, *runs[-1:]], svg=True)
+
+    def draft(self, one: Candidate, tokens: int) -> Path:
+        """Where a draft lies that has learned so many tokens."""
+        return self.place / "drafts" / one.name / f"tokens-{tokens}"
+
+    def timed(self, shapes: Sequence[Candidate], config: Any, tokenizer: Any) -> Speed:
+        """Time all shapes with random weights, which take as long as trained ones, and passes at several lookaheads."""
+        for one in shapes:
+            if not (self.draft(one, 0) / LAST).exists():
+                with filling(self.draft(one, 0)) as scratch:
+                    tokenizer.save_pretrained(scratch)
+                save_draft(fresh(one.shape, config, self.spec.seed), self.draft(one, 0))
+        k_max, repeat = self.k_max, self.repeat
+        ks = sorted({1 << n for n in range(k_max.bit_length())} | {k_max})
+        arms = dict.fromkeys([*((one, min(LOOKAHEAD, k_max)) for one in shapes), *((shapes[0], k) for k in ks)])
+        new = max(TOKENS, k_max + 1)
+        brief = self.spec.with_(limit=1, repeat=repeat, max_new_tokens=new, ignore_eos=True)
+        line = f"timing {counted(len(shapes), 'shape')} {repeat} times …"
+        cells = self.run("timed", brief, list(arms), 0, Output(quiet=True), line)
+        for (one, _), cell in zip(arms, cells, strict=True):
+            if not cell.samples:
+                raise UnusableModelError(f"{one.name} cannot be timed: {cell.error}")
+        return speed_of({(one.name, k): cell.samples for (one, k), cell in zip(arms, cells, strict=True)}, k_max)
+
+    def trained(
+        self, shapes: Sequence[Candidate], speed: Speed
+    ) -> tuple[list[list[Candidate]], Mapping[str, Mapping[int, float]]]:
+        """The rungs of training, best first, and α after each by name; the deepest shapes go on for a comparison."""
+        settings = {name: value for name, value in self.settings.items() if name != "limit"} | {"batch": TOGETHER}
+        source = replace(self.source, cache=self.source.cache or self.place / CACHE)
+        given = teaching(settings, source, self.recipe, self.place, self.err, again=True)
+        chosen, alphas = to_be_trained(shapes, speed), dict[str, dict[int, float]]()
+        some = f"{counted(len(chosen), 'shape')} of {len(shapes)}"
+        say(self.err, [f"training {some}, {self.steps[0]:,} tokens each …"])
+
+        def score(one: Candidate, tokens: int) -> float:
+            alpha = self.taught(one, tokens, Draft(settings, Start(), source, self.recipe, Path()), given)
+            alphas.setdefault(one.name, {})[tokens] = alpha
+            speedup = speed.best(one.name, alpha).speedup
+            say(self.err, [f"{one.name} after {tokens:,} tokens: α {alpha:.3f}, {speedup:.2f}× predicted"])
+            return speedup
+
+        return halved(chosen, self.steps, score), alphas
+
+    def taught(self, one: Candidate, tokens: int, draft: Draft, given: Teaching) -> float:
+        """α of a draft on held-out text after so many tokens in all; 0 where its training diverges."""
+        number, shape, recipe = self.steps.index(tokens), one.shape, self.recipe
+        before = self.steps[number - 1] if number else 0
+        sizes = {name: getattr(shape, name) for name in ("layers", "hidden", "intermediate", "heads", "kv_heads")}
+        draft = replace(
+            draft,
+            start=Start(str(self.draft(one, before))) if before else Start(**sizes),
+            recipe=recipe.model_copy(update={"tokens": tokens - before, "seed": recipe.seed + number}),
+            output=self.draft(one, tokens),
+            command=command_line(),
+        )
+        try:
+            return trained(draft, given, self.err)[1].figures.alpha
+        except DivergedError as error:  # the others go on
+            say(self.err, [f"note: {error}"])
+            return 0.0
+
+    def measured(self, found: Found) -> dict[str, Cell]:
+        """The finals decode the prompts, each at its best lookahead, interleaved with each other and the baseline."""
+        finals = [(one, found.best_of(one.name).k) for one in found.rungs[-1]]
+        cells = self.run("measured", self.spec, finals, self.steps[-1], Output(quiet=self.err.quiet))
+        return {one.name: cell for (one, _), cell in zip(finals, cells, strict=True)}
+
+    def run(
+        self, name: str, spec: RunSpec, arms: Sequence[tuple[Candidate, int]], tokens: int, output: Output,
+        line: str = "",
+    ) -> list[Cell]:  # fmt: skip
+        """The cells of some drafts, each with a lookahead: an ordinary run, gone on with where it was begun."""
+        models = {model_of(one): str(self.draft(one, tokens)) for one, _ in arms}
+        specs = [spec.with_(method=self.method(one), k=k, model=models) for one, k in arms]
+        runs = [file.parent for file in (self.place / name).glob(f"*/{DESCRIPTION}")]
+        begun = next((run for run in runs if list(read_run(run).specs) == specs), None)
+        if begun is None and line:
+            say(self.err, [line])
+        watch = Terminal(output)
+        done = record(specs, self.place / name, watch) if begun is None else record_rest(begun, watch)
+        if done.stop is not None:
+            raise InterruptedRunError(GO_ON) from done.stop
+        by_spec = {cell.spec: cell for cell in done.cells}
+        return [by_spec[one] for one in specs]
+
+    def method(self, one: Candidate) -> str:
+        """The method file of a draft: a chain from the network of its name."""
+        file = self.place / "methods" / f"{one.name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        drafter = {"ModelDrafter": {"model": model_of(one), "k": "k", "schedule": "schedule"}}
+        summary = f"A chain from a draft of {counted(one.shape.layers, 'layer')} of width {one.shape.hidden}"
+        chain = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
+        write_method(file, {"summary": summary, "paper": PAPER, "lossless": True, "method": chain})
+        return str(file)
+
+
+def model_of(one: Candidate) -> str:
+    """What method files call its network."""
+    return f"draft-{one.name.replace('.', '-')}"
+
+
+def speed_of(timed: Mapping[tuple[str, int], Sequence[Sample]], k_max: int) -> Speed:
+    """The times of a target and its drafts from the turns of every (draft, lookahead): medians and quartiles.
+
+    Lookaheads that were not timed lie on a line between their neighbours.
+    """
+    turns = {arm: [turn_of(sample) for sample in samples] for arm, samples in timed.items()}
+    ks = sorted({k for _, k in turns})
+
+    def values(column: str, k: int) -> list[float]:
+        return [turn[column] for (_, at), some in turns.items() if at == k for turn in some]
+
+    verify = np.interp(range(k_max + 1), [0, *ks], [1.0, *(median(values("verify", k)) for k in ks)])
+    drafts = {}
+    for (name, k), some in turns.items():
+        if k == min(LOOKAHEAD, k_max):
+            token, c, first, later = ([turn[column] for turn in some] for column in ("token", "c", "first", "later"))
+            drafts[name] = DraftTimes(Spread.of(token), Spread.of(c), median(first), median(later))
+    return Speed(
+        step=Spread.of([turn["step"] for turn in next(iter(turns.values()))]),
+        verify=tuple(max(0.0, float(one)) for one in verify),
+        overhead=median(turn["overhead"] for some in turns.values() for turn in some),
+        v={k: median(values("v", k)) for k in ks},
+        drafts=drafts,
+        k_max=k_max,
+    )
+
+
+def turn_of(sample: Sample) -> dict[str, float]:
+    """What a turn says of a draft and of the target's pass over its tokens; times in seconds.
+
+    verify: a step with that pass in it; overhead: what else a round adds to a step; both in steps.
+    """
+    baseline, method = timing([sample.baseline]), timing([sample.method])
+    cost = measured_costs(baseline, method)
+    token, later = method.draft / method.drafted, method.drafted - method.rounds
+    verify = 1 + (method.verify / method.rounds - baseline.verify / baseline.rounds) / cost.baseline_step_seconds
+    return {
+        "step": cost.baseline_step_seconds,
+        "token": token,
+        "first": method.draft_first / method.rounds,
+        "later": (method.draft - method.draft_first) / later if later else token,
+        "c": cost.c,
+        "v": cost.v,
+        "verify": verify,
+        "overhead": cost.v + cost.overhead - verify,
+    }
+
+
+def deepest(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+    """The deepest of some shapes, for the budget of each of others."""
+    return [max((o for o in some if o.budget == one.budget), key=lambda o: o.shape.layers) for one in others]
+
+
+def to_be_trained(shapes: Sequence[Candidate], speed: Speed) -> list[Candidate]:
+    """The promising shapes and, for comparison, the deepest of their budgets; all of them where none is promising."""
+    pays = [one for one in shapes if promising(one, speed)]
+    return [one for one in shapes if not pays or one in pays or one in deepest(shapes, pays)]
+
+
+def halved(
+    chosen: Sequence[Candidate], steps: Sequence[int], score: Callable[[Candidate, int], float]
+) -> list[list[Candidate]]:
+    """Successive halving (Jamieson and Talwalkar, arXiv 1502.07943): the shapes of every rung, best first.
+
+    score: brings a shape up to so many tokens in all and says how good it is. The better half goes on, and the deepest
+    shape of each of their budgets, for comparison.
+    """
+    rungs, going, kept = list[list[Candidate]](), list(chosen), len(chosen)
+    for tokens in steps:
+        scores = {one: score(one, tokens) for one in going}
+        rungs.append(sorted(scores, key=lambda one: -scores[one]))
+        kept = max(1, (kept + 1) // 2)
+        better = rungs[-1][:kept]
+        going = list(dict.fromkeys([*better, *deepest(going, better)]))
+    return rungs

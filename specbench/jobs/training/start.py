@@ -1,0 +1,332 @@
+"""What learning begins with: a network that is fresh, pruned from its target, or given; a head; a masked draft."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.errors import UnusableModelError, UsageError
+from specbench.files import filling
+from specbench.jobs.training.data import Teaching
+from specbench.models.checkpoints import loading, names
+from specbench.models.checkpoints.check import check_pair
+from specbench.models.checkpoints.description import load_config, load_tokenizer
+from specbench.models.checkpoints.names import Checkpoint
+from specbench.models.checkpoints.reduced import most_frequent
+from specbench.models.heads import files
+from specbench.models.heads.recognition import WORDS, Head
+from specbench.models.network.passes import windows_of
+from specbench.models.network.reduced import SIZE, reduce_head
+from specbench.training.distil import Lesson
+from specbench.training.evaluation import chosen, sampled
+from specbench.training.heads import HeadLesson, Masked
+from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
+from specbench.training.pruning import Keep, pruned
+from specbench.training.recipe import Recipe
+from specbench.training.start import Shape, fresh, save_draft, sized
+from specbench.wording import counted
+
+FRESH, PRUNED = "fresh", "pruned"
+TEXTS, LONGEST = 32, 256  # sequences that importance is measured on, and their tokens
+MASK = "pard_token"  # in config.json: the token that marks a place without one
+ALPHA = "the first drafts of all places"  # what α is over, of a head or a draft through masks
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What learning begins with: the student on the teacher's device, in `words` what it is begun as, and its shape.
+
+    save: writes a student into a folder, ready to use. lesson: what it learns, where that is not the rows of a network.
+    card: what its model card says otherwise than of a network. command: of specbench, to try it with.
+    """
+
+    student: Any
+    words: str
+    shape: str
+    save: Callable[[Any, Path], None]
+    lesson: Lesson | None = None
+    card: Mapping[str, str] = field(default_factory=dict)
+    command: str = "sweep-k"
+
+
+class Beginning(Protocol):
+    """What a command was asked to begin with."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same where a training is gone on with."""
+        ...
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        """UsageError or UnusableModelError for what cannot be, by the configuration of a target."""
+        ...
+
+    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
+        """What learning begins with; folder: that of a run that is gone on with, whose checkpoint has the weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class Start:
+    """fresh, pruned, or a checkpoint; sizes that are None follow from the others. vocabulary: tokens of the head."""
+
+    begin: str = FRESH
+    layers: int | None = None
+    hidden: int | None = None
+    intermediate: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    parameters: int | None = None
+    keep: Keep = "even"
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "parameters")
+        sizes = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+        if self.begin not in (FRESH, PRUNED) and sizes:
+            raise UsageError(f"{sizes[0]}: {self.begin} has its own shape; leave it out")
+        if self.begin == PRUNED and (other := [name for name in sizes if name not in ("--layers", "--hidden")]):
+            raise UsageError(f"{other[0]}: what is pruned has --layers and --hidden, the rest follows")
+        if self.begin == PRUNED and not sizes:
+            raise UsageError("--from pruned: say how much is kept with --layers, --hidden or both")
+        if self.parameters and self.hidden:
+            raise UsageError("--parameters and --hidden: the width follows from one of them; leave the other out")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def words(self) -> str:
+        return {FRESH: "a fresh draft", PRUNED: "a part of the target"}.get(self.begin, self.begin)
+
+    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
+        """A network, which has the shape of the draft in the folder of a run that is gone on with."""
+        student = begun(self, given, recipe, folder)
+        return Begun(student, self.words, said_of(student), lambda network, place: save_network(network, place, given))
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        """UsageError or UnusableModelError for what no draft of a target can begin as, by its configuration."""
+        text = config.get_text_config(decoder=True)
+        if self.begin == FRESH:
+            shape_of(self, config)
+        elif self.begin != PRUNED:
+            compatible(self.begin, config, tokenizer)
+        elif (self.layers or 1) > text.num_hidden_layers:
+            raise UsageError(f"--layers {self.layers}: the target has {text.num_hidden_layers}")
+        elif (self.hidden or 1) > text.hidden_size:
+            raise UsageError(f"--hidden {self.hidden}: the target's width is {text.hidden_size}")
+        refuse_vocabulary(self.vocabulary, config)
+
+
+def refuse_vocabulary(vocabulary: int | None, config: Any) -> None:
+    """UsageError for a vocabulary that is larger than the target's."""
+    size = config.get_text_config(decoder=True).vocab_size
+    if vocabulary is not None and vocabulary > size:
+        raise UsageError(f"--draft-vocabulary {vocabulary}: the target knows {size} tokens")
+
+
+def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> Any:
+    """The network that learning begins with, on the teacher's device.
+
+    folder: that of a run that is gone on with; its draft has the shape, and its checkpoint the weights.
+    """
+    if folder is not None:
+        return loaded(str(folder), given)
+    student = first(asked, given, recipe)
+    if asked.vocabulary is not None:
+        ids = most_frequent(given.cache.counts(), asked.vocabulary, given.special)
+        student = reduce_head(student, ids)
+    return student.to(given.device)
+
+
+def save_network(network: Any, folder: Path, given: Teaching) -> None:
+    """A draft as a checkpoint of its own, in the target's dtype and with its tokenizer."""
+    save_draft(network, folder, given.dtype)
+    with filling(folder) as scratch:
+        given.tokenizer.save_pretrained(scratch)
+
+
+def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
+    """The network with the whole vocabulary."""
+    if asked.begin == FRESH:
+        shape = shape_of(asked, given.network.config)
+        weight = given.network.get_input_embeddings().weight
+        return fresh(shape, given.network.config, recipe.seed, embedding=weight)
+    if asked.begin == PRUNED:
+        examples = given.cache.train
+        step = max(len(examples) // TEXTS, 1)
+        texts = [examples[number].ids[:LONGEST] for number in range(0, len(examples), step)][:TEXTS]
+        return pruned(given.network, layers=asked.layers, hidden=asked.hidden, keep=asked.keep, texts=texts)
+    return loaded(asked.begin, given)
+
+
+def shape_of(asked: Start, config: Any) -> Shape:
+    """The shape of a fresh draft: two layers of half the target's width, unless something is said."""
+    layers = asked.layers or 2
+    if asked.parameters is not None:
+        return sized(asked.parameters, layers, config, asked.vocabulary)
+    half = config.get_text_config(decoder=True).hidden_size // 2
+    return Shape.of(layers, asked.hidden or max(half - half % 32, 32), asked.intermediate, asked.heads, asked.kv_heads)
+
+
+def loaded(name: str, given: Teaching) -> Any:
+    """A checkpoint as a draft of this target; UnusableModelError where their tokens differ."""
+    checkpoint = compatible(name, given.network.config, given.tokenizer)
+    return loading.load_model(checkpoint, torch.float32, given.device).model
+
+
+def compatible(name: str, config: Any, tokenizer: Any) -> Checkpoint:
+    """The checkpoint of a name whose tokens are those of a target."""
+    checkpoint = names.resolve(name, None)
+    check_pair(tokenizer, load_tokenizer(checkpoint), config, load_config(checkpoint))
+    return checkpoint
+
+
+def said_of(student: Any) -> str:
+    """The shape of a network, for readers."""
+    config = student.config.get_text_config(decoder=True)
+    known = getattr(student.config, SIZE, None)
+    head = "" if known is None else f", a head of {known:,} tokens"
+    layers = counted(config.num_hidden_layers, "layer")
+    return f"{layers} of width {config.hidden_size}, {parameters_of(student):,} parameters{head}"
+
+
+def parameters_of(student: Any) -> int:
+    return sum(parameter.numel() for parameter in student.parameters())
+
+
+@dataclass(frozen=True)
+class HeadStart:
+    """A fresh head. steps: the drafts that learn, of EAGLE-3 each from its own states, of Medusa each a head by itself.
+
+    intermediate: the width of the MLP of EAGLE-3, None for the target's; vocabulary: how many tokens it knows.
+    """
+
+    kind: HeadKind
+    steps: int = 4
+    intermediate: int | None = None
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind == "medusa" and self.intermediate is not None:
+            raise UsageError("--intermediate: Medusa heads have no MLP; leave it out")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        refuse_vocabulary(self.vocabulary, config)
+
+    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
+        ids = None
+        if self.vocabulary is not None and self.vocabulary < given.teacher.width:
+            ids = most_frequent(given.cache.counts(), self.vocabulary, given.special)
+        asked = Asked(ids, self.steps, given.verifier, self.intermediate, recipe.seed)
+        return head_begun(self.kind, f"a fresh {WORDS[self.kind]} head", given, recipe, asked)
+
+
+@dataclass(frozen=True)
+class MtpStart:
+    """An MTP module that learns `steps` drafts. begin: the checkpoint that it goes on from, which may be the target
+    itself; None for a fresh one. target and revision: what the target is called, and its revision if that is named."""
+
+    target: str
+    steps: int = 4
+    begin: str | None = None
+    revision: str | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "mtp", "steps": self.steps, "begin": self.begin}
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        self.found()
+
+    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
+        asked = Asked(None, self.steps, given.verifier, seed=recipe.seed, begin=self.found())
+        words = "a fresh MTP module" if self.begin is None else f"the MTP module of {self.begin}"
+        return head_begun("mtp", words, given, recipe, asked)
+
+    def found(self) -> Head | None:
+        """The module that learning goes on from. UnusableModelError for what is no module of the target."""
+        if self.begin is None:
+            return None
+        target = names.resolve(self.target, self.revision)
+        checkpoint = target if self.begin == self.target else names.resolve(self.begin)
+        head = files.find(checkpoint, target)
+        if head is None or head.kind != "mtp":
+            raise UnusableModelError(
+                f"--from {self.begin}: it has no MTP module for {self.target}: name the target itself, if it has "
+                "one, or a module that was trained for it; without --from a fresh one is made"
+            )
+        return head
+
+
+def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, asked: Asked) -> Begun:
+    """A head, called `words`, with its lesson.
+
+    The same for a run that is gone on with: equal seeds make equal heads, and the checkpoint has the weights.
+    """
+    student, layout = beginning(kind, given.network, asked)
+    known = getattr(student.config, SIZE, None)
+    vocabulary = "" if known is None else f", a vocabulary of {known:,} tokens"
+    read = ", ".join("the last hidden state" if tap == "z" else f"h[{tap}]" for tap in student.head.taps)
+    return Begun(
+        student=student.to(given.device),
+        words=words,
+        shape=f"{parameters_of(student):,} parameters{vocabulary}, reads {read}",
+        save=lambda trained, place: save_head(trained, layout, place, given.dtype),
+        lesson=lesson_of(given, recipe, asked.steps, student.head.taps),
+        card={"what": f"head ({WORDS[kind]})", "alpha": ALPHA},
+        command="run",
+    )
+
+
+def lesson_of(given: Teaching, recipe: Recipe, steps: int, taps: Any = ()) -> HeadLesson:
+    held_out = chosen(given.cache.held_out, recipe.held_out)
+    return HeadLesson(given.teacher, taps, held_out, recipe, steps, sampled(given.cache, recipe))
+
+
+@dataclass(frozen=True)
+class PardStart:
+    """A draft that learns to go on through masks, `steps` − 1 of them."""
+
+    start: Start
+    steps: int = 4
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "pard", "steps": self.steps, **asdict(self.start)}
+
+    def check(self, config: Any, tokenizer: Any) -> None:
+        self.start.check(config, tokenizer)
+
+    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
+        """UnusableModelError for a draft whose layers look through windows: its masks would be seen by other ones."""
+        network = begun(self.start, given, recipe, folder)
+        if any(windows_of(network.config.get_text_config(decoder=True)).values()):
+            raise UnusableModelError(f"{self.start.begin}: its layers look through windows: take a draft without")
+        if getattr(network.config, MASK, None) is None:
+            setattr(network.config, MASK, unused(given.cache.counts(), given.special, network.config.vocab_size))
+        mask = int(getattr(network.config, MASK))
+        return Begun(
+            student=Masked(network, mask),
+            words=f"{self.start.begin}, through masks",
+            shape=f"{said_of(network)}, its mask is the token {mask}",
+            save=lambda student, place: save_network(student.network, place, given),
+            lesson=lesson_of(given, recipe, self.steps),
+            card={"what": "small language model (PARD)", "alpha": ALPHA},
+            command="run",
+        )
+
+
+def unused(counts: Tensor, special: Collection[int], size: int) -> int:
+    """The token that serves as a mask: the last one below `size` of those that the text [V] has least often, and no
+    special one."""
+    numbers = [number for number in range(min(size, len(counts))) if number not in special]
+    return min(numbers, key=lambda number: (int(counts[number]), -number))

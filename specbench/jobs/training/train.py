@@ -1,0 +1,418 @@
+"""`specbench train draft`, `head` and `boost`: from settings to trained drafts in their folders.
+
+A folder holds the draft, its card and curve, checkpoints, and the record of the command that began it, so that the same
+command goes on with it.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from specbench.errors import UsageError
+from specbench.files import clear_unfinished, read_whole, refuse_links, replace_text
+from specbench.jobs.output import say
+from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
+from specbench.jobs.training.start import Beginning, Begun
+from specbench.show.text import Format, print_records
+from specbench.training import processes
+from specbench.training.distil import Kept, pace, train
+from specbench.training.evaluation import (
+    Figures,
+    Judge,
+    Point,
+    Provenance,
+    Trained,
+    chosen,
+    curve_rows,
+    model_card,
+    sampled,
+)
+from specbench.training.evaluation import Progress as Learning
+from specbench.training.learner import DivergedError, Missed, newest_checkpoint
+from specbench.training.recipe import Recipe
+from specbench.wording import clean, clean_path, first_line
+
+CHECKPOINTS, CURVE, LOCK, RECORD = "checkpoints", "curve.csv", ".lock", "training.json"
+MOST = 1 << 20  # bytes of a record
+NAMES = ("draft", "second", "third")  # of the drafts in the method boosted-merge
+PLAIN = 30.0  # seconds between two lines where there is no terminal
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a command was asked to train: the target's settings, a starting point, text, a recipe, a folder.
+
+    hours: how long the training itself may take, from which its tokens follow; minutes: between two checkpoints.
+    boosted: whether a draft with earlier ones is fitted where they miss, or as they were.
+    """
+
+    settings: Mapping[str, Any]
+    start: Beginning
+    source: Source
+    recipe: Recipe
+    output: Path
+    hours: float | None = None
+    minutes: float = 5.0
+    licence: str | None = None
+    command: str = ""
+    boosted: bool = True
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a run that is gone on with must have in common with the one that was begun."""
+        recipe = self.recipe.model_dump(mode="json")
+        if self.hours is not None:
+            recipe["tokens"] = None  # they follow from the speed of the machine, once
+        return {
+            "settings": {name: str(value) for name, value in self.settings.items()},
+            "start": self.start.identity,
+            "source": self.source.identity,
+            "recipe": recipe,
+            "hours": self.hours,
+            "boosted": self.boosted,
+        }
+
+
+def start(asked: Draft, style: Format, quiet: bool) -> None:
+    """Train a draft into its folder and print what it is worth; a folder that was begun is gone on with.
+
+    Where several processes train, one per device, the first of them writes and prints.
+    """
+    err = console(quiet)
+    with locked(asked.output):
+        given, record = ready(asked, asked.identity, err, again=asked.hours is not None)
+        run = Training(asked, given, record, err)
+        done = run.train()
+    if processes.first():
+        categories = {**done.by_category, "all": done.figures} if len(done.by_category) > 1 else {"all": done.figures}
+        rows = [{"category": name, **asdict(one)} for name, one in categories.items()]
+        title = (
+            f"held-out text, temperature {asked.recipe.temperature:g}, after {done.progress.tokens:,} learned tokens"
+        )
+        print_worth(rows, ("category", "tokens"), title, asked.recipe, style)
+        say(err, run.conclusion(done))
+
+
+def boost(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
+    """Train so many drafts into folders 1, 2, … of the output and print what they are worth alone and together."""
+    err = console(quiet)
+    asked = replace(asked, source=replace(asked.source, cache=asked.source.cache or asked.output / CACHE))
+    rows, earlier = list[dict[str, Any]](), list[Any]()
+    with locked(asked.output):
+        given, _ = ready(asked, {**asked.identity, "drafts": drafts}, err, again=True)
+        for number in range(1, drafts + 1):
+            say(err, [f"draft {number}:"])
+            recipe = asked.recipe.model_copy(update={"seed": asked.recipe.seed + number - 1})
+            part = replace(asked, output=asked.output / str(number), recipe=recipe)
+            student, _ = trained(part, given, err, tuple(earlier))
+            rows.append({"draft": number, **worth(student, given, asked.recipe, earlier)})
+            earlier.append(student)
+    if processes.first():
+        both = "tokens that it or an earlier draft likes best"
+        print_worth(rows, ("draft",), "held-out text", asked.recipe, style, {both: "together"})
+        folder = Path(clean_path(asked.output))
+        models = [f"--model {name}={folder / str(n)}" for n, name in enumerate(NAMES[1:], 2)]
+        line = (
+            f"specbench run --target {asked.settings.get('target', 'demo')} --draft {folder / '1'} {' '.join(models)}"
+        )
+        line += f" --method boosted-merge{unseen(folder / '1', given)}"
+        if drafts != len(NAMES):
+            line = f"boosted-merge names {len(NAMES)} drafts: for {drafts}, copy configs/methods/boosted-merge.yaml"
+        say(err, [line])
+
+
+def worth(student: Any, given: Teaching, recipe: Recipe, earlier: Sequence[Any]) -> dict[str, Any]:
+    """What a draft is worth by itself on the held-out text, and of how many tokens it or an earlier one is right."""
+    held_out = chosen(given.cache.held_out, recipe.held_out)
+
+    def judged(how: Recipe, others: Sequence[Any]) -> Figures:
+        return Judge(given.teacher, held_out, how, sampled(given.cache, how), others).figures(student)[0]
+
+    together = judged(recipe.model_copy(update={"temperature": 0.0}), earlier)
+    return {**asdict(judged(recipe, ())), "together": together.alpha}
+
+
+def print_worth(
+    rows: Sequence[dict[str, Any]], keys: Sequence[str], title: str, recipe: Recipe, style: Format,
+    shares: Mapping[str, str] | None = None,
+) -> None:  # fmt: skip
+    """What is accepted of drafts on stdout; shares: further columns, by their labels."""
+    short = [
+        {
+            **{key: row[key] for key in keys},
+            "alpha": f"{row['alpha']:.3f}",
+            f"tokens per round at K {recipe.k}": f"{row['accepted']:.2f}",
+            **{label: f"{row[name]:.1%}" for label, name in (shares or {}).items()},
+        }
+        for row in rows
+    ]
+    print_records(rows, {title: short}, style)
+
+
+def console(quiet: bool) -> Console:
+    """Where one process alone says how things go."""
+    return Console(stderr=True, quiet=quiet or not processes.first())
+
+
+def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> "tuple[Teaching, Record]":
+    """The target as a teacher with its text, and the record of the folder, which is refused before anything is read."""
+    with processes.first_before_others():
+        record = record_of(asked.output, identity)
+        given = (asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
+        return teaching(*given, again=again), record
+
+
+def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
+    """Train one of several drafts of a loaded target into its folder: the student, and what came of it.
+
+    earlier: the drafts that will draft with it.
+    """
+    with locked(asked.output):
+        run = Training(asked, given, record_of(asked.output, asked.identity), err, earlier)
+        return run.student, run.train()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The folder for these processes alone."""
+    if not processes.first():
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, timeout=0)
+        lock.acquire()
+        clear_unfinished(folder)
+    except Timeout:
+        raise UsageError(f"{clean_path(folder)} is being written by another process: wait for it, or end it") from None
+    except OSError as error:
+        raise UsageError(f"cannot write to {clean_path(folder)}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@dataclass
+class Training:
+    """A training run in its folder."""
+
+    asked: Draft
+    given: Teaching
+    record: "Record"
+    err: Console
+    earlier: Sequence[Any] = ()
+    made: Begun = field(init=False)
+
+    def __post_init__(self) -> None:
+        folder = self.asked.output
+        going_on = newest_checkpoint(folder / CHECKPOINTS) is not None
+        self.made = self.asked.start.begun(self.given, self.asked.recipe, folder if going_on else None)
+        say(self.err, [f"{'going on with' if going_on else 'draft:'} {self.made.words}: {self.made.shape}"])
+
+    @property
+    def student(self) -> Any:
+        return self.made.student
+
+    def train(self) -> Trained:
+        """Train to the end; the folder then has the best draft, and a card with the whole curve."""
+        kept = Kept(self.asked.output / CHECKPOINTS, self.keep, self.asked.minutes * 60)
+        data = (self.given.teacher, self.given.cache, self.timed(self.asked.recipe))
+        weights = Missed(self.earlier) if self.earlier and self.asked.boosted else None
+        try:
+            with shown(self.err) as watch:
+                done = train(self.student, *data, kept, watch, weights, self.earlier, self.made.lesson)
+        except DivergedError as error:
+            raise DivergedError(
+                f"{error}: {clean_path(self.asked.output)} has the best draft before that; try a smaller --rate, "
+                "another --output"
+            ) from error
+        if processes.first():
+            self.write_card(done)
+        return done
+
+    def timed(self, recipe: Recipe) -> Recipe:
+        """The recipe with as many tokens as the hours allow, measured once and then kept."""
+        if self.asked.hours is None:
+            return recipe
+        if self.record.tokens is None:
+            found = pace(self.student, self.given.teacher, self.given.cache, recipe, self.made.lesson)
+            self.record = replace(self.record, tokens=found.tokens(self.asked.hours * 3600, recipe.evaluations))
+            if processes.first():
+                write_record(self.asked.output, self.record)
+            say(self.err, [f"{found.speed:.0f} tokens/s here: {self.record.tokens:,} tokens in {self.asked.hours:g} h"])
+        return recipe.model_copy(update={"tokens": self.record.tokens})
+
+    def keep(self, student: Any, done: Trained) -> None:
+        """The draft as a checkpoint that is ready to use, with its card."""
+        self.made.save(student, self.asked.output)
+        self.write_card(done)
+
+    def write_card(self, done: Trained) -> None:
+        """The model card, the learning curve by category, and the prompts that were held out, as far as the run is."""
+        made = Provenance(
+            target=self.given.target,
+            source=self.given.source,
+            start=self.made.words,
+            shape=self.made.shape,
+            parameters=sum(p.numel() for p in self.student.parameters()),
+            data=self.given.data,
+            licence=self.asked.licence or self.given.licence or "unknown",
+            command=self.asked.command,
+            **self.made.card,
+        )
+        text = model_card(made, self.asked.recipe, done.figures, done.by_category, done.progress.curve)
+        replace_text(self.asked.output / "README.md", text)
+        curve = pd.DataFrame(curve_rows(done.progress.curve))
+        replace_text(self.asked.output / CURVE, curve.to_csv(index=False))
+        for file, rows in self.given.held_out.items():
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            replace_text(self.asked.output / file, "".join(lines))
+
+    def conclusion(self, done: Trained) -> Sequence[str]:
+        """How it ended and what to do next."""
+        folder, target = clean_path(self.asked.output), self.given.target
+        coverage = self.given.coverage(self.student)
+        reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of what the target says"]
+        return [
+            f"{done.ended}: the best draft is in {folder}",
+            *reach,
+            f"specbench {self.made.command} --target {target} --draft {folder}{unseen(Path(folder), self.given)}",
+        ]
+
+
+def unseen(folder: Path, given: Teaching) -> str:
+    """The options that name the prompts of which a draft in this folder has learned nothing: others flatter it."""
+    return "".join(f" --dataset jsonl:{folder / file}" for file in given.held_out)
+
+
+@dataclass(frozen=True)
+class Record:
+    """identity: what was asked for; tokens: how many are learned, where that was measured and not asked for."""
+
+    identity: Mapping[str, Any]
+    tokens: int | None = None
+
+
+def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
+    """The record of a folder, begun now or before.
+
+    UsageError for one that was begun with something else, one that cannot be read, and a folder of other things.
+    """
+    asked = Record(json.loads(json.dumps(identity, default=str)))
+    files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if not (folder / RECORD).exists():
+        if files:
+            raise UsageError(
+                f"{clean_path(folder)} holds other files ({clean(files[0])} …): a draft needs its own --output"
+            )
+        write_record(folder, asked)
+        return asked
+    refuse_links(folder)
+    begun = read_record(folder / RECORD)
+    if (different := next(differences(begun.identity, asked.identity), None)) is None:
+        return begun
+    if not {*files} - {RECORD, CACHE}:  # nothing was learned yet, and text knows what it is made of
+        write_record(folder, asked)
+        return asked
+    name, there, here = different
+    raise UsageError(
+        f"{clean_path(folder)} was begun with {clean(name)} {clean(there)}, not {clean(here)}: give the same to go "
+        "on with it, or another --output"
+    )
+
+
+def read_record(file: Path) -> Record:
+    try:
+        found = json.loads(read_whole(file, MOST))
+        return Record(dict(found["identity"]), found["tokens"] if found["tokens"] is None else int(found["tokens"]))
+    except OSError as error:
+        raise UsageError(f"cannot read {clean_path(file)}: {error.strerror or first_line(error)}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{clean_path(file)} is damaged ({first_line(error)}): remove its folder, or give another --output"
+        ) from error
+
+
+def write_record(folder: Path, record: Record) -> None:
+    text = json.dumps({"identity": record.identity, "tokens": record.tokens}, indent=1)
+    replace_text(folder / RECORD, text + "\n")
+
+
+def differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two records differ: the name of the value, and both."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted({*there, *here}):
+            yield from differences(there.get(key), here.get(key), key)
+    elif there != here:
+        yield name, there, here
+
+
+class Shown:
+    """Draws or says how far a training run is; every evaluation is a line of its own. `now` reads seconds."""
+
+    def __init__(self, console: Console, bar: Progress | None, now: Callable[[], float] = time.monotonic) -> None:
+        self.console, self.bar, self.now = console, bar, now
+        self.task = bar.add_task("training", total=None) if bar is not None else None
+        self.seen, self.due = 0, now() + PLAIN
+        self.began: tuple[float, int] | None = None
+
+    def __call__(self, progress: Learning, recipe: Recipe) -> None:
+        if self.began is None:
+            self.began = self.now(), progress.tokens
+        line = f"{state(progress)}{self.speed(progress, recipe)}"
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=progress.tokens, total=recipe.tokens, description=line)
+        if len(progress.curve) > self.seen:
+            self.seen = len(progress.curve)
+            self.due = self.now() + PLAIN
+            say(self.console, [evaluated(progress.curve[-1], recipe)])
+        elif self.bar is None and self.now() >= self.due:
+            self.due = self.now() + PLAIN
+            say(self.console, [line])
+
+    def speed(self, progress: Learning, recipe: Recipe) -> str:
+        """Tokens per second since this process began, and the minutes that are left at that."""
+        assert self.began is not None
+        seconds, learned = self.now() - self.began[0], progress.tokens - self.began[1]
+        if learned <= 0 or seconds <= 0:
+            return ""
+        left = (recipe.tokens - progress.tokens) * seconds / learned / 60
+        return f", {learned / seconds:.0f} tokens/s, about {max(left, 0):.0f} min left"
+
+
+def state(progress: Learning) -> str:
+    """The loss, and what was held out last."""
+    loss = "" if progress.loss is None else f"loss {progress.loss:.3f}, "
+    last = progress.curve[-1]
+    return f"{loss}α {last.alpha:.3f}, {last.accepted:.2f} tokens per round"
+
+
+def evaluated(point: Point, recipe: Recipe) -> str:
+    """An evaluation in one line."""
+    loss = "before any training" if point.loss is None else f"loss {point.loss:.3f}"
+    return (
+        f"{point.tokens:,} tokens ({point.tokens / recipe.tokens:.0%}): {loss}, held out α {point.alpha:.3f}, "
+        f"{point.accepted:.2f} tokens per round at K {recipe.k}"
+    )
+
+
+@contextmanager
+def shown(console: Console) -> Iterator[Shown]:
+    """A `Shown` on a console, which is drawn where that is a terminal."""
+    if not console.is_terminal or console.quiet:
+        yield Shown(console, None)
+        return
+    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    with Progress(text, BarColumn(bar_width=16), TimeRemainingColumn(), console=console, transient=True) as bar:
+        yield Shown(console, bar)

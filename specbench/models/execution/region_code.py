@@ -1,0 +1,229 @@
+"""The code of a region: compiled by inductor without its weights, so that one code serves all layers and all processes.
+
+Weights are constants of the code, laid out as its kernels read them. How, is found out with made-up weights, and done
+to the real ones when the code is loaded.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule
+
+from specbench.files import replace_text
+from specbench.models.execution.compile_cache import ALONE_FILE, open_ours, own, place, tidy
+from specbench.models.execution.compiled import by_few_rows, capabilities, quiet, with_kernels
+from specbench.models.execution.int8_operators import joined
+from specbench.models.execution.regions import Region, UncutError
+
+# --- code -------------------------------------------------------------------------------------------------------------
+
+SIDE_BY_SIDE = (1, 2, 4)  # rows of a block whose elements lie side by side, by dtype and processor
+
+Call = Callable[[list[Tensor]], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a constant is made of weights [n, k]: those numbered `weights` one below the other, transposed or not.
+
+    block: unless 0, the matrix is cut into blocks of so many of its rows, which lie side by side: [⌈n ÷ block⌉, k,
+    block], of which `pairs` rows are interleaved. alone: whether all that is the only one of a batch, [1, …].
+    """
+
+    weights: tuple[int, ...]
+    transposed: bool = False
+    block: int = 0
+    pairs: int = 1
+    alone: bool = False
+
+    def made(self, weights: Sequence[Tensor]) -> Tensor:
+        """The constant of these weights."""
+        some = [weights[number].detach() for number in self.weights]
+        whole = torch.cat(some) if len(some) > 1 else some[0]
+        whole = whole.t() if self.transposed else whole
+        found = self.blocks(whole) if self.block else whole
+        return found.unsqueeze(0) if self.alone else found
+
+    def blocks(self, matrix: Tensor) -> Tensor:
+        """As inductor's templates of matrix products read the second factor."""
+        n, k = matrix.shape
+        count = -(-n // self.block)
+        padded = F.pad(matrix.t(), (0, count * self.block - n))
+        parts = padded.reshape(k, count, self.block).transpose(0, 1).contiguous()
+        woven = parts.view(count, k // self.pairs, self.pairs, self.block).transpose(-1, -2)
+        return woven.reshape(count, k, self.block)
+
+
+@dataclass(frozen=True)
+class Code:
+    """source: a module with a function `call` of a list of tensors; constants: those that are made of weights, by name;
+    numbers: the others, which are the same for all weights."""
+
+    source: str
+    constants: Mapping[str, Layout]
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def load(self, constant: Callable[[Layout], Tensor]) -> Call:
+        """The function with constants of its own."""
+        names: dict[str, Any] = {"__name__": "specbench_region"}
+        exec(compile(self.source, names["__name__"], "exec"), names)
+        names |= {name: constant(layout) for name, layout in self.constants.items()}
+        names |= {name: torch.tensor(number) for name, number in self.numbers.items()}
+        call: Call = names["call"]
+        return call
+
+
+def compiled(region: Region, settings: Mapping[str, Any]) -> Code:
+    """Compile a region. Raises UncutError where its code would serve no other weights."""
+    # what inductor itself would keep are constants as well; what a region is given has its shapes, or it is another one
+    ours = {"fx_graph_cache": False, "size_asserts": False, "alignment_asserts": False}
+    with torch.no_grad(), quiet():
+        return with_kernels({**settings, **ours}, lambda given: compiled_with(given, region))
+
+
+def compiled_with(settings: dict[str, Any], region: Region) -> Code:
+    """The same, with all settings."""
+    import torch._inductor.config
+    from torch._guards import TracingContext
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._subclasses import FakeTensorMode
+
+    random = torch.Generator(region.weights[0].device if region.weights else "cpu").manual_seed(0)
+    weights = [made_up(weight, random) for weight in region.weights]
+    parameters = {f"w{number}": torch.nn.Parameter(one, requires_grad=False) for number, one in enumerate(weights)}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in region.like]
+    graph, found = joined(region.graph), list[Any]()
+
+    def inner(graph: Any, given: Any, **more: Any) -> Any:
+        code = compile_fx_inner(graph, given, **more)
+        found.append((code, graph, TracingContext.get().fw_metadata))
+        return code
+
+    with torch._inductor.config.patch(settings):
+        compile_fx(GraphModule(parameters, graph), inputs, inner_compile=inner)
+    ((code, frozen, about),) = found
+    if about.num_mutated_inp_runtime_indices or about.num_outputs_aliased or about.num_intermediate_bases:
+        raise UncutError("its outputs share memory")
+    constants = {
+        **(code.constants or {}),
+        **{name: getattr(frozen, at) for name, at in code.frozen_param_names.items()},
+    }
+    numbers = {name: int(one) for name, one in constants.items() if not weights and is_number(one)}
+    made = {name: layout(tensor, weights) for name, tensor in constants.items() if name not in numbers}
+    return Code(code.source_code, made, numbers)
+
+
+def is_number(constant: Tensor) -> bool:
+    """Whether it is a whole number, as an argument of a kernel may be."""
+    return constant.dtype == torch.int64 and constant.dim() == 0
+
+
+def made_up(weight: Tensor, random: torch.Generator) -> Tensor:
+    """Random numbers in the shape of a weight: what is equal to something made of them is made of them."""
+    found = torch.empty_like(weight)
+    return found.normal_(generator=random) if weight.is_floating_point() else found.random_(generator=random)
+
+
+def layout(constant: Tensor, weights: Sequence[Tensor]) -> Layout:
+    """How a constant was made of weights. UncutError where no way is known."""
+    for one in layouts(constant, weights):
+        made = one.made(weights)
+        if made.shape == constant.shape and made.stride() == constant.stride() and torch.equal(made, constant):
+            return one
+    raise UncutError(f"a constant {tuple(constant.shape)} of its code is not known to be made of its weights")
+
+
+def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
+    """The ways that may be tried."""
+    if constant.is_mkldnn or constant.dim() not in (2, 3, 4):
+        return
+    if constant.dim() > 2 and constant.shape[0] == 1:
+        yield from (replace(one, alone=True) for one in layouts(constant[0], weights))
+    if constant.dim() == 4:
+        return
+    runs = [tuple(range(*ends)) for ends in combinations(range(len(weights) + 1), 2)]
+    for run, transposed in product(runs, (False, True)):
+        columns = {weights[number].shape[1] for number in run}
+        if len(columns) > 1 or constant.dtype != weights[run[0]].dtype:
+            continue
+        if sum(weights[number].numel() for number in run) > constant.numel():
+            continue
+        if constant.dim() == 2:
+            yield Layout(run, transposed)
+            continue
+        inner = sum(weights[number].shape[0] for number in run) if transposed else columns.pop()
+        if constant.shape[1] == inner:
+            yield from (Layout(run, transposed, constant.shape[2], n) for n in SIDE_BY_SIDE if inner % n == 0)
+
+
+# --- store ------------------------------------------------------------------------------------------------------------
+# Code of regions on disk, by what it does and where: a later process compiles nothing that an earlier one compiled.
+# Beside them lies the machine code that inductor keeps.
+
+FORMAT = 4  # of the files; another one, too, when `few_rows` or what settings do not say has changed
+MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+@dataclass
+class Store:
+    """Code of regions that were compiled with the same settings; kept in `folder` where nobody else writes there."""
+
+    settings: Mapping[str, Any]
+    folder: Path = field(default_factory=place)
+    compiled: int = field(default=0, init=False)
+    _known: dict[str, Code] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+        # torch's own folder is a temporary one, and torch writes its name here as soon as it is asked for
+        usual = (default_cache_dir(), str(self.folder / "machine"))
+        self.folder = own(self.folder)
+        if os.environ.get(MACHINE_CODE, usual[0]) in usual:
+            os.environ[MACHINE_CODE] = str(self.folder / "machine")
+
+    def code(self, region: Region) -> Code:
+        """The code of a region, compiled here if it never was. Raises UncutError."""
+        key = hashlib.sha256(f"{self._where} {region.key}".encode()).hexdigest()
+        if key not in self._known:
+            file = self.folder / "regions" / f"{key}.json"
+            self._known[key] = read(file) or self._compiled(region, file)
+        return self._known[key]
+
+    @property
+    def _where(self) -> str:
+        """What code depends on besides what it computes."""
+        machine = [torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), capabilities()]
+        about = [FORMAT, torch.__version__, machine, dict(self.settings), by_few_rows()]
+        return json.dumps(about, default=str)
+
+    def _compiled(self, region: Region, file: Path) -> Code:
+        code = compiled(region, self.settings)
+        self.compiled += 1
+        with suppress(OSError):  # a full disk costs the next process time, and this one nothing
+            replace_text(file, json.dumps(asdict(code)), ALONE_FILE)
+            tidy(self.folder)
+        return code
+
+
+def read(file: Path) -> Code | None:
+    """The code in a file; None where there is none, no whole one, or one that others may have written."""
+    try:
+        with open_ours(file) as opened:
+            found = json.load(opened)
+        constants = {name: Layout(tuple(one.pop("weights")), **one) for name, one in found["constants"].items()}
+        code = Code(found["source"], constants, found["numbers"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return code

@@ -1,0 +1,236 @@
+"""The distribution of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta.
+
+The warpers are transformers' own, but for eta and top-p, in transformers' order, applied once and to target and draft
+alike.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LogitsProcessor
+from transformers.generation.logits_process import (
+    EtaLogitsWarper,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+)
+
+from specbench.decoding.types import STEP, Context, likeliest, point_mass
+
+# --- law --------------------------------------------------------------------------------------------------------------
+
+COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves float32
+
+
+class Eta(EtaLogitsWarper):
+    """Eta sampling as in transformers, whose entropy comes with a check of its input that waits for the device, and
+    whose epsilon is a tensor of the host, which would be copied to the device every time."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__(epsilon)
+        self.most, self.root = epsilon, math.sqrt(epsilon)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        probs = scores.softmax(-1)
+        entropy = torch.special.entr(probs).sum(-1, keepdim=True)
+        eta = (self.root * (-entropy).exp()).clamp(max=self.most)
+        return scores.masked_fill((probs < eta) & (scores < scores.amax(-1, keepdim=True)), self.filter_value)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How logits become the distribution that tokens are drawn from.
+
+    Temperature 0 is greedy: a one-hot row, lowest id at ties.
+
+    Raises ValueError with one line for values outside their range (the ranges are those of transformers).
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    eta: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature must be 0 (greedy) or a positive number, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top-k must be at least 1, not {self.top_k}")
+        for name, value, top in (("top-p", self.top_p, 1.0), ("min-p", self.min_p, 1.0), ("eta", self.eta, 1.0)):
+            if value is not None and not 0 < value <= top:
+                raise ValueError(f"{name} must lie in (0, 1], not {value}")
+
+    @cached_property
+    def _warpers(self) -> LogitsProcessorList:
+        warpers = LogitsProcessorList()
+        if self.temperature != 1.0:
+            warpers.append(TemperatureLogitsWarper(float(self.temperature)))
+        if self.top_k is not None:
+            warpers.append(TopKLogitsWarper(self.top_k))
+        if self.top_p is not None and self.top_p < 1.0:
+            warpers.append(TopP(self.top_p))
+        if self.min_p is not None:
+            warpers.append(MinPLogitsWarper(self.min_p))
+        if self.eta is not None and self.eta < 1.0:
+            warpers.append(Eta(self.eta))
+        return warpers
+
+    @property
+    def certain(self) -> bool:
+        """Whether every row gives all to one token."""
+        return self.temperature == 0
+
+    def __call__(self, logits: Tensor, width: int) -> Tensor:
+        """[..., width] probabilities in float32 (float64 stays) from logits [..., V'].
+
+        A head wider than `width` is cut before the softmax, a narrower one padded with zeros: only a draft's
+        distribution may be changed so, the output stays distributed as the target's.
+        """
+        return self.checked(logits, width)[0]
+
+    def checked(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """The probabilities, and [...] which rows are a distribution: logits that are NaN or infinite give none."""
+        scores = logits[..., :width]
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        if self.certain:
+            greatest, ids = scores.max(-1)  # on a CPU twice as fast as argmax
+            return point_mass(ids, width, scores.dtype), greatest.abs() < torch.inf  # false for NaN, too
+        return self._drawn(scores, width), scores.amax(-1).abs() < torch.inf
+
+    def _drawn(self, scores: Tensor, width: int) -> Tensor:
+        if self.temperature < COLD:
+            scores = scores.double() - scores.amax(-1, keepdim=True)
+        flat = scores.reshape(-1, scores.shape[-1])
+        if self._warpers:
+            nothing = torch.empty((flat.shape[0], 0), dtype=torch.long, device=flat.device)  # no warper reads it
+            flat = self._warpers(nothing, flat)  # type: ignore[arg-type]
+        probs = flat.softmax(-1).view(scores.shape)
+        return F.pad(probs, (0, width - probs.shape[-1])) if probs.shape[-1] < width else probs
+
+
+# --- top p ------------------------------------------------------------------------------------------------------------
+# Top-p: the smallest set of the likeliest tokens whose mass reaches p, with and without sorting the vocabulary. Which
+# tokens are kept is what transformers' warper says, in exact arithmetic: in the order of scores, equal ones in the
+# order of their ids, tokens go from below while the mass of those that have gone is at most 1 − p, and the last one
+# stays. Masses are whole numbers, whose sums are the same in every order: so both ways here keep the same tokens on
+# every device, batched and compiled, where sums in floating point round differently at the edge of the set.
+
+ONE = 61  # a mass of 1 is 2^61: float32 probabilities from 2^-38 on are exact, and no sum overflows
+DIGIT = 11  # bits of a score that are looked at a time
+FEW = 2048  # tokens, of which a CPU sorts as many sooner; on a GPU this is not measured, and it sorts
+BITS = {torch.float32: (torch.int32, 32), torch.float64: (torch.int64, 64)}
+
+
+class TopP(LogitsProcessor):
+    """−inf for the scores [B, V] of tokens that are left out: transformers' TopPLogitsWarper for p in (0, 1)."""
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        gone = by_digits if scores.device.type == "cpu" and scores.shape[-1] > FEW else by_sort
+        return scores.masked_fill(gone(scores, self.p), -torch.inf)
+
+
+def by_sort(scores: Tensor, p: float) -> Tensor:
+    """[B, V] bool: which tokens are left out."""
+    order = scores.sort(dim=-1, stable=True).indices
+    gone = masses(scores).gather(-1, order).cumsum(-1) <= going(p)
+    gone[..., -1] = False
+    return torch.empty_like(gone).scatter(-1, order, gone)
+
+
+def by_digits(scores: Tensor, p: float) -> Tensor:
+    """The same without sorting: the score at which tokens begin to stay is found digit by digit.
+
+    A histogram of the masses over the first digit of the scores says in which bin the mass passes 1 − p, one of that
+    bin over the next digit where in it, and so on; tokens that have the score which is left are counted by their ids.
+    """
+    inside = masses(scores)
+    goes = (inside.sum(-1, keepdim=True) - 1).clamp(max=going(p))  # less than all of it
+    keys, left = ordered(scores)
+    signs = keys ^ (-1 << (left - 1))  # as bits, whole numbers from 0 on
+    edge, below = torch.zeros_like(goes), torch.zeros_like(goes)
+    while left > 0:
+        bins, left = 1 << min(DIGIT, left), max(left - DIGIT, 0)
+        digits = ((signs >> left) & (bins - 1)).long()
+        sums = goes.new_zeros((len(goes), bins)).scatter_add(-1, digits, inside)
+        passed = below + sums.cumsum(-1)
+        digit = (passed <= goes).sum(-1, keepdim=True).clamp(max=bins - 1)
+        below = (passed - sums).gather(-1, digit)
+        edge = edge | (digit << left)
+        inside = inside.where(digits == digit, 0)
+    first = edge.to(keys.dtype) ^ (-1 << (BITS[scores.dtype][1] - 1))
+    return (keys < first) | ((keys == first) & (below + inside.cumsum(-1) <= goes))
+
+
+def masses(scores: Tensor) -> Tensor:
+    """[B, V] probabilities as whole numbers."""
+    return (scores.softmax(-1) * 2.0**ONE).long()
+
+
+def going(p: float) -> int:
+    """The greatest mass that goes."""
+    return math.floor((1 - p) * 2.0**ONE)
+
+
+def ordered(scores: Tensor) -> tuple[Tensor, int]:
+    """[B, V] whole numbers in the order of the scores, equal where these are, and how many bits they have."""
+    kind, bits = BITS[scores.dtype]
+    raw = (scores + 0.0).view(kind)  # −0 becomes 0
+    return raw ^ ((raw >> (bits - 1)) & ((1 << (bits - 1)) - 1)), bits
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+# The likeliest tokens of a network by its own scores: of every row that it gives, and along the prompts that it reads.
+
+
+class Reader(Protocol):
+    """What is needed of a network."""
+
+    width: int
+
+    def start(self, context: Context) -> None: ...
+
+    def along(self, context: Context, slots: Tensor) -> Tensor:
+        """[B, m, V'] the logits of committed tokens at slots [B, m], which are fed once more."""
+        ...
+
+    def alone(self) -> "Reader":
+        """The same with a cache of its own."""
+        ...
+
+
+class Ranks:
+    """See `Ranking`. `last` is written by every `probs` of the network."""
+
+    last: Tensor
+
+    def __init__(self, model: Reader, most: int) -> None:
+        self.model, self.most, self.width = model, most, model.width
+
+    def hear(self, logits: Tensor) -> None:
+        """Note the rows [B, n + 1, V'] of a pass."""
+        self.last = likeliest(logits[..., : self.width], self.most)
+
+    def along(self, context: Context, row: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The prompts are read once more, few tokens at a time: no prefill has the logits of all tokens at once."""
+        model = self.model
+        if row is not None:  # the other rows are in the middle of their texts
+            model = model.alone()
+            context = context.select(torch.tensor([row], device=context.pos.device))
+            model.start(context)
+        longest = int(context.pos.max())
+        for begin in range(0, longest, STEP):
+            end = min(begin + STEP, longest)
+            slots = torch.arange(begin, end, device=context.pos.device).expand(context.rows, -1)
+            here = replace(context, reach=min(begin + STEP, context.seq.shape[1]))
+            yield slots, likeliest(model.along(here, slots)[..., : self.width], self.most)

@@ -1,0 +1,119 @@
+"""Which of several methods decodes the next prompts: a bandit over methods and lookaheads, for `--method auto`. What it
+says is a function of those numbers alone, so recorded times give the choices that were made with them.
+
+The unit is what an engine decodes at once (a prompt, or a batch of them), since every arm is compiled by itself, where
+BanditSpec (Hou et al. 2025, arXiv 2505.15141) and MetaSD (Kim et al. 2024) choose round by round, in Python. There are
+few of them, so tokens/s is not learned as one number but as tokens per round ÷ seconds per round: seconds hardly vary
+from prompt to prompt, and a chain of K tokens tells what every shorter one would have emitted. More drafters than one
+judged by one decode, as in "Not-a-Bandit" (Liu et al. 2025, arXiv 2510.20064): so is a lookup by every text, whoever
+decoded it, which costs no pass of a network.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specbench.metrics import RoundCounts, branched, ratio
+
+WIDTH = 0.5  # standard errors, times √log of the decodes so far, that a method is given the benefit of the doubt for
+SPREAD = 0.25  # of the log of tokens per round between prompts: a first guess
+GUESS = 4.0  # decodes that it is worth
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One choice: lookaheads of the same `method` share what is known of its acceptance."""
+
+    method: str
+    k: int
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What one arm made of the prompts of one turn; without seconds, what it would have made of another one's texts."""
+
+    arm: Arm
+    texts: Sequence[Sequence[RoundCounts]]  # the rounds of every prompt
+    seconds: float | None
+
+    @property
+    def rounds(self) -> list[RoundCounts]:
+        return [one for text in self.texts for one in text]
+
+
+@dataclass
+class Bandit:
+    """Chooses the arm with the most tokens per second as far as is known, its method given the benefit of the doubt
+    (UCB, Auer et al. 2002); first every arm that nothing is known of. `seen` is all that it learns from."""
+
+    arms: Sequence[Arm]
+    seen: list[Decoded] = field(default_factory=list)
+
+    def choose(self) -> Arm:
+        """The arm of the next turn."""
+        known = {one.arm for one in timed(self.seen)}
+        if unknown := [arm for arm in self.arms if arm not in known]:
+            return unknown[0]
+        rates, doubt = self.rates(), self.doubts()
+        return max(self.arms, key=lambda arm: math.log(rates[arm]) + doubt[arm.method])
+
+    def rates(self) -> dict[Arm, float]:
+        """Tokens per second of every arm that something is known of."""
+        known = dict.fromkeys(one.arm for one in timed(self.seen))
+        return {arm: tokens_per_round(arm, self.seen) / seconds_per_round(arm, self.seen) for arm in known}
+
+    def doubts(self) -> dict[str, float]:
+        """By how much the log of the rate of every method may be higher than is known: none where no draft is judged,
+        since then every round gives one token."""
+        wide = WIDTH * math.sqrt(math.log(max(len(timed(self.seen)), 1)))
+        drafts = {one.arm.method for one in self.seen if any(r.drafted for r in one.rounds)}
+        logs = {method: log_tokens(method, self.seen) for method in dict.fromkeys(arm.method for arm in self.arms)}
+        return {m: wide * spread(some) / math.sqrt(len(some)) if m in drafts else 0.0 for m, some in logs.items()}
+
+
+def timed(seen: Sequence[Decoded]) -> list[Decoded]:
+    """Those that were decoded so."""
+    return [one for one in seen if one.seconds is not None]
+
+
+def seconds_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
+    own = [one for one in timed(seen) if one.arm == arm]
+    return ratio(math.fsum(one.seconds or 0.0 for one in own), sum(len(one.rounds) for one in own))
+
+
+def tokens_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
+    """Emitted tokens ÷ rounds, over the decodes with this lookahead, and over those with longer ones of its method as
+    they would have been with it. Trees of other sizes are other drafts: then, own decodes alone."""
+    same = [one for one in seen if one.arm.method == arm.method and one.arm.k >= arm.k]
+    if any(branched(rounds) for one in same for rounds in one.texts):
+        same = [one for one in same if one.arm == arm]
+    texts = [(one.arm.k, rounds) for one in same for rounds in one.texts]
+    tokens = sum(r.emitted for _, rounds in texts for r in rounds)
+    return ratio(tokens, sum(rounds_with(arm.k, longer, rounds) for longer, rounds in texts))
+
+
+def rounds_with(k: int, longer: int, rounds: Sequence[RoundCounts]) -> int:
+    """How many rounds a text that was decoded with the lookahead `longer` would have taken with k ≤ longer.
+
+    Where a draft was accepted as a whole, the next one goes on with it; so what is emitted up to the next rejection is
+    one stretch, of which a round emits k + 1 tokens at most.
+    """
+    found, stretch = 0, 0
+    for one in rounds:
+        stretch += one.emitted
+        if one.accepted < longer or not longer:
+            found, stretch = found + -(-stretch // (k + 1)), 0
+    return found + -(-stretch // (k + 1))
+
+
+def log_tokens(method: str, seen: Sequence[Decoded]) -> list[float]:
+    """The log of the tokens per round of every decode of a method."""
+    counts = [(sum(r.emitted for r in one.rounds), len(one.rounds)) for one in seen if one.arm.method == method]
+    return [math.log(tokens / rounds) for tokens, rounds in counts if tokens]
+
+
+def spread(logs: Sequence[float]) -> float:
+    """The standard deviation of these between decodes, beside the first guess."""
+    mean = math.fsum(logs) / len(logs)
+    total = SPREAD**2 * GUESS + math.fsum((one - mean) ** 2 for one in logs)
+    return math.sqrt(total / (GUESS + len(logs) - 1))
