@@ -36,7 +36,7 @@ from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
-from tests.support.sources import Outcomes
+from tests.support.sources import OutcomeSource
 from tests.support.tiny import network
 from tests.support.toys import CPU, Toy
 
@@ -156,7 +156,7 @@ class Shapes:
 
 
 @dataclass
-class Given(Outcomes):
+class Given(OutcomeSource):
     """A source whose draws find their outcomes in a table [B, draws]; weight [B] is the chance of those so far."""
 
     outcomes: Tensor
