@@ -4,7 +4,6 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -12,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, buffer_length, decode, decode_batches, decode_stream
+from specbench.decoding.decode import begin, decode, decode_batches, decode_stream
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import seeded
-from specbench.decoding.rounds import Replayed, Rounds, Whole
 from specbench.decoding.timing import WallClock
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
@@ -26,7 +24,6 @@ from specbench.metrics import Trace, acceptance
 from specbench.models.network.caches import RowStaticLayer
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
-from tests.decoding.test_replay import Late
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, autoregressive
@@ -73,14 +70,6 @@ def streamed(
     return decode_batches(method, prompts, range(len(prompts)), rows=rows, new=new, eos=ENDS, device=CPU, **more)
 
 
-def whole(method: Speculate, rows: int, prompts: Sequence[Sequence[int]] = PROMPTS) -> Rounds:
-    """Rounds on tensors that stay in place, as compiled ones are; some read few places, some all of them."""
-    length = buffer_length(max(map(len, prompts)), NEW, method.drafter.room)
-    rounds = Whole(method, length, (24, 40, length), lambda play: play)
-    rounds.prime(begin([[0, 0]] * rows, 1, method.drafter.room, ENDS, CPU, length), seeded([0] * rows, CPU))
-    return rounds
-
-
 def said(traces: Sequence[Trace]) -> list[Any]:
     """Tokens and counts; chances are equal to what rounding leaves."""
     counts = [[(r.drafted, r.tested, r.accepted, r.emitted) for r in trace.rounds] for trace in traces]
@@ -103,41 +92,6 @@ def test_every_prompt_gets_what_it_gets_alone(name: str, kind: str, law: Samplin
         assert said(streamed(method_of(kind, law, name), rows)) == said(expected)
 
 
-@pytest.mark.slow
-@laws
-@pytest.mark.parametrize("kind", METHODS)
-@pytest.mark.parametrize("rows", [3, 11])
-def test_rounds_on_tensors_that_stay_in_place_give_the_same(rows: int, kind: str, law: Sampling) -> None:
-    method = method_of(kind, law, fixed=True)
-    rounds = whole(method, rows)
-    expected = said(alone(method_of(kind, law)))
-    for _ in range(2):  # what one stream leaves behind does not reach the next
-        assert said(streamed(method, rows, rounds=rounds)) == expected
-
-
-@pytest.mark.slow
-@laws
-@pytest.mark.parametrize("kind", METHODS)
-def test_rounds_that_are_read_late_give_the_same(kind: str, law: Sampling) -> None:
-    method, rows = method_of(kind, law, fixed=True), 3
-    length = buffer_length(max(LENGTHS), NEW, method.drafter.room)
-    rounds = Replayed(method, length, (24, 40, length), lambda play: play, lambda play: Late(play, []))
-    rounds.prime(begin([[0, 0]] * rows, 1, method.drafter.room, ENDS, CPU, length), seeded([0] * rows, CPU))
-    for _ in range(2):
-        assert said(streamed(method, rows, rounds=rounds)) == said(alone(method_of(kind, law)))
-
-
-@cache
-def greedy_texts() -> list[tuple[int, ...]]:
-    return [t.tokens for t in alone(method_of("chain", Sampling(0)))]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_no_schedule_changes_a_greedy_token(schedule: Schedule) -> None:
-    found = streamed(method_of("chain", Sampling(0), schedule=schedule), 3)
-    assert [t.tokens for t in found] == greedy_texts()
-
-
 ADAPTIVE = ["auto", "auto, on the edge", "heuristic", "heuristic from 1"]
 
 
@@ -145,11 +99,6 @@ ADAPTIVE = ["auto", "auto, on the edge", "heuristic", "heuristic from 1"]
 def test_a_schedule_knows_nothing_of_the_text_before(name: str) -> None:
     found = streamed(method_of("chain", Sampling(0), schedule=SCHEDULES[name]), 2)
     assert said(found) == said(alone(method_of("chain", Sampling(0), schedule=SCHEDULES[name])))
-
-
-@pytest.mark.parametrize("rows", [1, len(PROMPTS), len(PROMPTS) + 3])
-def test_one_row_and_rows_for_all_are_plain_decoding(rows: int) -> None:
-    assert said(streamed(method_of("chain", Sampling(1.0)), rows)) == said(alone(method_of("chain", Sampling(1.0))))
 
 
 def test_prompts_of_one_token_come_before_any_cache_and_after_a_long_one() -> None:

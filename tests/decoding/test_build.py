@@ -148,59 +148,6 @@ def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "where", "accepted"),
-    [
-        (
-            {"Speculte": CHAIN},
-            "method.Speculte: unknown part 'Speculte'",
-            "Lenient, Lookahead, Maxgram, Merge, ModelDrafter, NoDraft",
-        ),
-        (
-            {"Speculate": {**CHAIN, "drafts": 3}},
-            "method.Speculate: unknown field drafts",
-            "drafter, model, verifier, length",
-        ),
-        ({"Speculate": {"drafter": "NoDraft"}}, "method.Speculate: missing field model, verifier", ""),
-        (
-            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "draft", "K": 4}}}},
-            "method.Speculate.drafter.ModelDrafter: unknown field K",
-            "ModelDrafter takes model, k",
-        ),
-        (
-            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "drft", "k": 4}}}},
-            "method.Speculate.drafter.ModelDrafter.model: unknown part 'drft'",
-            "draft, k",
-        ),
-        ({"Speculate": CHAIN, "NoDraft": {}}, "method: expected one part as {Name: {...}}", "NoDraft, Speculate"),
-        ({"Speculate": ["NoDraft"]}, "method.Speculate: unknown field ['NoDraft']", "drafter, model, verifier"),
-        ({"Speculate": {**CHAIN, "verifier": {"Rejection": {"lenience": 2}}}}, "Rejection: unknown field", "no fields"),
-        ({"Speculate": {**CHAIN, "verifier": "target"}}, "verifier: expected a verifier", "found TableModel"),
-        ({"Speculate": {**CHAIN, "drafter": 3}}, "drafter: expected a drafter", "found 3"),
-        (
-            {"Speculate": {**CHAIN, "drafter": {"ModelDrafter": {"model": "draft", "k": 4, "schedule": 3}}}},
-            "schedule: expected a schedule",
-            "found 3",
-        ),
-        ({"Speculate": {**CHAIN, "length": -1}}, "length: expected a whole number", "found -1"),
-        ({"Speculate": {**CHAIN, "length": 2.5}}, "length: expected a whole number", "found 2.5"),
-        ("Rejection", "method: the outermost part must be Speculate, not Rejection", ""),
-        (7, "method: the outermost part must be Speculate, not int", ""),
-    ],
-)
-def test_a_wrong_part_is_refused_by_file_path_and_choice(
-    tmp_path: Path, method: object, where: str, accepted: str
-) -> None:
-    name = written(tmp_path, method)
-    with pytest.raises(UsageError) as caught:
-        build(name, {"target": TARGET, "draft": DRAFT}, 4)
-    message = str(caught.value)
-    assert message.startswith(f"{name}: method")
-    assert where in message
-    assert accepted in message
-    assert "\n" not in message
-
-
-@pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"method: [1,", "not readable as YAML"),

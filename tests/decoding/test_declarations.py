@@ -31,8 +31,9 @@ class Judge:
 
 def without(part: type, name: str) -> type:
     """The class under another name, without one of its declarations."""
-    kept = {key: value for key, value in vars(part).items() if key not in (name, "__dict__", "__weakref__")}
-    return type(f"Forgetful{part.__name__}", part.__bases__, kept)
+    declared = {key: value for base in part.__mro__[-2::-1] for key, value in vars(base).items()}
+    kept = {key: value for key, value in declared.items() if key not in (name, "__dict__", "__weakref__")}
+    return type(f"Forgetful{part.__name__}", (), kept)
 
 
 def built(folder: Path, **parts: str) -> Any:

@@ -126,14 +126,6 @@ def test_every_method_is_generate_whatever_was_accepted(dtype: torch.dtype, k: i
 
 
 @verifiers
-def test_rows_do_not_see_each_other(verifier: Verifier) -> None:
-    target, draft, prompts = target_of(torch.float64), draft_of(torch.float64), random_prompts(6)
-    together = run(target, draft, 3, verifier, prompts, 24)
-    alone = [run(target, draft, 3, verifier, [prompt], 24)[0] for prompt in prompts]
-    assert tokens_of(together) == tokens_of(alone)
-
-
-@verifiers
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_decoding_ends_with_the_first_end_token_as_generate_does(k: int, verifier: Verifier) -> None:
     dtype = torch.float64
@@ -144,16 +136,6 @@ def test_decoding_ends_with_the_first_end_token_as_generate_does(k: int, verifie
     assert len({len(trace.tokens) for trace in traces}) > 2
     assert any(trace.tokens[-1] in ends for trace in traces)
     assert not any(token in ends for trace in traces for token in trace.tokens[:-1])
-
-
-@verifiers
-@pytest.mark.parametrize("k", [1, 2, 8])
-def test_there_are_never_more_tokens_than_asked_for(k: int, verifier: Verifier) -> None:
-    dtype = torch.float64
-    for new in (1, 2, k, k + 1, k + 2):
-        traces = run(target_of(dtype), draft_of(dtype), k, verifier, random_prompts(4), new=new)
-        assert tokens_of(traces) == [tokens[:new] for tokens in expected(dtype)[:4]]
-        assert all(sum(r.emitted for r in trace.rounds) == new for trace in traces)
 
 
 @verifiers

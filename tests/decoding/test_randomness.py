@@ -123,23 +123,6 @@ def test_where_laws_are_certain_looking_is_drawing() -> None:
     assert torch.equal(drawn, ids)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["baseline", "chain", "match"])
-def test_seeds_reproduce_a_decode(name: str) -> None:
-    first, again, other = (decoded(toy_method(name), seeded([seed], CPU)) for seed in (1, 1, 2))
-    assert first == again
-    assert first[0].tokens != other[0].tokens
-
-
-@pytest.mark.parametrize("name", ["chain", pytest.param("match", marks=pytest.mark.slow)])
-def test_tokens_of_a_row_do_not_depend_on_its_batch_mates(name: str) -> None:
-    method, prompts, seeds = toy_method(name), ((0,), (1, 2, 3), (4, 5)), [1, 2, 3]
-    batch = decoded(method, seeded(seeds, CPU), prompts)
-    for row, prompt in enumerate(prompts):
-        alone = decoded(method, seeded(seeds[row : row + 1], CPU), (prompt,))[0]
-        assert alone.tokens == batch[row].tokens
-
-
 @pytest.mark.parametrize("name", ["baseline", "chain", "match"])
 def test_no_uniform_decides_twice(name: str) -> None:
     audit = Audit(SeededUniforms([1, 2], CPU))

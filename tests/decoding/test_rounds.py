@@ -78,14 +78,6 @@ def check(name: str, dtype: torch.dtype, law: Sampling, prompts: Sequence[Sequen
     assert len(ends) > 1, "no end token was met"
 
 
-@pytest.mark.processor
-@pytest.mark.parametrize(("name", "dtype", "law", "prompts"), EACH)
-def test_whole_rounds_give_the_tokens_of_rows_alone(
-    name: str, dtype: torch.dtype, law: Sampling, prompts: tuple[list[int], ...]
-) -> None:
-    check(name, dtype, law, prompts, as_it_is)
-
-
 @pytest.mark.slow
 @pytest.mark.processor
 @pytest.mark.parametrize(

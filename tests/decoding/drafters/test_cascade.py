@@ -4,20 +4,17 @@ import copy
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.cascade import Relay, cascade
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.lookup import Maxgram, PromptLookup
-from specbench.decoding.drafters.merge import Merge
-from specbench.decoding.drafters.schedule import Confidence, Heuristic
+from specbench.decoding.drafters.schedule import Confidence
 from specbench.decoding.loop import Speculate
 from specbench.decoding.methods import build
 from specbench.decoding.protocols import After, Drafter
@@ -26,7 +23,6 @@ from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, sequence_error
@@ -260,40 +256,3 @@ def test_every_leg_has_the_clock_of_the_draft() -> None:
         build(name, models, 2, clock).advance(context, 9, seeded([0], CPU))
     _, spans = clock.stop()
     assert {"draft", "draft/leg", "draft/first", "draft/verify", "draft/draft", "verify", "accept"} <= set(spans)
-
-
-WRONG = [
-    ({"Relay": {"legs": []}}, "legs: expected one or more"),
-    ({"Relay": {"legs": [{"Expand": {"model": "draft", "k": 2, "widths": [2]}}]}}, "Expand drafts trees"),
-    ({"Cascade": {"models": ["draft"], "statistical": "NoDraft", "k": [[1, 1], [0, 1]]}}, "statistical: expected"),
-    *(
-        ({"Cascade": {"models": ["draft"], "statistical": {"Maxgram": {"model": "draft"}}, "k": k}}, said)
-        for k, said in [
-            ([[1, 1]], "k: expected 2 rows of 2 numbers"),
-            ([[1], [1]], "k: expected 2 rows of 2 numbers"),
-            ([[1, 1], [1, 1]], "k: expected zeros below the diagonal"),
-            ([[0, 0], [0, 1]], "the first row has only zeros"),
-            ([1, 1], "k[0]: expected a list"),
-            ([[1, -1], [0, 1]], "k[0][1]: expected a whole number"),
-        ]
-    ),
-]
-
-
-@pytest.mark.parametrize(("drafter", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_bad_input_is_refused_in_one_line(tmp_path: Path, drafter: object, said: str) -> None:
-    file, toy = tmp_path / "mine.yaml", Toy(random_pair(0, 2, 2)[0])
-    method = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
-    file.write_text(yaml.safe_dump({"summary": "s", "paper": "p", "lossless": True, "method": method}))
-    with pytest.raises(UsageError) as refusal:
-        build(str(file), {"target": toy, "draft": toy}, 2)
-    assert said in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_schedule_that_learns_and_a_tree_are_refused() -> None:
-    toy = Toy(random_pair(0, 2, 2)[0])
-    with pytest.raises(ValueError, match="heuristic learns from a verdict on its own draft"):
-        Relay([ModelDrafter(toy, 2, Heuristic())])
-    with pytest.raises(ValueError, match="Merge drafts trees"):
-        Relay([Merge([Maxgram(toy, 1), Maxgram(toy, 1)])])

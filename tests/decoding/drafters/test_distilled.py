@@ -12,10 +12,8 @@ from torch import Tensor
 from specbench.decoding import decode as batch
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.divergences import ForwardKL
-from specbench.decoding.drafters.cascade import Relay
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.distilled import Distilled, Rejections
-from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.tree import Expand, Independent
 from specbench.decoding.loop import Speculate
 from specbench.decoding.methods import build
@@ -287,18 +285,6 @@ def test_the_newest_rejections_are_kept_and_no_more_than_there_is_room_for() -> 
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("wrong", [{"every": 0}, {"rows": 0}, {"passes": 0}, {"rate": 0.0}], ids=str)
-def test_numbers_that_teach_nothing_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        pair(0, **wrong)
-
-
-@pytest.mark.parametrize("together", [lambda d: Merge([d]), lambda d: Relay([d])], ids=["merge", "relay"])
-def test_it_learns_from_verdicts_on_its_own_drafts_only(together: Any) -> None:
-    with pytest.raises(ValueError, match="Distilled learns from a verdict on its own draft"):
-        together(pair(0).drafter)
 
 
 def test_quantised_weights_are_refused_in_one_line() -> None:

@@ -1,25 +1,18 @@
 """Dynamic trees: what is chosen, the law of what is emitted from them, and their caches on real networks."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.chain import NoDraft
+from specbench.decoding.decode import begin
 from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.loop import Speculate
-from specbench.decoding.method_files import methods
-from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, sequence_error
-from tests.support.rounding import same_texts
 from tests.support.tiny import network, path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
 from tests.support.watched import Watched
@@ -153,42 +146,7 @@ def test_the_draft_sees_the_text_and_its_own_path_round_after_round(name: str, k
     assert accepted > 2
 
 
-@pytest.mark.processor
-@pytest.mark.parametrize(("k", "width", "nodes"), [(1, 2, 2), (3, 2, 5), (4, 3, 12)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_greedy_text_is_the_baselines(dtype: torch.dtype, k: int, width: int, nodes: int) -> None:
-    given: Any = {"new": 24, "eos": (3,), "device": CPU}
-    prompts = ([1, 2, 3], [4], [5, 6])
-    for seed in (0, 1):
-        target, draft = (Causal(network("llama", 16, s, dtype), Sampling(0), 16) for s in (0, seed))
-        found = [
-            decode(Speculate(drafter, target, Rejection()), prompts, rng=seeded(range(3), CPU), **given)
-            for drafter in (NoDraft(), Dynamic(draft, k, width, nodes))
-        ]
-        same_texts(prompts, *([t.tokens for t in traces] for traces in found), target.network)
-        if seed == 0:  # the draft is the target: its most probable path is the text
-            assert all(r.accepted >= 1 for t in found[1] for r in t.rounds[:-1])
-
-
 def test_a_broken_draft_drafts_nothing() -> None:
     broken = Toy(torch.full((9, 3), torch.nan, dtype=torch.float64))
     draft = Dynamic(broken, 2, 2, 4).propose(begin([PROMPT], 9, 6, (), CPU), None, RNG)
     assert (draft.tree.size, bool(draft.valid.any())) == (4, False)
-
-
-@pytest.mark.parametrize("fields", ["width: 0, nodes: 3", "width: 2, nodes: 0", "width: -1, nodes: 3"])
-def test_sizes_that_are_none_are_refused_in_one_line(fields: str, tmp_path: Any) -> None:
-    file = tmp_path / "wrong.yaml"
-    file.write_text(methods()["tree-dynamic"].read_text().replace("width: 3, nodes: 12", fields))
-    toys = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
-    with pytest.raises(UsageError, match=r"Dynamic.*width") as refusal:
-        build(str(file), toys, 2)
-    assert "\n" not in str(refusal.value)
-
-
-def test_no_rule_for_chains_judges_it(tmp_path: Any) -> None:
-    file = tmp_path / "wrong.yaml"
-    file.write_text(methods()["tree-dynamic"].read_text().replace("verifier: Rejection", "verifier: Block"))
-    toys = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
-    with pytest.raises(UsageError, match="Block judges chains, and Dynamic drafts trees"):
-        build(str(file), toys, 2)

@@ -7,21 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, decode, decode_stream
-from specbench.decoding.drafters.chain import NoDraft
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.jacobi import Jacobi
 from specbench.decoding.loop import Speculate
-from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support import stateful_laws
 from tests.support.laws import EXACT
-from tests.support.rounding import same_texts
 from tests.support.stateful_laws import history_error
-from tests.support.tiers import bigrams, compiled, seen, whole
 from tests.support.tiny import network
 from tests.support.toys import CPU, KINDS, Toy, random_pair
 
@@ -72,14 +67,6 @@ def test_greedy_decoding_is_plain_jacobi_iteration_in_every_row(k: int) -> None:
     assert max(met) > 1, "no guess was ever right"
 
 
-@pytest.mark.processor
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_greedy_text_is_the_baselines(dtype: torch.dtype) -> None:
-    net = target(dtype=dtype)
-    alone, found = ([t.tokens for t in run(drafter, PROMPTS, net)] for drafter in (NoDraft(), Jacobi(3)))
-    same_texts(PROMPTS, alone, found, net)
-
-
 def test_a_text_that_repeats_itself_is_guessed_whole() -> None:
     zeros = torch.zeros((2**9 - 1, 2), dtype=torch.float64)
     zeros[:, 0] = 1
@@ -116,44 +103,3 @@ def test_guesses_follow_their_rows_and_a_new_prompt_begins_anew() -> None:
     assert drafter._guess.data_ptr() == place, "a captured round reads where it read before"
     drafter.select(torch.tensor([2, 0, 0]))
     assert drafter._guess.tolist() == [[5, 5], [2, 2], [2, 2]]
-
-
-def test_no_row_drafts_more_than_it_can_use() -> None:
-    context = begin([[1, 2], [1, 2]], 9, 3, (), CPU)
-    context.last[0] = context.pos[0] + 2
-    drafter = Jacobi(3)
-    drafter.start(context)
-    assert drafter.propose(context, None, RNG).valid.sum(1).tolist() == [1, 3]
-    assert drafter.propose(context, 2, RNG).tree.size == 2
-    assert drafter.propose(context, 0, RNG).tree.size == 0
-
-
-def test_rows_of_a_stream_decode_as_they_do_alone() -> None:
-    net, rng = target(), seeded([0, 1], CPU)
-    prompts = (*PROMPTS, [7, 7, 1], [4])
-    together = decode_stream(method(Jacobi(3), net, GREEDY), prompts, rows=2, new=NEW, eos=(), rng=rng, device=CPU)
-    assert [seen(t) for t in together] == [seen(run(Jacobi(3), [prompt], net)[0]) for prompt in prompts]
-
-
-@pytest.mark.slow
-def test_a_compiled_round_does_what_a_stepwise_one_does_on_one_text_after_the_other() -> None:
-    models = bigrams()
-    rounds = whole(Speculate(Jacobi(3), models["target"], Rejection()), compiled("aot_eager"), longest=4, new=12)
-    for prompt in ([1, 2, 3, 4], [5], [1, 2, 3, 4]):
-        traces = []
-        for way in (rounds, None):
-            plain = Speculate(Jacobi(3), models["target"], Rejection())
-            drawn = {"rng": seeded([1], CPU), "device": CPU, "new": 12, "eos": ()}
-            traces += decode(rounds.method if way else plain, [prompt], rounds=way, **drawn)
-        assert seen(traces[0]) == seen(traces[1])
-
-
-def test_a_wrong_number_is_refused_in_one_line(tmp_path: Any) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "{summary: my own method, paper: none, lossless: true, method: {Speculate: "
-        "{drafter: {Jacobi: {k: -1}}, model: target, verifier: Rejection}}}"
-    )
-    with pytest.raises(UsageError, match=r"Jacobi\.k: expected a whole number from 0 on") as caught:
-        build(str(file), {"target": Toy(torch.ones(1, 2))}, 2)
-    assert "\n" not in str(caught.value)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, decode, decode_stream
-from specbench.decoding.drafters.chain import NoDraft
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.jacobi import NONE, Lookahead, entries, once, remember
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
@@ -21,9 +20,7 @@ from specbench.models.network.sampling import Sampling
 from tests.support import stateful_laws
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT
-from tests.support.rounding import same_texts
 from tests.support.stateful_laws import history_error
-from tests.support.tiers import bigrams, compiled, seen, whole
 from tests.support.tiny import network
 from tests.support.toys import CPU, KINDS, Toy, random_pair
 
@@ -127,15 +124,6 @@ def test_greedy_decoding_is_that_of_the_reference_in_every_row(sizes: tuple[int,
     assert max(met) > 1, "nothing was ever accepted"
 
 
-@pytest.mark.processor
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("sizes", SIZES)
-def test_greedy_text_is_the_baselines(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
-    net = network("llama", V, 3, dtype)
-    alone, found = ([t.tokens for t in run(drafter, PROMPTS, net)] for drafter in (NoDraft(), Lookahead(*sizes)))
-    same_texts(PROMPTS, alone, found, net)
-
-
 def state(speculation: Speculate, rows: int) -> list[Tensor]:
     return [part.double().view(rows, -1) for part in speculation.drafter._state()]
 
@@ -198,40 +186,3 @@ def test_state_follows_its_rows_and_stays_in_its_place() -> None:
     drafter.start(context)
     assert [part.data_ptr() for part in drafter._state()] == places
     assert (drafter._state()[1] == NONE).all()
-
-
-def test_no_row_drafts_more_than_it_can_use() -> None:
-    context = begin([[1, 2], [1, 2]], 9, 7, (), CPU)
-    context.last[0] = context.pos[0] + 2
-    drafter = Lookahead(3, 3, 1)
-    drafter.start(context)
-    draft = drafter.propose(context, None, RNG)
-    depths = torch.tensor(draft.tree.topology.depths)
-    assert (draft.valid * depths).amax(1).tolist() == [1, 3]
-    assert not drafter.propose(context, 0, RNG).valid.any()
-
-
-def test_rows_of_a_stream_decode_as_they_do_alone() -> None:
-    net, rng = network("llama", V, 3), seeded([0, 1], CPU)
-    prompts = (*PROMPTS, [7, 7, 1], [4])
-    drafter = Lookahead(3, 3, 2)
-    together = decode_stream(method(drafter, net), prompts, rows=2, new=NEW, eos=(), rng=rng, device=CPU)
-    assert [seen(t) for t in together] == [seen(run(Lookahead(3, 3, 2), [prompt], net)[0]) for prompt in prompts]
-
-
-@pytest.mark.slow
-def test_a_compiled_round_does_what_a_stepwise_one_does_on_one_text_after_the_other() -> None:
-    target = bigrams()["target"]
-    rounds = whole(Speculate(Lookahead(2, 3, 2), target, Rejection()), compiled("aot_eager"), longest=4, new=12)
-    for prompt in ([1, 2, 3, 4], [5], [1, 2, 3, 4]):
-        options = {"new": 12, "eos": (), "device": CPU}
-        (one,) = decode(rounds.method, [prompt], rounds=rounds, rng=seeded([1], CPU), **options)
-        plain = Speculate(Lookahead(2, 3, 2), target, Rejection())
-        assert seen(one) == seen(decode(plain, [prompt], rng=seeded([1], CPU), **options)[0])
-
-
-@pytest.mark.parametrize("wrong", [(0, 3, 2), (2, 1, 2), (2, 3, 0), (2, 3, 2, 0)])
-def test_wrong_sizes_are_refused_in_one_line(wrong: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="expected window ≥ 1, ngram ≥ 2") as caught:
-        Lookahead(*wrong)
-    assert "\n" not in str(caught.value)

@@ -2,26 +2,21 @@
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
 
-from specbench.decoding.decode import begin, decode
-from specbench.decoding.drafters.chain import NoDraft
+from specbench.decoding.decode import begin
 from specbench.decoding.drafters.lookup import Maxgram
 from specbench.decoding.loop import Speculate
-from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.errors import UsageError
 from specbench.models.network import causal
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.families import ARCHITECTURES, UNLIKE
 from tests.support.laws import EXACT, block_error, sequence_error
-from tests.support.rounding import same_texts
 from tests.support.tiny import CPU, network
 from tests.support.toys import KINDS, Toy, random_pair
 
@@ -124,32 +119,3 @@ def test_the_law_is_the_targets(seed: int, eos: tuple[int, ...]) -> None:
     p, q = random_pair(seed, 2, 9)
     method = Speculate(Maxgram(Toy(q), 3), Toy(p), Rejection())
     assert sequence_error(method, p, 4, prompt=(0, 1, 0, 0, 1), eos=eos) <= EXACT
-
-
-@pytest.mark.processor
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_greedy_text_is_the_baselines(dtype: torch.dtype) -> None:
-    target, draft = (Causal(network("llama", 12, seed, dtype), Sampling(0), 12) for seed in (0, 1))
-    prompts = ([1, 2, 3, 1, 2], [4], [5, 6])
-
-    def run(drafter: Maxgram | NoDraft) -> list[tuple[int, ...]]:
-        rng = seeded(range(3), CPU)
-        method = Speculate(drafter, target, Rejection())
-        return [t.tokens for t in decode(method, prompts, new=40, eos=(), rng=rng, device=CPU)]
-
-    same_texts(prompts, run(NoDraft()), run(Maxgram(draft, 4)), target.network)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"), [("{model: draft, most: 0}", "most: expected 1 or more"), ("{model: Rejection}", "a network")]
-)
-def test_bad_input_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "mine.yaml"
-    drafter = f"{{Maxgram: {text}}}"
-    file.write_text(
-        f"summary: s\npaper: p\nlossless: true\n"
-        f"method: {{Speculate: {{drafter: {drafter}, model: target, verifier: Rejection}}}}\n"
-    )
-    with pytest.raises(UsageError, match=said) as refusal:
-        build(str(file), {"target": toy(3), "draft": toy(3)}, 4)
-    assert "\n" not in str(refusal.value)

@@ -3,18 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.lookup import PromptLookup
 from specbench.decoding.drafters.merge import Merge, merged_laws, side_by_side
-from specbench.decoding.drafters.schedule import Confidence, Heuristic, Marginal
 from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
@@ -25,7 +22,6 @@ from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Draft
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
-from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
@@ -213,17 +209,6 @@ def test_inside_a_speculation_no_cache_misses_what_the_outer_one_committed(lengt
     assert all(len(trace.tokens) == NEW for trace in traces)
 
 
-@pytest.mark.parametrize("eos", [pytest.param((), marks=pytest.mark.slow), (0,)])
-@real
-def test_greedy_output_is_the_baselines_in_a_ragged_batch_and_alone(some: Parts, eos: tuple[int, ...]) -> None:
-    names = (("llama", 0), ("mistral", 1), ("llama", 0))
-    method = merged(some, Sampling(0.0), names)
-    alone = run(Speculate(NoDraft(), method.model, Rejection()), PROMPTS, eos)
-    assert [t.tokens for t in run(method, PROMPTS, eos)] == [t.tokens for t in alone]
-    for prompt, expected in zip(PROMPTS, alone, strict=True):
-        assert run(method, (prompt,), eos)[0].tokens == expected.tokens
-
-
 def test_a_drafter_that_is_the_target_is_always_accepted_whatever_stands_beside_it() -> None:
     for temperature in (0.0, 1.0):
         target, same, other = (Causal(tiny.network("llama", 3, seed), Sampling(temperature), 3) for seed in (0, 0, 1))
@@ -234,46 +219,7 @@ def test_a_drafter_that_is_the_target_is_always_accepted_whatever_stands_beside_
 # --- method files -----------------------------------------------------------------------------------------------------
 
 
-def file_of(folder: Path, drafters: Any, verifier: str = "Rejection") -> str:
-    method = {"Speculate": {"drafter": {"Merge": {"drafters": drafters}}, "model": "target", "verifier": verifier}}
-    file = folder / "mine.yaml"
-    file.write_text(yaml.safe_dump({"summary": "mine", "paper": "none", "lossless": True, "method": method}))
-    return str(file)
-
-
-SCHEDULED = {"ModelDrafter": {"model": "draft", "k": "k", "schedule": "schedule"}}
 TOYS = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
-
-
-@pytest.mark.parametrize(
-    ("drafters", "said"),
-    [
-        ([], "expected one or more, found none"),
-        ("draft", "expected a list, found TableModel"),
-        ([3], r"drafters\[0\]: expected a drafter, found 3"),
-        ([{"ModelDrafter": {"model": "draft", "k": 2}}, "Rejection"], r"drafters\[1\]: expected a drafter"),
-    ],
-)
-def test_what_is_no_list_of_drafters_is_refused_in_one_line(drafters: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=said) as refusal:
-        build(file_of(tmp_path, drafters), TOYS, 2)
-    assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("schedule", [Heuristic(), Marginal()], ids=["heuristic", "marginal"])
-def test_a_schedule_that_learns_is_refused_in_one_line(schedule: Any, tmp_path: Path) -> None:
-    name = file_of(tmp_path, [SCHEDULED, "NoDraft"])
-    with pytest.raises(UsageError, match=r"learns from a verdict on its own draft.*--schedule constant") as refusal:
-        build(name, TOYS, 2, schedule=schedule)
-    assert "\n" not in str(refusal.value)
-    p, q = random_pair(0, 2, 4)
-    method = build(name, {"target": Toy(p), "draft": Toy(q)}, 2, schedule=Confidence(0.6))
-    assert block_error(method, p, 3) <= EXACT
-
-
-def test_no_rule_for_chains_judges_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Block judges chains, and Merge drafts trees"):
-        build(file_of(tmp_path, [SCHEDULED], "Block"), TOYS, 2)
 
 
 def test_the_first_token_of_every_drafter_is_timed_apart() -> None:

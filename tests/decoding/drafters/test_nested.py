@@ -75,20 +75,3 @@ def test_whatever_an_inner_schedule_drafts_no_cache_misses_a_token(
     cascade = run(nested(names, Sampling(0.0), 3, lengths, schedule), PROMPTS, (0,))
     alone = run(nested((("llama", 0), ("gpt2", 0)), Sampling(0.0), 2, ()), PROMPTS, (0,))
     assert [t.tokens for t in cascade] == [t.tokens for t in alone]
-
-
-@pytest.mark.parametrize("lengths", [(1,), (3,), (2, 3)])
-@pytest.mark.parametrize("eos", [(), (0,)])
-def test_greedy_output_of_a_cascade_is_the_baselines(lengths: tuple[int, ...], eos: tuple[int, ...]) -> None:
-    names = (("llama", 0), ("mistral", 1), ("gpt2", 2), ("qwen3", 3))[: len(lengths) + 2]
-    cascade = run(nested(names, Sampling(0.0), 2, lengths), PROMPTS, eos)
-    alone = run(nested((("llama", 0), ("gpt2", 0)), Sampling(0.0), 2, ()), PROMPTS, eos)
-    assert [t.tokens for t in cascade] == [t.tokens for t in alone]
-
-
-def test_rows_of_a_cascade_decode_as_they_do_alone() -> None:
-    names = (("llama", 0), ("mistral", 1), ("gpt2", 2))
-    together = run(nested(names, Sampling(0.0), 2, (3,)), PROMPTS)
-    for row, prompt in enumerate(PROMPTS):
-        (alone,) = run(nested(names, Sampling(0.0), 2, (3,)), (prompt,))
-        assert together[row].tokens == alone.tokens

@@ -1,25 +1,21 @@
 """Token Recycling beside the algorithm as it is written down: the same trees in every round, of the same table."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
 from specbench.decoding import decode as decoding
-from specbench.decoding.decode import begin, decode, decode_stream
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters import recycling
 from specbench.decoding.drafters.recycling import NONE, Recycling
 from specbench.decoding.loop import Speculate, Step
-from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Ranks, Sampling
 from tests.support.laws import EXACT, block_error
@@ -116,15 +112,6 @@ def test_every_draft_is_the_one_that_is_written_down(law: Sampling, prompts: Seq
     assert nodes > 5 * emitted / 4
 
 
-def test_a_prompt_that_takes_the_place_of_another_begins_with_its_own_table() -> None:
-    made = method(GREEDY)
-    to: Any = {"new": NEW, "eos": (), "device": CPU}
-    stream = decode_stream(made, PROMPTS, rows=1, rng=seeded([0], CPU), **to)
-    alone = [decode(method(GREEDY), [prompt], rng=seeded([0], CPU), **to)[0] for prompt in PROMPTS]
-    assert [one.tokens for one in stream] == [one.tokens for one in alone]
-    assert [[r.accepted for r in one.rounds] for one in stream] == [[r.accepted for r in one.rounds] for one in alone]
-
-
 # --- exact ----------------------------------------------------------------------------------------------------------
 
 
@@ -184,38 +171,6 @@ def test_the_table_is_that_of_one_prompt_unless_it_is_carried() -> None:
     assert seen["carried"]
     carried.carries.forget()
     assert not carried.drafter.propose(context, None, seeded([0], CPU)).valid.any()
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"parents": []}, "at least one node"),
-        ({"parents": [-1, -1, -1], "most": 2}, "a node has 3 children, and the 2 likeliest tokens are kept"),
-        ({"parents": [0]}, "a parent comes before its child"),
-        ({"parents": [-1], "carry": 1}, "carry: expected true or false, found 1"),
-    ],
-)
-def test_wrong_fields_are_refused_in_one_line(fields: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=said) as refusal:
-        written({"Recycling": {"judge": "target", **fields}}, tmp_path)
-    assert "\n" not in str(refusal.value)
-
-
-def written(drafter: dict[str, Any], folder: Path) -> Speculate:
-    """The method with a drafter, as a file of one's own."""
-    method = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
-    file, models = folder / "mine.yaml", dict.fromkeys(("target", "draft"), Toy(random_pair(0, 2, 2)[0]))
-    file.write_text(yaml.safe_dump({"summary": "s", "paper": "p", "lossless": True, "method": method}))
-    return build(str(file), models, 2)
-
-
-def test_what_is_recycled_comes_from_the_model_that_judges(tmp_path: Path) -> None:
-    """Deep inside others as well: no other model is fed what was drafted."""
-    recycling = {"Recycling": {"judge": "draft", "parents": [-1]}}
-    inner = {"drafter": recycling, "model": "draft", "verifier": "Rejection", "length": 2}
-    assert written({"Merge": {"drafters": [{"Speculate": inner}, "NoDraft"]}}, tmp_path)
-    with pytest.raises(UsageError, match=r"drafters\[1\].Recycling.judge: expected the model .*, target$"):
-        written({"Merge": {"drafters": ["NoDraft", recycling]}}, tmp_path)
 
 
 # --- mutants --------------------------------------------------------------------------------------------------------

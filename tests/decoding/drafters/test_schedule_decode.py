@@ -22,7 +22,6 @@ from specbench.metrics import RoundCounts, Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.decoding.test_greedy import NEW, V, draft_of, generated, random_prompts, target_of
-from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT
 from tests.support.stateful_laws import SCHEDULES, history_error
 from tests.support.toys import CPU, KINDS, Toy, random_pair
@@ -67,19 +66,6 @@ def test_a_sequence_does_not_depend_on_those_before_it_or_beside_it(schedule: Sc
         again = {prompt: run(schedule, (prompt,))[0] for prompt in order}
         assert [(again[p].tokens, again[p].rounds) for p in prompts] == [(t.tokens, t.rounds) for t in alone]
     assert [t.tokens for t in run(schedule, prompts)] == [t.tokens for t in alone]
-
-
-ADAPTIVE = ["auto", "auto, on the edge", "heuristic", "heuristic from 1"]
-
-
-@pytest.mark.parametrize("name", quick_or_slow(ADAPTIVE, lambda name: name in ("auto", "heuristic")))
-def test_rows_beside_each_other_draft_as_many_tokens_as_alone(name: str) -> None:
-    """In float64 at temperature 0, so that rows have the same tokens and acceptances in either case."""
-    prompts = random_prompts(4)
-    together = run(SCHEDULES[name], prompts)
-    alone = [run(SCHEDULES[name], (prompt,))[0] for prompt in prompts]
-    for row, single in zip(together, alone, strict=True):
-        assert [r.drafted for r in row.rounds] == [r.drafted for r in single.rounds]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.decoding.decode import begin, decode, decode_stream
+from specbench.decoding.decode import begin, decode_stream
 from specbench.decoding.drafters import lookup
 from specbench.decoding.drafters.lookup import EDGE, Found, Ids, Suffix
 from specbench.decoding.loop import Speculate
@@ -178,31 +178,6 @@ def test_a_round_without_a_draft_is_an_ordinary_step() -> None:
     assert done.round.emitted.tolist() == [1, 1]
 
 
-def test_answers_are_forgotten_with_the_text_unless_they_are_carried() -> None:
-    anew, carried = [Suffix(4, carry=carry) for carry in (False, True)]
-    assert anew.carries is None
-    assert carried.carries is carried
-    answer, prompt = [5, 6, 7, 8, 9], [1, 6, 7]
-    sure = torch.eye(10, dtype=torch.float64)[torch.tensor([0, 5, 0, 0, 0, 6, 7, 8, 9, 0])]
-    for drafter in (anew, carried):
-        made = Speculate(drafter, Chained(sure), Rejection())
-        decode(made, [[1]], new=len(answer), eos=(), rng=RNG, device=CPU)
-    assert drafted(anew, [prompt]) == [([], 0.0)]
-    assert drafted(carried, [prompt])[0][0] == [8, 9]
-    carried.forget()
-    assert drafted(carried, [prompt]) == [([], 0.0)]
-
-
-class Chained(Toy):
-    """The law after a token is its row of the table."""
-
-    def number(self, context: Any) -> Any:
-        return context.seq.gather(1, context.pos.unsqueeze(1)).squeeze(1)
-
-    def after(self, number: Any, token: Any) -> Any:
-        return token
-
-
 def test_an_answer_is_what_came_after_its_prompt_in_every_row_of_a_stream() -> None:
     drafter = Suffix(3, carry=True)
     p, _ = random_pair(0, 3, 8)
@@ -218,20 +193,6 @@ def test_the_oldest_answers_go_first() -> None:
         drafter._begun = [1]
         drafter.ended(begin([[0, *answer]], 1, 0, (), CPU), [0])
     assert drafter._earlier.tolist() == [EDGE, 4, 5, 6, EDGE, 7, 8, 9, EDGE]
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"least": 0.0}, "least: a chance lies in"),
-        ({"most": 1}, "most ≥ 2"),
-        ({"texts": 0}, "texts ≥ 1"),
-        ({"factor": -1.0}, "factor: expected 0 or more"),
-    ],
-)
-def test_wrong_numbers_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Suffix(4, **fields)
 
 
 # --- mutants --------------------------------------------------------------------------------------------------------

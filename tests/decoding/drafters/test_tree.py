@@ -10,11 +10,9 @@ from torch import Tensor
 from specbench.decoding.decode import begin
 from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Top
 from specbench.decoding.loop import Speculate
-from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import TokenTree, topology
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
-from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, one_round, proposals
@@ -103,32 +101,6 @@ def test_rows_that_can_use_less_have_fewer_levels() -> None:
     context.last[0], context.live[2] = context.pos[0] + 2, False
     draft = Expand(Toy(q), 3, (2, 2), Top()).propose(context, None, None)  # type: ignore[arg-type]
     assert draft.valid.sum(1).tolist() == [2, 2 + 4 + 4, 0]
-
-
-@pytest.mark.parametrize("name", ["tree-top", "tree-iid", "tree-distinct"])
-def test_no_rule_for_chains_judges_a_tree(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from specbench.decoding.method_files import methods
-
-    file = tmp_path / "wrong.yaml"
-    file.write_text(methods()[name].read_text().replace("verifier: Rejection", "verifier: Block"))
-    toys = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
-    with pytest.raises(UsageError, match="Block judges chains, and Expand drafts trees"):
-        build(str(file), toys, 2)
-    assert build(name, toys, 2).drafter.room > 2
-
-
-@pytest.mark.parametrize("widths", ["3", "[0]", "[2, x]", "[]", "[true]"])
-def test_widths_are_whole_numbers(widths: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from specbench.decoding.method_files import methods
-
-    file = tmp_path / "wrong.yaml"
-    file.write_text(methods()["tree-top"].read_text().replace("[3, 2]", widths))
-    toys = dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5)))
-    if widths == "[]":
-        assert build(str(file), toys, 2).drafter.room == 2
-        return
-    with pytest.raises(UsageError, match="widths"):
-        build(str(file), toys, 2)
 
 
 @pytest.mark.parametrize("widths", [(), (2, 2), (1, 3), (3,)], ids=str)

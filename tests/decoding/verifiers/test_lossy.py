@@ -1,38 +1,27 @@
 """Lossy verifiers: the distance they report is the distance they have, and without a reason for it there is none."""
 
 from collections.abc import Sequence
-from dataclasses import make_dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
 from specbench.decoding import loop
-from specbench.decoding.decode import decode
-from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.tree import Expand, Top
 from specbench.decoding.loop import Speculate
-from specbench.decoding.methods import PARTS, build
-from specbench.decoding.protocols import Drafter, Verifier
-from specbench.decoding.randomness import FromUniforms, Stream, seeded
+from specbench.decoding.protocols import Verifier
+from specbench.decoding.randomness import FromUniforms, Stream
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Draft, Verdict
 from specbench.decoding.verifiers.lossy import Lenient, Relaxed, Typical
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.errors import UsageError
-from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
-from tests.decoding.test_greedy import NEW, V, draft_of, expected, random_prompts, target_of, tokens_of
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.frontdoor import Command
 from tests.support.laws import EXACT, Outcomes, block_error, one_round
-from tests.support.rounding import same_texts
-from tests.support.tiny import CPU
 from tests.support.toys import KINDS, PROMPT, Stopping, Toy, Tree, chain, nodes, numbers, random_pair
 
 LOSSY = [Lenient(0.5), Lenient(0.1), Typical(), Typical(0.5, 1.0), Relaxed(3, 0.9)]
@@ -168,17 +157,6 @@ def test_at_temperature_0_it_is_exact(shape: str, widths: tuple[int, ...], verif
         assert distance.max() <= EXACT
 
 
-@pytest.mark.processor
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("verifier", [Lenient(0.5), Typical()], ids=["lenience", "typical"])
-def test_greedy_text_of_networks_is_that_of_generate(verifier: Verifier, dtype: torch.dtype) -> None:
-    target, draft = (Causal(net(dtype), Sampling(0), V) for net in (target_of, draft_of))
-    speculation = Speculate(ModelDrafter(draft, 4), target, verifier)
-    prompts = random_prompts()
-    traces = decode(speculation, prompts, new=NEW, eos=(), rng=seeded(range(len(prompts)), CPU), device=CPU)
-    same_texts(prompts, expected(dtype), tokens_of(traces), target.network)
-
-
 def judged(verifier: Verifier, p: Tensor, draft: Draft) -> Verdict:
     generator = torch.Generator().manual_seed(7)
 
@@ -241,59 +219,6 @@ def test_typical_takes_the_longest_path_and_of_several_the_likeliest(seed: int) 
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
-
-
-def refused(folder: Path, method: object, lossless: bool = False) -> str:
-    file = folder / "mine.yaml"
-    file.write_text(yaml.safe_dump({"summary": "mine", "paper": "none", "lossless": lossless, "method": method}))
-    with pytest.raises(UsageError) as caught:
-        build(str(file), dict.fromkeys(("target", "draft"), Toy(torch.full((4, 2), 0.5))), 2)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-CHAIN = {"drafter": {"ModelDrafter": {"model": "draft", "k": "k"}}, "model": "target", "verifier": "Typical"}
-
-
-@pytest.mark.parametrize(
-    ("verifier", "said"),
-    [
-        ({"Lenient": {"lenience": 0}}, "Lenient: lenience: must lie in (0, 1], where 1 is lossless, found 0"),
-        ({"Lenient": {"lenience": 1.5}}, "found 1.5"),
-        ({"Lenient": {"lenience": float("nan")}}, "lenience: expected a number, found nan"),
-        ("Lenient", "missing field lenience"),
-        ({"Typical": {"epsilon": -0.1}}, "Typical: epsilon: must lie in [0, 1], found -0.1"),
-        ({"Typical": {"delta": 2}}, "Typical: delta: must lie in [0, 1], found 2"),
-        ({"Relaxed": {"delta": 2}}, "Relaxed: delta: must lie in [0, 1], found 2"),
-        ({"Relaxed": {"top": 0}}, "Relaxed: top: must be 1 or more, found 0"),
-        ({"Relaxed": {"spans": 3}}, "Relaxed.spans: expected a spans, found 3"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(tmp_path: Path, verifier: object, said: str) -> None:
-    assert said in refused(tmp_path, {"Speculate": {**CHAIN, "verifier": verifier}})
-
-
-@pytest.mark.parametrize("verifier", [{"Lenient": {"lenience": 0.5}}, "Typical", "Relaxed"], ids=str)
-def test_trees_of_drawn_tokens_are_refused(tmp_path: Path, verifier: object) -> None:
-    tree = {"model": "draft", "k": "k", "widths": [2]}
-    drawn = {"Speculate": {**CHAIN, "drafter": {"Expand": tree}, "verifier": verifier}}
-    assert "judges chains and trees of point masses, and Expand drafts trees of drawn tokens" in refused(
-        tmp_path, drawn
-    )
-    for fits in ({**tree, "branching": "Top"}, {**tree, "widths": [1, 1]}):
-        allowed = {"Speculate": {**CHAIN, "drafter": {"Expand": fits}, "verifier": verifier}}
-        assert "is lossy: write `lossless: false`" in refused(tmp_path, allowed, lossless=True)
-
-
-def test_no_draft_comes_from_a_lossy_speculation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    several = make_dataclass("Several", [("drafters", Sequence[Drafter]), ("propose", int, 0)])
-    monkeypatch.setitem(PARTS, "Several", several)
-    inner = {"Speculate": {**CHAIN, "model": "draft"}}
-    outer = {**CHAIN, "verifier": "Rejection"}
-    said = refused(tmp_path, {"Speculate": {**outer, "drafter": inner}})
-    assert "method.Speculate.drafter: Typical is lossy" in said
-    said = refused(tmp_path, {"Speculate": {**outer, "drafter": {"Several": {"drafters": ["NoDraft", inner]}}}})
-    assert "method.Speculate.drafter.Several.drafters[1]: Typical is lossy" in said
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------

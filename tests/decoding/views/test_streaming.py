@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.decoding.decode import decode
-from specbench.decoding.drafters.chain import ModelDrafter
+from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.tree import Expand
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
@@ -151,23 +151,22 @@ def test_more_than_was_expected_can_be_drafted() -> None:
 
 
 @pytest.mark.parametrize("law", [Sampling(0.0), Sampling(1.0)], ids=["greedy", "sampled"])
-def test_a_decode_is_the_targets_and_rows_do_not_disturb_each_other(law: Sampling) -> None:
-    def run(window: int, prompts: list[list[int]], seeds: list[int], tree: bool = False) -> list[tuple[int, ...]]:
-        target = Causal(network("llama", V), law, V)
-        model = Streaming(target, 2, window)
-        drafter = Expand(model, 2, [2]) if tree else ModelDrafter(model, 3)
-        method = Speculate(drafter, target, Rejection())
-        found = decode(method, prompts, new=40, eos=(), rng=seeded(seeds, CPU), device=CPU)
-        if window == 64:
-            assert all(r.accepted == r.usable for trace in found for r in trace.rounds)
-        return [trace.tokens for trace in found]
+def test_with_a_window_for_the_whole_text_every_draft_is_accepted(law: Sampling) -> None:
+    target = Causal(network("llama", V), law, V)
+    method = Speculate(ModelDrafter(Streaming(target, 2, 64), 3), target, Rejection())
+    found = decode(method, [list(text) for text in HISTORIES], new=40, eos=(), rng=seeded([1, 2, 3], CPU), device=CPU)
+    assert all(r.accepted == r.usable for trace in found for r in trace.rounds)
 
-    prompts = [list(text) for text in HISTORIES]
-    together = run(6, prompts, [1, 2, 3])
-    assert together == [run(6, [prompt], [seed])[0] for seed, prompt in enumerate(prompts, 1)]
-    run(64, prompts, [1, 2, 3])
-    if law == Sampling(0.0):
-        assert together == run(64, prompts, [1, 2, 3]) == run(5, prompts, [1, 2, 3], tree=True)
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+def test_greedy_text_with_a_window_is_the_targets(tree: bool) -> None:
+    target, prompts = Causal(network("llama", V), Sampling(0.0), V), [list(text) for text in HISTORIES]
+    model = Streaming(target, 2, 5)
+    found, expected = (
+        decode(Speculate(drafter, target, Rejection()), prompts, new=40, eos=(), rng=seeded(range(3), CPU), device=CPU)
+        for drafter in (Expand(model, 2, [2]) if tree else ModelDrafter(model, 3), NoDraft())
+    )
+    assert [trace.tokens for trace in found] == [trace.tokens for trace in expected]
 
 
 @pytest.mark.parametrize("seed", range(len(KINDS)))
@@ -177,8 +176,3 @@ def test_the_law_is_the_targets_whatever_the_window(seed: int) -> None:
         method = Speculate(ModelDrafter(Streaming(Toy(q), sinks, window), 2), Toy(p), Rejection())
         assert not method.drafter.static
         assert sequence_error(method, p, 5) <= EXACT
-
-
-def test_a_window_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^window: expected at least 1 token, found 0$"):
-        Streaming(Toy(torch.ones(1, 1)), 4, 0)

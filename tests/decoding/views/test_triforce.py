@@ -13,7 +13,6 @@ from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Heuristic
 from specbench.decoding.loop import Speculate
-from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source, seeded
 from specbench.decoding.rounds import Stepwise
@@ -21,7 +20,6 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict, at
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.decoding.views import Retrieval, Streaming
-from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, sequence_error
@@ -109,39 +107,6 @@ def test_with_a_small_draft_that_is_the_target_the_middle_accepts_all_too() -> N
     object.__setattr__(inner, "advance", watched)
     run(method)
     assert not torch.stack(refused).any()
-
-
-@pytest.mark.parametrize("name", ["triforce", "retrieval", "streaming"])
-def test_the_method_files_build_over_networks(name: str) -> None:
-    models = {
-        role: Causal(network("llama", V, seed), Sampling(0.0), V) for seed, role in enumerate(("target", "draft"))
-    }
-    method = build(name, models, 4)
-    assert needs(name) <= models.keys()
-    assert not method.drafter.static
-    found = run(method, PROMPTS[:1])
-    assert found[0].tokens == run(build("baseline", models, 4), PROMPTS[:1])[0].tokens
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("{Streaming: {model: target, sinks: 4, window: 0}}", "Streaming: window: expected at least 1 token, found 0"),
-        ("{Streaming: {model: target, sinks: 4}}", "Streaming: missing field window"),
-        ("{Retrieval: {model: target, budget: 4}}", "Retrieval: chunk: expected 1 to budget = 4 tokens, found 8"),
-        ("{Retrieval: {model: target, budget: 8, _reader: target}}", "unknown field _reader; Retrieval takes model,"),
-        ("{Streaming: {model: {Retrieval: {model: target, budget: 8}}, sinks: 1, window: 1}}", "expected a network"),
-    ],
-)
-def test_wrong_numbers_are_refused_in_one_line(tmp_path: Any, model: str, said: str) -> None:
-    file = tmp_path / "mine.yaml"
-    drafter = f"{{ModelDrafter: {{model: {model}, k: k}}}}"
-    method = f"{{Speculate: {{drafter: {drafter}, model: target, verifier: Rejection}}}}"
-    file.write_text(f"summary: my own method\npaper: none at all\nlossless: true\nmethod: {method}\n")
-    with pytest.raises(UsageError) as refusal:
-        build(str(file), {"target": Toy(torch.ones(1, 1))}, 2)
-    assert said in str(refusal.value)
-    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.slow
