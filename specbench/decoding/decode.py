@@ -1,6 +1,5 @@
 """From prompts to traces: the host's side of the loop, which reads the device once per round."""
 
-from collections import abc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +14,6 @@ from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
 from specbench.metrics import RoundCounts, Trace
-
-# --- decode -----------------------------------------------------------------------------------------------------------
 
 BUCKET = 64  # sequence buffers and caches grow in these steps: a static cache is read whole, so it is kept small
 
@@ -150,11 +147,11 @@ class Times:
 @torch.no_grad()
 def decode_stream(
     method: Speculate,
-    prompts: abc.Sequence[abc.Sequence[int]],
+    prompts: Sequence[Sequence[int]],
     *,
     rows: int,
     new: int,
-    eos: abc.Sequence[int],
+    eos: Sequence[int],
     rng: Source,
     device: torch.device,
     clock: Clock | None = None,
@@ -178,7 +175,7 @@ class Stream:
     """A decode of a stream while it goes on: which sequences are running, which are finished, and which are next."""
 
     method: Speculate
-    prompts: abc.Sequence[abc.Sequence[int]]
+    prompts: Sequence[Sequence[int]]
     rows: int
     new: int
     rng: Source
@@ -190,7 +187,7 @@ class Stream:
     finished: list[Request] = field(default_factory=list)
     done: int = 0  # rounds
 
-    def run(self, eos: abc.Sequence[int], device: torch.device) -> None:
+    def run(self, eos: Sequence[int], device: torch.device) -> None:
         first = [self.prompts[min(row, len(self.prompts) - 1)] for row in range(self.rows)]
         room = self.method.drafter.room
         length = max(self.rounds.length, buffer_length(max(map(len, self.prompts)), self.new, room))
@@ -252,16 +249,15 @@ class Stream:
         seconds, prefill = self.times.rounds * share, self.times.prefill * share
         spans = {phase: part * share for phase, part in self.times.spans.items()}
         sequences = sorted(self.finished, key=lambda sequence: sequence.prompt)
-        return [Trace(one.tokens, emitting(counts, one), seconds, prefill, dict(spans)) for one in sequences]
+        found = []
+        for one in sequences:
+            rounds = (rows[one.row] for rows in counts[one.since : one.until])
+            emitting = tuple(done for done in rounds if done.emitted)
+            found.append(Trace(one.tokens, emitting, seconds, prefill, dict(spans)))
+        return found
 
 
-def emitting(counts: list[list[RoundCounts]], sequence: Request) -> tuple[RoundCounts, ...]:
-    """The rounds in which a sequence emitted tokens."""
-    rounds = (rows[sequence.row] for rows in counts[sequence.since : sequence.until])
-    return tuple(one for one in rounds if one.emitted)
-
-
-def replace_row(context: Context, row: int, prompt: abc.Sequence[int], new: int) -> None:
+def replace_row(context: Context, row: int, prompt: Sequence[int], new: int) -> None:
     """A prompt in the place of the text of a row, in place; up to `new` tokens may follow it."""
     ids = context.seq.new_zeros(context.seq.shape[1])
     ids[: len(prompt)] = torch.tensor(prompt, device=ids.device)
@@ -274,15 +270,15 @@ def replace_row(context: Context, row: int, prompt: abc.Sequence[int], new: int)
 
 def decode_batches(
     method: Speculate,
-    prompts: abc.Sequence[abc.Sequence[int]],
-    seeds: abc.Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[int],
     *,
     rows: int,
     new: int,
-    eos: abc.Sequence[int],
+    eos: Sequence[int],
     device: torch.device,
     certain: bool = False,
-    agree: abc.Callable[[torch.Tensor], torch.Tensor] | None = None,
+    agree: Callable[[torch.Tensor], torch.Tensor] | None = None,
     clock: Clock | None = None,
     rounds: Rounds | None = None,
 ) -> list[Trace]:

@@ -1,6 +1,6 @@
 """How far a student's distribution is from a teacher's: the losses that drafts are trained with.
 
-Knows distributions; must not know which network a row came from. Every loss is a function of p [..., V], the teacher's
+Every loss is a function of p [..., V], the teacher's
 probabilities, and of the student's logits [..., V]; it gives [...], in nats or as a share of probability, and is
 differentiable in the logits. p may sum to less than one: that is the teacher on the part of its vocabulary that the
 student has, and the losses are those of the whole up to a constant.
@@ -23,11 +23,9 @@ class Divergence(Protocol):
     @property
     def nats(self) -> bool:
         """Whether it is measured in nats; else it is a share of probability."""
-        ...
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         """p [..., V] and logits [..., V] → the loss of every row [...]."""
-        ...
 
 
 @dataclass(frozen=True)

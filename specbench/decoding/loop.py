@@ -1,7 +1,4 @@
-"""The one loop: propose, score, judge, commit. Every method is a `Speculate`, and a `Speculate` is itself a drafter.
-
-Knows the protocols of `types`; must not know Hugging Face, prompts as text, or more of timing than names of phases.
-"""
+"""The one loop: propose, score, judge, commit. Every method is a `Speculate`, and a `Speculate` is itself a drafter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -118,7 +118,7 @@ def _part(value: Any, place: Place, values: Mapping[str, Any]) -> Any:
 
 def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) -> Any:
     where = place.where
-    made = part_named(name)
+    made = PARTS.get(name) or (plugins.load(plugins.PARTS, name) if name in added() else None)
     if made is None:
         known_parts = [*sorted(PARTS), *added(), *values]
         raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join(known_parts)}")
@@ -179,11 +179,6 @@ PARTS: dict[str, Callable[..., Any]] = {
     part.__name__: part for part in (*DRAFTERS, *VERIFIERS, *MODELS, *BRANCHINGS, *LOSSES)
 }
 PARTS |= {"Cascade": cascade, "Spans": Spans}
-
-
-def part_named(name: str) -> Callable[..., Any] | None:
-    """The part of a name in a file, of specbench or of another package; None where there is none."""
-    return PARTS.get(name) or (plugins.load(plugins.PARTS, name) if name in added() else None)
 
 
 def added() -> list[str]:

@@ -1,7 +1,7 @@
 """The one source of randomness: `bernoulli` and `categorical` on whole tensors, injected everywhere.
 
 Production draws fresh float64 uniforms from one generator per prompt, seeded once. Tests inject sources that
-enumerate, play back a tape or audit reuse; `specbench` itself must not know which source it was given.
+enumerate, play back a tape or audit reuse.
 """
 
 import hashlib
@@ -28,11 +28,9 @@ class Source(Protocol):
 
     def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
         """bool, same shape: true with probability min(probs, 1); never where probs is 0."""
-        ...
 
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
         """[...] indices drawn from [..., V] (need not be normalised); never an index whose probability is 0."""
-        ...
 
 
 Uniforms = Callable[[tuple[int, ...], Stream], Tensor]  # float64 in [0, 1)

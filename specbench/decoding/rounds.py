@@ -14,8 +14,6 @@ from specbench.decoding.types import STEP, Context, Round, packed, read_counts
 from specbench.errors import SpecbenchError
 from specbench.metrics import RoundCounts
 
-# --- rounds -----------------------------------------------------------------------------------------------------------
-
 Play = Callable[[], tuple[Tensor, Tensor]]  # one round: what the host reads of it, and its counts
 
 
@@ -31,32 +29,25 @@ class Rounds(Protocol):
     @property
     def length(self) -> int:
         """How many places a context must have; 0 where it does not matter."""
-        ...
 
     @property
     def left(self) -> list[int]:
         """How many tokens every row may still emit, 0 where it has ended, as the host has last read it."""
-        ...
 
     def begin(self, context: Context) -> Context:
         """Begin a decode with what `context` holds; returns the context that the rounds will change."""
-        ...
 
     def replaced(self, row: int, end: int, left: int) -> None:
         """Between two rounds a text of `end` tokens took the place of the one in `row`; it may grow by `left`."""
-        ...
 
     def advance(self, left: int, rng: Source) -> int:
         """One round. `left` and the result: how many tokens the longest live row may still emit, 0 when all ended."""
-        ...
 
     def settle(self) -> None:
         """Read what is under way: the time that it takes is that of the rounds."""
-        ...
 
     def counts(self) -> list[list[RoundCounts]]:
         """The counts of all rounds since `begin`, one per row; the host reads them here, after the clock."""
-        ...
 
 
 @dataclass
@@ -221,11 +212,9 @@ class Replay(Protocol):
 
     def launch(self) -> Tensor:
         """Start it without waiting; the tensor will hold its counts."""
-        ...
 
     def read(self) -> Tensor:
         """Its state (see `rounds.state`) on the host, which waits until it has ended."""
-        ...
 
 
 @dataclass

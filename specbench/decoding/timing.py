@@ -1,6 +1,6 @@
 """Clocks: what a timed region is, and laps inside it that say which phase took how long.
 
-A clock knows seconds and phase names; it must not know what is decoded. Every part of a method has its own view of the
+Every part of a method has its own view of the
 clock (`under`), so that the verify pass of an inner speculation is "draft/verify"; a phase counts what is under it.
 """
 
@@ -17,8 +17,6 @@ from torch import Tensor
 from specbench.decoding.tokens import TokenTree, ancestors, constant
 from specbench.decoding.types import Context
 
-# --- timing -----------------------------------------------------------------------------------------------------------
-
 
 class Laps(Protocol):
     """What a part of a method sees of a clock."""
@@ -26,11 +24,9 @@ class Laps(Protocol):
     def lap(self, phase: str, after: Tensor | None = None) -> None:
         """What was done since the last lap belongs to `phase`. `after` is what came of it, which a compiled round must
         have computed before the lap, and reads only after it."""
-        ...
 
     def under(self, phase: str) -> "Laps":
         """The same clock for a part whose phases belong to `phase`."""
-        ...
 
 
 class Clock(Laps, Protocol):
@@ -38,11 +34,9 @@ class Clock(Laps, Protocol):
 
     def start(self) -> None:
         """Begin a region with the device idle, forgetting earlier laps."""
-        ...
 
     def stop(self) -> tuple[float, dict[str, float]]:
         """(seconds of the region, seconds by phase), with the device idle again."""
-        ...
 
 
 class NullClock:

@@ -1,4 +1,4 @@
-"""Token trees: ids and parents, and the topology that follows from the parents. Knows no model and no distribution."""
+"""Token trees: ids and parents, and the topology that follows from the parents."""
 
 from dataclasses import dataclass
 from functools import lru_cache

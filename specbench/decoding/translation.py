@@ -1,7 +1,4 @@
-"""What travels between the tokens of a target and those of a draft with another tokenizer.
-
-Knows ids of two vocabularies; must not know tokenizers, networks, or how anything is drafted.
-"""
+"""What travels between the tokens of a target and those of a draft with another tokenizer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -64,11 +61,9 @@ class Scribe(Protocol):
     def read(self, text: Sequence[int], before: Reading | None = None) -> Reading:
         """A text of the target as the draft reads it. `before`: how it has read a text that begins alike, of which
         stays what lies far enough before the first change."""
-        ...
 
     def write(self, reading: Reading, drafted: Sequence[int]) -> list[int]:
         """The target's tokens for what the draft has drafted after a text; the last ones may say less than it did."""
-        ...
 
 
 def alike(one: Sequence[int], other: Sequence[int]) -> int:

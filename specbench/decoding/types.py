@@ -15,8 +15,6 @@ from torch import Tensor
 from specbench.decoding.tokens import TokenTree
 from specbench.metrics import LevelCounts, RoundCounts
 
-# --- types ------------------------------------------------------------------------------------------------------------
-
 STEP = 64  # places: what is read grows in these steps, where any number can be read
 
 
@@ -104,6 +102,11 @@ class Draft:
         return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
 
     @property
+    def there(self) -> Tensor:
+        """[B, n] bool: which nodes a row has."""
+        return torch.ones_like(self.tree.ids, dtype=torch.bool) if self.valid is None else self.valid
+
+    @property
     def levels(self) -> Tensor:
         """[B] how many levels every row was drafted."""
         whole = self.tree.topology.depth
@@ -162,14 +165,11 @@ def numbers(one: Round) -> Tensor:
 
 def read_sums(numbers: Sequence[float], levels: int) -> tuple[tuple[LevelCounts, ...], Sequence[float]]:
     """The levels at the head of a row of numbers, and what stands after them."""
-    parts = (numbers[WIDTH * i : WIDTH * (i + 1)] for i in range(levels))
-    return tuple(map(read_level, parts)), numbers[WIDTH * levels :]
-
-
-def read_level(part: Sequence[float]) -> LevelCounts:
-    *counts, overlap, longest = part
-    rounds, drafted, tested, accepted, emitted = map(int, counts)
-    return LevelCounts(rounds, drafted, tested, accepted, emitted, overlap, int(longest))
+    found = []
+    for level in range(levels):
+        *counts, overlap, longest = numbers[WIDTH * level : WIDTH * (level + 1)]
+        found.append(LevelCounts(*map(int, counts), overlap=overlap, longest=int(longest)))
+    return tuple(found), numbers[WIDTH * levels :]
 
 
 def packed(done: Round) -> Tensor:

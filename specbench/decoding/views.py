@@ -22,8 +22,39 @@ from specbench.errors import UsageError
 # TriForce's middle level (Sun et al. 2024, arXiv 2404.11912).
 
 
+class Read:
+    """A model that answers by another one, its reader."""
+
+    @property
+    def reader(self) -> Model:
+        raise NotImplementedError
+
+    def start(self, context: Context) -> None:
+        self.reader.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.reader.admit(context, row)
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        return self.reader.probs(context, tree, refeed)
+
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        return self.reader.expand(context, tree, new, refeed, raw)
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self.reader.sample(context, k, rng, refeed, after)
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        self.reader.settle(start, tree, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.reader.select(rows)
+
+
 @dataclass
-class Retrieval:
+class Retrieval(Read):
     """The rows of `model` where it attends, in every layer and head, to `budget` of the text's tokens and to new ones.
 
     The tokens are the first `chunk` of the text and the chunks of that size whose keys fit the last query best. They
@@ -49,29 +80,6 @@ class Retrieval:
         if self._reader is None:
             self._reader = self.model.retrieved(self.budget, self.chunk, self.tail)
         return self._reader
-
-    def start(self, context: Context) -> None:
-        self.reader.start(context)
-
-    def admit(self, context: Context, row: int) -> None:
-        self.reader.admit(context, row)
-
-    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        return self.reader.probs(context, tree, refeed)
-
-    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        return self.reader.expand(context, tree, new, refeed, raw)
-
-    def sample(
-        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return self.reader.sample(context, k, rng, refeed, after)
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        self.reader.settle(start, tree, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.reader.select(rows)
 
 
 # --- streaming --------------------------------------------------------------------------------------------------------

@@ -1,29 +1,25 @@
-"""Cascades: drafts that go on where another drafter's end, and the composition that a k-matrix stands for.
-
-Knows the drafters by what they share, and how much of a text one lacks that another drafted; must not know networks.
-"""
+"""Cascades: drafts that go on where another drafter's end, and the composition that a k-matrix stands for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.lookup import Lookup
-from specbench.decoding.drafters.merge import merged_beliefs, merged_laws, merged_valid
+from specbench.decoding.drafters.merge import Several, merged_beliefs, merged_laws, merged_valid, refuse_learners
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.rejection import Rejection
 
 
 @dataclass(frozen=True)
-class Relay:
+class Relay(Several):
     """One chain drafted by several drafters, each after the tokens of the one before it (the horizontal cascade of
     Chen et al. 2023, arXiv 2312.11462, §4.2: first tokens are accepted most often, so the best drafter has them).
 
@@ -35,28 +31,16 @@ class Relay:
     legs: Sequence[Drafter]
     clock: Laps = field(default_factory=NullClock, compare=False)
     branches: ClassVar[bool] = False
-    adapts: ClassVar[str] = ""
-    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if not self.legs:
-            raise ValueError("legs: expected one or more, found none")
         for leg in self.legs:
             if leg.branches:
                 raise ValueError(f"legs: {type(leg).__name__} drafts trees, which nothing can continue: take a chain")
-            if leg.carries is not None:
-                raise ValueError(
-                    f"legs: {type(leg).__name__} learns from a verdict on its own draft, and these are judged as one"
-                )
-            if leg.adapts:
-                raise ValueError(
-                    f"legs: {leg.adapts} learns from a verdict on its own draft, and these are judged as one: "
-                    "choose --schedule constant or confidence"
-                )
+        refuse_learners(self.legs, "legs", "as one")
 
     @property
-    def static(self) -> bool:
-        return all(leg.static for leg in self.legs)
+    def parts(self) -> Sequence[Drafter]:
+        return self.legs
 
     @property
     def room(self) -> int:
@@ -65,18 +49,6 @@ class Relay:
     @property
     def depth(self) -> int:
         return depth(self.legs)
-
-    @property
-    def drawn(self) -> bool:
-        return any(leg.drawn for leg in self.legs)
-
-    def start(self, context: Context) -> None:
-        for leg in self.legs:
-            leg.start(context)
-
-    def admit(self, context: Context, row: int) -> None:
-        for leg in self.legs:
-            leg.admit(context, row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         inner = context.fork(self.depth + 1)  # a token of a round is never drafted: here it is one after all legs
@@ -102,13 +74,6 @@ class Relay:
         """
         earlier, later = depth(self.legs[:place]), depth(self.legs[place + 1 :])
         return later + earlier * (1 if static else 2)
-
-    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        for leg in self.legs:
-            leg.select(rows)
 
 
 def depth(legs: Sequence[Drafter]) -> int:
@@ -165,16 +130,11 @@ def _level(models: Sequence[Model], statistical: Lookup, k: Sequence[Sequence[in
     for place, (model, length) in enumerate(zip(models, k[0], strict=False)):
         if length:
             rest = [row[place + 1 :] for row in k[place + 1 :]]
-            legs.append(_leg(model, length, models[place + 1 :], statistical, rest, clock))
+            if any(rest[0]):  # what speeds up this model
+                below = _level(models[place + 1 :], statistical, rest, clock.under("draft"))
+                legs.append(Speculate(below, model, Rejection(), length, clock))
+            else:
+                legs.append(ModelDrafter(model, length, clock=clock))
     if k[0][-1]:
         legs.append(statistical.of_length(k[0][-1]))
     return legs[0] if len(legs) == 1 else Relay(legs, clock)
-
-
-def _leg(
-    model: Model, length: int, cheaper: Sequence[Model], statistical: Lookup, k: Sequence[Sequence[int]], clock: Laps
-) -> Drafter:
-    """`length` tokens of a model, sped up by what the rest of the matrix has for it."""
-    if not any(k[0]):
-        return ModelDrafter(model, length, clock=clock)
-    return Speculate(_level(cheaper, statistical, k, clock.under("draft")), model, Rejection(), length, clock)

@@ -7,11 +7,18 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.drafters.schedule import Constant, Schedule
-from specbench.decoding.protocols import Model
+from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Laps, NullClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Draft, Verdict
+
+
+class Unlearned:
+    """What is declared of a drafter that neither adapts to verdicts nor carries anything to the next text."""
+
+    adapts: ClassVar[str] = ""
+    carries: ClassVar[None] = None
 
 
 class Memoryless:
@@ -45,21 +52,45 @@ class Chains:
         return self.k
 
 
-class Guesses(Chains):
+class Guesses(Chains, Unlearned):
     """What is declared of chains that are looked up, not drawn: all tokens are point masses."""
 
     static: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
-    adapts: ClassVar[str] = ""
-    carries: ClassVar[None] = None
 
     def width(self, budget: int | None) -> int:
         """How many tokens the chains of a round have."""
         return self.k if budget is None else min(self.k, budget)
 
 
+class Like:
+    """What is declared of a drafter that drafts as another one does."""
+
+    drafter: Drafter
+
+    @property
+    def room(self) -> int:
+        return self.drafter.room
+
+    @property
+    def depth(self) -> int:
+        return self.drafter.depth
+
+    @property
+    def branches(self) -> bool:
+        return self.drafter.branches
+
+    @property
+    def drawn(self) -> bool:
+        return self.drafter.drawn
+
+    @property
+    def adapts(self) -> str:
+        return self.drafter.adapts
+
+
 @dataclass(frozen=True)
-class NoDraft(Memoryless):
+class NoDraft(Memoryless, Unlearned):
     """Proposes nothing: with it the loop is autoregressive decoding."""
 
     static: ClassVar[bool] = True
@@ -67,8 +98,6 @@ class NoDraft(Memoryless):
     depth: ClassVar[int] = 0
     branches: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
-    adapts: ClassVar[str] = ""
-    carries: ClassVar[None] = None
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         return Draft.empty(context)

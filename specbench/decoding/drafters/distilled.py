@@ -1,7 +1,4 @@
-"""Online speculative decoding: a draft that learns, while it drafts, from what the target said where it was wrong.
-
-Knows rounds, texts and rows, and when a draft may change; must not know how weights are changed.
-"""
+"""Online speculative decoding: a draft that learns, while it drafts, from what the target said where it was wrong."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.divergences import Divergence, ForwardKL
+from specbench.decoding.drafters.chain import Like
 from specbench.decoding.loop import tried_further
 from specbench.decoding.protocols import Apprentice, Learner, Network
 from specbench.decoding.randomness import Source
@@ -68,7 +66,7 @@ class Rejections:
 
 
 @dataclass
-class Distilled:
+class Distilled(Like):
     """A drafter whose model goes on learning from its target (Liu et al. 2023, arXiv 2310.07177, Alg. 2).
 
     Where a draft is rejected, the target's row after the text that was committed there is kept, the newest `rows` of
@@ -103,26 +101,6 @@ class Distilled:
         self._rejected = Rejections(self.rows)
 
     @property
-    def room(self) -> int:
-        return self.drafter.room
-
-    @property
-    def depth(self) -> int:
-        return self.drafter.depth
-
-    @property
-    def branches(self) -> bool:
-        return self.drafter.branches
-
-    @property
-    def drawn(self) -> bool:
-        return self.drafter.drawn
-
-    @property
-    def adapts(self) -> str:
-        return self.drafter.adapts
-
-    @property
     def carries(self) -> "Distilled":
         return self
 
@@ -143,8 +121,7 @@ class Distilled:
         self._learning()[0].learn(context, start, draft, p, verdict)
         if not draft.tree.size:
             return
-        valid = draft.valid if draft.valid is not None else torch.ones_like(draft.tree.ids, dtype=torch.bool)
-        rejected = tried_further(draft.tree, valid, verdict) > 0
+        rejected = tried_further(draft.tree, draft.there, verdict) > 0
         corrected = verdict.accepted < context.pos - start  # else the text ended before
         end = verdict.path.gather(1, (verdict.accepted - 1).clamp_min(0).unsqueeze(1)).squeeze(1)
         end = torch.where(verdict.accepted > 0, end, ROOT)

@@ -1,7 +1,4 @@
-"""Trees whose shape follows from what the draft finds probable: a new one in every round.
-
-Knows the algebra; must not know networks, or how a tree is judged.
-"""
+"""Trees whose shape follows from what the draft finds probable: a new one in every round."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -10,15 +7,15 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.drafters.chain import drawable
-from specbench.decoding.drafters.tree import Grown, settle
+from specbench.decoding.drafters.tree import FromModel, Grown
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree, constant
-from specbench.decoding.types import Context, Draft, Verdict
+from specbench.decoding.types import Context, Draft
 
 
 @dataclass(frozen=True)
-class Dynamic:
+class Dynamic(FromModel):
     """The `nodes` tokens whose paths the draft finds most probable, of a tree of depth k (EAGLE-2, Li et al. 2024,
     arXiv 2406.16858, §4, with an ordinary draft).
 
@@ -34,8 +31,6 @@ class Dynamic:
     nodes: int
     static: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
-    adapts: ClassVar[str] = ""
-    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if min(self.width, self.nodes) < 1:
@@ -57,12 +52,6 @@ class Dynamic:
     def drawing_from(self, model: Model) -> "Dynamic":
         return replace(self, model=model)
 
-    def start(self, context: Context) -> None:
-        self.model.start(context)
-
-    def admit(self, context: Context, row: int) -> None:
-        self.model.admit(context, row)
-
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         if min(self.k, self.k if budget is None else budget) < 1:
             return Draft.empty(context)
@@ -76,12 +65,6 @@ class Dynamic:
         # As deep as always where less is left, so that passes keep their shapes; what cannot be used does not exist.
         usable = drawable(context, self.k if budget is None else min(self.k, budget))
         return found.best(min(self.nodes, self.room), self.room, usable)
-
-    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        settle(self.model, start, draft, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
 
 
 @dataclass

@@ -9,12 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import Guesses, chain, drawable
+from specbench.decoding.drafters.chain import Guesses, Unlearned, chain, drawable
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree, ancestors, constant, topology
 from specbench.decoding.types import Context, Draft, Verdict
-
-# --- jacobi -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -73,7 +71,7 @@ ROOMY = 8  # places per n-gram that a text can bring, so that few first tokens h
 
 
 @dataclass
-class Lookahead:
+class Lookahead(Unlearned):
     """Up to `guesses` n-grams of the pool that begin with the last token, and a window of n − 1 rows and `window`
     columns of guesses, in one tree (Fu et al. 2024, arXiv 2402.02057, §3; defaults of its README 7, 5, 7).
 
@@ -96,8 +94,6 @@ class Lookahead:
     static: ClassVar[bool] = True
     branches: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
-    adapts: ClassVar[str] = ""
-    carries: ClassVar[None] = None
     _window: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, n − 1, window]
     _keys: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots] first tokens
     _grams: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots, guesses, n − 1]

@@ -20,15 +20,12 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT
 from specbench.decoding.types import Context, Draft, Verdict
 
-# --- lookup -----------------------------------------------------------------------------------------------------------
-
 
 class Lookup(Drafter, Protocol):
     """A drafter that looks tokens up and keeps nothing, so that any number of them will do."""
 
     def of_length(self, k: int) -> "Lookup":
         """The same drafter with chains of k tokens."""
-        ...
 
 
 @dataclass(frozen=True)

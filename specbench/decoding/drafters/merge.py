@@ -1,7 +1,4 @@
-"""Drafts of several drafters side by side under the last committed token: SpecInfer with several small models.
-
-Knows the drafters by what they share; must not know networks, or how a tree is judged.
-"""
+"""Drafts of several drafters side by side under the last committed token: SpecInfer with several small models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specbench.decoding.drafters.chain import Unlearned
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Laps, NullClock
@@ -17,8 +15,51 @@ from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context, Draft, Verdict, point_mass
 
 
+class Several(Unlearned):
+    """What drafters share whose drafts are judged as one draft, so that none of them learns what became of its own."""
+
+    @property
+    def parts(self) -> Sequence[Drafter]:
+        raise NotImplementedError
+
+    @property
+    def static(self) -> bool:
+        return all(part.static for part in self.parts)
+
+    @property
+    def drawn(self) -> bool:
+        return any(part.drawn for part in self.parts)
+
+    def start(self, context: Context) -> None:
+        for part in self.parts:
+            part.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        for part in self.parts:
+            part.admit(context, row)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        return  # to keep of a cache what was accepted takes a verdict on the part's own tree: it is fed again instead
+
+    def select(self, rows: Tensor) -> None:
+        for part in self.parts:
+            part.select(rows)
+
+
+def refuse_learners(parts: Sequence[Drafter], field: str, judged: str) -> None:
+    """ValueError for no drafter, and for one that learns from a verdict on its own draft."""
+    if not parts:
+        raise ValueError(f"{field}: expected one or more, found none")
+    learns = f"learns from a verdict on its own draft, and these are judged {judged}"
+    for part in parts:
+        if part.carries is not None:
+            raise ValueError(f"{field}: {type(part).__name__} {learns}")
+        if part.adapts:
+            raise ValueError(f"{field}: {part.adapts} {learns}: choose --schedule constant or confidence")
+
+
 @dataclass(frozen=True)
-class Merge:
+class Merge(Several):
     """The drafts of all drafters as one tree, in their order (SpecInfer, Miao et al. 2023, §3, merge-based).
 
     Each draws as if it were alone. A token that two of them propose stays two children: the union of the paper's
@@ -29,27 +70,13 @@ class Merge:
     drafters: Sequence[Drafter]
     clock: Laps = field(default_factory=NullClock, compare=False)
     branches: ClassVar[bool] = True
-    adapts: ClassVar[str] = ""
-    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if not self.drafters:
-            raise ValueError("drafters: expected one or more, found none")
-        for part in self.drafters:
-            if part.carries is not None:
-                raise ValueError(
-                    f"drafters: {type(part).__name__} learns from a verdict on its own draft, and these are judged "
-                    "together"
-                )
-            if part.adapts:
-                raise ValueError(
-                    f"drafters: {part.adapts} learns from a verdict on its own draft, and these are judged together: "
-                    "choose --schedule constant or confidence"
-                )
+        refuse_learners(self.drafters, "drafters", "together")
 
     @property
-    def static(self) -> bool:
-        return all(part.static for part in self.drafters)
+    def parts(self) -> Sequence[Drafter]:
+        return self.drafters
 
     @property
     def room(self) -> int:
@@ -58,18 +85,6 @@ class Merge:
     @property
     def depth(self) -> int:
         return max(part.depth for part in self.drafters)
-
-    @property
-    def drawn(self) -> bool:
-        return any(part.drawn for part in self.drafters)
-
-    def start(self, context: Context) -> None:
-        for part in self.drafters:
-            part.start(context)
-
-    def admit(self, context: Context, row: int) -> None:
-        for part in self.drafters:
-            part.admit(context, row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         # Alone, a drafter lacks one of the tokens that its own rounds committed, the last one drafted. Here all that
@@ -81,13 +96,6 @@ class Merge:
             # what the first token of the next one takes is counted from here
             self.clock.lap("merged", drafts[-1].tree.ids if drafts[-1].tree.size else context.pos)
         return side_by_side(drafts)
-
-    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return  # to keep of a cache what was accepted takes a verdict on the part's own tree: it is fed again instead
-
-    def select(self, rows: Tensor) -> None:
-        for part in self.drafters:
-            part.select(rows)
 
 
 def side_by_side(drafts: Sequence[Draft]) -> Draft:
@@ -123,4 +131,4 @@ def merged_valid(drafts: Sequence[Draft]) -> Tensor | None:
     """[B, n] which nodes a row has; None where all rows have all."""
     if all(draft.valid is None for draft in drafts):
         return None
-    return torch.cat([torch.ones_like(d.tree.ids, dtype=torch.bool) if d.valid is None else d.valid for d in drafts], 1)
+    return torch.cat([draft.there for draft in drafts], 1)

@@ -1,6 +1,6 @@
 """Token Recycling: a tree read off a table of what the judging model found likely after every token, in earlier passes.
 
-Nothing is drawn, so all tokens are point masses. Knows the algebra; must not know networks, or how a tree is judged.
+Nothing is drawn, so all tokens are point masses.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.drafters.chain import drawable
@@ -91,10 +92,7 @@ class Recycling(Shaped):
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         ranking, table = self._state()
         fed = torch.cat([context.seq.gather(1, start.unsqueeze(1)), draft.tree.ids], 1)
-        there = torch.ones_like(fed, dtype=torch.bool)
-        if draft.valid is not None:
-            there[:, 1:] = draft.valid
-        note(table, fed, there, ranking.last)
+        note(table, fed, F.pad(draft.there, (1, 0), value=True), ranking.last)
 
     def select(self, rows: Tensor) -> None:
         if self._table is not None:

@@ -2,7 +2,6 @@
 
 A schedule may limit a row before it draws, from the past alone, or end it after a token that it keeps. It never drops
 a drawn token for what it is: that would change what is drafted, and the q that is reported would be wrong.
-Knows counts, chances and costs as plain data; must not know models, clocks or the host's loop.
 """
 
 from dataclasses import dataclass, field
@@ -24,15 +23,12 @@ class Schedule(Protocol):
 
     def start(self, context: Context, k: int) -> None:
         """Forget everything: new sequences begin. No draft is longer than k."""
-        ...
 
     def admit(self, row: int) -> None:
         """Forget what is known of one row: a new sequence begins there."""
-        ...
 
     def lookahead(self) -> Tensor | None:
         """[B] how many tokens each row drafts in the next round, at least 1; None: k for all, and nothing to read."""
-        ...
 
     def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         """[B] whether a row draws no more after the token ids [B] that it has just drawn, and keeps.
@@ -40,21 +36,17 @@ class Schedule(Protocol):
         logits [B, V'] are the draft's own, before temperature; sure [B]: see `After`. None: no row ever stops so, and
         nothing to read.
         """
-        ...
 
     def believed(self, drawn: int) -> Tensor | None:
         """[B, drawn] how likely it held each token of the draft just drawn to be accepted, if those before it are; NaN
         where it held nothing of one. None: it goes by no such chance. No chance is computed for this alone.
         """
-        ...
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
         """See what became of the last draft."""
-        ...
 
     def select(self, rows: Tensor) -> None:
         """Make the given rows [B'] the rows from now on."""
-        ...
 
 
 class Patient:

@@ -1,7 +1,4 @@
-"""A drafter of drafters: what is found where enough speaks for it, else what another drafter drafts.
-
-Knows the drafters by what they share; must not know networks, or how a draft is judged.
-"""
+"""A drafter of drafters: what is found where enough speaks for it, else what another drafter drafts."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
@@ -23,7 +20,6 @@ class Finder(Drafter, Protocol):
 
     def find(self, context: Context, budget: int | None) -> tuple[Draft, Tensor]:
         """The draft of `propose`, and how much speaks for it in every row [B] float64; 0 where it has none."""
-        ...
 
 
 @dataclass
@@ -143,5 +139,4 @@ class Select:
 
 def within(draft: Draft, rows: Tensor) -> Draft:
     """The draft in the rows [B] bool alone; in the others there is nothing of it."""
-    there = torch.ones_like(draft.tree.ids, dtype=torch.bool) if draft.valid is None else draft.valid
-    return replace(draft, valid=there & rows.unsqueeze(1))
+    return replace(draft, valid=draft.there & rows.unsqueeze(1))

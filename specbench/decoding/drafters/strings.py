@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.decode import Cacheless, decode
-from specbench.decoding.drafters.chain import drawable
+from specbench.decoding.drafters.chain import Like, drawable
 from specbench.decoding.drafters.lookup import PromptLookup, Suffix, leaves, merged_tries, tokens_at, trie
 from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
@@ -26,13 +26,11 @@ from specbench.decoding.types import STEP, Context, Draft, Verdict
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
 
-# --- strings ----------------------------------------------------------------------------------------------------------
-
 LAG = 1  # so many tokens before the last are fed again at least, so that passes have few shapes
 
 
 @dataclass
-class Strings:
+class Strings(Like):
     """Chains and trees of `drafter`, which drafts in tokens of its own, in the target's tokens: point masses.
 
     The rule is exact whatever the texts turn into: what stands in the tree is drafted for certain, and accepted with
@@ -60,18 +58,6 @@ class Strings:
                 f"{name} for certain, so drawing several at a place gives no more than the likeliest ones: take "
                 "branching Top (tree-top, tree-dynamic), a chain, or --vocabulary common"
             )
-
-    @property
-    def branches(self) -> bool:
-        return self.drafter.branches
-
-    @property
-    def room(self) -> int:
-        return self.drafter.room
-
-    @property
-    def depth(self) -> int:
-        return self.drafter.depth
 
     def start(self, context: Context) -> None:
         self._text = context.seq.new_zeros((context.rows, context.seq.shape[1] * STRETCH))
@@ -147,8 +133,7 @@ class Strings:
         """What every row drafts, each path of its tree as a text in the target's tokens. A text that has outgrown its
         places, and a row that has ended, gets none."""
         drafted, live, parents = draft.tree.ids.tolist(), context.live.tolist(), draft.tree.parents
-        valid = torch.ones_like(draft.tree.ids, dtype=torch.bool) if draft.valid is None else draft.valid
-        for reading, ids, there, alive in zip(self._readings, drafted, valid.tolist(), live, strict=True):
+        for reading, ids, there, alive in zip(self._readings, drafted, draft.there.tolist(), live, strict=True):
             paths = leaves(parents, there) if alive and len(reading.ids) <= self._places else []
             yield [self.scribe.write(reading, [ids[node] for node in path]) for path in paths]
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from specbench.decoding.drafters.chain import Like
 from specbench.decoding.protocols import Apprentice, Carried, Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT
@@ -101,7 +102,6 @@ class Skippable(Model, Protocol):
 
         UsageError for a model whose parts cannot be told.
         """
-        ...
 
 
 class Skipping(Model, Protocol):
@@ -111,16 +111,13 @@ class Skipping(Model, Protocol):
     @property
     def units(self) -> int:
         """How many sub-layers may be left out; they have the numbers from 0 on."""
-        ...
 
     def skip(self, units: Collection[int]) -> None:
         """Leave out these, and no others, from now on."""
-        ...
 
     def guesses(self, context: Context, places: Tensor) -> Tensor:
         """[B, m] the most probable token after the committed tokens at places [B, m], all before the last one, by one
         pass over them; what is kept of the text stays as it is."""
-        ...
 
 
 # --- swift ------------------------------------------------------------------------------------------------------------
@@ -129,7 +126,7 @@ UNKNOWN = -1
 
 
 @dataclass
-class Swift:
+class Swift(Like):
     """`drafter` with the model that judges, less a `share` of its sub-layers, on the cache of the whole one (Xia et al.
     2024, arXiv 2410.06916, §4). Attention and MLP of every layer but the first and the last are sub-layers.
 
@@ -163,26 +160,6 @@ class Swift:
         if min(self.window, self.patience, self.most) < 1:
             found = f"{self.window}, {self.patience} and {self.most}"
             raise ValueError(f"window, patience and most: expected 1 or more, found {found}")
-
-    @property
-    def room(self) -> int:
-        return self.drafter.room
-
-    @property
-    def depth(self) -> int:
-        return self.drafter.depth
-
-    @property
-    def branches(self) -> bool:
-        return self.drafter.branches
-
-    @property
-    def drawn(self) -> bool:
-        return self.drafter.drawn
-
-    @property
-    def adapts(self) -> str:
-        return self.drafter.adapts
 
     @property
     def carries(self) -> Carried | None:

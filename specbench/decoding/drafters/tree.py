@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import drawable
+from specbench.decoding.drafters.chain import Unlearned, drawable
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import ROOT, Level, Parent, TokenTree, constant, levels, topology
@@ -29,7 +29,6 @@ class Branching(Protocol):
 
     def children(self, rows: Tensor, width: int, rng: Source) -> Children:
         """`width` children for each of m nodes, from rows [B, m, V]: scores where nothing is drawn."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -111,23 +110,37 @@ class Shaped:
         return len(set(self.parents)) < len(self.parents)
 
 
-@dataclass(frozen=True)
-class Planned(Shaped):
-    """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it, or
-    on the last committed token (-1). Every level is one pass of the model over those nodes that have children; a node
-    with n children takes the first n of its branching, in the order in which they stand in the list.
-    """
+class FromModel(Unlearned):
+    """What a drafter of trees does whose only state is the cache of the model that it draws from."""
 
     model: Model
-    parents: Sequence[Parent]
-    branching: Branching = field(default_factory=Distinct)
-    adapts: ClassVar[str] = ""
-    carries: ClassVar[None] = None
 
-    def __post_init__(self) -> None:
-        if not self.parents:
-            raise ValueError("parents: a tree has at least one node")
-        levels(tuple(self.parents))
+    def start(self, context: Context) -> None:
+        self.model.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.model.admit(context, row)
+
+    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
+        """Keep what was accepted in the cache. Of a path the model was fed all nodes but perhaps the last, which the
+        next round feeds again (`lag`)."""
+        if isinstance(draft, Grown):
+            path = constant((*draft.as_fed, -1), start.device)[verdict.path]  # after its end it is -1, the last place
+            self.model.settle(start, draft.fed, replace(verdict, path=path))
+
+    def select(self, rows: Tensor) -> None:
+        self.model.select(rows)
+
+
+class ByLevel(FromModel):
+    """A tree whose shape is known before: every level is one pass over those nodes that have children."""
+
+    branching: Branching
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The parents of its nodes."""
+        raise NotImplementedError
 
     @property
     def static(self) -> bool:
@@ -137,28 +150,37 @@ class Planned(Shaped):
     def drawn(self) -> bool:
         return self.branching.drawn
 
-    def drawing_from(self, model: Model) -> "Planned":
-        return replace(self, model=model)
-
-    def start(self, context: Context) -> None:
-        self.model.start(context)
-
-    def admit(self, context: Context, row: int) -> None:
-        self.model.admit(context, row)
-
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        plan = levels(tuple(self.parents))[: None if budget is None else max(budget, 0)]
+        plan = levels(self.shape)[: None if budget is None else max(budget, 0)]
         return grow(self.model, self.branching, plan, context, rng, lag)
-
-    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        settle(self.model, start, draft, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
 
 
 @dataclass(frozen=True)
-class Expand:
+class Planned(ByLevel, Shaped):
+    """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it, or
+    on the last committed token (-1). Every level is one pass of the model over those nodes that have children; a node
+    with n children takes the first n of its branching, in the order in which they stand in the list.
+    """
+
+    model: Model
+    parents: Sequence[Parent]
+    branching: Branching = field(default_factory=Distinct)
+
+    def __post_init__(self) -> None:
+        if not self.parents:
+            raise ValueError("parents: a tree has at least one node")
+        levels(tuple(self.parents))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.parents)
+
+    def drawing_from(self, model: Model) -> "Planned":
+        return replace(self, model=model)
+
+
+@dataclass(frozen=True)
+class Expand(ByLevel):
     """A tree of depth k: a node of level l has widths[l] children, one where there are fewer widths (SpecInfer's
     expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
 
@@ -166,16 +188,10 @@ class Expand:
     k: int
     widths: Sequence[int]
     branching: Branching = field(default_factory=Independent)
-    adapts: ClassVar[str] = ""
-    carries: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if min(self.widths, default=1) < 1:
             raise ValueError(f"widths: a node has at least one child, found {list(self.widths)}")
-
-    @property
-    def static(self) -> bool:
-        return self.model.static
 
     @property
     def room(self) -> int:
@@ -190,8 +206,8 @@ class Expand:
         return any(width > 1 for width in self.each)
 
     @property
-    def drawn(self) -> bool:
-        return self.branching.drawn
+    def shape(self) -> tuple[int, ...]:
+        return expansion(self.each)
 
     @property
     def each(self) -> tuple[int, ...]:
@@ -200,22 +216,6 @@ class Expand:
 
     def drawing_from(self, model: Model) -> "Expand":
         return replace(self, model=model)
-
-    def start(self, context: Context) -> None:
-        self.model.start(context)
-
-    def admit(self, context: Context, row: int) -> None:
-        self.model.admit(context, row)
-
-    def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        plan = levels(expansion(self.each))[: None if budget is None else max(budget, 0)]
-        return grow(self.model, self.branching, plan, context, rng, lag)
-
-    def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        settle(self.model, start, draft, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
 
 
 @lru_cache(maxsize=1024)
@@ -269,11 +269,3 @@ def offspring(branching: Branching, level: Level, rows: Tensor, exists: Tensor, 
         drawn_from += [] if q is None else [q.flatten(1, 2)]
         exist.append((there & exists[:, index].unsqueeze(2)).flatten(1))
     return torch.cat(ids, 1), torch.cat(drawn_from, 1) if drawn_from else None, torch.cat(exist, 1)
-
-
-def settle(model: Model, start: Tensor, draft: Draft, verdict: Verdict) -> None:
-    """Keep what was accepted in the cache of the model that has grown the draft. Of a path it was fed all nodes but
-    perhaps the last, which the next round feeds again (`lag`)."""
-    if isinstance(draft, Grown):
-        path = constant((*draft.as_fed, -1), start.device)[verdict.path]  # after its end it is -1, the last place
-        model.settle(start, draft.fed, replace(verdict, path=path))

@@ -290,12 +290,10 @@ def table_models(name: str, seed: int, vocab: int, length: int = LENGTH) -> dict
     p, q = random_pair(seed, vocab, length)
     others = sorted(needs(name) - {"target"})
     tables = {other: q.roll(row, 0) for row, other in enumerate(others)}
-    return {"target": TableModel(p), **{other: TableModel(table_of(other, one)) for other, one in tables.items()}}
-
-
-def table_of(name: str, table: Tensor) -> Tensor:
-    """The table of a model; of one with a part of its vocabulary, what is left without the last token."""
-    return table if " vocabulary " not in name else table_without(table, table.shape[1] - 1)
+    for other in others:
+        if " vocabulary " in other:  # a model with a part of its vocabulary
+            tables[other] = table_without(tables[other], vocab - 1)
+    return {"target": TableModel(p), **{other: TableModel(table) for other, table in tables.items()}}
 
 
 def affordable(name: str, vocab: int, k: int) -> bool:

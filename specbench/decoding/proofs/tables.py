@@ -16,6 +16,7 @@ from specbench.decoding.protocols import After, Loss
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Lesson, likeliest
+from specbench.decoding.views import Read
 
 KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat", "mixed")
 
@@ -132,7 +133,7 @@ class TableRanking:
 
 
 @dataclass(eq=False)
-class TableSkipping(Cacheless):
+class TableSkipping(Read):
     """A table that becomes another one by what is left out: its rows move on by as many as the numbers sum up to."""
 
     whole: TableModel
@@ -143,23 +144,16 @@ class TableSkipping(Cacheless):
     def __post_init__(self) -> None:
         self.model = self.whole
 
+    @property
+    def reader(self) -> TableModel:
+        return self.model
+
     def skip(self, units: Collection[int]) -> None:
         self.model = replace(self.whole, table=self.whole.table.roll(sum(one + 1 for one in units), 0))
 
     def guesses(self, context: Context, places: Tensor) -> Tensor:
         rows = [self.model.table[self.model.number(replace(context, pos=pos))] for pos in places.unbind(1)]
         return torch.stack(rows, 1).argmax(-1)
-
-    def sample(
-        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return self.model.sample(context, k, rng, refeed, after)
-
-    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        return self.model.probs(context, tree, refeed)
-
-    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        return self.model.expand(context, tree, new, refeed, raw)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,6 @@ from specbench.decoding.verifiers.rejection import (
     siblings,
 )
 
-# --- block ------------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Block:

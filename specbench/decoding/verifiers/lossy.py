@@ -1,6 +1,6 @@
 """Lossy verifiers: rules that accept too much, and say exactly how far their tokens' distribution is from the model's.
 
-They know rows and draws; they must not know models. A tree of drawn tokens is refused where a method is built: how far
+A tree of drawn tokens is refused where a method is built: how far
 its tokens are off depends on what its other children might have been, which no verdict sees.
 """
 
@@ -30,8 +30,6 @@ from specbench.decoding.verifiers.rejection import (
     walk,
 )
 from specbench.errors import UsageError
-
-# --- lossy ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -217,8 +215,7 @@ class Relaxed:
 # --- synthetic --------------------------------------------------------------------------------------------------------
 # Synthetic acceptance: a verifier that does the work of another one and accepts at given rates.
 # What a method emits with it follows no model's distribution: it shows what an engine makes of an acceptance, for pairs
-# that have another one or for weights that have none (vLLM and SGLang have such a mode, with other rates). Knows
-# verifiers and draws; must not know models, clocks or where the rates come from.
+# that have another one or for weights that have none (vLLM and SGLang have such a mode, with other rates).
 
 
 @dataclass(frozen=True)

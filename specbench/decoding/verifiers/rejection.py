@@ -12,8 +12,6 @@ from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import Rank, constant
 from specbench.decoding.types import Draft, Verdict, acceptance, at, point_mass, subtract
 
-# --- rejection --------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Rejection:
