@@ -29,6 +29,24 @@ def mutants(table: Mapping[str, Mutant]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("mutant", [pytest.param(table[name], marks=marks[name], id=name) for name in table])
 
 
+# (owner, name of its attribute, what takes its place, a check that must fail then, the test whose check it is)
+Patch = tuple[Any, str, Any, Callable[[], None], Callable[..., None]]
+
+
+def patches(table: Mapping[str, Patch]) -> pytest.MarkDecorator:
+    """Runs a test with each `mutant` of a table by name, whose attribute is replaced by `catches_patch`."""
+    cases = [pytest.param(one[:4], marks=pytest.mark.mutant(test=one[4]), id=name) for name, one in table.items()]
+    return pytest.mark.parametrize("mutant", cases)
+
+
+def catches_patch(owner: Any, name: str, wrong: Any, check: Callable[[], None]) -> None:
+    """Assert that a check fails where an attribute is another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, wrong)
+        with pytest.raises(AssertionError):
+            check()
+
+
 @contextmanager
 def broken(function: Callable[..., Any], right: str, wrong: str) -> Iterator[None]:
     """Let a function have `wrong` in its source where `right` was, for all who imported it.

@@ -27,6 +27,7 @@ from specbench.models.network import skipping
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import Skipped, Sublayer, layers_of, with_layers
+from tests.laws.mutants import Patch, catches_patch, patches
 from tests.support.laws import EXACT
 from tests.support.stateful_laws import history_error
 from tests.support.tiny import CPU, TOLERANCE, context_of, network, plain_rows, worst
@@ -367,8 +368,7 @@ def last_too(network: Any, depth: int) -> list[Sublayer]:
     return found
 
 
-# name: (where, what, by what, the check that sees it, the test whose check it is)
-MUTANTS: dict[str, tuple[Any, str, Any, Any, Any]] = {
+MUTANTS: dict[str, Patch] = {
     "drafts over an earlier token's keys": (
         *(Skipped, "sample", feeds_two, check_cache),
         test_the_cache_of_the_judge_stays_that_of_a_plain_pass,
@@ -405,15 +405,9 @@ MUTANTS: dict[str, tuple[Any, str, Any, Any, Any]] = {
 BEGIN = Swift._begin
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [pytest.param(one[:4], marks=pytest.mark.mutant(test=one[4]), id=name) for name, one in MUTANTS.items()],
-)
-def test_a_wrong_search_is_found_out(mutant: tuple[Any, str, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, name, wrong, check = mutant
-    monkeypatch.setattr(owner, name, wrong)
-    with pytest.raises(AssertionError):
-        check()
+@patches(MUTANTS)
+def test_a_wrong_search_is_found_out(mutant: Any) -> None:
+    catches_patch(*mutant)
 
 
 def test_a_tree_is_drafted_on_the_same_cache() -> None:

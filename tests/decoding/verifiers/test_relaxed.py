@@ -17,6 +17,7 @@ from specbench.decoding.verifiers.lossy import Relaxed
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.checkpoints.tokenizers import thinking_tokens
 from tests.decoding.verifiers.test_lossy import check_every_level
+from tests.laws.mutants import Patch, catches_patch, patches
 from tests.support.frontdoor import Command
 from tests.support.laws import EXACT, block_error, one_round
 from tests.support.tiny import context_of
@@ -204,8 +205,7 @@ def of_what_is_left(p: Tensor, draft: Any, rng: Any, chance: Any, taken: Any) ->
     return replace(verdict, distance=verdict.distance * 0)
 
 
-# name: (where, what, by what, the check that sees it)
-MUTANTS: dict[str, tuple[Any, str, Any, Any, Any]] = {
+MUTANTS: dict[str, Patch] = {
     "stale tokens after the text open spans": (
         *(Spans, "inside", with_stale, lambda: check_spans(SPANS)),
         test_a_span_goes_from_after_its_opening_token_up_to_its_closing_one,
@@ -245,12 +245,6 @@ MUTANTS: dict[str, tuple[Any, str, Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [pytest.param(one[:4], marks=pytest.mark.mutant(test=one[4]), id=name) for name, one in MUTANTS.items()],
-)
-def test_a_wrong_rule_is_found_out(mutant: tuple[Any, str, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, name, wrong, check = mutant
-    monkeypatch.setattr(owner, name, wrong)
-    with pytest.raises(AssertionError):
-        check()
+@patches(MUTANTS)
+def test_a_wrong_rule_is_found_out(mutant: Any) -> None:
+    catches_patch(*mutant)
