@@ -168,7 +168,8 @@ def read_sums(numbers: Sequence[float], levels: int) -> tuple[tuple[LevelCounts,
     found = []
     for level in range(levels):
         *counts, overlap, longest = numbers[WIDTH * level : WIDTH * (level + 1)]
-        found.append(LevelCounts(*map(int, counts), overlap=overlap, longest=int(longest)))
+        rounds, drafted, tested, accepted, emitted = map(int, counts)
+        found.append(LevelCounts(rounds, drafted, tested, accepted, emitted, overlap, int(longest)))
     return tuple(found), numbers[WIDTH * levels :]
 
 
