@@ -22,7 +22,7 @@ from specbench.errors import UsageError
 # TriForce's middle level (Sun et al. 2024, arXiv 2404.11912).
 
 
-class Read:
+class Forwarding:
     """A model that answers by another one, its reader."""
 
     @property
@@ -54,7 +54,7 @@ class Read:
 
 
 @dataclass
-class Retrieval(Read):
+class Retrieval(Forwarding):
     """The rows of `model` where it attends, in every layer and head, to `budget` of the text's tokens and to new ones.
 
     The tokens are the first `chunk` of the text and the chunks of that size whose keys fit the last query best. They

@@ -63,7 +63,7 @@ class Guesses(Chains, Unlearned):
         return self.k if budget is None else min(self.k, budget)
 
 
-class Like:
+class Wrapper:
     """What is declared of a drafter that drafts as another one does."""
 
     drafter: Drafter

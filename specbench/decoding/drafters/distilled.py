@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.divergences import Divergence, ForwardKL
-from specbench.decoding.drafters.chain import Like
+from specbench.decoding.drafters.chain import Wrapper
 from specbench.decoding.loop import tried_further
 from specbench.decoding.protocols import Apprentice, Learner, Network
 from specbench.decoding.randomness import Source
@@ -66,7 +66,7 @@ class Rejections:
 
 
 @dataclass
-class Distilled(Like):
+class Distilled(Wrapper):
     """A drafter whose model goes on learning from its target (Liu et al. 2023, arXiv 2310.07177, Alg. 2).
 
     Where a draft is rejected, the target's row after the text that was committed there is kept, the newest `rows` of

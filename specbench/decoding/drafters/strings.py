@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.decode import Cacheless, decode
-from specbench.decoding.drafters.chain import Like, drawable
+from specbench.decoding.drafters.chain import Wrapper, drawable
 from specbench.decoding.drafters.lookup import PromptLookup, Suffix, leaves, merged_tries, tokens_at, trie
 from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
@@ -30,7 +30,7 @@ LAG = 1  # so many tokens before the last are fed again at least, so that passes
 
 
 @dataclass
-class Strings(Like):
+class Strings(Wrapper):
     """Chains and trees of `drafter`, which drafts in tokens of its own, in the target's tokens: point masses.
 
     The rule is exact whatever the texts turn into: what stands in the tree is drafted for certain, and accepted with

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from specbench.decoding.drafters.chain import Like
+from specbench.decoding.drafters.chain import Wrapper
 from specbench.decoding.protocols import Apprentice, Carried, Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT
@@ -126,7 +126,7 @@ UNKNOWN = -1
 
 
 @dataclass
-class Swift(Like):
+class Swift(Wrapper):
     """`drafter` with the model that judges, less a `share` of its sub-layers, on the cache of the whole one (Xia et al.
     2024, arXiv 2410.06916, §4). Attention and MLP of every layer but the first and the last are sub-layers.
 

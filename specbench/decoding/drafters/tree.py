@@ -132,7 +132,7 @@ class FromModel(Unlearned):
         self.model.select(rows)
 
 
-class ByLevel(FromModel):
+class LevelByLevel(FromModel):
     """A tree whose shape is known before: every level is one pass over those nodes that have children."""
 
     branching: Branching
@@ -156,7 +156,7 @@ class ByLevel(FromModel):
 
 
 @dataclass(frozen=True)
-class Planned(ByLevel, Shaped):
+class Planned(LevelByLevel, Shaped):
     """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it, or
     on the last committed token (-1). Every level is one pass of the model over those nodes that have children; a node
     with n children takes the first n of its branching, in the order in which they stand in the list.
@@ -180,7 +180,7 @@ class Planned(ByLevel, Shaped):
 
 
 @dataclass(frozen=True)
-class Expand(ByLevel):
+class Expand(LevelByLevel):
     """A tree of depth k: a node of level l has widths[l] children, one where there are fewer widths (SpecInfer's
     expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
 

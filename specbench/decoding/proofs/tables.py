@@ -16,7 +16,7 @@ from specbench.decoding.protocols import After, Loss
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Lesson, likeliest
-from specbench.decoding.views import Read
+from specbench.decoding.views import Forwarding
 
 KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat", "mixed")
 
@@ -133,7 +133,7 @@ class TableRanking:
 
 
 @dataclass(eq=False)
-class TableSkipping(Read):
+class TableSkipping(Forwarding):
     """A table that becomes another one by what is left out: its rows move on by as many as the numbers sum up to."""
 
     whole: TableModel
