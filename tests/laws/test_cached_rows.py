@@ -19,9 +19,10 @@ from specbench.decoding.drafters.cascade import Relay
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.drafters.jacobi import Jacobi, Lookahead
-from specbench.decoding.drafters.lookup import PromptLookup
+from specbench.decoding.drafters.lookup import Maxgram, PromptLookup
 from specbench.decoding.drafters.merge import Merge
-from specbench.decoding.drafters.tree import Expand, Planned
+from specbench.decoding.drafters.schedule import Confidence
+from specbench.decoding.drafters.tree import Expand, Planned, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import After, Drafter
 from specbench.decoding.randomness import Source, seeded
@@ -92,6 +93,9 @@ class Checked:
     def twin(self) -> "Checked":
         return Checked(self.bench, self.model.twin(), self.net, self.number)
 
+    def successors(self) -> Tensor:
+        return self.model.successors()  # type: ignore[no-any-return]
+
     def retrieved(self, budget: int, chunk: int, tail: int) -> "Checked":
         return Checked(self.bench, self.model.retrieved(budget, chunk, tail), self.net, next(self.bench.numbers))
 
@@ -161,6 +165,10 @@ def merged(bench: Bench) -> Merge:
     return Merge([chain(bench, 1, 2), chain(bench, 1, 2)])
 
 
+def confident(bench: Bench) -> Relay:
+    return Relay([ModelDrafter(bench.model(1), 2, Confidence(0.5)), Maxgram(bench.model(1), 2), chain(bench, 1, 2)])
+
+
 PARENTS = tuple(map(Parent, (-1, -1, 0, 0, 2, 1)))
 STATIC: dict[str, Callable[[Bench], Drafter]] = {
     "chain": chain,
@@ -181,6 +189,18 @@ OTHERS: dict[str, Callable[[Bench], Drafter]] = {
     "vertical cascade of another": lambda bench: inner(bench, chain(bench, 1, 2), 4),
     "cascade over a merge": lambda bench: inner(bench, merged(bench), 3),
     "relay of a cascade": lambda bench: Relay([inner(bench, chain(bench, 0, 2), 2), chain(bench, 0, 2)]),
+    "relay of a confident leg": lambda bench: Relay(
+        [ModelDrafter(bench.model(1), 3, Confidence(0.5)), chain(bench, 0, 2)]
+    ),
+    "relay of a cascade over bigrams": lambda bench: Relay(
+        [chain(bench, 1, 3), inner(bench, Maxgram(bench.model(1), 2), 3), PromptLookup(2)]
+    ),
+    "cascade over a relay": lambda bench: inner(bench, Relay([Maxgram(bench.model(1), 2), chain(bench, 1, 2)]), 5),
+    "three levels over a relay": lambda bench: inner(
+        bench, inner(bench, Relay([Maxgram(bench.model(1), 2), chain(bench, 1, 2)]), 5, 1), 6
+    ),
+    "relay of a cascade over a relay": lambda bench: Relay([inner(bench, confident(bench), 4), chain(bench, 1, 2)]),
+    "merge of a tree": lambda bench: Merge([chain(bench, 1, 4), Expand(bench.model(1), 3, (2, 2), Top())]),
     "merge of a cascade": lambda bench: Merge([inner(bench, chain(bench, 0, 2), 2), chain(bench, 1, 2)]),
 }
 METHODS: dict[str, Callable[[Bench], Speculate]] = {
@@ -192,7 +212,11 @@ METHODS: dict[str, Callable[[Bench], Speculate]] = {
 
 # Here fewer tokens would do: an early exit finds what the whole network was fed, and a leg or a part that takes rounds
 # of its own may have had one without a draft, or not.
-AMPLE = {"early exit", "cascade over a merge", "relay of a cascade", "merge of a cascade"}
+AMPLE = {
+    *("early exit", "cascade over a merge", "relay of a cascade", "merge of a cascade", "merge of a tree"),
+    *("relay of a confident leg", "relay of a cascade over bigrams", "relay of a cascade over a relay"),
+    *("cascade over a relay", "three levels over a relay"),
+}
 TIGHT = {name: make for name, make in METHODS.items() if name not in AMPLE}
 
 
@@ -215,6 +239,21 @@ def test_every_row_is_that_of_a_plain_pass(name: str) -> None:
 def test_a_model_that_is_fed_one_token_fewer_gives_a_wrong_row(make: Callable[[Bench], Speculate]) -> None:
     for number in sorted(run(make, Bench()).again):
         assert run(make, Bench(number)).error > SEEN, number
+
+
+FOREIGN = Relay.foreign
+LESS: dict[str, tuple[str, Callable[[Relay, int, bool], int]]] = {
+    "nothing": ("relay", lambda self, place, static: 0),
+    "no later leg": ("relay", lambda self, place, static: FOREIGN(self, place, static) * (place == 2)),
+    "no earlier leg": ("cascade over a relay", lambda self, place, static: FOREIGN(self, place, static) * (place == 0)),
+    "no rounds left out": ("cascade over a relay", lambda self, place, static: FOREIGN(self, place, static=True)),
+}
+
+
+@pytest.mark.parametrize(("name", "foreign"), LESS.values(), ids=LESS)
+def test_a_leg_that_is_fed_less_gives_a_wrong_row(name: str, foreign: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Relay, "foreign", foreign)
+    assert run(METHODS[name], Bench()).error > SEEN
 
 
 @pytest.mark.slow

@@ -1,32 +1,25 @@
 """Relays and cascades: laws by enumeration, caches against models without any, k-matrices against hand-built parts."""
 
-import copy
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from specbench.decoding.decode import begin, decode
+from specbench.decoding.decode import begin
 from specbench.decoding.drafters.cascade import Relay, cascade
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.lookup import Maxgram, PromptLookup
-from specbench.decoding.drafters.schedule import Confidence
 from specbench.decoding.loop import Speculate
 from specbench.decoding.methods import build
-from specbench.decoding.protocols import After, Drafter
-from specbench.decoding.randomness import Source, Stream, seeded
+from specbench.decoding.protocols import Drafter
+from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.network.causal import Causal
-from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, sequence_error
-from tests.support.tiny import CPU, committed, network, plain_rows
+from tests.support.tiny import CPU
 from tests.support.toys import KINDS, Toy, random_pair, three
 
 V = 5
@@ -49,20 +42,6 @@ SMALL: dict[str, Make] = {
     "fast by a relay 2": lambda a, b: fast(Relay([ModelDrafter(b, 1), Maxgram(b, 1)]), a, 2),
     "lookup 1, lookup 1, model 1": lambda a, b: Relay([PromptLookup(1), PromptLookup(1), ModelDrafter(b, 1)]),
 }
-LARGE: dict[str, Make] = SMALL | {
-    "model 3, maxgram 4": lambda a, b: Relay([ModelDrafter(a, 3), Maxgram(b, 4)]),
-    "maxgram 4, model 2": lambda a, b: Relay([Maxgram(b, 4), ModelDrafter(a, 2)]),
-    "model 3, fast 3, lookup 2": lambda a, b: Relay([ModelDrafter(b, 3), fast(Maxgram(b, 2), a, 3), PromptLookup(2)]),
-    "confident 3, model 2": lambda a, b: Relay([ModelDrafter(b, 3, Confidence(0.5)), ModelDrafter(a, 2)]),
-    "fast by a relay 5": lambda a, b: fast(Relay([Maxgram(b, 2), ModelDrafter(b, 2)]), a, 5),
-    "fast by a relay 4, model 2": lambda a, b: Relay(
-        [
-            fast(Relay([ModelDrafter(b, 2, Confidence(0.5)), Maxgram(b, 2), ModelDrafter(b, 2)]), a, 4),
-            ModelDrafter(b, 2),
-        ]
-    ),
-    "fast by fast by a relay": lambda a, b: fast(fast(Relay([Maxgram(b, 2), ModelDrafter(b, 2)]), b, 5), a, 6),
-}
 
 
 @pytest.mark.parametrize("eos", [pytest.param((), marks=pytest.mark.slow), (1,)], ids=["endless", "eos"])
@@ -73,102 +52,6 @@ def test_the_law_is_the_targets(make: Make, eos: tuple[int, ...]) -> None:
         method = Speculate(make(Toy(a), Toy(b)), Toy(p), Rejection())
         assert block_error(method, p, 4, (0, 1, 0), eos) <= EXACT
         assert sequence_error(method, p, 4, (0, 1, 0), eos) <= EXACT
-
-
-class Plain(Causal):
-    """The same laws without a cache: a forward over the whole text for every row and node."""
-
-    def __init__(self, net: Any, law: Sampling) -> None:
-        super().__init__(net, law, V)
-
-    def start(self, context: Context) -> None:
-        return
-
-    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        return self.rows(context, tree.ids, self.law)
-
-    def rows(self, context: Context, ids: Tensor, law: Sampling) -> Tensor:
-        """[B, n + 1, V] the laws along the chains ids [B, n]."""
-        texts = zip(committed(context), ids.tolist(), strict=True)
-        return torch.cat([plain_rows(self.network, law, V, [[*t, *c]])[:, -1 - len(c) :] for t, c in texts])
-
-    def sample(
-        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
-    ) -> tuple[Tensor, Tensor]:
-        ids, rows = context.seq[:, :0], []
-        for _ in range(k):
-            rows.append(self.rows(context, ids, self.law)[:, -1])
-            scores = self.rows(context, ids, Sampling())[:, -1].log()
-            ids = torch.cat([ids, rng.categorical(rows[-1], Stream.DRAFT).unsqueeze(1)], 1)
-            if after is not None and after(ids[:, -1], scores):
-                break
-        return ids, torch.stack(rows, 1)
-
-
-Seen = tuple[list[Any], list[list[int]]]
-
-
-def decoded(make: Make, law: Sampling, cached: bool, new: int = 20) -> Seen:
-    """What a cache may not change: tokens and counts of ragged rows, and all that relays of any level drafted."""
-    nets = [network("llama", V, 0), *(mixed(weight) for weight in (0.04, 0.08))]
-    target, a, b = (Causal(net, law, V) if cached else Plain(net, law) for net in nets)
-    prompts, drafts, propose = ([1, 2, 3, 1, 2], [4], [0, 3]), [], Relay.propose
-
-    def noted(self: Relay, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        draft = propose(self, context, budget, rng, lag)
-        there = context.live.unsqueeze(1) & (draft.tree.ids >= 0 if draft.valid is None else draft.valid)
-        drafts.append(draft.tree.ids[there].tolist())
-        return draft
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Relay, "propose", noted)
-        method, rng = Speculate(make(a, b), target, Rejection()), seeded(range(3), CPU)
-        traces = decode(method, prompts, new=new, eos=(), rng=rng, device=CPU)
-    return [(t.tokens, [(r.drafted, r.tested, r.accepted, r.emitted) for r in t.rounds]) for t in traces], drafts
-
-
-@lru_cache
-def mixed(weight: float) -> Any:
-    """The target's network with some of the weights of another."""
-    net = copy.deepcopy(network("llama", V, 0))
-    for own, other in zip(net.parameters(), network("llama", V, 1).parameters(), strict=True):
-        own.data = (1 - weight) * own.data + weight * other.data
-    return net
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", LARGE.values(), ids=LARGE)
-def test_caches_miss_nothing_that_another_leg_drafted(make: Make) -> None:
-    law = Sampling(1.0)
-    cached, plain = (decoded(make, law, which) for which in (True, False))
-    assert cached == plain
-    rounds = [counts for _, row in cached[0] for counts in row]
-    assert any(accepted > 1 for _, _, accepted, _ in rounds)
-    assert any(accepted < drafted for drafted, _, accepted, _ in rounds)
-
-
-FED_LESS = [
-    ("nothing", "model 1, maxgram 2", 1.0),
-    ("no later", "model 3, maxgram 4", 1.0),
-    ("no earlier", "fast by a relay 5", 1.0),
-    ("no rounds left out", "fast by a relay 5", 0.0),
-]
-
-
-@pytest.mark.parametrize(("wrong", "name", "temperature"), FED_LESS)
-def test_a_leg_that_is_fed_less_drafts_something_else(
-    wrong: str, name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right, expected = Relay.foreign, decoded(LARGE[name], Sampling(temperature), True)
-
-    def foreign(self: Relay, place: int, static: bool) -> int:
-        kept = {"nothing": 0, "no rounds left out": right(self, place, static=True)}
-        last, first = place == len(self.legs) - 1, place == 0
-        kept |= {"no later": right(self, place, static) * last, "no earlier": right(self, place, static) * first}
-        return kept[wrong]
-
-    monkeypatch.setattr(Relay, "foreign", foreign)
-    assert decoded(LARGE[name], Sampling(temperature), True) != expected
 
 
 MATRICES = [[[a, b], [0, c]] for a, b, c in product((0, 2, 3), repeat=3) if a or b]

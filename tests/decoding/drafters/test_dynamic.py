@@ -10,12 +10,9 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
-from specbench.models.network.causal import Causal
-from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, block_error, sequence_error
-from tests.support.tiny import network, path_to
+from tests.support.tiny import path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
-from tests.support.watched import Watched
 
 RNG = seeded([0], CPU)  # nothing is drawn from it
 SIZES = [(1, 3, 2), (2, 1, 2), (2, 2, 3), (3, 2, 4), (2, 3, 12), (3, 2, 99)]  # k, width, nodes
@@ -124,26 +121,6 @@ def test_inside_another_speculation() -> None:
         p, q = random_pair(seed, 2, 5)
         inner = Speculate(Dynamic(Toy(q), 2, 2, 3), Toy(q.roll(1, 0)), Rejection(), 2)
         assert block_error(Speculate(inner, Toy(p), Rejection()), p, 3) <= EXACT, seed
-
-
-@pytest.mark.parametrize(("k", "width", "nodes"), [(1, 3, 2), (3, 2, 5), (4, 3, 12), (3, 1, 3)])
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
-def test_the_draft_sees_the_text_and_its_own_path_round_after_round(name: str, k: int, width: int, nodes: int) -> None:
-    target, rng = Causal(network(name, 12), Sampling(1.0), 12), seeded([1, 2], CPU)
-    watched = Watched(network(name, 12), Sampling(1.0), 12)
-    drafter = Dynamic(watched, k, width, nodes)
-    context = begin([[3, 1, 4, 1, 5], [9, 2]], 40, drafter.room, (), CPU)
-    method = Speculate(drafter, target, Rejection())
-    method.start(context)
-    accepted = 0
-    for _ in range(6):
-        watched.fed.clear()
-        fresh, before = Causal(network(name, 12), Sampling(1.0), 12), context.select(torch.arange(2))
-        fresh.start(before)
-        accepted += int(method.advance(context, None, rng).verdict.accepted.sum())
-        tree, rows = watched.fed[-1][0], torch.cat([rows for _, rows in watched.fed], 1).log_softmax(-1).exp()
-        assert (rows - fresh.probs(before, tree)).abs().max() < 1e-12
-    assert accepted > 2
 
 
 def test_a_broken_draft_drafts_nothing() -> None:

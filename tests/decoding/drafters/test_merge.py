@@ -144,20 +144,10 @@ def test_how_deep_and_how_static_it_is() -> None:
 
 PROMPTS = ([1, 2, 0, 2], [2], [0, 1])
 NEW = 30
-NAMES = ("llama", "mistral", "gpt2")
-REAL = {name: PARTS[name] for name in PARTS if name != "with nothing"}
-REAL["deep"] = lambda a, b: [ModelDrafter(a, 4), Expand(b, 3, (2, 2), Top()), nested(a, b, 2, 3)]
-real = pytest.mark.parametrize("some", REAL.values(), ids=REAL)
 
 
 def run(method: Speculate, prompts: Any = PROMPTS, eos: tuple[int, ...] = ()) -> list[Trace]:
     return decode(method, prompts, new=NEW, eos=eos, rng=seeded(range(len(prompts)), CPU), device=CPU)
-
-
-def merged(some: Parts, law: Sampling, names: tuple[tuple[str, int], ...], watched: bool = False) -> Speculate:
-    target, a, b = (Causal(tiny.network(name, 3, seed), law, 3) for name, seed in names)
-    made = (Watched(a), Watched(b)) if watched else (a, b)
-    return Speculate(Merge(some(*made)), target, Rejection())
 
 
 @dataclass
@@ -188,25 +178,6 @@ class Watched:
 
     def oracle(self, context: Any, tree: TokenTree) -> torch.Tensor:
         return tiny.tree_rows(self.model.network, self.model.law, 3, context, tree)
-
-
-@pytest.mark.slow
-@real
-def test_every_row_is_that_of_a_network_without_a_cache(some: Parts) -> None:
-    """Over many rounds, in which what was accepted is now one drafter's and now another's."""
-    rounds = 0
-    for names in ((("llama", 0), ("llama", 0), ("llama", 1)), (("llama", 0), ("gpt2", 1), ("mistral", 2))):
-        traces = run(merged(some, Sampling(1.0), names, watched=True), PROMPTS[:2])
-        rounds += sum(r.accepted > 1 for trace in traces for r in trace.rounds)
-    assert rounds or max(part.depth for part in some(None, None)) == 1
-
-
-@pytest.mark.parametrize("length", [1, 3, 4])
-def test_inside_a_speculation_no_cache_misses_what_the_outer_one_committed(length: int) -> None:
-    target, middle, a, b = (Causal(tiny.network("llama", 3, seed), Sampling(1.0), 3) for seed in (0, 1, 0, 1))
-    inner = Speculate(Merge([ModelDrafter(Watched(a), 3), ModelDrafter(Watched(b), 2)]), middle, Rejection(), length)
-    traces = run(Speculate(inner, target, Rejection()), PROMPTS[:2])
-    assert all(len(trace.tokens) == NEW for trace in traces)
 
 
 def test_a_drafter_that_is_the_target_is_always_accepted_whatever_stands_beside_it() -> None:

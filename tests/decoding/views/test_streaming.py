@@ -150,14 +150,6 @@ def test_more_than_was_expected_can_be_drafted() -> None:
     assert worst(rows, reference("llama", short_texts(model, context), tree)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("law", [Sampling(0.0), Sampling(1.0)], ids=["greedy", "sampled"])
-def test_with_a_window_for_the_whole_text_every_draft_is_accepted(law: Sampling) -> None:
-    target = Causal(network("llama", V), law, V)
-    method = Speculate(ModelDrafter(Streaming(target, 2, 64), 3), target, Rejection())
-    found = decode(method, [list(text) for text in HISTORIES], new=40, eos=(), rng=seeded([1, 2, 3], CPU), device=CPU)
-    assert all(r.accepted == r.usable for trace in found for r in trace.rounds)
-
-
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 def test_greedy_text_with_a_window_is_the_targets(tree: bool) -> None:
     target, prompts = Causal(network("llama", V), Sampling(0.0), V), [list(text) for text in HISTORIES]
