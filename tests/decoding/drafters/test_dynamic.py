@@ -10,7 +10,7 @@ from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.verifiers.rejection import Rejection
-from tests.support.laws import EXACT, block_error, sequence_error
+from tests.support.laws import EXACT, block_error
 from tests.support.tiny import path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
 
@@ -105,22 +105,6 @@ def test_a_dynamic_tree_emits_the_law_of_its_target(vocab: int, k: int, width: i
     for seed in range(len(KINDS)):
         p, q = random_pair(seed, vocab, k + 1)
         assert block_error(dynamic(p, q, k, width, nodes), p, k + 1) <= EXACT, seed
-
-
-@pytest.mark.parametrize("together", [False, True])
-@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
-def test_whole_sequences_with_rows_of_other_texts(eos: tuple[int, ...], together: bool) -> None:
-    """Every round decodes all texts that are possible by then side by side."""
-    for seed in range(len(KINDS)):
-        p, q = random_pair(seed, 2, 6)
-        assert sequence_error(dynamic(p, q, 2, 2, 3), p, 4, eos=eos, together=together) <= EXACT, seed
-
-
-def test_inside_another_speculation() -> None:
-    for seed in range(len(KINDS)):
-        p, q = random_pair(seed, 2, 5)
-        inner = Speculate(Dynamic(Toy(q), 2, 2, 3), Toy(q.roll(1, 0)), Rejection(), 2)
-        assert block_error(Speculate(inner, Toy(p), Rejection()), p, 3) <= EXACT, seed
 
 
 def test_a_broken_draft_drafts_nothing() -> None:

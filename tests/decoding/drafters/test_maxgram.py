@@ -8,17 +8,14 @@ import torch
 
 from specbench.decoding.decode import begin
 from specbench.decoding.drafters.lookup import Maxgram
-from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
-from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network import causal
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support.cases import quick_or_slow
 from tests.support.families import ARCHITECTURES, UNLIKE
-from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.tiny import CPU, network
-from tests.support.toys import KINDS, Toy, random_pair
+from tests.support.toys import Toy, random_pair
 
 RNG = seeded([0], CPU)  # nothing is drawn from it
 
@@ -109,13 +106,3 @@ def test_bigrams_of_tokens_that_the_model_does_not_know_are_tokens_all_the_same(
     found = Causal(network("llama", 16), Sampling(), 20).successors()
     assert found.shape == (20,)
     assert int(found.max()) < 16
-
-
-@pytest.mark.parametrize("eos", [(), (1,)])
-@pytest.mark.parametrize("seed", range(len(KINDS)))
-def test_the_law_is_the_targets(seed: int, eos: tuple[int, ...]) -> None:
-    p, q = random_pair(seed, 3, 4)
-    assert block_error(Speculate(Maxgram(Toy(q), 3), Toy(p), Rejection()), p, 4, eos=eos) <= EXACT
-    p, q = random_pair(seed, 2, 9)
-    method = Speculate(Maxgram(Toy(q), 3), Toy(p), Rejection())
-    assert sequence_error(method, p, 4, prompt=(0, 1, 0, 0, 1), eos=eos) <= EXACT

@@ -26,7 +26,7 @@ from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.support import tiny
-from tests.support.laws import EXACT, block_error, one_round, proposals, sequence_error
+from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, chain, random_pair
 
 Parts = Callable[[Model, Model], list[Drafter]]
@@ -60,22 +60,6 @@ def test_the_law_of_all_next_tokens_is_the_targets(some: Parts, verifier: Any) -
         p, q = random_pair(seed, 2, 4)
         merge = Merge(some(Toy(q), Toy(q.roll(1, 0))))
         assert block_error(Speculate(merge, Toy(p), verifier), p, 3, eos=eos) <= EXACT, (seed, eos)
-
-
-def test_whole_sequences_over_several_rounds_and_three_tokens() -> None:
-    for seed in range(len(KINDS)):
-        p, q = random_pair(seed, 3, 4)
-        one = Merge([ModelDrafter(Toy(q), 1), ModelDrafter(Toy(q.roll(1, 0)), 1)])
-        method = Speculate(one, Toy(p), Rejection())
-        assert sequence_error(method, p, 3) <= EXACT
-        assert sequence_error(method, p, 3, prompt=(0, 1), eos=(2,), together=True) <= EXACT
-
-
-def test_inside_another_speculation() -> None:
-    for seed in range(len(KINDS)):
-        p, q = random_pair(seed, 2, 4)
-        inner = Speculate(Merge([ModelDrafter(Toy(q), 1), PromptLookup(1)]), Toy(q.roll(1, 0)), Rejection(), 2)
-        assert block_error(Speculate(inner, Toy(p), Rejection()), p, 3) <= EXACT
 
 
 @dataclass(frozen=True)

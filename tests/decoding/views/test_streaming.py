@@ -18,10 +18,8 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
-from tests.support.laws import EXACT, sequence_error
 from tests.support.random_histories import Chance, accept, append
 from tests.support.tiny import CPU, TOLERANCE, committed, context_of, network, plain_rows, tree_rows, worst
-from tests.support.toys import KINDS, Toy, random_pair
 
 V = 5
 HISTORIES = ([2], [0, 1, 2, 2, 4, 3, 1, 0, 2, 3, 3, 1], [1, 0, 0, 2, 1, 0, 4])
@@ -159,12 +157,3 @@ def test_greedy_text_with_a_window_is_the_targets(tree: bool) -> None:
         for drafter in (Expand(model, 2, [2]) if tree else ModelDrafter(model, 3), NoDraft())
     )
     assert [trace.tokens for trace in found] == [trace.tokens for trace in expected]
-
-
-@pytest.mark.parametrize("seed", range(len(KINDS)))
-def test_the_law_is_the_targets_whatever_the_window(seed: int) -> None:
-    p, q = random_pair(seed, 2, 6)
-    for sinks, window in ((0, 1), (1, 2)):
-        method = Speculate(ModelDrafter(Streaming(Toy(q), sinks, window), 2), Toy(p), Rejection())
-        assert not method.drafter.static
-        assert sequence_error(method, p, 5) <= EXACT
