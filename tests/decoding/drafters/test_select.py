@@ -204,7 +204,7 @@ def test_the_idle_drafter_goes_on_learning() -> None:
 
 # --- mutants --------------------------------------------------------------------------------------------------------
 
-FIND, PROPOSE, DRAFT = SuffixLookup.find, Select.propose, ModelDrafter.propose
+DRAFT = ModelDrafter.propose
 
 
 def fed_nothing_more(self: ModelDrafter, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:

@@ -172,7 +172,7 @@ def test_a_run_says_where_its_target_never_thinks_aloud_and_is_exact_there(run: 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
-INSIDE, AT_NODES, PASSES, MORE = Spans.inside, Spans.at_nodes, Relaxed.passes, lossy.accepted_more
+INSIDE, PASSES, MORE = Spans.inside, Relaxed.passes, lossy.accepted_more
 
 
 def with_stale(self: Spans, context: Context) -> Tensor:
