@@ -21,6 +21,7 @@ from tests.support.random_histories import RAGGED
 from tests.support.tiny import TOLERANCE, network
 
 CAUGHT = 1e-9
+TREE_MASK, CAUSAL_MASK = passes.tree_mask, passes.causal_mask
 Check = Callable[..., float]
 Mutate = Callable[[pytest.MonkeyPatch], type[Causal]]
 
@@ -129,7 +130,7 @@ def forgets_the_ancestors(patch: pytest.MonkeyPatch) -> type[Causal]:
 def slides_by_slot(patch: pytest.MonkeyPatch) -> type[Causal]:
     def by_slot(fed: Tensor, tree: TokenTree, length: int, window: int | None = None) -> Tensor:
         slots = torch.cat([fed, fed[:, -1:] + 1 + torch.arange(tree.size)], 1)
-        return passes.tree_mask(fed, tree, length) & passes.causal_mask(slots, length, window)
+        return TREE_MASK(fed, tree, length) & CAUSAL_MASK(slots, length, window)
 
     patch.setattr(passes, "tree_mask", by_slot)
     return Causal
@@ -137,7 +138,7 @@ def slides_by_slot(patch: pytest.MonkeyPatch) -> type[Causal]:
 
 def shows_the_rubbish_of_shorter_rows(patch: pytest.MonkeyPatch) -> type[Causal]:
     def to_the_longest(positions: Tensor, length: int, window: int | None = None) -> Tensor:
-        return passes.causal_mask(positions.amax(0, keepdim=True).expand_as(positions), length, window)
+        return CAUSAL_MASK(positions.amax(0, keepdim=True).expand_as(positions), length, window)
 
     patch.setattr(passes, "causal_mask", to_the_longest)
     return Causal
