@@ -39,10 +39,7 @@ class SlowError(Exception):
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository at a revision (None: its main branch). `name` is the user's word for it.
-
-    `gated`: known to need a login, even when the hub cannot be reached.
-    """
+    """A repository at a revision (None: its main branch), by the user's name for it; `gated` if it needs a login."""
 
     id: str
     revision: str | None = None
