@@ -1,17 +1,26 @@
-"""What a GPU holds: given back when nothing needs it, and a capture that fails leaves the process as it was."""
+"""What a GPU holds and gives back, what NVML says of it, and drafts that lie apart from their target."""
 
 import gc
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
+from specbench.decoding.decode import begin
+from specbench.decoding.randomness import seeded
 from specbench.errors import out_of_memory
+from specbench.measure.sensors import sensors_for
 from specbench.models.checkpoints.description import resolve_device
+from specbench.models.network.causal import Causal
+from specbench.models.network.sampling import Sampling
+from specbench.results import machine
+from specbench.results.machine import environment
 from tests.cuda.conftest import DRY
 from tests.cuda.support import decoded, opened, said, spec_of, traces
+from tests.support.checkpoints import llama
 from tests.support.tinypair import Pair
 
-pytestmark = pytest.mark.skipif(DRY, reason="there is no memory of a device")
+pytestmark = pytest.mark.skipif(DRY, reason="there is no device")
 
 
 def held() -> int:
@@ -68,3 +77,35 @@ def test_the_second_gpu_decodes_what_the_first_does(pair: Pair, tier: str) -> No
 def test_a_device_without_a_number_is_the_current_one_without_cudnn_attention() -> None:
     assert resolve_device("cuda").index == torch.cuda.current_device()
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_a_draft_on_the_processor_draws_what_it_draws_on_the_gpu() -> None:
+    torch.manual_seed(0)
+    network, device = LlamaForCausalLM(llama()).double().eval(), torch.device("cuda", 0)
+    drawn = []
+    for place in ("cuda", "cpu"):
+        model, context = Causal(network.to(place), Sampling(temperature=1.0), 64), begin([[3, 1, 4]], 8, 4, [], device)
+        model.start(context)
+        drawn.append(model.sample(context, 3, seeded([0], device)))
+    assert drawn[0][0].equal(drawn[1][0])
+    torch.testing.assert_close(drawn[0][1], drawn[1][1], rtol=0, atol=1e-10)
+
+
+def test_a_gpu_at_work_says_how_fast_it_is(device: torch.device) -> None:
+    if not machine.installed():
+        pytest.skip("needs the extra gpu")
+    watch = sensors_for(device)
+    assert watch.remark == ""
+    before = watch.begin()
+    some = torch.ones(4096, 4096, device=device)
+    for _ in range(50):
+        some = some @ some * 1e-4
+    torch.cuda.synchronize()
+    found = watch.end(before)
+    assert found.gpu_mhz is not None
+    assert found.gpu_memory_mhz is not None
+    assert found.gpu_mhz > 100
+    assert found.gpu_memory_mhz > 100
+    assert found.gpu_watts is None or 1 < found.gpu_watts < 5000
+    assert found.gpu_celsius is None or 10 < found.gpu_celsius < 120
+    assert environment(device)["gpu_driver"]

@@ -1,4 +1,4 @@
-"""Trees of any shape, and the search for the best of them: golden values, brute force, and what a drafter grows."""
+"""Trees of any shape, the search for the best of them, what a drafter grows, and trees judged from the leaves up."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import NoDraft
@@ -13,8 +14,10 @@ from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Indepe
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
 from specbench.decoding.methods import build
+from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import seeded
 from specbench.decoding.tokens import levels, topology
+from specbench.decoding.verifiers.block import Traversal
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.metrics import acceptance
@@ -27,7 +30,14 @@ from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.tiny import network, path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
 from tests.support.watched import Watched
-from tests.theory.oracles import tree_tokens
+from tests.theory.oracles import (
+    best_from_the_leaves,
+    rejection_chances,
+    shape_of,
+    shapes,
+    traversal_tokens,
+    tree_tokens,
+)
 
 GOLDEN = {
     (0.6, 0.2, 0.1): (1.6, 1.96, 2.176, 2.5056, 2.7456),
@@ -40,7 +50,7 @@ SHAPES = {
     "families": (-1, -1, -1, 0, 0, 2, 3),
     "any order": (-1, 0, 1, -1, 0, 3),
 }
-shapes = pytest.mark.parametrize("parents", SHAPES.values(), ids=SHAPES)
+all_shapes = pytest.mark.parametrize("parents", SHAPES.values(), ids=SHAPES)
 ways = pytest.mark.parametrize("branching", [Top(), Independent(), Distinct()], ids=lambda way: type(way).__name__)
 
 
@@ -140,7 +150,7 @@ def draft_of(parents: Sequence[int], branching: Branching, vocab: int = 3) -> An
     return proposals(Planned(Toy(q), parents, branching), PROMPT, 4)[0]
 
 
-@shapes
+@all_shapes
 def test_the_tree_grown_is_the_tree_planned(parents: tuple[int, ...]) -> None:
     tree = draft_of(parents, Top()).tree
     assert shape(tree.parents) == shape(parents)
@@ -148,11 +158,11 @@ def test_the_tree_grown_is_the_tree_planned(parents: tuple[int, ...]) -> None:
 
 
 def shape(parents: Sequence[int], node: int = ROOT) -> tuple[Any, ...]:
-    """A tree without numbers: the shapes below its children, in their order."""
+    """A tree without numbers: the all_shapes below its children, in their order."""
     return tuple(shape(parents, child) for child, parent in enumerate(parents) if parent == node)
 
 
-@shapes
+@all_shapes
 @ways
 def test_a_planned_tree_emits_the_law_of_its_target(parents: tuple[int, ...], branching: Branching) -> None:
     parents = parents[: 7 if isinstance(branching, Top) else 6]
@@ -183,7 +193,7 @@ def test_the_chances_that_the_search_predicts_with_are_those_of_a_tree() -> None
         assert float(found.mean(found.step.round.emitted)) == pytest.approx(expected_tokens(parents, chances), abs=1e-9)
 
 
-@shapes
+@all_shapes
 @pytest.mark.parametrize("name", quick_or_slow(["llama", "gemma3", "gpt2"], lambda name: name == "gemma3"))
 def test_rows_level_by_level_are_those_of_the_whole_tree(name: str, parents: tuple[int, ...]) -> None:
     """Only nodes with children are fed; what they see lies where they look for it, round after round."""
@@ -199,8 +209,8 @@ def test_rows_level_by_level_are_those_of_the_whole_tree(name: str, parents: tup
         before = context.select(torch.arange(2))
         fresh.start(before)
         method.advance(context, None, rng)
-        rows = torch.cat([rows for _, rows in watched.fed], 1)
-        assert (rows - fresh.probs(before, watched.fed[-1][0])).abs().max() < 1e-12
+        law_rows = torch.cat([law_rows for _, law_rows in watched.fed], 1)
+        assert (law_rows - fresh.probs(before, watched.fed[-1][0])).abs().max() < 1e-12
         assert watched.fed[-1][0].size == len(set(parents) - {ROOT})
 
 
@@ -249,3 +259,60 @@ def test_a_tree_that_is_none_is_refused_in_one_line(parents: str, said: str, tmp
         build(str(file), toys, 2)
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+ROWS = {
+    "near": ((0.6, 0.3, 0.1), (0.5, 0.3, 0.2)),
+    "far": ((0.1, 0.3, 0.6), (0.5, 0.3, 0.2)),
+    "wide draft": ((0.9, 0.05, 0.05), (0.5, 0.3, 0.2)),
+}
+rows = pytest.mark.parametrize(("p", "q"), ROWS.values(), ids=ROWS)
+
+
+def everywhere(row: tuple[float, ...], levels: int) -> Toy:
+    """A model whose row is the same after every text."""
+    like, _ = random_pair(0, len(row), levels)
+    return Toy(torch.tensor(row, dtype=torch.float64).expand_as(like).clone())
+
+
+def emitted(parents: tuple[int, ...], p: tuple[float, ...], q: tuple[float, ...], verifier: Verifier) -> float:
+    """Tokens of a round of the loop that ships, over all its draws."""
+    levels = len(parents) + 1
+    method = Speculate(Planned(everywhere(q, levels), parents, Independent()), everywhere(p, levels), verifier)
+    found = one_round(method, [PROMPT], method.drafter.depth + 2)
+    accepted: Tensor = found.step.round.accepted
+    return 1 + float(found.mean(accepted))
+
+
+@rows
+@pytest.mark.parametrize("parents", [(-1, 0), (-1, -1), (-1, -1, 0), (-1, -1, 1), (-1, 0, -1, 2)], ids=str)
+def test_the_recursion_is_what_the_rule_emits(
+    parents: tuple[int, ...], p: tuple[float, ...], q: tuple[float, ...]
+) -> None:
+    assert traversal_tokens(shape_of(parents), p, q) == pytest.approx(emitted(parents, p, q, Traversal()), abs=EXACT)
+
+
+@rows
+def test_sequoias_chances_are_those_of_the_rule_from_the_root(p: tuple[float, ...], q: tuple[float, ...]) -> None:
+    chances = rejection_chances(3, p, q)
+    parents = (-1, -1, 1)
+    assert tree_tokens(parents, [chances[0], chances[1], chances[0]]) == pytest.approx(
+        emitted(parents, p, q, Rejection()), abs=EXACT
+    )
+
+
+@rows
+@pytest.mark.parametrize("nodes", [2, 4, 5])
+def test_sequoias_tree_emits_no_more_than_the_best_one_from_the_leaves_up(
+    nodes: int, p: tuple[float, ...], q: tuple[float, ...]
+) -> None:
+    search = Search.over(rejection_chances(nodes, p, q), nodes, nodes)
+    first, best = shape_of(search.tree(nodes, nodes)), best_from_the_leaves(nodes, p, q)
+    by_traversal = traversal_tokens(first, p, q)
+    assert search.tokens(nodes, nodes) <= by_traversal + EXACT <= traversal_tokens(best, p, q) + 2 * EXACT
+    if (p, q, nodes) == (*ROWS["wide draft"], 4):
+        assert traversal_tokens(best, p, q) > by_traversal + 0.03
+
+
+def test_all_trees_are_there_once() -> None:
+    assert [len(set(shapes(n))) for n in range(1, 7)] == [1, 2, 5, 14, 42, 132]

@@ -1,6 +1,5 @@
-"""The row-static cache: keys and values in fixed buffers, every row with write positions of its own. Rolling back is
-writing again at a smaller position: nothing is copied or cropped, because a slot is read only by queries at or after
-it, and those come when it has been written anew.
+"""The row-static cache: keys and values in fixed buffers, every row with write positions of its own. To roll back is to
+write again at a smaller position: a slot is read only by queries at or after it, which come when it is written anew.
 """
 
 import math
@@ -14,8 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, StaticLayer
 
 # --- pool -------------------------------------------------------------------------------------------------------------
-# Where caches lie: in memory of their own, or in memory that methods have in common which never run at once.
-# Whichever of these methods starts next writes over what the others have left there.
+# Memory that a cache has for itself, or that methods share which never run at once: the next one overwrites it.
 
 Place = tuple[torch.device, int, int, str]  # the number of a cache within its method, that of a layer, keys or values
 
@@ -24,8 +22,8 @@ class Memory(Protocol):
     """The memory of one cache at a time."""
 
     def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Zeros of this shape [B, H, L, D], of the dtype and on the device of `like`, for the keys or the values of a
-        layer. The memory is that of the last call about this layer: whoever had that has it no more."""
+        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and on the device of `like`, in the memory
+        of the last call for this layer."""
         ...
 
     def beside(self) -> "Memory":
@@ -54,7 +52,7 @@ class Buffer:
     storage: torch.UntypedStorage
 
     def grow(self, size: int) -> None:
-        """Have so many bytes, in another place; what they held is lost. At no time are both places taken."""
+        """Move to a larger place; the contents are lost. The old place is given back first."""
         self.storage.resize_(0)
         self.storage.resize_(size)
 
@@ -63,17 +61,16 @@ class Buffer:
 class Pool:
     """The memory of methods that never run at once: the n-th cache of each lies where the n-th of the others does.
 
-    So they take together what the largest of them takes. Where a method needs more than there is, the memory becomes
-    larger in its place; but in a pool that is `fixed`, caches stay where they are, because compiled code and captured
-    graphs know the address: there, who has the smaller one keeps it. Memory is given back with the last method.
+    The memory grows in its place where a method needs more. Not if `fixed`, because compiled code and captured graphs
+    know the address: there, whoever has the smaller one keeps it. Memory is given back with the last method.
     """
 
     fixed: bool = False
     _buffers: WeakValueDictionary[Place, Buffer] = field(default_factory=WeakValueDictionary, init=False, repr=False)
 
     def share(self, length: int = 0, most: int = 0) -> "Shared":
-        """The memory of the first cache of another method, whose texts have `length` places; those of the methods that
-        come after it have up to `most`, for which a fixed pool takes memory at once."""
+        """The memory of the first cache of another method, of `length` places; later methods have up to `most`, which a
+        fixed pool takes at once."""
         return Shared(self, Numbers(), length, most if self.fixed else 0)
 
     def buffer(self, place: Place, size: int) -> Buffer:
@@ -88,13 +85,13 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Bytes that can be had again, without those that outgrown caches keep."""
+        """Bytes, without those that outgrown caches keep."""
         return sum(buffer.storage.nbytes() for buffer in self._buffers.values())
 
 
 @dataclass
 class Numbers:
-    """Numbers one after the other: of the caches of one method, in the order in which they are first filled."""
+    """Numbers the caches of one method in the order in which they are first filled."""
 
     given: int = 0
 
@@ -142,13 +139,13 @@ class Slots:
     _copies: dict[torch.device, tuple[Tensor, "Slots"]] = field(default_factory=dict, init=False, repr=False)
 
     def place(self, index: Tensor, reach: int) -> None:
-        """The next pass writes at index [B, q], or at index [1, q] in every row, and reads the first `reach` slots."""
+        """The next pass writes at index [B, q], or [1, q] in every row, and reads the first `reach` slots."""
         self.index, self.reach = index, reach
         if len(index) > 1:  # else nobody asks for their numbers
             self.rows = numbers(index)
 
     def on(self, device: torch.device) -> "Slots":
-        """The same on the device of a layer, copied once per pass: layers of a divided network lie on several."""
+        """The same on the device of a layer, copied once per pass."""
         if self.index.device == device:
             return self
         of, copy = self._copies.get(device, (None, self))

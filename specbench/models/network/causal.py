@@ -1,7 +1,4 @@
-"""A Hugging Face decoder as a `Model`: our positions, our masks, our cache; its own modelling code, unchanged.
-
-Knows one network and the distributions that its logits become; must not know whether it judges or drafts.
-"""
+"""A Hugging Face decoder as a `Model`: our positions, masks and cache; its own modelling code, unchanged."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -30,8 +27,8 @@ TEXTS = 512  # one-token sequences in a pass, which has as many rows of logits
 class Causal:
     """A causal language model with a row-static cache. `width` is V, the width of the target's head.
 
-    `fixed`: the cache stays where it is from one batch to the next, which must have as many rows and slots. `passes`
-    runs the short passes where each is made ready by itself instead of whole rounds. `memory` is that of the cache.
+    `fixed`: the cache stays where it is for the next batch, of as many rows and slots. `passes` runs short passes, each
+    made ready by itself instead of whole rounds. `memory` is that of the cache.
     """
 
     static: ClassVar[bool] = True
@@ -65,7 +62,7 @@ class Causal:
         return type(self)(self.network, self.law, self.width, self.fixed, passes, self.memory.beside())
 
     def alone(self) -> "Causal":
-        """The same with a cache of its own, in memory that is taken now."""
+        """The same with a cache of its own."""
         return type(self)(self.network, self.law, self.width)
 
     def learner(self, rate: float) -> tuple["Causal", Learning]:
@@ -150,10 +147,7 @@ class Causal:
     @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
         """[tokens, V'] logits along the sequence that already lies in context.seq [1, L], fed `block` tokens at a time.
-
-        Passes read the slots that those of eager rounds read: else the difference between two ways of feeding would
-        lack that between the two lengths of attention.
-        """
+        Passes read the slots that those of eager rounds read, so that attention has the same lengths."""
         self.start(context)
         parts, root = [], int(context.pos)
         for begin in range(0, tokens, block):
@@ -167,8 +161,7 @@ class Causal:
 
     @torch.no_grad()
     def along(self, context: Context, slots: Tensor) -> Tensor:
-        """[B, m, V'] the logits of committed tokens at slots [B, m], which are fed once more; their keys stay as they
-        are."""
+        """[B, m, V'] the logits of committed tokens at slots [B, m], which are fed once more."""
         one = self.composer.chain(replace(context, tight=False), slots)
         return self._forward(one, keep=slots.shape[1])
 

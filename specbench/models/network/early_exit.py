@@ -1,7 +1,5 @@
-"""Early exit with one cache: the first layers of a network draft, and what they computed is not computed again.
-
-As in LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710): verification runs the first layers for the last drafted token
-alone and goes on from what they left of the others.
+"""Early exit with one cache (LayerSkip, Elhoushi et al. 2024, arXiv 2404.16710): the first layers of a network draft;
+verification runs them for the last drafted token alone, and goes on from what they left of the others.
 """
 
 import copy
@@ -23,8 +21,6 @@ from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import base_of, layers_of, shares, with_layers
 from specbench.wording import first_line
 
-# --- early exit -------------------------------------------------------------------------------------------------------
-
 TEXT, DRAFTED = (2, 3, 4, 5, 6), 3  # of the check: what is committed, and how many tokens are drafted after it
 REFUSED = "this network cannot be run in two parts: use --method early-exit, whose draft has a cache of its own"
 
@@ -32,8 +28,7 @@ REFUSED = "this network cannot be run in two parts: use --method early-exit, who
 def sharing(models: Mapping[str, Any], named: Collection[str]) -> dict[str, Model]:
     """The models by name; those of the `named` ones that say so share a cache with the network they are the start of.
 
-    UsageError where two would share one cache, where nobody fills it, or where the passes of a network are made ready
-    one by one;
+    UsageError where two would share one cache, where nobody fills it, or where passes are made ready one by one.
     UnusableModelError for a network that does not come out the same in two parts.
     """
     found: dict[str, Model] = {**models}
@@ -52,7 +47,7 @@ def sharing(models: Mapping[str, Any], named: Collection[str]) -> dict[str, Mode
 
 
 def pair(whole: Causal, depth: int) -> tuple["Resumed", "Early"]:
-    """The model that judges and the one that drafts with its first `depth` layers; both stand in for `whole`."""
+    """The model that judges and the one that drafts with its first `depth` layers, in the place of `whole`."""
     judge = Resumed(whole, depth)
     return judge, Early(judge)
 
@@ -78,8 +73,8 @@ def check(name: str, whole: Causal, depth: int) -> None:
 
 
 class Resumed:
-    """The whole network as the model that judges: of a chain that its first layers have just drafted it computes only
-    what they have not. Of every other tree they compute all nodes again."""
+    """The whole network as the judge: of a chain that its first layers have just drafted it computes only the rest, of
+    every other tree all."""
 
     static: ClassVar[bool] = True
 
@@ -90,7 +85,6 @@ class Resumed:
 
     @property
     def cache(self) -> RowStaticCache | None:
-        """That of both parts, and of the states between them."""
         return self.model.cache
 
     @cache.setter
@@ -128,7 +122,7 @@ class Resumed:
 
 
 class Early:
-    """The first layers as a model that drafts, on the cache of the whole network, which takes in what is committed."""
+    """The first layers as a drafter, on the cache of the whole network."""
 
     static: ClassVar[bool] = True
 
@@ -176,7 +170,7 @@ class Early:
 
 
 # --- split ------------------------------------------------------------------------------------------------------------
-# A network in two parts that meet in one cache: what leaves the first layers is kept there as one more layer.
+# Two parts of a network that share a cache: what leaves the first layers is kept there as one more layer.
 
 
 class Held(nn.Module):
@@ -194,7 +188,7 @@ class Held(nn.Module):
 
 
 class Given(nn.Module):
-    """The first layer of the second part: what comes in is not what the embedding gives, but what it was given."""
+    """The first layer of the second part: it reads the states that it was given in the place of its input."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -206,10 +200,8 @@ class Given(nn.Module):
 
 
 class First:
-    """The first `depth` layers with the last norm and the head, as a network that leaves its states in the cache.
-
-    The cache has one layer more than the whole network: number `depth` holds the states [B, 1, slots, H].
-    """
+    """The first `depth` layers with the last norm and the head, as a network that leaves its states in the cache: layer
+    `depth` of the cache holds them [B, 1, slots, H]."""
 
     def __init__(self, network: Any, depth: int) -> None:
         self.network, self.depth = with_layers(network, range(depth)), depth
@@ -235,10 +227,8 @@ class First:
 
 
 class Split:
-    """The whole network as two parts that meet in the cache: the states of some tokens may lie there already.
-
-    `ahead`: whether the first part has had all tokens of the next pass but the last.
-    """
+    """The whole network as two parts. `ahead`: whether the first part has had all tokens of the next pass but the
+    last."""
 
     def __init__(self, network: Any, depth: int) -> None:
         self.config, self.ahead = copy.deepcopy(network.config), False

@@ -1,12 +1,33 @@
-"""Our attention of grouped queries against transformers' own: the same numbers, with and without a mask."""
+"""Our attention: the same numbers as transformers' own, as the definition, and divided on a GPU."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from specbench.models.network.attention import grouped_attention
+from specbench.decoding.tokens import TokenTree
+from specbench.errors import UsageError
+from specbench.models.checkpoints.divided import How
+from specbench.models.network import attention
+from specbench.models.network.attention import (
+    FLEX,
+    NAME,
+    divided_on_gpu,
+    fitting,
+    flexible_attention,
+    grouped_attention,
+    in_parts,
+    parts_of,
+)
+from specbench.models.network.causal import Causal
+from specbench.models.network.passes import additive
+from specbench.models.network.sampling import Sampling
+from tests.support.families import CONFIGS
+from tests.support.tiny import context_of, network
 
 
 @pytest.mark.parametrize("queries", [1, 2, 5])
@@ -24,3 +45,170 @@ def test_grouped_attention_equals_the_one_of_transformers(queries: int, groups: 
     ours, _ = grouped_attention(module, query, key, value, mask, scaling=0.3)
     theirs, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.3)
     assert torch.allclose(ours, theirs, atol=1e-14, rtol=0)
+
+
+V = 5
+HISTORY = [0, 1, 2, 2, 4, 3, 1, 0, 2, 3, 3, 1, 4, 4, 0, 1, 2, 1, 1, 3]
+
+
+def states(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def by_definition(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    scores = query.double() @ key.double().mT * scale
+    return (scores if mask is None else scores + mask.double()).softmax(-1) @ value.double()
+
+
+def hidden(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as passes have it."""
+    return additive(seen[None, None], dtype)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("length", [60, 61])
+@pytest.mark.parametrize("kind", ["none", "ragged", "window", "one for all"])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-14), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_parts_together_are_the_whole(count: int, length: int, kind: str, dtype: torch.dtype, error: float) -> None:
+    query, key, value = states(1, 2, 4, 16), states(1, 2, 80, 16, seed=1), states(1, 2, 80, 16, seed=2)
+    query, key, value = query.to(dtype), key.to(dtype)[:, :, :length], value.to(dtype)[:, :, :length]
+    slot, last = torch.arange(length), torch.tensor([[9], [30], [31], [59]])
+    seen = {"ragged": slot <= last, "window": (slot <= last) & (slot > last - 7), "one for all": slot[None] < 20}
+    mask = None if kind == "none" else hidden(seen[kind], dtype)
+    found = in_parts(query, key, value, mask, 0.3, count)
+    assert found.dtype == dtype
+    assert torch.allclose(found.double(), by_definition(query, key, value, mask, 0.3), atol=error, rtol=error)
+
+
+@pytest.mark.parametrize(
+    ("rows", "heads", "keys", "threads", "count"),
+    [(1, 8, 32768, 16, 2), (1, 3, 32768, 2, 2), (1, 1, 32768, 6, 6), (1, 2, 32768, 2, 1), (1, 4, 32768, 6, 3),
+     (4, 1, 32768, 8, 1), (1, 1, 2048, 64, 4)],
+)  # fmt: skip
+def test_every_thread_gets_as_much_as_the_others(rows: int, heads: int, keys: int, threads: int, count: int) -> None:
+    assert parts_of(rows, heads, keys, threads) == count
+
+
+class Calls(TorchDispatchMode):
+    """The shapes of queries and keys that attention was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[torch.Size, torch.Size]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "flash_attention_for_cpu" in str(func):
+            self.seen.append((args[0].shape, args[1].shape))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize(("threads", "heads"), [(2, 3), (6, 4)])
+@torch.no_grad()
+def test_every_key_is_read_once_by_all_queries_of_its_group(
+    queries: int, threads: int, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "threads", lambda: threads)
+    query, key, value = (states(1, n, m, 8) for n, m in ((3 * heads, queries), (heads, 2304), (heads, 2304)))
+    mask = (
+        None
+        if queries == 1
+        else hidden(torch.arange(2304) <= 2304 - queries + torch.arange(queries)[:, None], query.dtype)
+    )
+    module = SimpleNamespace(num_key_value_groups=3, is_causal=True)
+    with Calls() as calls:
+        found, _ = grouped_attention(module, query, key, value, mask, scaling=0.3)  # type: ignore[arg-type]
+    assert sum(keys.numel() for _, keys in calls.seen) == key.numel()
+    assert all(asked[2] == 3 * queries and asked[0] * asked[1] % threads == 0 for asked, _ in calls.seen)
+    each = (x.repeat_interleave(3, 1) for x in (key, value))
+    assert torch.allclose(found.transpose(1, 2), by_definition(query, *each, mask, 0.3), atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_network_gives_the_same_rows(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = TokenTree(torch.tensor([[1, 2, 3, 4]]).expand(rows, -1), (-1, 0, 0, 1))
+    found = []
+    for long in (10**6, 4):
+        monkeypatch.setattr(attention, "LONG", long)
+        monkeypatch.setattr(attention, "PART", 3)
+        monkeypatch.setattr(attention, "threads", lambda: 4)
+        model, context = Causal(network(name, V), Sampling(), V), context_of([HISTORY, HISTORY[:7]][:rows], 8, 2)
+        model.start(context)
+        with Calls() as calls:
+            found.append([model.probs(context, tree), model.probs(context, TokenTree.chain(tree.ids[:, :3]))])
+        assert any(asked[1] > 4 or asked[2] > 5 for asked, _ in calls.seen) or long > 4
+    assert all(torch.allclose(a, b, atol=1e-13) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_compiled_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "threads", torch.compiler.assume_constant_result(lambda: 2))
+    query, key, value = (states(1, n, m, 8, dtype=torch.float32) for n, m in ((6, 5), (3, 2304), (3, 2304)))
+    mask = hidden(torch.arange(2304) <= 2299 + torch.arange(5)[:, None], query.dtype)
+    module = SimpleNamespace(num_key_value_groups=2, is_causal=True)
+    call = lambda: grouped_attention(module, query, key, value, mask, scaling=0.3)[0]  # type: ignore[arg-type]  # noqa: E731
+    assert torch.allclose(torch.compile(call, fullgraph=True)(), call(), atol=1e-6)
+
+
+MODULE: Any = SimpleNamespace(num_key_value_groups=2, is_causal=True)
+KEYS, LAST = 2304, ((2290, 2291, 2292, 2299), (40, 41, 41, 300))
+
+
+def tensors(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 6, 4, 16), (2, 3, KEYS, 16), (2, 3, KEYS, 16))
+    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for shape in shapes)
+    return query, key, value
+
+
+def mask(dtype: torch.dtype, window: int = KEYS) -> Tensor:
+    slot, last = torch.arange(KEYS), torch.tensor(LAST).unsqueeze(-1)
+    return additive(((slot <= last) & (slot > last - window)).unsqueeze(1), dtype)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("window", [KEYS, 50])
+def test_it_is_attention_over_ragged_rows_and_windows(dtype: torch.dtype, error: float, window: int) -> None:
+    query, key, value = tensors(dtype)
+    ours, _ = grouped_attention(MODULE, query, key, value, mask(dtype, window), scaling=0.3)
+    assert torch.allclose(divided_on_gpu(query, key, value, mask(dtype, window), 0.3).transpose(1, 2), ours, atol=error)
+
+
+def test_what_is_not_compiled_is_left_to_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "divided_on_gpu", lambda *_: pytest.fail("it would be slow"))
+    query, key, value = tensors(torch.float32)
+    given = mask(torch.float32)
+    ours, _ = grouped_attention(MODULE, query, key, value, given, scaling=0.3)
+    assert torch.equal(flexible_attention(MODULE, query, key, value, given, scaling=0.3)[0], ours)
+
+
+def test_it_is_for_few_queries_over_many_keys_with_a_mask_that_is_added() -> None:
+    query, key, _ = tensors(torch.float32)
+    given = mask(torch.float32)
+    assert fitting(query, key, given)
+    assert not fitting(query, key[:, :, :2000], given[..., :2000])
+    assert not fitting(query.repeat(1, 1, 17, 1), key, given.repeat(1, 1, 17, 1))
+    assert not fitting(query, key, given >= 0)
+    assert not fitting(query, key, given[..., :0])
+    assert not fitting(query, key, None)
+
+
+def test_it_is_asked_for_by_name_where_an_architecture_takes_it() -> None:
+    configs = {name: kind(**shape) for name, (kind, shape) in CONFIGS.items() if name in ("llama", "gemma2")}
+    assert How(attention="flex").attention_of(configs["llama"]) == FLEX
+    assert How().attention_of(configs["llama"]) == NAME
+    with pytest.raises(UsageError, match=r"--attn-implementation flex: .* and flex where"):
+        How(attention="flex").attention_of(configs["gemma2"])
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_flex_attention_compiled_is_the_same() -> None:
+    query, key, value = tensors(torch.float32)
+    given = mask(torch.float32)
+    ours, _ = grouped_attention(MODULE, query, key, value, given, scaling=0.3)
+    call = lambda: flexible_attention(MODULE, query, key, value, given, scaling=0.3)[0]  # noqa: E731
+    assert torch.allclose(torch.compile(call, fullgraph=True)(), ours, atol=1e-6)

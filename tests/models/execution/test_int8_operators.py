@@ -65,11 +65,10 @@ def test_they_are_torchs_bit_for_bit(kind: type[Int8Linear | Int4Linear]) -> Non
 PLAINLY = """
 import torch
 from torch import nn
-from specbench.models.bytes import operators
-operators.missing = lambda: ""
-torch.ops.load_library(str(operators.built(operators.PLAIN)))
-from specbench.models.network.packed import Int4Linear
-from specbench.models.network.packed import Int8Linear
+from specbench.models.execution import int8_operators
+int8_operators.missing = lambda: ""
+torch.ops.load_library(str(int8_operators.built(int8_operators.PLAIN)))
+from specbench.models.network.packed import Int4Linear, Int8Linear
 for kind in (Int8Linear, Int4Linear):
     for columns, height, count in ((33, 17, 1), (100, 40, 9), (129, 5, 3)):
         layer, x = nn.Linear(columns, height), torch.randn(count, columns)
