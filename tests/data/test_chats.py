@@ -84,9 +84,6 @@ def test_the_users_own_words_and_template_hold(tmp_path: Path) -> None:
     assert mine.row()["chat_template_resolved"] == given.template
     assert mine.row()["chat_template_sha256"] != found.row()["chat_template_sha256"]
     assert said(loaded(tmp_path, PLAIN, replace(CHAT, template="always")).prompts[0]) == "own>[u]once upon[a]"
-
-
-def test_a_system_message_and_a_switch_stand_where_the_template_has_them(tmp_path: Path) -> None:
     chat = ChatSettings(Spelled("think>"), None, "be brief", False)
     assert said(loaded(tmp_path, TURNS, chat).prompts[0]) == "think>[s]be brief[u]first[a]-"
     assert said(loaded(tmp_path, TURNS, replace(chat, thinking=True)).prompts[0]) == "think>[s]be brief[u]first[a]"
@@ -113,12 +110,9 @@ def test_what_cannot_be_applied_is_refused(tmp_path: Path, chat: ChatSettings, l
     assert line in complaint(jsonl(tmp_path / "a.jsonl", TURNS), chat=chat)
 
 
-def test_plain_text_says_how_it_gets_a_system_message(tmp_path: Path) -> None:
+def test_plain_text_says_how_it_gets_a_system_message_and_a_file_that_is_no_template_is_refused(tmp_path: Path) -> None:
     said = complaint(jsonl(tmp_path / "a.jsonl", PLAIN), chat=replace(CHAT, system="x"))
     assert "plain text to be continued: add --chat-template always" in said
-
-
-def test_a_file_that_is_no_template_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * ((1 << 20) + 1))
     (tmp_path / "latin").write_bytes(b"\xff")
     assert "it is a pipe or a device" in complaint("code", chat=replace(CHAT, template="/dev/zero"))
@@ -154,9 +148,6 @@ def test_room_is_kept_for_the_answers_and_a_conversation_ends_where_it_runs_out(
     assert next_turn(short.prompts[0], [97] * 5, short, Spelled()) is None
     assert next_turn(short.prompts[0], [97] * 2, short, Spelled()) is not None
     assert next_turn(found.prompts[0], [97], found, Spelled(refuses="second")) is None
-
-
-def test_a_later_turn_that_is_no_text_ends_the_conversation(tmp_path: Path) -> None:
     found = loaded(tmp_path, {"turns": ["one", "two", None, "four"]})
     assert (found.prompts[0].text, found.prompts[0].later) == ("one", ("two",))
     far = loaded(tmp_path, {"turns": ["one", "x" * 100_000, "three"]}, longest=100)
@@ -179,15 +170,12 @@ def test_of_messages_with_roles_the_users_are_the_turns(tmp_path: Path, row: dic
     assert (prompt.text, prompt.later) == ("first", ("second",))
 
 
-def test_system_messages_are_counted_and_messages_of_nobody_are_empty(tmp_path: Path) -> None:
+def test_system_messages_and_later_turns_without_a_template_are_counted(tmp_path: Path) -> None:
     system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "first"}
     rows = ([system, user], [system], [{"content": "who?"}])
     found = load(jsonl(tmp_path / "a.jsonl", *({"messages": row} for row in rows)), chat=CHAT)
     assert [prompt.text for prompt in found.prompts] == ["first"]
     assert found.row()["rejected"] == "1 system messages (which --system gives to all prompts), 2 empty"
-
-
-def test_later_turns_without_a_template_are_left_out_and_counted(tmp_path: Path) -> None:
     found = loaded(tmp_path, TURNS, BASE)
     assert found.row()["rejected"] == "2 of the later turns (for want of a chat template)"
     assert found.turns == len(found.prompts) == 1

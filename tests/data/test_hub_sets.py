@@ -67,12 +67,9 @@ def test_no_request_for_telemetry_is_sent(serve: Serve, monkeypatch: pytest.Monk
     assert server.requests("/api/agent-harnesses") == []
 
 
-def test_a_row_without_a_text_is_counted(serve: Serve) -> None:
+def test_a_row_without_a_text_is_counted_and_conversations_keep_their_turns(serve: Serve) -> None:
     serve(data_repo(sources.HUB["xsum"], [{"document": "", "summary": "s", "id": "1"}, *rows("xsum")]))
     assert load("xsum").rejected == {"empty": 1}
-
-
-def test_conversations_of_a_hub_keep_their_turns(serve: Serve) -> None:
     row = {"prompt": ["one", "two"], "prompt_id": 3, "category": "math", "reference": []}
     serve(data_repo(sources.HUB["mt_bench"], [row]))
     (prompt,) = load("mt_bench", chat=ChatSettings(Spelled())).prompts

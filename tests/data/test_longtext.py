@@ -54,9 +54,6 @@ def test_without_a_length_it_is_what_fits() -> None:
     assert max(len(p.ids) for p in load("needle", longest=500, limit=2).prompts) <= 500
     assert LENGTH * 0.9 < max(len(p.ids) for p in load("longdoc", longest=5000, limit=2).prompts) <= LENGTH
     assert len(load("passkey:400").prompts) == 20
-
-
-def test_long_documents_come_from_both_shipped_sets() -> None:
     assert {p.category for p in load("longdoc:500", limit=2).prompts} == {"code", "articles"}
 
 
@@ -73,16 +70,10 @@ def test_what_the_models_cannot_take_is_refused_before_it_is_made(kind: str) -> 
     assert f"{kind}:700 or fewer new tokens" in said
 
 
-def test_a_length_without_place_for_filler_is_refused() -> None:
+def test_a_length_without_place_is_refused_names_are_listed_and_text_is_cut_behind_a_word() -> None:
     assert "no place for filler: choose a longer one" in complaint("needle:20")
-
-
-def test_names_are_listed_and_close_ones_found() -> None:
     assert "needle:LENGTH, passkey:LENGTH, longdoc:LENGTH, pg19:LENGTH" in complaint("zzz")
     assert "did you mean needle:512?" in complaint("nedle:512")
-
-
-def test_text_is_cut_behind_a_word() -> None:
     text = "one two  three\nfour"
     assert cut(text, 3, words_of) == "one two  three"
     assert cut(text, 9, words_of) == text
@@ -135,12 +126,11 @@ def test_a_text_that_leaves_no_room_stands_alone_and_a_longer_one_is_counted(tmp
     assert found.rejected == {"too long": 1}
 
 
-def test_sets_that_are_made_to_a_length_take_it_from_the_context() -> None:
+def test_sets_that_are_made_to_a_length_take_it_from_the_context_and_what_cannot_be_filled_is_refused(
+    tmp_path: Path,
+) -> None:
     assert texts(load("needle", context=500, limit=3)) == texts(load("needle:500", limit=3))
     assert "both say how long prompts are" in complaint("longdoc:400", context=500)
-
-
-def test_what_cannot_be_filled_is_refused(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"text": "alone"})
     assert "has one text and no others to fill a context of 50 tokens" in complaint(data, context=50)
     assert "--context 500 is too long for these models: at most 400" in complaint("code", context=500, longest=400)

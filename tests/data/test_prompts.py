@@ -43,20 +43,14 @@ def test_column_and_template_can_be_named(tmp_path: Path) -> None:
     assert "not UTF-8" in complaint(data, column="prompt", template="{prompt}\udcff")
 
 
-def test_a_missing_column_names_those_there(tmp_path: Path) -> None:
+def test_a_missing_column_names_those_there_and_ids_and_categories_are_the_data_sets_own(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"id": 1, "que\x1bstion": "a"}, {"answer": "b"})
     assert "no column prompt; it has: id, que\ufffdstion, answer" in complaint(data, column="prompt")
     assert "choose --column from its own: id, que\ufffdstion, answer" in complaint(data)
-
-
-def test_ids_are_the_data_sets_own_where_they_tell_rows_apart(tmp_path: Path) -> None:
     ids = [p.id for p in load(jsonl(tmp_path / "a.jsonl", *({"id": i, "text": "x"} for i in (1, 2, 2)))).prompts]
     assert ids == ["row-1", "row-2", "row-3"]
     rows = ({"id": 7, "question_id": "a\x1b\ud800b", "text": "x"}, {"id": 7, "question_id": "c" * 300, "text": "x"})
     assert [p.id for p in load(jsonl(tmp_path / "a.jsonl", *rows)).prompts] == ["a\ufffd\ufffdb", "c" * 80]
-
-
-def test_categories_are_used_when_there(tmp_path: Path) -> None:
     rows = (
         {"text": "x", "category": "a\nb"},
         {"text": "x", "category": 3},
@@ -69,20 +63,14 @@ def test_categories_are_used_when_there(tmp_path: Path) -> None:
 # --- rows that cannot be used ----------------------------------------------------------------------------------------
 
 
-def test_unusable_rows_are_counted_by_reason(tmp_path: Path) -> None:
+def test_unusable_rows_are_counted_by_reason_and_longest_is_the_largest_admissible_length(tmp_path: Path) -> None:
     values = ["good", "", "  \n", None, 3, {"a": 1}, "x" * 11, "a\ud800b", [], ["turn"], [1], True, "also good"]
     found = load(jsonl(tmp_path / "a.jsonl", *({"prompt": value} for value in values), {"other": 1}), longest=10)
     assert texts(found) == ["good", "turn", "also good"]
     assert found.read == 14
     assert found.rejected == {"empty": 5, "not text": 5, "too long": 1}
-
-
-def test_prompts_without_tokens_are_empty(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="1 empty"):
         load_prompts(jsonl(tmp_path / "a.jsonl", {"text": "x"}), lambda _: [], limit=None, seed=0, longest=None)
-
-
-def test_longest_is_the_largest_admissible_length(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", *({"text": "x" * n} for n in (9, 10, 11)))
     assert [len(p.ids) for p in load(data, longest=10).prompts] == [9, 10]
 
@@ -102,16 +90,13 @@ def test_an_empty_file(tmp_path: Path, name: str, content: str) -> None:
     assert "0 usable rows (" in complaint(f"{kind}:{write(tmp_path / name, content)}")
 
 
-def test_the_limit_is_met_from_the_usable_rows(tmp_path: Path) -> None:
+def test_the_limit_is_met_from_the_usable_rows_of_any_category(tmp_path: Path) -> None:
     rows = [{"text": "x" * (20 if i % 2 else 5), "category": "ab"[i >= 20]} for i in range(40)]
     found = load(jsonl(tmp_path / "a.jsonl", *rows, {"text": ""}), limit=10, longest=10)
     assert Counter(p.category for p in found.prompts) == {"a": 5, "b": 5}
     assert found.read == 41
     assert found.rejected["empty"] == 1
     assert 0 < found.rejected["too long"] <= 20
-
-
-def test_a_category_without_enough_usable_rows_leaves_its_places_to_others(tmp_path: Path) -> None:
     rows = [{"text": "x" * (20 if i < 9 else 5), "category": "ab"[i >= 10]} for i in range(20)]
     found = load(jsonl(tmp_path / "a.jsonl", *rows), limit=8, longest=10)
     assert Counter(p.category for p in found.prompts) == {"a": 1, "b": 7}
@@ -154,13 +139,10 @@ def test_the_sample_is_fixed_by_its_seed_and_is_not_the_first_rows(tmp_path: Pat
     assert [p.id for p in load(data, limit=3, seed=0).prompts] == ["282", "392", "404"], "on every Python"
 
 
-def test_a_larger_sample_contains_the_smaller() -> None:
+def test_a_larger_sample_contains_the_smaller_and_rows_are_tokenized_once_and_only_as_drawn() -> None:
     categories = ["a"] * 30 + ["b"] * 10
     small, large = (set(sample(categories, lambda row: row, limit, 5)) for limit in (8, 20))
     assert small < large
-
-
-def test_rows_are_tokenized_once_and_only_as_drawn() -> None:
     asked: list[int] = []
     sample(["a"] * 10_000, asked.append, 3, 0)  # all refused
     assert sorted(asked) == list(range(10_000))
@@ -189,16 +171,13 @@ def test_a_limit_below_one(limit: int) -> None:
 # --- what travels ----------------------------------------------------------------------------------------------------
 
 
-def test_the_hash_knows_every_token_and_its_place(tmp_path: Path) -> None:
+def test_the_hash_knows_every_token_and_its_place_and_a_set_travels(tmp_path: Path) -> None:
     def hash_of(*rows: str) -> str:
         return load(jsonl(tmp_path / "a.jsonl", *({"text": row} for row in rows))).sha256
 
     hashes = [hash_of("ab", "c"), hash_of("a", "bc"), hash_of("abc"), hash_of("c", "ab"), hash_of("ab", "d")]
     assert len(set(hashes)) == 5
     assert hash_of("ab", "c") == hashes[0]
-
-
-def test_a_set_travels(tmp_path: Path) -> None:
     found = load(jsonl(tmp_path / "a.jsonl", {"text": "one"}, {"text": ""}))
     assert pickle.loads(pickle.dumps(found)) == found
     assert found.name == f"jsonl:{tmp_path / 'a.jsonl'}"

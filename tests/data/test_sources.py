@@ -34,48 +34,32 @@ def test_lines_of_json_of_text_and_of_csv(tmp_path: Path, end: str) -> None:
     assert texts(load(f"csv:{write(tmp_path / f'a.csv{end}', table)}")) == ['a, "b"\nc', "007", "NA"]
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_files_are_read_as_they_are(tmp_path: Path) -> None:
     found = load(parquet(tmp_path / "a.parquet", {"id": 3, "text": "one"}, {"id": 4, "text": "two"}))
     assert [(p.id, p.text) for p in found.prompts] == [("3", "one"), ("4", "two")]
-
-
-def test_a_text_file_has_one_prompt_per_line_and_blank_lines_are_counted(tmp_path: Path) -> None:
     found = load(f"text:{write(tmp_path / 'a.txt', b'one' + bytes([13, 10, 10]) + b'  two')}")
     assert texts(found) == ["one", "  two"]
     assert [p.id for p in found.prompts] == ["row-1", "row-3"]
     assert (found.read, found.rejected) == (3, {"empty": 1})
-
-
-def test_bom_and_unusual_characters_are_read_as_they_are(tmp_path: Path) -> None:
     odd = "nul \0 escape \x1b[31m separators \x85\u2028\x0c bidi \u202e emoji 🙂"
     assert texts(load(jsonl(tmp_path / "a.jsonl", {"prompt": odd}))) == [odd]
     marked = write(tmp_path / "a.txt", odd.encode("utf-8-sig"))
     assert texts(load(f"text:{marked}")) == [odd]
-
-
-def test_texts_that_look_like_dates_stay_texts(tmp_path: Path) -> None:
     assert (
         texts(load(jsonl(tmp_path / "a.jsonl", {"prompt": "2020-01-01"}, {"prompt": "2021-01-01"})))[0] == "2020-01-01"
     )
-
-
-def test_a_long_csv_cell(tmp_path: Path) -> None:
     assert len(texts(load(f"csv:{write(tmp_path / 'a.csv', 'text' + chr(10) + 'x' * 200_000)}"))[0]) == 200_000
-
-
-def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
     for text in ("first", "other"):  # of one length, written within one tick of the clock
         assert texts(load(jsonl(tmp_path / "a.jsonl", {"prompt": text}))) == [text]
 
 
-def test_a_name_is_not_a_pattern(tmp_path: Path) -> None:
+def test_paths_are_no_patterns_and_may_be_relative_or_begin_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a1.txt", "a[1].txt", "a*.txt", "ü ä#%20.txt"):
         write(tmp_path / name, name)
     for name in ("a[1].txt", "a*.txt", "ü ä#%20.txt"):
         assert texts(load(f"text:{tmp_path / name}")) == [name]
-
-
-def test_relative_paths_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.txt", "x")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -180,7 +164,7 @@ def test_a_line_without_an_end_is_not_read_to_its_end(
     assert "a:2: the line is longer than 100 bytes; put one prompt on a line" in complaint(f"{kind}:{file}")
 
 
-def test_rows_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_bytes_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.data.sources.MOST", 3)
     rows = [{"text": f"row {n}"} for n in range(4)]
     for data in (
@@ -190,9 +174,7 @@ def test_rows_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ):
         assert "has more than 3 rows: cut it to those that you need" in complaint(data)
     assert len(load(jsonl(tmp_path / "b.jsonl", *rows[:3])).prompts) == 3
-
-
-def test_a_parquet_file_of_few_bytes_can_hold_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     monkeypatch.setattr("specbench.data.sources.LARGEST", 1 << 20)
     data = parquet(tmp_path / "a.parquet", *[{"text": "x" * 10_000}] * 200)
     assert (tmp_path / "a.parquet").stat().st_size < 1 << 17

@@ -52,14 +52,11 @@ def test_tokens_per_round_are_taken_from_longer_lookaheads_and_never_from_shorte
     assert math.isnan(tokens_per_round(LONG, seen[1:]))
 
 
-def test_trees_of_other_sizes_are_other_drafts() -> None:
+def test_trees_of_other_sizes_are_other_drafts_and_seconds_are_those_of_the_arm_alone() -> None:
     tree = [RoundCounts(2, 1, 1, 2, (0.5,), nodes=6)]
     other = [RoundCounts(4, 4, 4, 5, (0.5,) * 4, nodes=30)]
     seen = [Decoded(Arm("tree", 2), [tree], 1.0), Decoded(Arm("tree", 4), [other], 1.0)]
     assert tokens_per_round(Arm("tree", 2), seen) == 2
-
-
-def test_seconds_are_those_of_the_arm_alone() -> None:
     assert seconds_per_round(SHORT, [decoded(SHORT, 10.0), decoded(LONG, 1.0)]) == pytest.approx(0.1)
 
 
@@ -83,7 +80,7 @@ def test_every_choice_is_tried_before_any_is_repeated() -> None:
     assert order == [PLAIN, SHORT, LONG]
 
 
-def test_it_settles_on_the_arm_with_the_most_tokens_per_second() -> None:
+def test_it_settles_on_the_arm_with_the_most_tokens_per_second_and_leaves_one_whose_luck_ends() -> None:
     rates = {PLAIN: 10.0, SHORT: 9.0, LONG: 4.0, FOUND: 8.0}
     texts = {PLAIN: (0,) * 20, SHORT: TEXT, LONG: TEXT, FOUND: (6, 5, 7)}
     bandit = Bandit(list(rates))
@@ -92,9 +89,6 @@ def test_it_settles_on_the_arm_with_the_most_tokens_per_second() -> None:
         bandit.seen.append(decoded(arm, rates[arm], texts[arm]))
     last = [one.arm for one in bandit.seen[20:]]
     assert last.count(FOUND) >= 0.9 * len(last)
-
-
-def test_it_leaves_an_arm_whose_luck_ends() -> None:
     bandit = Bandit([PLAIN, FOUND])
     bandit.seen += [decoded(PLAIN, 10.0, (0,) * 20), decoded(FOUND, 9.0, (7, 7))]
     chosen = []
@@ -113,9 +107,6 @@ def test_the_baseline_is_never_in_doubt_and_others_less_with_every_decode() -> N
         doubts.append(bandit.doubts())
     assert {one["baseline"] for one in doubts} == {0.0}
     assert all(after["chain"] < before["chain"] for before, after in pairwise(doubts[1:]))
-
-
-def test_the_spread_is_a_first_guess_until_decodes_say_more() -> None:
     assert spread([0.5]) == pytest.approx(0.25)
     assert spread([0.0, 1.0] * 500) == pytest.approx(0.5, rel=0.01)
 

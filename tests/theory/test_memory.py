@@ -12,11 +12,8 @@ TINY = Network(1000, 100, 2, 8, 8, 16, 2, 2, 10, 2)
 GB = 10**9
 
 
-def test_a_cache_has_a_key_and_a_value_of_every_layer_place_and_row() -> None:
+def test_a_cache_grows_with_layers_places_and_rows_and_some_layers_have_their_share() -> None:
     assert TINY.cache(64, 3) == 2 * 2 * 1 * 4 * 64 * 3 * 2  # keys and values, layers, heads, dimensions, places, rows
-
-
-def test_some_layers_of_a_network_have_their_share_of_its_cache_and_no_weights() -> None:
     half = TINY.of_layers(1)
     assert (half.weights, half.cache(64, 1)) == (0, TINY.cache(64, 1) / 2)
 
@@ -41,9 +38,6 @@ def test_arms_share_cache_by_cache_and_those_with_other_rows_not_at_all() -> Non
     one, other = Arm([TINY, small], 10, 64, 2, 1), Arm([small, TINY], 10, 64, 2, 1)
     assert shared([one, other]) == 2 * TINY.cache(64, 1)
     assert shared([one, replace(one, rows=4)]) == 5 * one.caches
-
-
-def test_rows_that_are_refilled_need_a_cache_beside_those_of_the_rows() -> None:
     one, four = Arm([TINY], 10, 64, 2, 1), Arm([TINY], 10, 64, 2, 4)
     assert four.working == 4 * one.working + TINY.cache(64, 1)
 
@@ -67,19 +61,13 @@ def test_what_takes_no_more_than_is_free_fits(free: int | None, fits: bool) -> N
     assert fit(free).fits is fits
 
 
-def test_a_refusal_names_the_settings_that_fit_with_what_they_take() -> None:
+def test_a_refusal_names_the_settings_that_fit_or_how_far_they_are_from_it() -> None:
     line = fit(20 * GB, small=16 * GB, none=31 * GB).refusal
     assert "about 32.0 GB of the memory of cpu, and 20.0 GB are free (target weights 32.0 GB)" in line
     assert line.endswith(": small takes 16.0 GB")
-
-
-def test_where_no_setting_fits_a_refusal_says_how_far_they_are_from_it() -> None:
     assert fit(10 * GB, small=16 * GB).refusal.endswith(
         "choose a smaller pair or a larger machine; even with small it is 16.0 GB"
     )
-
-
-def test_a_host_too_small_to_read_weights_for_a_device_is_refused_too() -> None:
     assert not fit(40 * GB, host=GB).fits
     assert "2.00 GB of the host's memory, of which 1.00 GB are free" in fit(40 * GB, host=GB).refusal
 

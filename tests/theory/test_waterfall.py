@@ -68,9 +68,6 @@ def test_one_drafted_token_has_no_later_ones() -> None:
     found = explain(rounds, BASELINE, method, 1, 0.6)
     assert found.ideal == found.predicted
     assert total(found) == exactly(0.6)
-
-
-def test_the_truncated_last_round_is_what_remains() -> None:
     rounds = [one_round(4), one_round(1, drafted=1)]  # the second had room for one drafted token only
     found = explain(rounds, BASELINE, arm(2, 5, verify=12, accept=2, host=1.5, tokens=7), K, 70 / 36)
     assert found.calibrated == exactly(5 / 1.95)  # every position accepts, so four drafted tokens give five
@@ -108,9 +105,6 @@ def test_a_lookahead_that_was_never_drafted_whole_counts_positions_never_reached
     assert found.predicted == exactly(formulas.speedup(0.5, 16, 0.1))
     assert found.calibrated == exactly(3 / (1.6 + 1.55))
     assert total(found) == exactly(MEASURED)
-
-
-def test_a_position_that_no_round_reached_adds_nothing() -> None:
     method = arm(3, 12, verify=12, accept=2, host=1.5, tokens=3)
     found = explain([one_round(0)] * 3, BASELINE, method, K, 30 / 58.5)
     assert found.position == exactly(1 / 1.4 - 1.9375 / 1.4)

@@ -39,7 +39,7 @@ def test_with_shared_code_they_would_be_taken_for_each_other(monkeypatch: pytest
     assert [int(function(torch.ones(3))[0]) for function in made] != [2, 3]
 
 
-def test_what_is_changed_in_place_is_changed_in_every_call() -> None:
+def test_only_the_first_call_compiles_and_what_is_changed_in_place_is_changed_in_every_call() -> None:
     place = torch.zeros(2)
 
     def add() -> Tensor:
@@ -49,9 +49,6 @@ def test_what_is_changed_in_place_is_changed_in_every_call() -> None:
     function = Compiled(add, CPU, "aot_eager")
     assert [function().tolist() for _ in range(3)] == [[2, 2], [4, 4], [6, 6]]
     assert place.tolist() == [3, 3]
-
-
-def test_only_the_first_call_compiles() -> None:
     function, before = Compiled(times(5), CPU, "eager"), graphs()
     assert [int(function(torch.full((1,), x))) for x in (1.0, 2.0, 3.0)] == [5, 10, 15]
     assert graphs() == before + 1
@@ -96,20 +93,14 @@ def test_auto_compiles_where_there_is_a_compiler(compiler: str, monkeypatch: pyt
     assert choose("compile", CPU) == ("compile", execution.COMPILING)
 
 
-def test_auto_is_eager_where_there_is_none_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_auto_is_eager_on_a_cpu_and_graphs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     compilers(monkeypatch)
     tier, why = choose("auto", CPU)
     assert tier == "eager"
     assert "C++ compiler (g++ or clang++)" in why
-
-
-def test_auto_replays_graphs_on_a_gpu_with_or_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     compilers(monkeypatch)
     assert choose("auto", CUDA)[0] == "graph"
     assert choose("graph", CUDA) == ("graph", execution.GRAPHS)
-
-
-def test_eager_is_always_to_be_had_and_warns_of_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     compilers(monkeypatch)
     assert choose("eager", CPU) == choose("eager", CUDA) == ("eager", execution.EAGER)
 

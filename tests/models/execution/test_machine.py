@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from specbench.models.execution import machine as threads
-from specbench.models.execution.machine import cores, fit_threads, free_memory, kilobytes, resident, set_back, watched
+from specbench.models.execution.machine import (
+    cores,
+    fit_threads,
+    free_memory,
+    give_back,
+    kilobytes,
+    resident,
+    set_back,
+    watched,
+)
 from specbench.results.machine import Peak, Peaks, peaks_of
 from tests.support.toys import CPU
 
@@ -31,12 +40,9 @@ def group(root: Path, path: str, **files: object) -> None:
         (folder / name.replace("__", ".")).write_text(f"{value}\n")
 
 
-def test_what_the_machine_has_left_is_free(tmp_path: Path) -> None:
+def test_what_the_machine_has_left_is_free_where_it_says_so(tmp_path: Path) -> None:
     assert free_memory(CPU, system(tmp_path)) == 20 * GB
-
-
-def test_nobody_knows_where_the_system_does_not_say(tmp_path: Path) -> None:
-    assert free_memory(CPU, tmp_path) is None
+    assert free_memory(CPU, tmp_path / "nowhere") is None
 
 
 def test_the_tightest_group_above_a_process_decides_and_files_it_can_drop_do_not_count(tmp_path: Path) -> None:
@@ -44,9 +50,6 @@ def test_the_tightest_group_above_a_process_decides_and_files_it_can_drop_do_not
     group(root, "box", memory__max=8 * GB, memory__current=5 * GB, memory__stat=f"anon 1\ninactive_file {GB}")
     group(root, "box/job", memory__max="max", memory__current=3 * GB)
     assert free_memory(CPU, root) == 4 * GB
-
-
-def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
     root = system(tmp_path, proc__self__cgroup="0::/not/there\n")
     group(root, "", memory__max=3 * GB, memory__current=GB)
     assert free_memory(CPU, root) == 2 * GB
@@ -74,6 +77,7 @@ told = pytest.mark.skipif(not set_back(Path("/")), reason="the system does not s
 def test_what_is_taken_and_given_back_meanwhile_counts_and_what_was_before_does_not() -> None:
     earlier = torch.ones(96 * MEGABYTES, dtype=torch.uint8)
     del earlier
+    give_back()
     with watched(CPU) as idle:
         device, before = idle()
     with watched(CPU) as peak:
@@ -149,9 +153,6 @@ def test_cores_are_counted_and_time_is_not_exceeded(
 
 def test_only_the_processors_that_are_allowed_count(tmp_path: Path) -> None:
     assert cores({0, 4}, system_of(tmp_path, FOUR)) == 1
-
-
-def test_where_the_system_does_not_tell_every_processor_is_a_core(tmp_path: Path) -> None:
     assert cores({0, 1, 2}, tmp_path) == 3
 
 

@@ -101,9 +101,6 @@ def test_laps_lie_between_the_regions_in_which_their_work_is_done() -> None:
     seconds, spans = function.clock.stop()
     assert list(spans) == ["first", "second", "third"]
     assert 0 < sum(spans.values()) <= seconds
-
-
-def test_what_comes_in_is_let_go_of() -> None:
     ready, _ = regional(Counter())
     ready(torch.ones(4))
     given, (view, _) = torch.ones(4), ready(torch.ones(4))
@@ -200,7 +197,7 @@ def test_a_function_that_reads_a_value_is_made_ready_the_other_way_and_it_is_sai
     assert "value" in told[0]
 
 
-def test_a_tensor_that_is_written_under_two_names_is_not_cut() -> None:
+def test_what_is_written_under_two_names_or_is_a_weight_is_not_cut() -> None:
     whole = torch.zeros(4)
     part = whole[:2]
 
@@ -210,9 +207,6 @@ def test_a_tensor_that_is_written_under_two_names_is_not_cut() -> None:
 
     with pytest.raises(UncutError, match="two names"):
         cut(trace(function, torch.ones(2)))
-
-
-def test_a_weight_that_is_written_is_no_constant() -> None:
     weight = nn.Parameter(torch.zeros(2, 2), False)
 
     def function(x: Tensor) -> Tensor:
@@ -398,14 +392,11 @@ def test_code_that_others_may_have_written_is_not_run(
     assert stat.S_IMODE(own.folder.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_others_could_only_read_is_closed_and_used(compiler: Stub, tmp_path: Path) -> None:
+def test_folders_are_this_users_alone_whatever_they_were_and_whatever_the_umask(compiler: Stub, tmp_path: Path) -> None:
     Store({}, tmp_path / "kept").code(region())
     (tmp_path / "kept").chmod(0o755)
     Store({}, tmp_path / "kept").code(region())
     assert (compiler.calls, stat.S_IMODE((tmp_path / "kept").stat().st_mode)) == (1, 0o700)
-
-
-def test_what_is_kept_is_this_users_whatever_the_umask(compiler: Stub, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         for _ in range(2):

@@ -237,26 +237,17 @@ def test_only_the_first_layers_share_a_cache_and_not_all_of_them() -> None:
             chosen(wrong, 8)
 
 
-def test_a_method_that_does_not_name_it_gets_models_as_they_are() -> None:
+def test_where_sharing_is_no_use_models_stay_as_they_are_or_are_refused() -> None:
     net = network("llama", V)
     made = {"target": Causal(net, GREEDY, V), NAME: Causal(with_layers(net, [0]), GREEDY, V)}
     assert sharing(made, {"target"}) == made
-
-
-def test_somebody_must_judge_with_the_network_whose_cache_is_shared() -> None:
     made = {name: Causal(network("llama", V), GREEDY, V) for name in ("target", "draft", "draft[:1] shared")}
     with pytest.raises(UsageError, match=r"does not judge with draft"):
         sharing(made, {"target", "draft[:1] shared"})
-
-
-def test_two_early_exits_cannot_share_one_cache() -> None:
     net = network("llama", V)
     made = {name: Causal(net, GREEDY, V) for name in ("target", "target[:1] shared", "target[:50%] shared")}
     with pytest.raises(UsageError, match=r"one early exit"):
         sharing(made, set(made))
-
-
-def test_drafts_of_varying_length_are_refused_where_passes_are_made_ready_one_by_one() -> None:
     made = {name: Causal(network("llama", V), GREEDY, V, passes=Passes(as_it_is)) for name in ("target", NAME)}
     with pytest.raises(UsageError, match=r"--tier eager"):
         sharing(made, set(made))
@@ -281,7 +272,7 @@ def test_a_part_that_is_fed_too_little_is_seen(monkeypatch: pytest.MonkeyPatch) 
     assert chain_error("llama", refeed=1) > 1e-3
 
 
-def test_the_shipped_method_is_built_of_both_parts() -> None:
+def test_the_shipped_method_and_a_loaded_pair_are_built_of_both_parts() -> None:
     both = {"target": models("llama")["target"]}
     judge, early = pair(Causal(network("llama", V), GREEDY, V), 1)
     built = build("early-exit-shared", {**both, "target": judge, "target[:25%] shared": early}, 2)
@@ -289,9 +280,6 @@ def test_the_shipped_method_is_built_of_both_parts() -> None:
     assert isinstance(built.model, Resumed)
     assert isinstance(built.drafter.model, Early)
     assert built.drafter.static
-
-
-def test_a_loaded_pair_shares_where_the_method_says_so() -> None:
     shared, apart = RunSpec(method="early-exit-shared"), RunSpec(method="early-exit")
     backend = open_pair([shared, apart])
     backend.load()

@@ -66,7 +66,7 @@ def test_rows_of_a_batch_share_what_they_touch() -> None:
     assert 2 < mean(found.once) < mean(found.many) <= 4
 
 
-def test_bytes_are_those_of_the_parameters() -> None:
+def test_bytes_are_those_of_the_parameters_and_every_touched_expert_is_read_once() -> None:
     net = network("qwen3-moe", V)
     experts = [layer.mlp.experts for layer in net.model.layers]
     held = sum(8 * p.numel() for module in experts for p in module.parameters())
@@ -74,9 +74,6 @@ def test_bytes_are_those_of_the_parameters() -> None:
     dense, expert = counted("baseline", net).bytes()
     assert expert == held / 4
     assert dense == every - held - 8 * net.model.embed_tokens.weight.numel()  # of which a pass reads few rows
-
-
-def test_a_pass_reads_every_touched_expert_once() -> None:
     assert [v_of(300, 100, 2, many) for many in (2, 5, 6)] == [1, 800 / 500, 900 / 500]
 
 

@@ -99,21 +99,15 @@ def test_other_forms_stay_as_they_are(family: str, missing: tuple[type, ...]) ->
     assert not forms(net) & set(missing)
 
 
-def test_float64_keeps_the_norm_that_rounds_to_float32() -> None:
+def test_norms_in_float64_and_parts_with_another_function_or_attention_stay_as_they_are() -> None:
     net = own("llama").double()
     fuse(net)
     assert forms(net) == {Attention, Mlp, Layer}
-
-
-def test_what_was_given_another_function_keeps_it() -> None:
     net = own("llama")
     net.model.norm.forward = torch.zeros_like
     fuse(net)
     assert not isinstance(net.model.norm, Norm)
     assert not logits(net).any()
-
-
-def test_an_attention_that_is_a_function_of_the_module_stays_as_it_is() -> None:
     net = own("llama")
     net.set_attn_implementation("eager")
     fuse(net)

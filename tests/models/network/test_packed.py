@@ -154,16 +154,13 @@ def test_networks_that_share_weights_share_their_packed_copies() -> None:
     assert all(matrix is whole[name] for name, matrix in matrices(again).items()), "nobody can copy what is packed"
 
 
-def test_a_head_that_knows_some_tokens_is_packed_as_well() -> None:
+def test_heads_that_know_some_tokens_are_packed_and_heads_borrow_from_the_twin_of_their_target() -> None:
     net = reduce_head(in_float("llama"), (0, 2, 3, 7))
     before, twin = net(input_ids=IDS).logits, twins({"draft": net})["draft"]
     assert isinstance(twin.get_output_embeddings(), PackedHead)
     after = twin(input_ids=IDS).logits
     assert torch.equal(after.isinf(), before.isinf())
     assert (after - before)[before.isfinite()].abs().max() < 1e-5
-
-
-def test_a_head_borrows_from_the_twin_of_its_target() -> None:
     net = in_float("llama")
     head = nn.Module()
     head.target = Borrowed(net)

@@ -163,9 +163,6 @@ def commit(context: Context, tokens: Sequence[int]) -> None:
 def test_accepted_tokens_are_read_again_with_the_new_ones() -> None:
     assert widths(accepted=3, rounds=4) == [4, 4, 4, 4]  # nothing to take back
     assert widths(accepted=0, rounds=REPLAYED + 3) == [*range(4, 4 + REPLAYED + 1), REPLAYED + 1, 4, 5]
-
-
-def test_a_text_that_parts_before_the_snapshot_is_read_from_its_beginning() -> None:
     target, context = model("mamba2"), context_of([[0, 1, 2, 3]], 20, 3)
     target.start(context)
     for _ in range(2):

@@ -247,15 +247,12 @@ def test_nothing_is_left_out_and_few_weights_are_zero() -> None:
     assert zeros(net, "lm_head") == pytest.approx(V / 101 / 90)
 
 
-def test_the_same_arguments_give_the_same_weights_and_no_two_tensors_the_same_noise() -> None:
+def test_the_same_arguments_give_the_same_weights_and_noise_repeats_only_after_its_period() -> None:
     one, two = (grown(original(), shape_of(**EVERYTHING)).state_dict() for _ in range(2))
     assert all(torch.equal(one[name], two[name]) for name in one)
     layers = [one[f"model.layers.{n}.self_attn.q_proj.weight"] for n in (2, 3)]
     assert not (layers[0] == layers[1]).any()
     assert layers[0].std() == pytest.approx(0.02, rel=0.05)
-
-
-def test_noise_repeats_only_after_its_period() -> None:
     tensor = grow.noise(torch.empty(3, grow.NOISE // 2, device="meta"), 5, CPU).flatten()
     assert torch.equal(tensor[grow.NOISE :], tensor[: len(tensor) - grow.NOISE])
     assert tensor[: grow.NOISE].unique().numel() > 0.8 * grow.NOISE

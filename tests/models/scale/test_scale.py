@@ -86,9 +86,6 @@ def test_a_name_with_a_shape_resolves_to_the_original_and_the_shape(tmp_path: Pa
     hub = resolve("some/where@llama-13b", "abc")
     assert (hub.source, hub.revision, hub.shape) == ("some/where", "abc", shapes()["llama-13b"])
     assert resolve("llama-68m@llama-160m").revision == resolve("llama-68m").revision
-
-
-def test_a_folder_with_an_at_sign_stays_a_folder(tmp_path: Path) -> None:
     (tmp_path / "demo@llama-7b").mkdir()
     assert resolve(str(tmp_path / "demo@llama-7b")).shape is None
     assert default_draft(str(tmp_path / "demo@llama-7b")) is None
