@@ -1,6 +1,4 @@
-"""The forms that texts of data sets are put into: named and versioned, for plain text and for messages of a chat. A
-form is never changed: a better one has another number.
-"""
+"""The forms that texts of data sets are put into: named, versioned and never changed, for plain text and for chats."""
 
 import hashlib
 import os
@@ -13,8 +11,6 @@ from specbench.data.sources import DataRow
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.wording import clean, clean_path, first_line
-
-# --- forms ------------------------------------------------------------------------------------------------------------
 
 # The first of these that a data set has; `messages` and `conversations` hold roles, as chat APIs and ShareGPT do.
 COLUMNS = ("prompt", "turns", "messages", "conversations", "document", "article", "text")
@@ -104,7 +100,6 @@ def encodable(text: str) -> bool:
 
 
 # --- chats ------------------------------------------------------------------------------------------------------------
-# Which chat template a data set's prompts are written in, with which system message and which switches.
 
 NONE, ALWAYS = "none", "always"  # of --chat-template; None is auto, anything else the path of a file
 OWN = "own"

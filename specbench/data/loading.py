@@ -1,5 +1,5 @@
 """From a data set to the prompts of a run: in which form, in which chat template, how many tokens, and a fair sample. A
-row that cannot be used is counted with its reason, never silently used or dropped.
+row that cannot be used is counted with its reason.
 """
 
 from collections import Counter

@@ -1,6 +1,5 @@
-"""Prompts of any length, for what happens in long contexts: made here from the shipped prompts, or cut from books. A
-prompt depends on the data set's name, the seed and its own number alone, so that a larger set begins with a smaller
-one. Filler is real text, because random tokens would say nothing about acceptance.
+"""Prompts of any length, made from the shipped prompts or cut from books: real text, as random tokens would say nothing
+about acceptance. They depend on the data set's name, the seed and their number: a larger set begins with a smaller one.
 """
 
 import random
@@ -14,8 +13,6 @@ from specbench.data.prompts import digest
 from specbench.data.sources import LONG, PG19, SHIPPED, DataRow, existing_file, hub_rows, jsonl_rows
 from specbench.errors import UsageError
 from specbench.wording import clean
-
-# --- longtext ---------------------------------------------------------------------------------------------------------
 
 Encode = Callable[[str], list[int]]
 
@@ -145,9 +142,8 @@ def cut(text: str, most: int, encode: Encode) -> str:
 
 
 # --- filling ----------------------------------------------------------------------------------------------------------
-# Prompts of a length asked for, from any data set: other texts of the set stand before the one that is continued. What
-# stands before a text depends on the data set, the seed and the number of its row alone, so that a longer context ends
-# as a shorter one.
+# Prompts of a length asked for, from any data set: other texts of the set stand before the one that is continued, by
+# data set, seed and row alone, so that a longer context ends as a shorter one.
 
 BETWEEN = "\n\n"
 DRAWN = 512  # texts of a set that are put in a random order at a time

@@ -11,16 +11,13 @@ from specbench.data.forms import Applied
 from specbench.errors import UsageError
 from specbench.wording import clean
 
-# --- prompts ----------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is decoded at once: a text, or one turn of a conversation.
+    """A text, or one turn of a conversation.
 
-    later: what will be said after the answer; before: what was said and answered until now, in turn. most: the tokens
-    that the last turn's prompt may have, 0 of a prompt without later turns. reference: the answer to the first turn
-    that the data bring along; empty where there is none.
+    later: what will be said after the answer; before: what was said and answered until now. most: tokens of the last
+    turn's prompt at most, 0 without later turns. reference: the answer to the first turn in the data, or empty.
     """
 
     id: str
@@ -52,8 +49,7 @@ class Prompt:
 class PromptSet:
     """`rejected` counts empty and not-text rows among all `read`, too long ones among those drawn to meet `limit`.
 
-    form: the name of the form of its texts; applied: the chat template that they are written in; instruct: whether the
-    target's tokenizer has one.
+    form: the form of its texts; applied: their chat template; instruct: whether the target's tokenizer has one.
     """
 
     name: str
@@ -87,7 +83,7 @@ class PromptSet:
         return replace(self, prompts=prompts, sha256=fingerprint(prompts, self.applied))
 
     def after(self, earlier: Sequence["PromptSet"]) -> "PromptSet":
-        """The same prompts, those of `earlier` and smaller samples first, in their order; the same `sha256` as without.
+        """The same prompts and `sha256`, those of `earlier` and smaller samples first, in their order.
 
         UsageError where this sample lacks one of theirs: shares of categories are rounded.
         """
@@ -117,10 +113,7 @@ class PromptSet:
 
 
 def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> str:
-    """sha256 of the token ids as a JSON list of lists: which token stands where, in which prompt, in which order.
-
-    Of conversations also what their later turns are made of.
-    """
+    """sha256 of the token ids as a JSON list of lists; of conversations also what their later turns are made of."""
     content: list[Any] = [prompt.ids for prompt in prompts]
     if applied and any(prompt.later for prompt in prompts):
         further = [prompt.later for prompt in prompts]
@@ -129,15 +122,12 @@ def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> st
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
-# The later turns of a conversation: each is a prompt of its own, on all that was said and answered before it.
 
 
 def next_turn(prompt: Prompt, answer: Sequence[int], prompts: PromptSet, chat: Chat) -> Prompt | None:
-    """The next turn's prompt after an answer, as a server would write it: the whole conversation anew, as text.
+    """The next turn's prompt after an answer, as a server would write it: the whole conversation anew, as text. None
+    where there is no later turn, the prompt outgrows the longest of its set, or the template refuses it."""
 
-    None where there is no later turn, where the conversation has outgrown the longest prompt of its set, or where the
-    template refuses it.
-    """
     if not prompt.later or prompts.applied is None:
         return None
     text, *later = prompt.later

@@ -1,3 +1,4 @@
+<<<<<<< HEAD:specbench/theory/bandit.py
 """Which of several methods decodes the next prompts: a bandit over methods and lookaheads, for `--method auto`. What it
 says is a function of those numbers alone, so recorded times give the choices that were made with them.
 
@@ -7,6 +8,14 @@ few of them, so tokens/s is not learned as one number but as tokens per round ÷
 from prompt to prompt, and a chain of K tokens tells what every shorter one would have emitted. More drafters than one
 judged by one decode, as in "Not-a-Bandit" (Liu et al. 2025, arXiv 2510.20064): so is a lookup by every text, whoever
 decoded it, which costs no pass of a network.
+=======
+"""Which of several methods decodes the next prompts: a bandit over methods and lookaheads, for `--method auto`.
+
+The unit is what an engine decodes at once, since every arm is compiled by itself; BanditSpec (Hou et al. 2025, arXiv
+2505.15141) and MetaSD (Kim et al. 2024) choose round by round. Tokens/s is learned as tokens per round ÷ seconds per
+round: seconds hardly vary from prompt to prompt, and a chain of K tokens tells what every shorter one would have
+emitted. A lookup is judged by every text, whoever decoded it ("Not-a-Bandit", Liu et al. 2025, arXiv 2510.20064).
+>>>>>>> 747c72f (Shorten docstrings and inline helpers in network, theory and data):specbench/theory/choosing.py
 """
 
 import math
@@ -30,7 +39,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one arm made of the prompts of one turn; without seconds, what it would have made of another one's texts."""
+    """What one arm made of the prompts of one turn; without seconds, what it would have made of another's texts."""
 
     arm: Arm
     texts: Sequence[Sequence[RoundCounts]]  # the rounds of every prompt
@@ -43,8 +52,8 @@ class Decoded:
 
 @dataclass
 class Bandit:
-    """Chooses the arm with the most tokens per second as far as is known, its method given the benefit of the doubt
-    (UCB, Auer et al. 2002); first every arm that nothing is known of. `seen` is all that it learns from."""
+    """Chooses the arm with the most tokens per second, its method given the benefit of the doubt (UCB, Auer et al.
+    2002); first every arm that nothing is known of. `seen` is all that it learns from."""
 
     arms: Sequence[Arm]
     seen: list[Decoded] = field(default_factory=list)
@@ -63,8 +72,7 @@ class Bandit:
         return {arm: tokens_per_round(arm, self.seen) / seconds_per_round(arm, self.seen) for arm in known}
 
     def doubts(self) -> dict[str, float]:
-        """By how much the log of the rate of every method may be higher than is known: none where no draft is judged,
-        since then every round gives one token."""
+        """By how much the log of every method's rate may be higher than is known; 0 where no draft is judged."""
         wide = WIDTH * math.sqrt(math.log(max(len(timed(self.seen)), 1)))
         drafts = {one.arm.method for one in self.seen if any(r.drafted for r in one.rounds)}
         logs = {method: log_tokens(method, self.seen) for method in dict.fromkeys(arm.method for arm in self.arms)}
@@ -82,8 +90,8 @@ def seconds_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
 
 
 def tokens_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
-    """Emitted tokens ÷ rounds, over the decodes with this lookahead, and over those with longer ones of its method as
-    they would have been with it. Trees of other sizes are other drafts: then, own decodes alone."""
+    """Emitted tokens ÷ rounds, over the decodes with this lookahead and, as they would have been with it, with longer
+    ones of its method. Trees of other sizes are other drafts: then own decodes alone."""
     same = [one for one in seen if one.arm.method == arm.method and one.arm.k >= arm.k]
     if any(branched(rounds) for one in same for rounds in one.texts):
         same = [one for one in same if one.arm == arm]
@@ -93,11 +101,8 @@ def tokens_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
 
 
 def rounds_with(k: int, longer: int, rounds: Sequence[RoundCounts]) -> int:
-    """How many rounds a text that was decoded with the lookahead `longer` would have taken with k ≤ longer.
-
-    Where a draft was accepted as a whole, the next one goes on with it; so what is emitted up to the next rejection is
-    one stretch, of which a round emits k + 1 tokens at most.
-    """
+    """How many rounds a text decoded with the lookahead `longer` would have taken with k ≤ longer: what is emitted up
+    to the next rejection is one stretch, of which a round emits k + 1 tokens at most."""
     found, stretch = 0, 0
     for one in rounds:
         stretch += one.emitted

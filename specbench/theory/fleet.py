@@ -2,8 +2,7 @@
 
 Every device batches continuously (Orca, Yu et al., OSDI 2022): requests join between two steps while there are slots,
 first come, first served; a prompt is read whole before the next step; a step takes what was measured for so many rows,
-between two measured batches what lies on the line, and gives every row a drawn number of tokens. With one slot that is
-the M/G/1 queue. Events are SimPy's. Knows seconds and chances; must not know runs, methods or tables.
+interpolated between measured batches, and gives every row a drawn number of tokens. With one slot: the M/G/1 queue.
 """
 
 import math
@@ -24,12 +23,9 @@ Steps = Generator[Event, None, None]
 
 @dataclass(frozen=True)
 class Engine:
-    """One device.
-
-    seconds: of a step, by the number of rows, which ascends; below the first it takes as long as there. tokens: the
-    chances that a row emits 1, 2, … tokens in a step. prefill: seconds of a prompt. slots: rows at most, no more than
-    were measured.
-    """
+    """One device. seconds: of a step, by the number of rows, which ascends; below the first it takes as long as there.
+    tokens: the chances that a row emits 1, 2, … tokens in a step. prefill: seconds of a prompt. slots: rows at most, no
+    more than were measured."""
 
     seconds: tuple[tuple[int, float], ...]
     tokens: tuple[float, ...]
@@ -80,11 +76,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Served:
-    """What a load met: of all devices together, and of a request at the median, 95 % and 99 %, in seconds.
-
-    busy: share of the time in which a device works; rows: mean rows of a step. first_token counts from when a request
-    came; per_token is (last − first token) ÷ the tokens after the first step's.
-    """
+    """All devices together, and requests at the median, 95 % and 99 %, in seconds. busy: share of the time in which a
+    device works; rows: mean rows of a step. first_token counts from the request; per_token: of those after the first
+    step's."""
 
     tokens_per_second: float
     requests_per_second: float
@@ -132,8 +126,7 @@ def sent_to_the_freest(fleet: "Sequence[Device]", request: Request) -> None:
 
 
 def figures(requests: Sequence[Request], fleet: "Sequence[Device]", now: float) -> Served:
-    """Rates from the end of the first requests to the end of all, latencies of all but those that came first; busy and
-    rows are of the whole time."""
+    """Rates from the end of the first requests on, latencies of all others; busy and rows are of the whole time."""
     first = math.floor(WARM * len(requests))
     ended = sorted(requests, key=lambda one: one.last)
     seconds = now - (ended[first - 1].last if first else requests[0].came)

@@ -8,16 +8,13 @@ PEARL = Liu et al., arXiv 2408.11850. SSD = "speculative speculative decoding", 
 import math
 from collections.abc import Sequence
 
-# --- formulas ---------------------------------------------------------------------------------------------------------
-
 K_MAX = 1000  # the searches for the best K stop here; no draft of this length is ever worth its verification
 
 
 def expected_tokens(alpha: float, k: int) -> float:
     """Tokens emitted per round, correction or bonus included: (1 − α^(K+1)) / (1 − α). Leviathan, Eq. 1.
 
-    Assumes that every tested token is accepted with the same probability alpha. K = 0 gives 1, alpha = 1 gives K + 1.
-    ValueError if alpha is outside [0, 1] or K is negative.
+    Every tested token is accepted with the probability alpha. ValueError if it is outside [0, 1] or K is negative.
     """
     check_share("alpha", alpha)
     check_k(k)
@@ -32,9 +29,7 @@ def expected_tokens(alpha: float, k: int) -> float:
 def expected_tokens_by_position(alphas: Sequence[float]) -> float:
     """Tokens per round when position i accepts with its own conditional probability αᵢ: Σ_{j=0..K} Π_{i≤j} αᵢ.
 
-    K = len(alphas). An identity, not a model: with the measured conditional acceptances it returns the measured tokens
-    per round. With equal alphas it is `expected_tokens`.
-    ValueError if one of the alphas is outside [0, 1].
+    An identity: the measured acceptances give the measured tokens per round. ValueError if one is outside [0, 1].
     """
     reached = total = 1.0
     for position, alpha in enumerate(alphas, start=1):
@@ -64,12 +59,10 @@ def speedup(alpha: float, k: int, c: float, at_once: bool = False) -> float:
 
 
 def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0, overhead: float = 0.0) -> float:
-    """Speedup from measured terms: Σ_{j=0..K} Π_{i≤j} αᵢ / (Kc + v + overhead).
+    """Speedup from measured terms: Σ_{j=0..K} Π_{i≤j} αᵢ / (Kc + v + overhead), tokens of a round ÷ its cost.
 
-    Tokens of a round by position ÷ its cost: what the measured parts of a round explain of the measured speedup.
-    v = target pass over K + 1 tokens ÷ over 1 token; overhead = the rest of a round in target decode steps. Equal
-    alphas, v = 1 and overhead = 0 give `speedup`. A measured overhead may come out slightly below zero, so only the
-    cost of the whole round has to be positive.
+    v = target pass over K + 1 tokens ÷ over 1 token; overhead = the rest of a round in target decode steps, which may
+    come out slightly below zero: only the cost of the whole round has to be positive.
     ValueError if there are not K alphas, one is outside [0, 1], or a cost is out of range.
     """
     check_k(k)
@@ -85,9 +78,8 @@ def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0
 def speedup_while_verifying(tokens: float, drafting: float, v: float, hit: float, overhead: float = 0.0) -> float:
     """Speedup with the draft on a second device: E / (h·max(D, v) + (1 − h)(v + D) + overhead). PEARL §4, SSD.
 
-    tokens: E, of a mean round; drafting: D, all drafts of a round; hit: h, the share of rounds whose draft was made
-    during the pass before. A draft that goes on with its own likeliest text has h = α^(K+1) when greedy; h = 0 is
-    drafting and verifying in turn. ValueError if a cost is out of range or hit is outside [0, 1].
+    tokens: E; drafting: D, all drafts of a round; hit: h, the share of rounds whose draft was made during the pass
+    before: α^(K+1) when a greedy draft goes on with its own likeliest text. ValueError as above.
     """
     check_cost("drafting", drafting)
     check_cost("v", v)
@@ -100,8 +92,7 @@ def speedup_while_verifying(tokens: float, drafting: float, v: float, hit: float
 def operations(alpha: float, k: int, c_hat: float, at_once: bool = False) -> float:
     """Operations per emitted token ÷ those of plain decoding: (1 − α)(Kĉ + K + 1) / (1 − α^(K+1)). Leviathan, Thm 3.11.
 
-    c_hat = operations per drafted token ÷ operations per target token; at once, those of the one pass of a round. Above
-    1 means more work for the same text.
+    c_hat = operations per drafted token ÷ per target token; at once, those of the one pass of a round.
     ValueError if alpha is outside [0, 1], K is negative, or c_hat is negative or not finite.
     """
     check_cost("c-hat", c_hat)
@@ -109,11 +100,8 @@ def operations(alpha: float, k: int, c_hat: float, at_once: bool = False) -> flo
 
 
 def accepted_per_drafted(alpha: float, k: int) -> float:
-    """Accepted ÷ drafted tokens, what many tools call acceptance rate: (E − 1) / K.
-
-    Falls with K and equals alpha only at K = 1, so it must never be put into the formulas as alpha.
-    ValueError if alpha is outside [0, 1] or K is below 1 (nothing drafted, so no such share).
-    """
+    """Accepted ÷ drafted tokens, what many tools call acceptance rate: (E − 1) / K. It equals alpha only at K = 1.
+    ValueError if alpha is outside [0, 1] or K is below 1."""
     check_drafts("accepted per drafted", k)
     return (expected_tokens(alpha, k) - 1) / k
 
@@ -156,10 +144,9 @@ def check_drafts(what: str, k: int) -> None:
 def nested_costs(inner: float, k: int, pass_: float, draft: Sequence[float]) -> tuple[float, ...]:
     """Cost of a draft of 0..len(draft) tokens by inner rounds, as many as it takes, in target decode steps.
 
-    Where m tokens are missing a round drafts min(k, m − 1) of them, which costs draft[that many], and one pass of the
-    middle model, `pass_`; it emits j tokens with the chance α'^(j−1)(1 − α'), all drafted ones and a bonus with the
-    rest. For many tokens a token costs (c₁ + k·c₂) / E(α', k). Deeper nests: `draft` is the result for the level below.
-    ValueError if the acceptance is outside [0, 1], k is negative, or a cost is out of range.
+    Where m tokens are missing a round drafts min(k, m − 1), which costs draft[that many], and one pass of the middle
+    model, `pass_`; it emits j tokens with the chance α'^(j−1)(1 − α'), all drafted ones and a bonus with the rest.
+    Deeper nests: `draft` is the result for the level below. ValueError if an argument is out of range.
     """
     check_share("the inner alpha", inner)
     check_k(k)

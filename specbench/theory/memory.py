@@ -1,7 +1,4 @@
-"""How much memory decoding takes, from sizes alone: weights, caches, and what a pass works with meanwhile.
-
-Pure arithmetic in bytes; must not know checkpoints, methods or devices. What an allocator keeps to itself is not in it.
-"""
+"""How much memory decoding takes, in bytes from sizes alone, without what an allocator keeps to itself."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,9 +17,8 @@ class Network:
     """The sizes of a network: bytes of its weights, and of those that the host holds at most while they are read.
 
     kept: numbers that a layer keeps of a token, keys and values together. inner: the widest of what a layer computes.
-    heads: of queries; `groups` of them share a key. scored: whether attention holds all its scores at once. masked:
-    for how many types of layer a pass over a prompt has a mask. item: the bytes of a number. packed: the bytes of its
-    weights as compiled rounds read them, which are held besides.
+    heads: of queries; `groups` of them share a key. scored: whether attention holds all its scores. masked: types of
+    layer with a mask of their own. item: bytes of a number. packed: bytes of the weights that compiled rounds read.
     """
 
     weights: int
@@ -48,8 +44,8 @@ class Network:
         return self.layers * self.kept * length * rows * self.item
 
     def learning(self, rows: int, vocabulary: int) -> int:
-        """What it takes to learn beside the weights of others: a copy that drafts, one in float32 if that is wider,
-        gradients, two moments and a copy to go back to, and so many rows of a vocabulary in 16 bits."""
+        """A copy that drafts, one in float32 if that is wider, gradients, two moments and a copy to go back to, and so
+        many rows of a vocabulary in 16 bits."""
         wide = max(self.item, UPCAST)
         numbers = self.weights // self.item
         return numbers * (self.item + 4 * wide + (wide if wide > self.item else 0)) + 2 * rows * vocabulary
@@ -77,10 +73,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Arm:
-    """A method as it is held ready: the networks that have caches, the places of each, and the nodes of a round.
-
-    learning: bytes that drafts take which learn, see `Network.learning`.
-    """
+    """A method as it is held ready: the networks that have caches, the places of each, the nodes of a round, and bytes
+    that drafts take which learn."""
 
     networks: Sequence[Network]
     prompt: int
@@ -107,15 +101,13 @@ class Arm:
 
 
 def shared(arms: Iterable[Arm]) -> int:
-    """What the caches of arms take that never run at once: of arms with as many rows, the n-th cache of each lies
-    where the n-th of the others does."""
+    """Bytes of the caches of arms that never run at once: with as many rows, the n-th cache of each is one memory."""
     by_rows = grouped(arms, lambda arm: arm.rows)
     return sum(max(sizes) for some in by_rows for sizes in zip_longest(*(arm.sizes for arm in some), fillvalue=0))
 
 
 def parts(roles: Mapping[str, Network], groups: Sequence[Sequence[Arm]]) -> list[Part]:
-    """What a run holds at its fullest: all weights, and the caches of the group of arms that takes the most, with what
-    its drafts need to learn."""
+    """What a run holds at its fullest: all weights, and the group of arms whose caches and learning take the most."""
     weights = [Part(name, "weights", net.weights) for name, net in roles.items()]
     weights += [Part(name, "packed weights", net.packed) for name, net in roles.items() if net.packed]
     fullest = max(groups, key=lambda arms: shared(arms) + sum(arm.learning for arm in arms), default=())
@@ -132,11 +124,8 @@ def total(some: Iterable[Part]) -> int:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run takes on its device, what its host needs while weights are read on their way to another device, and
-    what it would take on its device with other settings, by their names.
-
-    cells: bytes that every cell takes with its baseline and without the others, by its key.
-    """
+    """What a run takes on its device, what its host needs while weights are read, and what other settings would take,
+    by their names. cells: bytes of every cell with its baseline and without the others, by its key."""
 
     parts: Sequence[Part]
     loading: int
@@ -146,10 +135,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class Fit:
-    """A demand beside what there is: bytes free on the device and on its host, None where nobody knows.
-
-    used: what this process holds of the memory of the device already.
-    """
+    """A demand and the bytes that are free on the device and its host, None where nobody knows. used: what this process
+    holds of the device already."""
 
     device: str
     demand: Demand

@@ -1,6 +1,5 @@
 """Which lookahead K pays most, and where speculation breaks even: by alpha, by the costs of a round, by the batch.
-at_once: one pass drafts all tokens of a round, and c is what that takes (`formulas.drafting`): another token costs
-nothing, and the speedup rises with every K.
+at_once: one pass drafts all tokens of a round at the cost c (`formulas.drafting`), and the speedup rises with every K.
 """
 
 import math
@@ -20,15 +19,10 @@ from specbench.theory.formulas import (
     speedup,
 )
 
-# --- optimum ----------------------------------------------------------------------------------------------------------
-
 
 def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) -> tuple[int, float]:
-    """The lookahead K in 0..k_max with the greatest speedup, and that speedup; (0, 1.0) if no K pays.
-
-    Where it grows with every K (alpha = 1 with c < 1, c = 0, or at once) the answer is k_max.
-    ValueError if an argument is out of range.
-    """
+    """The K in 0..k_max with the greatest speedup, and that speedup; (0, 1.0) if no K pays, k_max where it only grows.
+    ValueError if an argument is out of range."""
     check_k(k_max)
     if not pays(alpha, c, at_once) or k_max == 0:
         return 0, 1.0  # the corollary decides, not a comparison: close to alpha = c rounding would
@@ -40,8 +34,7 @@ def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) ->
 
 
 def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX, at_once: bool = False) -> list[int]:
-    """All K in 0..k_max whose speedup is within `share` of the best one, ascending, without gaps; at once there may be
-    one after K = 0, from which the speedup falls before it rises.
+    """All K in 0..k_max whose speedup is within `share` of the best one, ascending; at once there may be a gap after 0.
 
     The optimum is flat, and 1 % is below the error of a measured alpha and c: prefer this to the best K alone.
     ValueError if an argument is out of range.
@@ -59,8 +52,7 @@ def round_costs(first: float, later: float, verify: Sequence[float], overhead: f
 
     first, later = the first and every further drafted token of a round; verify[K] = a step with the target's pass over
     K + 1 tokens in it; overhead = whatever else a round costs beyond a step. K = 0 is plain decoding: one step.
-    With first = later = c, verify = 1 and overhead = 0 a round costs Kc + 1 as in Leviathan's formula.
-    ValueError if first, later or an entry of verify is out of range, or a round would cost nothing.
+    ValueError if an argument is out of range, or a round would cost nothing.
     """
     check_cost("the cost of a first drafted token", first)
     check_cost("the cost of a later drafted token", later)
@@ -73,10 +65,8 @@ def round_costs(first: float, later: float, verify: Sequence[float], overhead: f
 
 
 def best_k_of(alpha: float, costs: Sequence[float]) -> tuple[int, float]:
-    """The K with the greatest E(α, K) ÷ costs[K], and that speedup; (0, 1.0) if no K pays. costs: see `round_costs`.
-
-    ValueError if alpha is outside [0, 1].
-    """
+    """The K with the greatest E(α, K) ÷ costs[K] (see `round_costs`), and that speedup; (0, 1.0) if no K pays.
+    ValueError if alpha is outside [0, 1]."""
     speedups = [expected_tokens(alpha, k) / cost for k, cost in enumerate(costs)]
     best = max(range(len(speedups)), key=speedups.__getitem__)
     return best, speedups[best]
@@ -84,21 +74,15 @@ def best_k_of(alpha: float, costs: Sequence[float]) -> tuple[int, float]:
 
 def near_best_of(alpha: float, costs: Sequence[float], share: float = 0.01) -> list[int]:
     """All K whose speedup is within `share` of the best one; measured costs may leave gaps between them.
-
-    ValueError if alpha or share is outside [0, 1].
-    """
+    ValueError if alpha or share is outside [0, 1]."""
     check_share("share", share)
     floor = (1 - share) * best_k_of(alpha, costs)[1]
     return [k for k, cost in enumerate(costs) if expected_tokens(alpha, k) / cost >= floor]
 
 
 def pays(alpha: float, c: float, at_once: bool = False) -> bool:
-    """True if some K makes the speedup exceed 1, which is so exactly when alpha > c. Leviathan, Corollary 3.9.
-
-    K = 1 then gives at least (1 + α) / (1 + c). At once it is so exactly when alpha > c / (1 + c), since the tokens of
-    a round come as close to 1 / (1 − α) as one likes. ValueError if alpha is outside [0, 1], or c is negative or not
-    finite.
-    """
+    """Whether some K makes the speedup exceed 1: exactly when alpha > c (Leviathan, Corollary 3.9), at once when
+    alpha > c / (1 + c). ValueError if alpha is outside [0, 1], or c is negative or not finite."""
     check_share("alpha", alpha)
     check_cost("c", c)
     return alpha > enough(c, at_once)
@@ -110,11 +94,8 @@ def enough(c: float, at_once: bool = False) -> float:
 
 
 def break_even_alpha(k: int, c: float, at_once: bool = False) -> float | None:
-    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does.
-
-    For K = 1 this is c itself, and it rises with K: a pair that pays at all pays at K = 1 (see `pays`). At once it
-    falls with K. ValueError if K is below 1, or c is negative or not finite.
-    """
+    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does. It rises with K
+    from c at K = 1; at once it falls. ValueError if K is below 1, or c is negative or not finite."""
     check_drafts("a break-even alpha", k)
     check_cost("c", c)
     if c > (k if at_once else 1):
@@ -129,11 +110,10 @@ def break_even_alpha_of(costs: Sequence[float]) -> float | None:
 
 
 def break_even_batch(tokens: float, k: float, fixed: float, per_token: float, overhead: float, draft: float) -> float:
-    """The batch below which speculation wins: [(E − 1)(F + h) − D] / [u(K + 1 − E)].
+    """The batch below which speculation wins: [(E − 1)(F + h) − D] / [u(K + 1 − E)], all in one unit of time.
 
-    A target pass over n tokens takes F + u·n (fixed, per_token), a step h (overhead) besides; a round has D (draft) for
-    its drafts, and emits E tokens per row. All in one unit of time; caches are taken as short. 0 where no batch pays,
-    infinite where every one does (E = K + 1), NaN where u or K is not positive.
+    A target pass over n tokens takes F + u·n (fixed, per_token), a step h (overhead) besides; a round D (draft), and it
+    emits E tokens per row. 0 where no batch pays, infinite where every one does, NaN where u or K is not positive.
     """
     if not (k > 0 and per_token > 0):
         return math.nan
@@ -143,11 +123,8 @@ def break_even_batch(tokens: float, k: float, fixed: float, per_token: float, ov
 
 
 def alpha_from_tokens(tokens_per_round: float, k: int) -> float:
-    """The alpha for which `expected_tokens(alpha, k)` is tokens_per_round (τ), by bisection.
-
-    1 − 1/τ is only its limit for K → ∞.
-    ValueError if K is below 1 (one token per round at every alpha) or tokens_per_round is outside [1, K + 1].
-    """
+    """The alpha for which `expected_tokens(alpha, k)` is tokens_per_round (τ), by bisection; 1 − 1/τ is its limit.
+    ValueError if K is below 1 (one token per round at every alpha) or tokens_per_round is outside [1, K + 1]."""
     check_drafts("alpha from tokens per round", k)
     if not 1 <= tokens_per_round <= k + 1:
         raise ValueError(f"tokens per round must lie in [1, K + 1] = [1, {k + 1}], got {tokens_per_round}")
@@ -158,11 +135,6 @@ def alpha_from_tokens(tokens_per_round: float, k: int) -> float:
         else:
             high = middle
     return high if tokens_per_round > 1 else 0.0
-
-
-# --- costs ------------------------------------------------------------------------------------------------------------
-# What a round costs: measured from seconds by phase (c, v, overhead), and by its parts, as a schedule reads it. Costs
-# are in units of one baseline decode step.
 
 
 @dataclass(frozen=True)
@@ -191,9 +163,8 @@ class Costs:
 class Timing:
     """Decode seconds of one arm over some prompts, by phase, with the rounds and tokens they bought.
 
-    `drafted` counts every drafted level, also those that a round cut short could not use: they are part of `draft`.
-    `draft_first` is the part of `draft` spent on the first drafted token of each round; 0 where it was not timed.
-    `update` is spent on what a draft learns; 0 where it learns nothing.
+    `drafted` counts every drafted level, also what a cut round could not use. `draft_first`: the part of `draft` for
+    the first token of each round, 0 where it was not timed. `update`: for what a draft learns.
     """
 
     seconds: float
@@ -209,10 +180,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Phases:
-    """Mean seconds of a round by phase; they add up to the round. `host` is what no other phase covers.
-
-    update: what a draft that learns takes between the prompts, spread over all rounds.
-    """
+    """Mean seconds of a round by phase; they add up to the round. `host` is what no other phase covers; `update` is
+    spread over all rounds."""
 
     draft: float
     verify: float
@@ -231,11 +200,8 @@ def phases(timing: Timing) -> Phases:
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """Costs of a round in units of one baseline decode step.
-
-    Kc + v + overhead is the measured cost of a round, with K the mean number of drafted tokens. In the ideal of
-    Leviathan's formula v is 1 and overhead is 0: a round costs its draft and one baseline step, sampling included.
-    """
+    """Costs of a round in baseline decode steps: Kc + v + overhead, with K the mean number of drafted tokens. In the
+    ideal of Leviathan's formula v is 1 and overhead is 0."""
 
     baseline_step_seconds: float
     round_seconds: float

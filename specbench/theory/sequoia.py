@@ -1,7 +1,5 @@
 """The best token tree for measured acceptance and measured costs (Sequoia, Chen et al. 2024, arXiv 2402.12374, §3, §4).
 
-Knows only numbers. `measure.tree_search` measures what goes in.
-
 acceptance[b] is the chance that child b of an accepted node is the accepted one: its earlier siblings were rejected,
 and it was not. A node is accepted with the product of these along its path, so F(tree) = 1 + Σ over nodes of that
 product is how many tokens a round emits, if the chance of a child depends on its place among its siblings alone.
@@ -21,10 +19,7 @@ NEVER = -math.inf  # there is no tree with that many nodes at that depth
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a tree and what is predicted for the best one of that size.
-
-    tokens: emitted per round; cost: of a round, in baseline steps.
-    """
+    """The size of a tree, and for the best of that size the tokens of a round and its cost in baseline steps."""
 
     nodes: int
     depth: int
@@ -110,9 +105,8 @@ def best_sizes(
 ) -> tuple[Size, ...]:
     """For every number of nodes m the depth d with the greatest speedup, F ÷ cost of a round, or the most tokens, F.
 
-    The cost is first + (d − 1)·later + verify[m] + overhead as in `optimum.round_costs`, in baseline steps: verify[m]
-    is a step with the pass over m + 1 tokens in it, and a level of a tree costs what a token of a chain does. Goes up
-    to as many nodes as both `search` and `verify` cover; empty if that is not even one.
+    The cost is first + (d − 1)·later + verify[m] + overhead as in `optimum.round_costs`. Goes up to as many nodes as
+    both `search` and `verify` cover; empty if that is not even one.
     """
     found = []
     for m in range(1, min(len(search.subtree[0]) - 1, len(verify))):

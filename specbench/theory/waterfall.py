@@ -1,7 +1,4 @@
-"""Why the measured speedup is not the predicted one: the way between them as named terms that add up.
-
-Knows counts, seconds and formulas only; must not know what was decoded or how the terms are shown.
-"""
+"""Why the measured speedup is not the predicted one: the way between them as named terms that add up."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +14,10 @@ Levels = Mapping[int, Sequence[RoundCounts]]  # rounds by the number of levels t
 
 @dataclass(frozen=True)
 class Explanation:
-    """ideal + first_draft + levels + position + verify + sampling + host + update + truncated = measured, in units of
-    speedup.
+    """ideal + first_draft + levels + position + verify + sampling + host + update + truncated = measured, as speedups.
 
-    Every term puts one more measured quantity in the place of an assumption of Leviathan's formula, in this order, and
-    says how much that changes the result. All but `measured` are NaN where an arm was timed without phases.
+    Every term puts one more measured quantity in the place of an assumption of Leviathan's formula, in this order. All
+    but `measured` are NaN where an arm was timed without phases.
     """
 
     ideal: float  # the formula, every drafted token at the cost of the second and later ones of a round
@@ -80,8 +76,7 @@ def _stages(
     drafts: Sequence[float] | None,
     own: bool,
 ) -> tuple[float, ...]:
-    """The speedups after each substitution: ideal, predicted, and with levels, position, verify, sampling, host and
-    update."""
+    """The speedups: ideal, predicted, and after each substitution from levels to update."""
     counts, cost = acceptance(rounds), measured_costs(baseline, method)
     levels = _by_level(rounds, lookahead if counts.drafted else None)
     alpha = counts.alpha if counts.tested else 0.0

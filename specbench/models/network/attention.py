@@ -1,7 +1,7 @@
 """Attention of grouped queries without copying the cache, registered with transformers under its own name.
 
-transformers repeats keys and values for every group as soon as there is a mask and more than one query, which costs a
-verify pass a copy of the cache per layer. Here the queries of a group are laid side by side instead: the same sums.
+transformers copies keys and values for every group once there is a mask and more than one query, in every layer. Here
+the queries of a group lie side by side: the same sums.
 """
 
 import math
@@ -15,8 +15,6 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-
-# --- attention --------------------------------------------------------------------------------------------------------
 
 NAME = "specbench_grouped"
 _seen: list[Tensor] | None = None  # where queries are noted, while they are
@@ -88,11 +86,9 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 # --- flexible ---------------------------------------------------------------------------------------------------------
-# Attention of a few queries over many keys on a GPU: the keys are divided among its multiprocessors.
-# With a mask, torch's memory-efficient kernel gives every head of keys to one multiprocessor, so that with eight heads
-# most of a GPU stands still while 32k keys are read. torch's flex attention divides the keys as Flash-Decoding does
-# (Dao et al. 2023), and takes grouped queries as they are; but only compiled, so whatever is not is left to
-# `grouped_attention`. Asked for by `--attn-implementation flex`: nothing of it was ever run on a GPU.
+# A few queries over many keys on a GPU, by torch's flex attention, which divides the keys among its multiprocessors as
+# Flash-Decoding does (Dao et al. 2023): torch's memory-efficient kernel gives every head of keys to one of them. Only
+# compiled; else `grouped_attention`. For `--attn-implementation flex`: never run on a GPU.
 
 FLEX = "specbench_flex"
 OURS = (NAME, FLEX)
@@ -111,9 +107,8 @@ def flexible_attention(
     """As `grouped_attention`: query [B, H, q, D] over key and value [B, H', L, D]; result [B, q, H, D]."""
     if torch.compiler.is_compiling() and fitting(query, key, attention_mask) and kwargs.get("position_bias") is None:
         assert attention_mask is not None
-        return divided_on_gpu(query, key, value, attention_mask, kwargs.get("scaling")).transpose(
-            1, 2
-        ).contiguous(), None
+        out = divided_on_gpu(query, key, value, attention_mask, kwargs.get("scaling"))
+        return out.transpose(1, 2).contiguous(), None
     return grouped_attention(module, query, key, value, attention_mask, **kwargs)
 
 
@@ -142,12 +137,10 @@ AttentionMaskInterface.register(FLEX, sdpa_mask)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
-# Attention of a few queries over many keys on a CPU: every key is read once, by whichever thread has time for it.
-# torch gives every head of keys to one thread, and where a query stands alone every head of queries, which reads the
-# keys of its group anew. So from `LONG` keys on the queries of a group are laid side by side, and the keys are divided
-# into as many parts as it takes for every thread to get its share. A part has a softmax of its own; by the logarithm of
-# its sum the parts are merged, which is exact (Dao et al. 2023, Flash-Decoding; Milakov and Gimelshein 2018, arXiv
-# 1805.02867). Pure tensors: knows no network.
+# A few queries over many keys on a CPU, where torch gives every head to one thread and reads the keys of a group once
+# for each of its queries. From `LONG` keys on the queries of a group lie side by side, and the keys are divided into
+# parts, one for every thread. A part has a softmax of its own; the logarithms of their sums merge them, which is exact
+# (Dao et al. 2023, Flash-Decoding; Milakov and Gimelshein 2018, arXiv 1805.02867).
 
 LONG = 2048  # keys; with fewer of them there is nothing to be gained
 PART = 512  # keys of a part at least
@@ -174,16 +167,13 @@ def threads() -> int:
 
 
 def parts_of(rows: int, heads: int, keys: int, threads: int) -> int:
-    """Into how many parts the keys of every head are divided: the fewest that are shared out evenly. Many rows together
-    have enough for all threads."""
+    """The fewest parts of the keys of a head that all threads share evenly; several rows have enough for all."""
     return max(min(threads // math.gcd(threads, heads), keys // PART), 1) if rows == 1 else 1
 
 
 def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, parts: int) -> Tensor:
     """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B, 1, q or 1, L] is added.
-
-    Several parts are for one row, and keys that are left over are a part of their own.
-    """
+    Several parts are for one row; keys that are left over are a part of their own."""
     if parts == 1:
         return partial(query, key, value, mask, scale)[0]
     whole, alone = key.shape[2] // parts * parts, query[0].unsqueeze(1)

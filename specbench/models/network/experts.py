@@ -1,7 +1,5 @@
-"""What the passes of a mixture of experts read: the distinct experts that their tokens chose, counted by hooks.
-
-Where memory decides what a pass costs, this is v(K) before any kernel: tokens of a draft choose experts that one token
-alone does not. It is counted in a decode that is not timed.
+"""What the passes of a mixture of experts read: the distinct experts that their tokens chose, counted by hooks in a
+decode that is not timed. Where memory decides what a pass costs, this is v(K) before any kernel.
 """
 
 import inspect
@@ -22,11 +20,8 @@ CHOSEN = "top_k_index"  # what transformers calls the experts [tokens, k] of a l
 
 
 def touched(experts: int, chosen: int, tokens: float) -> float:
-    """Expected number of distinct experts of a layer, E(1 − (1 − k/E)^w), if each of w tokens chose k of E by itself.
-
-    Every token chooses k different ones, evenly and independently of the others: real texts, whose neighbouring tokens
-    choose alike, touch fewer.
-    """
+    """Expected distinct experts of a layer, E(1 − (1 − k/E)^w), if each of w tokens chose k of E evenly and by itself:
+    neighbouring tokens of real texts choose alike, and touch fewer."""
     return float(experts * (1 - (1 - chosen / experts) ** tokens))
 
 
@@ -37,10 +32,9 @@ def layers_with_experts(network: nn.Module) -> list[Any]:
 
 @dataclass
 class Count(NullClock):
-    """A clock for which a lap ends a phase: of the verify phases it counts what the passes of the layers touched.
+    """A clock that counts at every verify lap what the passes of the layers touched.
 
-    once: distinct experts of a step, of one token in each row; many: of a verify pass; independent: what `touched`
-    expects in the place of `many`.
+    once: distinct experts of a step, of one token in each row; many: of a verify pass; independent: by `touched`.
     """
 
     network: Any
@@ -79,9 +73,12 @@ class Count(NullClock):
         return dict(zip(COLUMNS, (self.layers[0].num_experts, once, many, v, by_independence), strict=True))
 
     def bytes(self) -> tuple[float, float]:
-        """Of all weights that every pass reads, and of one expert in each of the layers that have experts."""
+        """Of all weights that every pass reads, and of one expert in each of the layers that have experts. Of an
+        embedding that is not the head as well, a pass reads a few rows."""
         held = sum(map(weights, self.layers))
-        return weights(self.network) - held - looked_up(self.network), held / self.layers[0].num_experts
+        embedding, head = self.network.get_input_embeddings(), self.network.get_output_embeddings()
+        looked_up = 0 if head is None or head.weight is embedding.weight else weights(embedding)
+        return weights(self.network) - held - looked_up, held / self.layers[0].num_experts
 
 
 def v_of(dense: float, expert: float, once: float, many: float) -> float:
@@ -92,9 +89,3 @@ def v_of(dense: float, expert: float, once: float, many: float) -> float:
 def weights(module: nn.Module) -> int:
     """Bytes of the parameters of a module."""
     return sum(p.numel() * p.element_size() for p in module.parameters())
-
-
-def looked_up(network: Any) -> int:
-    """Bytes of an embedding of which a pass reads a few rows: one that is not the head as well."""
-    embedding, head = network.get_input_embeddings(), network.get_output_embeddings()
-    return 0 if head is None or head.weight is embedding.weight else weights(embedding)

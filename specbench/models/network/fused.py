@@ -1,9 +1,8 @@
 """Decoder layers in fewer calls, for eager passes on a CPU: in a small network Python's calls are most of a pass.
 
-The root-mean-square norm takes five operators for six, queries and keys are turned together by three for ten,
-and what transformers asks itself in every layer is asked once. What has the common form is told by its code: it must
-be that of Llama or Qwen3 in transformers, so that a variant (Gemma's norm adds one to its weight) stays as it is.
-Knows modules; must not know networks or caches.
+The root-mean-square norm takes five operators for six, queries and keys are turned together by three for ten, and what
+transformers asks in every layer is asked once. Only code that is that of Llama or Qwen3 in transformers is replaced, so
+that a variant (Gemma's norm adds one to its weight) stays as it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,10 +60,7 @@ class Turns:
 
 
 class Attention:
-    """What the attention of Llama and Qwen3 computes, where queries and keys lie in one tensor until they are turned.
-
-    What takes long to ask for is asked once, see `Common`.
-    """
+    """The attention of Llama and Qwen3, with queries and keys in one tensor until they are turned."""
 
     layer_idx: int
     head_dim: int
@@ -87,7 +83,11 @@ class Attention:
     ) -> tuple[Tensor, None]:
         common, (rows, fed, _) = self.common, hidden_states.shape
         heads, groups = common.heads, common.groups
-        states = self._read(hidden_states).view(rows, fed, heads + 2 * groups, self.head_dim)
+        if common.packed:
+            read = self.q_proj.whole(hidden_states)
+        else:
+            read = torch.cat([self.q_proj(hidden_states), self.k_proj(hidden_states), self.v_proj(hidden_states)], -1)
+        states = read.view(rows, fed, heads + 2 * groups, self.head_dim)
         both = states.narrow(2, 0, heads + groups)
         if common.normed:
             queries, keys = torch.split(both, [heads, groups], 2)
@@ -100,17 +100,11 @@ class Attention:
         found, _ = common.attend(self, queries, keys, values, attention_mask, scaling=self.scaling, **about, **more)
         return self.o_proj(found.reshape(rows, fed, -1)), None
 
-    def _read(self, x: Tensor) -> Tensor:
-        """[B, q, (H + 2H') · D] queries, keys and values of x."""
-        if self.common.packed:
-            return self.q_proj.whole(x)  # type: ignore[no-any-return]
-        return torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
-
 
 @dataclass(frozen=True, eq=False)
 class Common:
-    """What an attention has in common with those of other layers, or with itself in other passes. heads, groups: of
-    queries, and of keys; normed: whether both have norms; packed: whether what they are made of is one matrix."""
+    """What attentions share between layers or passes. heads, groups: of queries, and of keys; normed: whether both have
+    norms; packed: whether what they are made of is one matrix."""
 
     turns: Turns
     attend: Callable[..., Any]

@@ -1,7 +1,4 @@
-"""A network that learns while it drafts: weights of its own, and small steps that make its rows like those of another.
-
-Knows networks and gradients; must not know when a network may change, or where what it learns comes from.
-"""
+"""A network that learns while it drafts: weights of its own, and small steps that make its rows like another's."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -37,7 +34,9 @@ class Learning:
         self.trained = copy.deepcopy(network).float() if small else self.served
         self.trained.requires_grad_(True)
         self.optimizer = self._optimizer()
-        self._gradients(Lesson(*self._rehearsal()), lambda p, logits: logits.sum(-1))  # first calls are slow
+        ids = torch.zeros(FEW, dtype=torch.long, device=network.device)
+        p = ids.new_zeros((1, network.config.get_text_config(decoder=True).vocab_size))
+        self._gradients(Lesson(ids, ids[-1:] + FEW - 1, p), lambda p, logits: logits.sum(-1))  # first calls are slow
         self.optimizer.zero_grad()
 
     def teach(self, lessons: Sequence[Lesson], loss: Loss) -> str:
@@ -91,10 +90,6 @@ class Learning:
 
     def _optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.trained.parameters(), lr=self.rate, weight_decay=0.0)
-
-    def _rehearsal(self) -> tuple[Tensor, Tensor, Tensor]:
-        ids = torch.zeros(FEW, dtype=torch.long, device=self.network.device)
-        return ids, ids[-1:] + FEW - 1, ids.new_zeros((1, self.network.config.get_text_config(decoder=True).vocab_size))
 
 
 def logits(network: Any, lesson: Lesson) -> Tensor:

@@ -1,6 +1,4 @@
-"""One pass of a network: the tokens it is given, their positions, the cache slots they are written to, what they
-see.
-"""
+"""One pass of a network: tokens, their positions, the cache slots they are written to, what they see."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +12,13 @@ from specbench.decoding.tokens import TokenTree, ancestors, constant
 from specbench.decoding.types import Context
 from specbench.models.network.attention import OURS, for_groups
 
-# --- passes -----------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Pass:
     """Tokens ids [B, q] at positions [B, q], written to slots [B, q] of the cache.
 
-    mask: what each of them sees of the first `reach` slots, one mask for each type of layer where there are several.
-    A mask without slots hides nothing but, from several tokens, what comes after each of them.
+    mask: what each sees of the first `reach` slots, one mask per type of layer where there are several. A mask without
+    slots hides only what comes after each token.
     """
 
     ids: Tensor
@@ -34,10 +30,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where tokens lie in a cache of retrieved keys: first those chosen from anywhere, then text in order. Tensors [B].
+    """Where tokens lie in a cache of retrieved keys: those chosen from anywhere, then text in order. Tensors [B].
 
-    retrieved: slots for the former, of which those below `filled` are in use. shift: position less slot of the latter.
-    floor: the first slot whose token is fed; the keys before it are copies.
+    retrieved: slots for the former, `filled` of them in use. shift: position less slot of the latter. floor: the first
+    slot whose token is fed; the keys before it are copies.
     """
 
     retrieved: int
@@ -110,8 +106,7 @@ class Composer:
         return Pass(tree.ids[:, -new:], self._positions(context, positions), slots, mask, context.reach)
 
     def _positions(self, context: Context, positions: Tensor) -> Tensor:
-        """Positions [B, q] as the network is given them, none after the last that a row can have: what is drafted after
-        it beside longer rows is never emitted, and learned positions may end there."""
+        """Positions [B, q], none after the last that a row can have: learned positions may end there."""
         positions = torch.minimum(positions, context.last.unsqueeze(1))
         return positions if self.layout is None else positions + self.layout.shift.unsqueeze(1)
 
@@ -121,7 +116,7 @@ class Composer:
         return self._ready(masks)
 
     def _ready(self, masks: dict[str, Tensor]) -> Any:
-        # Added to the scores: eager attention knows nothing else, and sdpa would convert a boolean mask in every layer.
+        # Added to the scores: sdpa would convert a boolean mask in every layer.
         if self.layout is not None:
             masks = {name: mask & self.layout.seen(mask.shape[-1]) for name, mask in masks.items()}
         ready = {name: for_groups(additive(m, self.dtype), self.config) for name, m in masks.items()}
@@ -139,15 +134,9 @@ def windows_of(config: Any) -> dict[str, int | None]:
     return {"": window}
 
 
-# --- masks ------------------------------------------------------------------------------------------------------------
-# Which slots a query may attend to. Pure tensors: no model, no cache.
-
-
 def causal_mask(positions: Tensor, length: int, window: int | None = None) -> Tensor:
-    """[B, 1, q, length] bool for tokens that lie at the slots of their positions [B, q].
-
-    With a sliding window of `window` tokens a query sees itself and the window − 1 tokens before it.
-    """
+    """[B, 1, q, length] bool for tokens that lie at the slots of their positions [B, q]. With a `window` a query sees
+    itself and the window − 1 tokens before it."""
     slots = torch.arange(length, device=positions.device)
     seen = slots <= positions.unsqueeze(-1)
     if window is not None:
@@ -170,9 +159,7 @@ def tree_mask(fed: Tensor, tree: TokenTree, length: int, window: int | None = No
     seen = committed | (inside.unsqueeze(1) & relation)
     if window is not None:
         depths = constant(tree.topology.depths, fed.device)
-        lies_at = torch.where(
-            inside, root + depths[node.clamp(0, tree.size - 1)], slots
-        )  # position of what lies at a slot
+        lies_at = torch.where(inside, root + depths[node.clamp(0, tree.size - 1)], slots)  # the position of a slot
         query_at = (root + depths).unsqueeze(-1)
         seen = seen & (lies_at.unsqueeze(1) > query_at - window)
     return torch.cat([causal_mask(fed, length, window), seen.unsqueeze(1)], 2)

@@ -1,8 +1,7 @@
 """A Hugging Face decoder with a recurrent state as a `Model`: Mamba, linear attention, and hybrids with attention.
 
-What was rejected is taken back by a snapshot of the state from before it; what was accepted is read again, in one pass
-with the tokens that come next (Wang et al. 2024, arXiv 2408.15237, §4, replay in their kernel what is replayed here in
-the pass). So rejected tokens cost wider passes.
+What was rejected is taken back by a snapshot of the state; what was accepted is read again in the pass over the tokens
+that come next (Wang et al. 2024, arXiv 2408.15237, §4, replay it in their kernel). So rejection costs wider passes.
 """
 
 import inspect
@@ -29,8 +28,6 @@ from specbench.models.network.retrieved import Retrieved
 from specbench.models.network.sampling import Sampling
 from specbench.wording import first_line
 
-# --- recurrent --------------------------------------------------------------------------------------------------------
-
 REPLAYED = 8  # accepted tokens in a pass beside new ones; more of them are read by a pass of their own, once for all
 ONE_ROW = "decodes one sequence at a time, as its recurrent state has no padding: take --batch 1"
 NO_KEYS = "keeps a recurrent state, from which no keys can be retrieved: take a method without Retrieval"
@@ -40,8 +37,8 @@ NO_TREES = "verifies chains only, as its recurrent state has no branches: take a
 class Recurrent:
     """A causal language model whose cache of transformers' own is put back, not rolled back. Batches have one row.
 
-    `width` is V, the width of the target's head. stepwise: its passes over several tokens lose the state before them
-    (transformers' scan of Mamba begins at zero), so tokens are read one by one.
+    `width` is V, the width of the target's head. stepwise: tokens are read one by one, as passes over several lose the
+    state before them (transformers' scan of Mamba begins at zero).
     """
 
     static: ClassVar[bool] = False
@@ -174,9 +171,8 @@ def text_of(context: Context) -> list[int]:
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------
-# The cache of a network with a recurrent state, and copies of it from which it goes on after rejected tokens.
-# A recurrent state has no positions: what was read cannot be taken out of it again. So a copy is kept from before the
-# tokens that may be rejected, and what of them was accepted is read once more.
+# A recurrent state has no positions: what was read cannot be taken out of it. So a copy of the cache is kept from
+# before the tokens that may be rejected, and what of them was accepted is read once more.
 
 
 @dataclass(frozen=True)
@@ -202,8 +198,8 @@ class SnapshotMemory:
             self.snapshot = Snapshot(len(self.read), layers)
 
     def agrees(self, text: Sequence[int]) -> bool:
-        """Whether what was read is the beginning of a text, and something of it is left; if not, whether the state
-        could be put back to where that is so. Else nothing of it is of use."""
+        """Whether what was read is the beginning of a text, where need be after the state was put back; else nothing of
+        it is of use."""
         common = shared(self.read, text[:-1])
         if common < len(self.read) and self.snapshot is not None and self.snapshot.tokens <= common:
             self._put_back(self.snapshot)
@@ -234,9 +230,8 @@ def shared(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 # --- probe ------------------------------------------------------------------------------------------------------------
-# A probe of a loaded network: how can tokens be taken back from it, so that its answers are those of the text alone?
-# Configurations are judged in `architectures`; this catches what no configuration says (a mask that is ignored or read
-# in another sense, state outside the cache). It costs a few short passes, once per network, before anything is timed.
+# How can tokens be taken back from a loaded network, so that its answers are those of the text alone? Configurations
+# are judged in `architectures`; this finds what none says (an ignored mask, state outside the cache) by short passes.
 
 COMMITTED, DRAFTED = 5, 3
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # total variation; 16-bit types below

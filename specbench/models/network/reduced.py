@@ -1,8 +1,7 @@
 """Heads of drafts that know some tokens of the vocabulary only (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
 
 With large vocabularies the head is most of what a small draft reads for a token. Its input stays the whole vocabulary,
-and its rows are those of the whole one, with zeros for what it does not know: so they are what tokens are drawn from.
-Knows networks and rows; must not know files, or which tokens are worth knowing.
+and so do its rows, with zeros for what it does not know.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,8 +50,7 @@ def reduce_head(model: Any, ids: Sequence[int]) -> Any:
 
 
 def cut(head: Any, ids: Sequence[int], name: str) -> ReducedHead:
-    """A copy of some rows of a head, so that one which is the embedding too stays whole; of one that knows some tokens
-    only, those of them that it knows."""
+    """A copy of some rows of a head; of one that knows some tokens only, those of them that it knows."""
     if getattr(head, "bias", None) is not None:
         raise UsageError(f"{name} has a head with a bias, whose vocabulary cannot be reduced")
     if type(head.weight) not in (Tensor, nn.Parameter):
@@ -79,8 +77,7 @@ def put(model: Any, head: ReducedHead) -> Any:
 
 @contextmanager
 def known_alone(network: nn.Module) -> Iterator[Tensor | None]:
-    """While it lasts, the network gives logits of the tokens that it knows, without a place for the others: for losses,
-    which have no use for what is −inf. The ids of these tokens [N]; None for a network that knows all."""
+    """Meanwhile, for losses, the network gives logits of the tokens that it knows alone: their ids [N]; None: all."""
     heads = [part for part in network.modules() if isinstance(part, ReducedHead)]
     for head in heads:
         head.alone = True

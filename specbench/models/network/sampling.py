@@ -1,7 +1,5 @@
-"""The distribution of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta.
-
-The warpers are transformers' own, but for eta and top-p, in transformers' order, applied once and to target and draft
-alike.
+"""The distribution of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta, in the order
+of transformers and, but for eta and top-p, by its warpers; the same for target and draft.
 """
 
 import math
@@ -24,14 +22,11 @@ from transformers.generation.logits_process import (
 
 from specbench.decoding.types import STEP, Context, likeliest, point_mass
 
-# --- law --------------------------------------------------------------------------------------------------------------
-
 COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves float32
 
 
 class Eta(EtaLogitsWarper):
-    """Eta sampling as in transformers, whose entropy comes with a check of its input that waits for the device, and
-    whose epsilon is a tensor of the host, which would be copied to the device every time."""
+    """Eta sampling as in transformers, but without waiting for the device or copying to it."""
 
     def __init__(self, epsilon: float) -> None:
         super().__init__(epsilon)
@@ -46,12 +41,8 @@ class Eta(EtaLogitsWarper):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How logits become the distribution that tokens are drawn from.
-
-    Temperature 0 is greedy: a one-hot row, lowest id at ties.
-
-    Raises ValueError with one line for values outside their range (the ranges are those of transformers).
-    """
+    """How logits become the distribution that tokens are drawn from. Temperature 0 is greedy: one-hot, lowest id at
+    ties. Raises ValueError with one line for values outside the ranges of transformers."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -117,11 +108,10 @@ class Sampling:
 
 
 # --- top p ------------------------------------------------------------------------------------------------------------
-# Top-p: the smallest set of the likeliest tokens whose mass reaches p, with and without sorting the vocabulary. Which
-# tokens are kept is what transformers' warper says, in exact arithmetic: in the order of scores, equal ones in the
-# order of their ids, tokens go from below while the mass of those that have gone is at most 1 − p, and the last one
-# stays. Masses are whole numbers, whose sums are the same in every order: so both ways here keep the same tokens on
-# every device, batched and compiled, where sums in floating point round differently at the edge of the set.
+# The smallest set of the likeliest tokens whose mass reaches p, with and without sorting the vocabulary. In the order
+# of scores, then ids, tokens go from below while the mass of those gone is at most 1 − p; the last one stays. Masses
+# are whole numbers, whose sums are the same in every order: both ways keep the same tokens on every device, batched and
+# compiled.
 
 ONE = 61  # a mass of 1 is 2^61: float32 probabilities from 2^-38 on are exact, and no sum overflows
 DIGIT = 11  # bits of a score that are looked at a time

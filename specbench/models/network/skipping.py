@@ -1,7 +1,7 @@
 """A network without some of its attentions and MLPs, on the cache of the whole one (SWIFT, Xia et al. 2024).
 
-What it writes to that cache are the places of the last committed token and of drafts, which the whole network writes
-anew when it judges: no earlier token is ever fed, or its keys are put back.
+It writes to the places of the last committed token and of drafts only, which the whole network writes anew when it
+judges; other keys are put back.
 """
 
 import copy
@@ -120,8 +120,7 @@ ATTENTION, MLP = ("self_attn", "attn", "attention"), ("mlp", "feed_forward")  # 
 
 
 class Sublayer(nn.Module):
-    """A sub-layer that can be left out: then it adds nothing to the residual stream. `tells`: it returns more than
-    states, as attentions do."""
+    """A sub-layer that adds nothing to the residual stream while it is `out`. `tells`: it returns more than states."""
 
     def __init__(self, inner: nn.Module, tells: bool) -> None:
         super().__init__()
@@ -135,8 +134,8 @@ class Sublayer(nn.Module):
 
 
 class Skipped:
-    """See `specbench.decoding.drafters.swift.Skipping`; the sub-layers are attention and MLP of layer 1, of layer 2 and
-    so on, without the last layer."""
+    """See `decoding.drafters.swift.Skipping`; the sub-layers are attention and MLP of layer 1, of layer 2, and so on
+    without the last layer."""
 
     static: ClassVar[bool] = False
 
@@ -188,8 +187,7 @@ class Skipped:
         return
 
     def _model(self) -> Model:
-        """The model on the cache of today."""
-        self.model.cache = self.whole.cache
+        self.model.cache = self.whole.cache  # that of today
         found: Model = self.model
         return found
 
