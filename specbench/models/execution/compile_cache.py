@@ -1,6 +1,5 @@
-"""The folder in which compiled code is kept: where it is, whose, how much there may be, and how it is cleared. All of
-it may be deleted at any time. What is kept is run later, so nothing is taken from a folder or a file that another user
-may have written.
+"""The folder in which compiled code is kept. All of it may be deleted at any time. It is run later, so nothing is taken
+from a folder or a file that another user may have written.
 """
 
 import atexit
@@ -42,10 +41,8 @@ def own_place() -> Path:
 
 
 def own(folder: Path) -> Path:
-    """A folder that only this user can write to, made with those inside it if it is not there.
-
-    Where others can, and where it cannot be used, stderr says so, and it is an empty one that ends with this process.
-    """
+    """A folder that only this user can write to, made with those inside it if it is not there. Where others can, and
+    where it cannot be used, stderr says so, and it is an empty one that ends with this process."""
     try:
         reason = distrusted(folder)
     except OSError as error:
@@ -73,7 +70,7 @@ def say_once(line: str) -> None:
 
 
 def distrusted(folder: Path) -> str:
-    """Why others may have written what is in a folder; empty where they cannot, which this sees to. OSError where it
+    """Why others may have written what is in a folder, empty where they cannot, which this sees to. OSError where it
     cannot be made or opened, or is a link."""
     folder.mkdir(ALONE, parents=True, exist_ok=True)
     if not hasattr(os, "geteuid"):

@@ -1,7 +1,5 @@
-"""Tiers: how a function of tensors at fixed addresses runs, as Python, as one compiled graph, or as a CUDA graph.
-
-A tier knows how calls are made cheap; it must not know what is computed. The same function, called with the same
-tensors, gives the same result in every tier; what it changes in place it changes in every tier.
+"""Tiers: how a function of tensors at fixed addresses runs, as Python, as one compiled graph, or as a CUDA graph. What
+it gives, and what it changes in place, is the same in every tier.
 """
 
 import shutil
@@ -48,9 +46,7 @@ _numbers = count()
 
 def choose(asked: str, device: torch.device) -> tuple[Name, str]:
     """(tier, what to know about it) for the tier that is asked for; auto is the best that this machine has.
-
-    UsageError where a tier is not to be had.
-    """
+    UsageError where a tier is not to be had."""
     reason = missing_compiler()
     if asked == "auto" and device.type == "cuda":
         return "graph", GRAPHS
@@ -65,10 +61,8 @@ def choose(asked: str, device: torch.device) -> tuple[Name, str]:
 
 
 def fast_bfloat16(device: torch.device) -> bool:
-    """Whether compiled passes of a CPU are faster in bfloat16 than in float32, and over several rows as cheap as one.
-
-    With AMX, or where the processor adds products of bfloat16 and `few_rows` is used.
-    """
+    """Whether compiled passes of a CPU are faster in bfloat16 than in float32, and over several rows as cheap as one:
+    with AMX, or where the processor adds products of bfloat16 and `few_rows` is used."""
     found = capabilities()
     return device.type == "cpu" and bool(found.get("amx_bf16") or (found.get("avx512_bf16") and by_few_rows()))
 
@@ -86,11 +80,8 @@ def capabilities() -> dict[str, Any]:
 
 
 def reaches(length: int, tier: Name) -> tuple[int, ...]:
-    """The numbers of slots that passes read, up to `length`: what is read is nearly what is used.
-
-    Every one is compiled or captured by itself. Compiling takes half a minute or more, so there are few of them;
-    capturing takes a second, so they are dense where that saves much.
-    """
+    """The numbers of slots that passes read, up to `length`, each compiled or captured by itself: few where compiling
+    takes half a minute, dense where capturing takes a second."""
     return (*takewhile(lambda step: step < length, fine() if tier == "graph" else (2**n for n in count(9))), length)
 
 
@@ -133,8 +124,7 @@ class Compiled(Generic[P, R]):
 
     Guards are left out: they cost 0.5 ms per call on a network of 16 layers, as much as the network itself. So it must
     be called with tensors of the same shapes, and with objects that have not changed; else the result is undefined.
-    The owner of every shape has a `Compiled` of its own, and nothing is ever compiled twice. frozen: weights become
-    constants, where that is faster; else they may be changed in place from call to call.
+    frozen: weights become constants, where that is faster; else they may change in place from call to call.
     """
 
     function: Callable[P, R]
@@ -147,9 +137,6 @@ class Compiled(Generic[P, R]):
         if self._call is not None:
             result: R = self._call(*args, **kwargs)
             return result
-        return self._first(*args, **kwargs)
-
-    def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return with_kernels(settings(self.device, self.frozen), lambda given: self._compile(given, *args, **kwargs))
 
     def _compile(self, given: dict[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -193,10 +180,7 @@ class Gate:
 @dataclass
 class Passes:
     """The passes of one network, each made ready by itself when its shapes are first met; there must be few of them.
-
-    Once the gate is closed, passes of shapes that were never met run as they are: nothing is compiled in timed code.
-    frozen: the weights of the network never change.
-    """
+    Once the gate is closed, passes of new shapes run as they are. frozen: the network's weights never change."""
 
     ready: Callable[[Callable[..., Tensor], bool], Callable[..., Tensor]]
     gate: Gate = field(default_factory=Gate)
@@ -218,8 +202,8 @@ class Passes:
 
 
 def unshared(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function with a code object of its own: dynamo keeps what it compiled by code object, so that closures
-    of one `def` would share eight entries, and without guards would be taken for each other."""
+    """The same function with a code object of its own: dynamo keeps what it compiled by code object, eight entries for
+    each, and without guards closures of one `def` would be taken for each other."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs)

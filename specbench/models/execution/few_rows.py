@@ -1,8 +1,8 @@
 """Products of few rows in inductor, by a kernel that reads every weight once, at the speed of memory.
 
-Speculation pays where a pass over K + 1 rows takes little longer than one over a single row. On an AMD EPYC kernels of
-inductor take 1.7 times as long over five rows as over one, and in bfloat16 they turn every weight into float32 first,
-although the processor multiplies pairs of bfloat16 itself (`tests/benchmarks/few_rows.py`).
+Speculation pays where a pass over K + 1 rows takes little longer than one over a single row. On an AMD EPYC inductor's
+kernels take 1.7 times as long over five rows as over one, and turn every weight of bfloat16 into float32 first
+(`tests/benchmarks/few_rows.py`).
 """
 
 import math
@@ -21,8 +21,6 @@ from torch import Tensor
 from torch._inductor.codegen import cpp_micro_gemm
 from torch._inductor.codegen.common import KernelTemplate
 from torch._inductor.cpu_vec_isa import VecAVX512, VecAVX512VNNI, pick_vec_isa
-
-# --- few rows ---------------------------------------------------------------------------------------------------------
 
 BLOCKS = ((8, 48), (8, 32), (16, 16))  # rows and columns whose sums fit into 32 registers, the best first
 PAIRS = {torch.float32: 1, torch.bfloat16: 2}  # how many of a row's numbers one instruction multiplies and adds
@@ -181,11 +179,10 @@ class Matrix:
 
 
 def settle(matrices: Sequence[Matrix], now: Callable[[], float] = time.perf_counter) -> None:
-    """Choose as how many rows some matrices of one shape [out, in] and dtype multiply a single one: with which all of
-    them together take the least time.
+    """Choose as how many rows some matrices of one shape [out, in] and dtype multiply a single one: the fastest.
 
-    A baseline that used a slower kernel for its one row than the verify pass for its few would flatter every draft.
-    Where the choice changes a digit, only a clear gain counts, so that it is the same in every run on a machine.
+    A baseline with a slower kernel for one row than the verify pass for a few would flatter every draft. Where the
+    choice changes a digit, only a clear gain counts, so that it is the same in every run on a machine.
     """
     some = matrices[: max(1, PROBED // (matrices[0].weight.numel() * matrices[0].weight.itemsize))]
     x = torch.ones(1, some[0].weight.shape[1], dtype=some[0].weight.dtype)

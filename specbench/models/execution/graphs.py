@@ -1,7 +1,5 @@
-"""CUDA graphs: a round captured once and replayed, with the events that time its phases inside.
-
-Knows streams, events and memory pools; must not know what a round does. Only `tests/cuda` covers this file, on a GPU;
-other tests replay rounds in their order (`decoding.replay`) through a stand-in for `Captured`.
+"""CUDA graphs: a round captured once and replayed, with the events that time its phases inside. Only `tests/cuda`
+covers this file; other tests replay rounds in their order (`decoding.replay`) through a stand-in for `Captured`.
 """
 
 import gc
@@ -20,8 +18,8 @@ WARM = 3  # calls before the capture: libraries allocate their workspaces and ch
 
 @dataclass
 class Shared:
-    """What the captures of one tier have in common: a pool of memory, so that they must not run at the same time, and a
-    stream. Every stream has workspaces of its own, 32 MiB of cuBLAS alone on some GPUs, which are never given back."""
+    """What the captures of one tier share: a pool of memory, so that they must not run at the same time, and a stream,
+    as each has workspaces (32 MiB of cuBLAS alone on some GPUs) that are never given back."""
 
     device: torch.device
     pool: Any = field(init=False, repr=False)
@@ -60,8 +58,7 @@ class Shared:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Garbage is collected before, and not during what is done: a dropped graph or event that is destroyed within a
-    capture ends it."""
+    """Garbage is collected before and not during what is done: destroying a dropped graph or event ends a capture."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()

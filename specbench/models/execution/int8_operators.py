@@ -1,7 +1,5 @@
-"""The products of products.cpp as operators of torch: what they give, and where their machine code comes from.
-
-They are compiled at first use by the compiler that compiled rounds need, for the processor that is there, and kept with
-the code of those.
+"""The products of products.cpp as operators of torch, compiled at first use by the compiler that compiled rounds need,
+for the processor that is there, and kept with their code.
 """
 
 import ctypes
@@ -25,8 +23,6 @@ from specbench.models.execution.compile_cache import ALONE, open_ours, own_place
 from specbench.models.execution.compiled import COMPILERS, capabilities, missing_compiler
 from specbench.models.execution.regions import root, writes
 from specbench.wording import first_line
-
-# --- operators --------------------------------------------------------------------------------------------------------
 
 SOURCE = Path(__file__).with_name("products.cpp")
 # nothing that changes a rounding: rows of numbers become the same codes here and in torch
@@ -109,15 +105,15 @@ def libraries() -> list[str]:
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------
-# Layers of codes that read the same tensor, computed by one call: it is rounded to codes once, and threads start once.
-# So it is with query, key and value, and with gate and up.
+# Layers of codes that read one tensor (query, key and value; gate and up) are one call: codes and threads start once.
 
 ONE, MANY = torch.ops.specbench.linear.default, torch.ops.specbench.linears.default
 
 
 def joined(recorded: Graph) -> Graph:
     """The same with such calls joined."""
-    graph = copy(recorded)
+    graph = Graph()
+    graph.output(graph.graph_copy(recorded, {}))
     found: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         if node.op != "call_function":
@@ -130,13 +126,6 @@ def joined(recorded: Graph) -> Graph:
     for calls in found.values():
         replace(graph, calls)
     return graph
-
-
-def copy(graph: Graph) -> Graph:
-    """Nodes of its own."""
-    found = Graph()
-    found.output(found.graph_copy(graph, {}))
-    return found
 
 
 def is_given(node: Node) -> bool:

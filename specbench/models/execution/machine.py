@@ -1,8 +1,5 @@
-"""Processes that compute one network together, as torchrun starts them, and what they must agree on; and the end of one
-that Python's multiprocessing has started.
-
-All of them do the same, so that every pass of one is a pass of all. Whatever could differ between them (a number drawn
-from a distribution, a time, free memory) is that of the first.
+"""The machine: its free and highest memory, its threads, and processes that compute one network together, as torchrun
+starts them. All do the same; what could differ (a drawn number, a time, free memory) is that of the first.
 """
 
 import ctypes
@@ -24,7 +21,7 @@ from torch import Tensor
 from specbench.errors import SpecbenchError, UsageError
 
 # --- free memory ------------------------------------------------------------------------------------------------------
-# How much memory a device has left for this process: of the machine, of its container, of the limits of a shell.
+# Of the machine, of its container, of the limits of a shell.
 
 NO_MEMORY_LIMIT = 1 << 60
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -36,18 +33,14 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    known = [left for left in (available(root), *contained(root), addressable(root)) if left is not None]
+    machine = kilobytes(root / "proc/meminfo", "MemAvailable")  # free pages and files that can be read again
+    known = [left for left in (machine, *contained(root), addressable(root)) if left is not None]
     return max(0, min(known)) if known else None
 
 
 def resident(root: Path = Path("/")) -> int:
     """Bytes of the machine's memory that this process has now; 0 where the system does not say."""
     return kilobytes(root / "proc/self/status", "VmRSS") or 0
-
-
-def available(root: Path) -> int | None:
-    """What the machine can give without swapping: free pages and files that can be read again."""
-    return kilobytes(root / "proc/meminfo", "MemAvailable")
 
 
 def contained(root: Path) -> Iterator[int]:
@@ -98,9 +91,7 @@ def give_back() -> None:
 
 
 # --- peak memory ------------------------------------------------------------------------------------------------------
-# The memory that this process has at most while something is done, on its device and of its machine. A process's
-# highest resident memory never falls by itself, but Linux sets it back to what there is now when asked to (proc(5),
-# clear_refs).
+# Linux sets the highest resident memory of a process back to the present one when asked to (proc(5), clear_refs).
 
 SET_BACK = "5"
 
@@ -108,10 +99,7 @@ SET_BACK = "5"
 @contextmanager
 def watched(device: torch.device, root: Path = Path("/")) -> Iterator[Callable[[], tuple[int | None, int | None]]]:
     """Yields what gives the bytes on the device, None where that is the host, and on the host, None where nobody knows.
-
-    It takes microseconds before and after what is done, and nothing meanwhile. The device's are those of tensors: what
-    its allocator keeps for later does not fall when a method ends, so it is none's.
-    """
+    The device's are those of tensors: what its allocator keeps does not fall when a method ends."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     known = set_back(root)
@@ -133,9 +121,8 @@ def set_back(root: Path) -> bool:
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------
-# How many threads a CPU should compute with: one for every physical core that this process may use.
-# torch asks neither how much time a container is given nor, in every build, which processors share a core; two threads
-# on one core, or more threads than there is time for, make each pass wait for the slowest of them.
+# One for every physical core that this process may use. torch asks neither how much time a container is given nor, in
+# every build, which processors share a core; with too many threads each pass waits for the slowest of them.
 
 CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # set by the user: then nothing is changed
 NO_THREAD_LIMIT = 2**31
@@ -155,10 +142,8 @@ def processors() -> set[int]:
 
 
 def cores(allowed: set[int], root: Path = Path("/")) -> int:
-    """How many physical cores the allowed processors have, and no more than the process is given the time of.
-
-    Where the system does not say (it is not Linux), every processor counts as a core.
-    """
+    """How many physical cores the allowed processors have, and no more than the process is given the time of; every
+    processor counts as a core where the system does not say."""
     siblings = [root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list" for number in allowed]
     return max(1, min(len({read(file) or str(file) for file in siblings}), quota(root)))
 
@@ -211,10 +196,7 @@ def first() -> bool:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Join the processes that torchrun has started; nothing where it has started none.
-
-    What is wrong with a run is wrong in all of them: the first one alone says it.
-    """
+    """Join the processes that torchrun has started, if any. What is wrong with a run, the first one alone says."""
     if started() == 1:
         yield
         return
@@ -258,10 +240,7 @@ def decided(decision: Tensor) -> Tensor:
 
 
 def end_with_parent() -> None:
-    """End this process at once when the one that started it has ended, however: nobody needs what it computes.
-
-    The thread waits for an event of the system, and takes no time from what is measured.
-    """
+    """End this process at once when the one that started it has ended; a thread waits for the system's event."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

@@ -1,7 +1,7 @@
-"""The code of a region: compiled by inductor without its weights, so that one code serves all layers and all processes.
+"""The code of a region: compiled by inductor without its weights, so that one code serves all layers and processes.
 
-Weights are constants of the code, laid out as its kernels read them. How, is found out with made-up weights, and done
-to the real ones when the code is loaded.
+Weights are constants, laid out as its kernels read them: how, is found with made-up weights, and done to the real ones
+when the code is loaded.
 """
 
 import hashlib
@@ -25,8 +25,6 @@ from specbench.models.execution.compiled import by_few_rows, capabilities, quiet
 from specbench.models.execution.int8_operators import joined
 from specbench.models.execution.regions import Region, UncutError
 
-# --- code -------------------------------------------------------------------------------------------------------------
-
 SIDE_BY_SIDE = (1, 2, 4)  # rows of a block whose elements lie side by side, by dtype and processor
 
 Call = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -36,8 +34,8 @@ Call = Callable[[list[Tensor]], Sequence[Tensor]]
 class Layout:
     """How a constant is made of weights [n, k]: those numbered `weights` one below the other, transposed or not.
 
-    block: unless 0, the matrix is cut into blocks of so many of its rows, which lie side by side: [⌈n ÷ block⌉, k,
-    block], of which `pairs` rows are interleaved. alone: whether all that is the only one of a batch, [1, …].
+    block: unless 0, blocks of so many rows lie side by side, [⌈n ÷ block⌉, k, block], `pairs` rows interleaved. alone:
+    whether all that is the only one of a batch, [1, …].
     """
 
     weights: tuple[int, ...]
@@ -168,8 +166,7 @@ def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
 
 
 # --- store ------------------------------------------------------------------------------------------------------------
-# Code of regions on disk, by what it does and where: a later process compiles nothing that an earlier one compiled.
-# Beside them lies the machine code that inductor keeps.
+# Code of regions on disk, by what it does and where, with the machine code that inductor keeps.
 
 FORMAT = 4  # of the files; another one, too, when `few_rows` or what settings do not say has changed
 MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"

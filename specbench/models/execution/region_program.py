@@ -118,9 +118,8 @@ class Regional:
     _call: Callable[..., Any] | None = field(default=None, init=False, repr=False)
 
     def __call__(self, *args: Tensor) -> Any:
-        return self._call(*args) if self._call is not None else self._first(*args)
-
-    def _first(self, *args: Tensor) -> Any:
+        if self._call is not None:
+            return self._call(*args)
         try:
             found = trace(self.function, *args)
             self._call = Program(cut(found, self.frozen), found.spec, self.regions)

@@ -1,7 +1,5 @@
-"""A recorded list of operators, cut into regions that are compiled by themselves: equal ones once.
-
-A region takes tensors and gives tensors none of which shares memory with another; views are made again where they are
-used.
+"""A recorded list of operators, cut into regions that are compiled by themselves: equal ones once. A region takes
+tensors and gives tensors none of which shares memory with another; views are made again where they are used.
 """
 
 import hashlib
@@ -43,10 +41,8 @@ class Trace:
 
 
 def trace(function: Callable[..., Any], *args: Tensor) -> Trace:
-    """Call a function and record what it does. What it changes in place, it has changed.
-
-    UncutError where it reads the value of a tensor, which a record cannot hold.
-    """
+    """Call a function and record what it does; what it changes in place, it has changed. UncutError where it reads the
+    value of a tensor, which a record cannot hold."""
     found: list[Any] = []
 
     def call(*inputs: Tensor) -> list[Tensor]:
@@ -96,10 +92,6 @@ def mark(near: Any) -> None:
     tensors = [one for one in pytree.tree_leaves(near) if isinstance(one, Tensor)]
     if tensors and get_proxy_mode() is not None:
         LAP(tensors[0], "")
-
-
-# --- operators --------------------------------------------------------------------------------------------------------
-# What operators do to memory, by their schemas: which write, which give views, and what a recorded one is of.
 
 
 class UncutError(Exception):
@@ -171,9 +163,7 @@ def root(node: Node) -> Node:
 @dataclass(frozen=True)
 class Region:
     """A part of a function. graph: it alone, with placeholders for `inputs` and attributes w0, w1, … for `weights`.
-
-    inputs, outputs: nodes of the whole function; like: for every input a tensor of its shape.
-    """
+    inputs, outputs: nodes of the whole function; like: for every input a tensor of its shape."""
 
     graph: Graph
     inputs: tuple[Node, ...]
@@ -202,10 +192,8 @@ class Region:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a function is made of. steps: regions, and the names of the laps between them.
-
-    captured: the tensors that it found and that stay in their place. last: makes its outputs of the values `ends`.
-    """
+    """What a function is made of. steps: regions, and the names of the laps between them. captured: the tensors that it
+    found and that stay in their place. last: makes its outputs of the values `ends`."""
 
     steps: tuple[Region | str, ...]
     arguments: tuple[Node, ...]

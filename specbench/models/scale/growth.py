@@ -14,8 +14,6 @@ from transformers import LlamaConfig, PreTrainedConfig
 
 from specbench.models.scale.shapes import Shape
 
-# --- growth -----------------------------------------------------------------------------------------------------------
-
 KEY = "specbench_scale_model"  # in config.json: where a scale model comes from
 ROPES = ("default", "linear", "llama3")  # scalings that hang on a pair's frequency alone, not on its index
 NEVER_FEWER = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
