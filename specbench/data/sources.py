@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -20,9 +20,8 @@ from specbench.hub import Repository
 from specbench.wording import clean, clean_path, first_line
 
 # --- readers ----------------------------------------------------------------------------------------------------------
-# Rows of local files; an error names the file, the line and what is wrong in one line.
-# Lines are read with the standard library, within bounds that hold for what is packed, too: other readers of JSON and
-# CSV turn texts that look like dates or numbers into dates and numbers, and name no line when one is bad.
+# Rows of local files, by the standard library and within bounds, also for what is packed: other readers of JSON and CSV
+# turn texts into dates and numbers, and name no line when one is bad.
 
 DataRow = Mapping[str, object]
 Packed = BinaryIO | gzip.GzipFile
@@ -109,19 +108,14 @@ def csv_rows(path: Path) -> list[DataRow]:
     reader = csv.DictReader(lines_of(path), strict=True)
     limit = csv.field_size_limit(LONGEST)  # its default of 128 KiB is less than a long document
     try:
-        check_header(reader.fieldnames or (), path)
+        if twice := sorted(name for name, times in Counter(reader.fieldnames or ()).items() if times > 1):
+            raise UsageError(f"{clean_path(path)}:1: column {clean(', '.join(twice))} appears twice in the header")
         return [whole_row(row, f"{clean_path(path)}:{reader.line_num}") for row in reader]
     except csv.Error as error:
         begins = reader.line_num + 1  # of the row that failed; a quote without an end reaches to the end of the file
         raise UsageError(f"{clean_path(path)}:{begins}: not CSV ({first_line(error)})") from error
     finally:
         csv.field_size_limit(limit)
-
-
-def check_header(names: Sequence[str], path: Path) -> None:
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
-        shown = clean(", ".join(twice))
-        raise UsageError(f"{clean_path(path)}:1: column {shown} appears twice in the header")
 
 
 def whole_row(row: Mapping[str | None, object], where: str) -> DataRow:
@@ -281,11 +275,7 @@ def repository(name: str, source: HubFile) -> Repository:
 
 
 def hub_rows(name: str, source: HubFile) -> list[DataRow]:
-    """From the hub's own cache if the pinned file lies there, so that `hf download` is enough to work offline.
-
-    `datasets` reads the file and does not fetch it: it would ask for eight things more, and where a hub refuses it says
-    that its cache of converted sets lacks this one.
-    """
+    """From the hub's own cache if the pinned file lies there, so that `hf download` is enough to work offline."""
     try:
         return parquet_rows(hub.one_file(repository(name, source), source.file))
     except hub.UnavailableError as error:

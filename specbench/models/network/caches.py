@@ -5,7 +5,7 @@ write again at a smaller position: a slot is read only by queries at or after it
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -18,27 +18,17 @@ from transformers.cache_utils import Cache, StaticLayer
 Place = tuple[torch.device, int, int, str]  # the number of a cache within its method, that of a layer, keys or values
 
 
-class Memory(Protocol):
-    """The memory of one cache at a time."""
+@dataclass(frozen=True)
+class Own:
+    """Memory of one cache that is nobody else's."""
 
     def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and on the device of `like`, in the memory
         of the last call for this layer."""
-        ...
-
-    def beside(self) -> "Memory":
-        """The memory of another cache of the same method."""
-        ...
-
-
-@dataclass(frozen=True)
-class Own:
-    """Memory that is nobody else's."""
-
-    def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)
 
     def beside(self) -> "Own":
+        """The memory of another cache of the same method."""
         return self
 
 
@@ -124,6 +114,9 @@ class Shared:
 
     def beside(self) -> "Shared":
         return Shared(self.pool, self.numbers, self.length, self.most)
+
+
+Memory = Own | Shared
 
 
 # --- caches -----------------------------------------------------------------------------------------------------------

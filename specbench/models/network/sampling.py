@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -183,28 +183,12 @@ def ordered(scores: Tensor) -> tuple[Tensor, int]:
 # The likeliest tokens of a network by its own scores: of every row that it gives, and along the prompts that it reads.
 
 
-class Reader(Protocol):
-    """What is needed of a network."""
-
-    width: int
-
-    def start(self, context: Context) -> None: ...
-
-    def along(self, context: Context, slots: Tensor) -> Tensor:
-        """[B, m, V'] the logits of committed tokens at slots [B, m], which are fed once more."""
-        ...
-
-    def alone(self) -> "Reader":
-        """The same with a cache of its own."""
-        ...
-
-
 class Ranks:
     """See `Ranking`. `last` is written by every `probs` of the network."""
 
     last: Tensor
 
-    def __init__(self, model: Reader, most: int) -> None:
+    def __init__(self, model: Any, most: int) -> None:  # a `Causal`, which knows this class
         self.model, self.most, self.width = model, most, model.width
 
     def hear(self, logits: Tensor) -> None:

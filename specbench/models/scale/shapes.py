@@ -1,7 +1,4 @@
-"""The shapes of Llama models that a checkpoint can be grown to, by name: configs/shapes.yaml.
-
-Knows sizes; must not know weights (no torch, no transformers): the list of models prints without them.
-"""
+"""The shapes of Llama models that a checkpoint can be grown to, by name: configs/shapes.yaml. No torch is needed."""
 
 from functools import cache
 from pathlib import Path
