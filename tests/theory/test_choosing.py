@@ -70,7 +70,7 @@ def test_what_was_only_counted_tells_tokens_and_no_seconds() -> None:
     assert Bandit([PLAIN, FOUND], [seen[0], counted]).choose() == FOUND, "how long its rounds take is not known"
 
 
-def test_every_choice_is_tried_before_any_is_repeated() -> None:
+def test_every_choice_is_tried_once_and_then_the_one_with_the_most_tokens_per_second_until_its_luck_ends() -> None:
     bandit = Bandit([PLAIN, SHORT, LONG])
     order = []
     for _ in range(3):
@@ -78,9 +78,6 @@ def test_every_choice_is_tried_before_any_is_repeated() -> None:
         order.append(arm)
         bandit.seen.append(decoded(arm, 10.0))
     assert order == [PLAIN, SHORT, LONG]
-
-
-def test_it_settles_on_the_arm_with_the_most_tokens_per_second_and_leaves_one_whose_luck_ends() -> None:
     rates = {PLAIN: 10.0, SHORT: 9.0, LONG: 4.0, FOUND: 8.0}
     texts = {PLAIN: (0,) * 20, SHORT: TEXT, LONG: TEXT, FOUND: (6, 5, 7)}
     bandit = Bandit(list(rates))

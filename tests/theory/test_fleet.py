@@ -70,14 +70,11 @@ def test_an_open_load_beyond_the_capacity_is_served_at_the_capacity() -> None:
     assert served.latency[1] > 5 * served.latency[0] / 3
 
 
-def test_two_devices_share_the_requests() -> None:
+def test_two_devices_share_the_requests_and_the_same_seed_gives_the_same_figures() -> None:
     engine = Engine(((1, 0.1), (8, 0.3)), ONE, prefill=0.02, slots=8)
     one, two = (simulate(engine, Load(600, [10, 30], users=16, seed=1), devices) for devices in (1, 2))
     assert two.tokens_per_second == pytest.approx(2 * one.tokens_per_second, rel=0.05)
     assert two.latency[0] < one.latency[0]
-
-
-def test_the_same_seed_gives_the_same_figures() -> None:
     engine = Engine(((1, 0.1), (8, 0.3)), (0.3, 0.3, 0.4), prefill=0.02, slots=8)
     load = Load(200, [10, 30], rate=2.0, seed=5)
     assert simulate(engine, load) == simulate(engine, load)

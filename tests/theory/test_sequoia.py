@@ -112,7 +112,7 @@ def widest(parents: tuple[int, ...]) -> int:
     return max(map(parents.count, parents))
 
 
-def test_with_one_child_it_is_the_theory_of_chains() -> None:
+def test_with_one_child_it_is_the_theory_of_chains_and_costs_decide_between_deep_and_wide() -> None:
     verify = [1 + 0.04 * n for n in range(17)]
     sizes = best_sizes(Search.over((0.8,), 16, 16), 0.3, 0.1, verify, 0.02)
     assert [size.tokens for size in sizes] == pytest.approx([formulas.expected_tokens(0.8, k) for k in range(1, 17)])
@@ -121,9 +121,6 @@ def test_with_one_child_it_is_the_theory_of_chains() -> None:
     assert (best.nodes, pytest.approx(best.speedup)) == optimum.best_k_of(
         0.8, optimum.round_costs(0.3, 0.1, verify, 0.02)
     )
-
-
-def test_costs_decide_between_deep_and_wide() -> None:
     search, free = Search.over((0.5, 0.2, 0.1), 20, 6), [1.0] * 21
     (dear,) = best_sizes(search, 0.1, 0.5, free, 0)[-1:]
     (cheap,) = best_sizes(search, 0.1, 0.0, free, 0)[-1:]

@@ -52,9 +52,6 @@ def test_the_terms_by_hand() -> None:
     assert found.host == exactly(3 / 1.95 - 3 / 1.9)
     assert found.calibrated == exactly(120 / 78)
     assert found.truncated == exactly(0)
-
-
-def test_a_first_drafted_token_that_costs_more() -> None:
     # of the 4 ms that four tokens take the first takes 2.5: a later one costs 0.5 ms, a twentieth of a step
     found = explain(ROUNDS, BASELINE, replace(METHOD, draft_first=0.0025 * 4), K, MEASURED)
     assert found.ideal == exactly(1.9375 / 1.2)
@@ -81,9 +78,6 @@ def test_an_adaptive_lookahead_counts_the_levels_that_were_drafted() -> None:
     assert found.calibrated == exactly(3.5 / 1.8)
     assert (found.ideal, found.first_draft) == (found.predicted, 0.0)  # its first token is not told apart
     assert found.truncated == exactly(0)
-
-
-def test_an_adaptive_lookahead_that_drafts_more_where_more_is_accepted_is_explained_too() -> None:
     rounds = [one_round(4), one_round(4), one_round(0, drafted=1), one_round(0, drafted=1)]
     found = explain(rounds, BASELINE, arm(4, 10, verify=12, accept=2, host=1.5, tokens=12), None, 120 / 72)
     assert found.calibrated == exactly(3 / 1.8)  # by position over all rounds it would be 2.25 tokens

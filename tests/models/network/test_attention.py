@@ -177,15 +177,14 @@ def test_it_is_attention_over_ragged_rows_and_windows(dtype: torch.dtype, error:
     assert torch.allclose(divided_on_gpu(query, key, value, mask(dtype, window), 0.3).transpose(1, 2), ours, atol=error)
 
 
-def test_what_is_not_compiled_is_left_to_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_for_few_queries_over_many_keys_and_what_is_not_compiled_is_left_to_our_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(attention, "divided_on_gpu", lambda *_: pytest.fail("it would be slow"))
     query, key, value = tensors(torch.float32)
     given = mask(torch.float32)
     ours, _ = grouped_attention(MODULE, query, key, value, given, scaling=0.3)
     assert torch.equal(flexible_attention(MODULE, query, key, value, given, scaling=0.3)[0], ours)
-
-
-def test_it_is_for_few_queries_over_many_keys_with_a_mask_that_is_added() -> None:
     query, key, _ = tensors(torch.float32)
     given = mask(torch.float32)
     assert fitting(query, key, given)

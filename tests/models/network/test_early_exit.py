@@ -129,8 +129,10 @@ def test_what_the_first_layers_did_not_draft_by_themselves_they_compute_again(mo
     assert passes == [("first", 4), ("rest", 4)] * 2 + [("first", 1), ("rest", 1)]
 
 
-@pytest.mark.parametrize("again", ["probs", "expand", "a sample that fails"])
-def test_first_layers_that_start_anew_forget_what_they_drafted(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("again", ["probs", "expand", "a sample that fails", "a verification"])
+def test_a_draft_is_taken_over_once_and_not_after_the_first_layers_started_anew(
+    again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their next pass writes over the states of the draft before it, so the very same tokens are computed again."""
     both, context = models("llama"), context_of([[1, 2, 3, 4]], 12, K)
     judge, early = both["target"], both[NAME]
@@ -141,6 +143,8 @@ def test_first_layers_that_start_anew_forget_what_they_drafted(again: str, monke
         early.probs(context, other)
     elif again == "expand":
         early.expand(context, other, K)
+    elif again == "a verification":
+        judge.probs(context, drawn)
     else:
         with pytest.raises(ZeroDivisionError):
             early.sample(context, K, seeded([1], CPU), after=lambda ids, logits: bool(1 / 0))
@@ -148,17 +152,6 @@ def test_first_layers_that_start_anew_forget_what_they_drafted(again: str, monke
     p = judge.probs(context, drawn)
     assert passes == [("first", K + 1), ("rest", K + 1)]
     assert worst(p, tree_rows(network("llama", V), PLAIN, V, context, drawn)) <= TOLERANCE
-
-
-def test_a_draft_is_taken_over_by_one_verification_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    both, context = models("llama"), context_of([[1, 2, 3, 4]], 12, K)
-    judge, early = both["target"], both[NAME]
-    judge.start(context)
-    drawn = TokenTree.chain(early.sample(context, K, seeded([0], CPU))[0])
-    judge.probs(context, drawn)
-    passes = widths_of(monkeypatch)
-    judge.probs(context, drawn)
-    assert passes == [("first", K + 1), ("rest", K + 1)]
 
 
 @pytest.mark.slow

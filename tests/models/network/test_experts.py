@@ -40,7 +40,7 @@ def test_a_step_touches_what_its_token_chose_and_leaves_no_hook_behind() -> None
     assert not any(layer._forward_pre_hooks for layer in layers_with_experts(net))
 
 
-def test_a_verify_pass_touches_what_its_tokens_chose(monkeypatch: Any) -> None:
+def test_a_verify_pass_touches_what_its_tokens_chose_and_rows_of_a_batch_share_it(monkeypatch: Any) -> None:
     net, seen = network("mixtral", V), []
     for layer in net.model.layers:
         plain = layer.mlp.gate.forward
@@ -59,9 +59,6 @@ def test_a_verify_pass_touches_what_its_tokens_chose(monkeypatch: Any) -> None:
     row, of_bytes = found.row(), found.bytes()
     assert row["v_by_experts"] == v_of(*of_bytes, 2, mean(found.many))
     assert row["v_by_independence"] == v_of(*of_bytes, 2, mean(found.independent))
-
-
-def test_rows_of_a_batch_share_what_they_touch() -> None:
     found = counted("chain", network("mixtral", V), prompts=PROMPTS)
     assert 2 < mean(found.once) < mean(found.many) <= 4
 

@@ -139,13 +139,10 @@ def test_a_wide_head_is_cut_before_the_softmax_and_a_narrow_one_padded_with_zero
     assert not padded[:, V:].any()
 
 
-def test_any_leading_shape_will_do_and_every_row_stands_alone() -> None:
+def test_any_leading_shape_will_do_every_row_stands_alone_and_minus_infinity_forbids_a_token() -> None:
     scores, law = logits(4, (2, 3, V)), Sampling(0.7, top_k=9, top_p=0.8, min_p=0.05, eta=0.03)
     alone = torch.stack([torch.stack([law(row.unsqueeze(0), V)[0] for row in rows]) for rows in scores])
     assert torch.equal(law(scores, V), alone)
-
-
-def test_minus_infinity_forbids_a_token() -> None:
     scores = logits(5)
     scores[:, 3] = -torch.inf
     for law in LAWS:
@@ -259,9 +256,6 @@ def test_one_token_stays_whatever_p_is_and_rows_that_are_no_distribution_raise_n
         assert by_digits(certain, p).tolist() == by_sort(certain, p).tolist() == [[i != 2 for i in range(6)]]
     for wrong in (torch.nan, torch.inf, -torch.inf, -torch.nan):
         assert by_digits(torch.full((2, 6), wrong), 0.5).shape == by_sort(torch.full((2, 6), wrong), 0.5).shape
-
-
-def test_masses_are_probabilities_as_whole_numbers() -> None:
     scores = torch.tensor([[0.0, math.log(3.0), -20.0]])
     assert masses(scores).double().div(2.0**ONE).tolist() == scores.softmax(-1).double().tolist()
 
