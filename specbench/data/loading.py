@@ -66,7 +66,9 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
             rejected[SYSTEM] += left_out
         turns = [first, *takewhile(lambda turn: not objection(turn), later)]
         said = tuple(form.filled(column, str(turn)) for turn in turns)
-        found.append(TextRow(identity, category(row), said, reference(row, column)))
+        named = row.get("category")
+        category = clean(named) if isinstance(named, str | int) and named != "" else "all"
+        found.append(TextRow(identity, category, said, reference(row, column)))
     return found
 
 
@@ -110,11 +112,6 @@ def objection(value: object) -> str | None:
     if not isinstance(value, str) or not encodable(value):
         return NOT_TEXT
     return None if value.strip() else EMPTY
-
-
-def category(row: DataRow) -> str:
-    value = row.get("category")
-    return clean(value) if isinstance(value, str | int) and value != "" else "all"
 
 
 def identities(rows: Sequence[DataRow]) -> list[str]:

@@ -83,11 +83,6 @@ def unpacked_rows(path: Path) -> Iterator[DataRow]:
             yield from batch.to_pylist()
 
 
-def text_rows(path: Path) -> list[DataRow]:
-    """One prompt per line; prompts of several lines need jsonl:."""
-    return [{"text": line.rstrip("\n")} for line in lines_of(path)]
-
-
 def jsonl_rows(path: Path) -> list[DataRow]:
     """One JSON object per line; blank lines are skipped."""
     return [json_object(line, f"{clean_path(path)}:{n}") for n, line in enumerate(lines_of(path), 1) if line.strip()]
@@ -170,7 +165,7 @@ READERS: dict[str, Callable[[Path], list[DataRow]]] = {
     "jsonl": jsonl_rows,
     "parquet": parquet_rows,
     "csv": csv_rows,
-    "text": text_rows,
+    "text": lambda path: [{"text": line.rstrip("\n")} for line in lines_of(path)],  # one prompt per line
 }
 
 

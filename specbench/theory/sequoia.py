@@ -46,7 +46,9 @@ class Search:
     @classmethod
     def over(cls, acceptance: Sequence[float], nodes: int, depth: int) -> "Search":
         """The dynamic programme; `nodes` and `depth` at least 1. ValueError if an argument is out of range."""
-        check_acceptance(acceptance)
+        if not acceptance or not all(0 <= chance <= 1 for chance in acceptance) or sum(acceptance) > 1 + 1e-9:
+            shown = list(acceptance)
+            raise ValueError(f"acceptance: chances of siblings lie in [0, 1], together at most 1, got {shown}")
         if min(nodes, depth) < 1:
             raise ValueError(f"a tree has at least one node and one level, got {nodes} and {depth}")
         subtree = [(NEVER, 1.0, *[NEVER] * nodes)]
@@ -117,9 +119,3 @@ def best_sizes(
         ]
         found += [max(sizes, key=attrgetter(aim))] if sizes else []
     return tuple(found)
-
-
-def check_acceptance(acceptance: Sequence[float]) -> None:
-    """ValueError unless the chances are those of the children of one node, of which at most one is accepted."""
-    if not acceptance or not all(0 <= chance <= 1 for chance in acceptance) or sum(acceptance) > 1 + 1e-9:
-        raise ValueError(f"acceptance: chances of siblings lie in [0, 1], together at most 1, got {list(acceptance)}")
