@@ -63,7 +63,7 @@ def test_a_missing_column_names_those_there_and_ids_and_categories_are_the_data_
 # --- rows that cannot be used ----------------------------------------------------------------------------------------
 
 
-def test_unusable_rows_are_counted_by_reason_and_longest_is_the_largest_admissible_length(tmp_path: Path) -> None:
+def test_unusable_rows_are_counted_by_reason_and_no_usable_ones_say_what_was_read(tmp_path: Path) -> None:
     values = ["good", "", "  \n", None, 3, {"a": 1}, "x" * 11, "a\ud800b", [], ["turn"], [1], True, "also good"]
     found = load(jsonl(tmp_path / "a.jsonl", *({"prompt": value} for value in values), {"other": 1}), longest=10)
     assert texts(found) == ["good", "turn", "also good"]
@@ -73,9 +73,6 @@ def test_unusable_rows_are_counted_by_reason_and_longest_is_the_largest_admissib
         load_prompts(jsonl(tmp_path / "a.jsonl", {"text": "x"}), lambda _: [], limit=None, seed=0, longest=None)
     data = jsonl(tmp_path / "a.jsonl", *({"text": "x" * n} for n in (9, 10, 11)))
     assert [len(p.ids) for p in load(data, longest=10).prompts] == [9, 10]
-
-
-def test_no_usable_rows_says_what_was_read(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", *({"prompt": text} for text in ("", " ", None, "long", "longer")))
     said = complaint(data, longest=3)
     assert "has 0 usable rows (5 read: 3 empty, 2 too long); a usable row has text of at most 3 tokens" in said

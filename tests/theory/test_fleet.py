@@ -9,7 +9,7 @@ from specbench.theory.fleet import Engine, Load, percentiles, simulate
 ONE = (1.0,)  # one token a step
 
 
-def test_one_user_of_one_device_waits_for_nobody() -> None:
+def test_one_user_waits_for_nobody_and_full_slots_give_what_a_step_of_them_gives() -> None:
     engine = Engine(((1, 0.1), (4, 0.2)), ONE, prefill=0.5, slots=4)
     served = simulate(engine, Load(20, [7], users=1))
     assert served.latency == pytest.approx((0.5 + 7 * 0.1,) * 3)
@@ -17,10 +17,6 @@ def test_one_user_of_one_device_waits_for_nobody() -> None:
     assert served.per_token == pytest.approx((0.1,) * 3)
     assert served.tokens_per_second == pytest.approx(7 / 1.2)
     assert (served.busy, served.rows) == pytest.approx((1.0, 1.0))
-
-
-def test_full_slots_give_what_a_step_of_them_gives() -> None:
-    """Every row emits two tokens a step, and all requests are as long, so they begin and end together."""
     engine = Engine(((1, 0.1), (4, 0.25)), (0.0, 1.0), prefill=0.0, slots=4)
     served = simulate(engine, Load(400, [10], users=4))
     assert served.tokens_per_second == pytest.approx(4 * 2 / 0.25)

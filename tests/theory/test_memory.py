@@ -33,16 +33,13 @@ def test_of_the_arms_of_a_group_the_largest_counts_and_so_it_does_of_the_groups(
     assert total(found) == 2000 + 1.5 * TINY.cache(128, 1) + longer.working
 
 
-def test_arms_share_cache_by_cache_and_those_with_other_rows_not_at_all() -> None:
+def test_arms_share_cache_by_cache_and_refilled_rows_and_drafts_that_learn_take_more() -> None:
     small = TINY.of_layers(1)
     one, other = Arm([TINY, small], 10, 64, 2, 1), Arm([small, TINY], 10, 64, 2, 1)
     assert shared([one, other]) == 2 * TINY.cache(64, 1)
     assert shared([one, replace(one, rows=4)]) == 5 * one.caches
     one, four = Arm([TINY], 10, 64, 2, 1), Arm([TINY], 10, 64, 2, 4)
     assert four.working == 4 * one.working + TINY.cache(64, 1)
-
-
-def test_a_draft_that_learns_takes_several_copies_of_itself_and_the_rows_that_it_learns_from() -> None:
     numbers = 1000 // 2
     copies = numbers * (2 + 4 + 4 + 2 * 4 + 4)  # drafting, trained, gradients, moments, to go back to
     assert TINY.learning(rows=3, vocabulary=10) == copies + 3 * 10 * 2

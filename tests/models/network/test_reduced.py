@@ -120,16 +120,13 @@ def test_a_round_is_one_graph_and_gives_the_same_tokens() -> None:
     assert graphs() == before + 1
 
 
-def test_a_recurrent_network_may_know_some_tokens() -> None:
+def test_a_recurrent_network_may_know_some_tokens_and_a_head_gives_its_known_logits_alone() -> None:
     net = reduced("mamba", SOME)
     context = context_of([[1, 2, 3]], 6, 4)
     model = Recurrent(net, Sampling(0.8), V)
     model.start(context)
     _, (rows,) = model.sample(context, 1, seeded([0], CPU))
     assert set(rows[0].nonzero()[:, 0].tolist()) == set(SOME)
-
-
-def test_a_head_gives_its_known_logits_alone_where_those_are_wanted() -> None:
     head = ReducedHead(torch.randn(2, 4), torch.tensor([1, 5]), 7)
     hidden = torch.randn(3, 4)
     assert torch.equal(head(hidden)[:, [1, 5]], head.narrow(hidden))
