@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Progress", "Result", "load_run", "predict", "resume", "run"]
 WHERE = {
-    **dict.fromkeys(("run", "resume"), "running"),
-    **dict.fromkeys(("Result", "load_run"), "result"),
-    "predict": "predicting",
-    "Progress": "progress",
+    **dict.fromkeys(("run", "resume", "predict"), "running"),
+    **dict.fromkeys(("Progress", "Result", "load_run"), "result"),
 }
 
 

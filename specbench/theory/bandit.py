@@ -1,21 +1,9 @@
-<<<<<<< HEAD:specbench/theory/bandit.py
-"""Which of several methods decodes the next prompts: a bandit over methods and lookaheads, for `--method auto`. What it
-says is a function of those numbers alone, so recorded times give the choices that were made with them.
-
-The unit is what an engine decodes at once (a prompt, or a batch of them), since every arm is compiled by itself, where
-BanditSpec (Hou et al. 2025, arXiv 2505.15141) and MetaSD (Kim et al. 2024) choose round by round, in Python. There are
-few of them, so tokens/s is not learned as one number but as tokens per round ÷ seconds per round: seconds hardly vary
-from prompt to prompt, and a chain of K tokens tells what every shorter one would have emitted. More drafters than one
-judged by one decode, as in "Not-a-Bandit" (Liu et al. 2025, arXiv 2510.20064): so is a lookup by every text, whoever
-decoded it, which costs no pass of a network.
-=======
 """Which of several methods decodes the next prompts: a bandit over methods and lookaheads, for `--method auto`.
 
 The unit is what an engine decodes at once, since every arm is compiled by itself; BanditSpec (Hou et al. 2025, arXiv
 2505.15141) and MetaSD (Kim et al. 2024) choose round by round. Tokens/s is learned as tokens per round ÷ seconds per
 round: seconds hardly vary from prompt to prompt, and a chain of K tokens tells what every shorter one would have
 emitted. A lookup is judged by every text, whoever decoded it ("Not-a-Bandit", Liu et al. 2025, arXiv 2510.20064).
->>>>>>> 747c72f (Shorten docstrings and inline helpers in network, theory and data):specbench/theory/choosing.py
 """
 
 import math
