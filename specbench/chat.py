@@ -1,7 +1,4 @@
-"""What a chat is to whoever makes prompts: messages, and a tokenizer that writes them as token ids.
-
-Pure; must not know templates, transformers or data sets.
-"""
+"""What a chat is to whoever makes prompts: messages, and a tokenizer that writes them as token ids."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

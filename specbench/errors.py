@@ -74,8 +74,8 @@ EXHAUSTED = ("allocate memory", "unable to mmap", "failed to map segment", "bad_
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, in an exception or in one that led to it: what fails in the middle of a capture ends in
-    another exception. On a CPU torch and the loader of shared libraries have none of their own for it.
+    """Whether memory ran out, in an exception or in one that led to it: what fails in the middle of a capture
+    ends in another exception. On a CPU torch and the loader of shared libraries have none of their own for it.
 
     torch's own for devices is known by its name: whoever asks need not have loaded torch.
     """
@@ -90,8 +90,8 @@ def out_of_memory(error: BaseException) -> bool:
 class Missing:
     """One thing that is missing. what: its role or kind; name: what the user calls it.
 
-    alone: the whole message where nothing else is missing. reason: why it cannot simply be fetched, empty where it can.
-    size: in bytes, None where nobody says.
+    alone: the whole message where nothing else is missing. reason: why it cannot
+    simply be fetched, empty where it can. size: in bytes, None where nobody says.
     """
 
     what: str

@@ -21,9 +21,6 @@ from specbench.wording import clean_path, first_line
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
 PACKAGE = Path(__file__).parent
 ASSETS = PACKAGE / "assets"
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
@@ -152,8 +149,7 @@ def line_of(node: "Node") -> int:
 
 # --- replacing --------------------------------------------------------------------------------------------------------
 # Files that are written whole or not at all, in the folder where they belong and nowhere else.
-# Folders come from strangers as well: what is written there follows no link and waits for no reader. Pure; must not
-# know what a file holds.
+# Folders come from strangers as well: what is written there follows no link and waits for no reader.
 
 # Not every system knows all of these; where links cannot be refused by an open, they are looked for.
 OWN = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
@@ -171,8 +167,8 @@ def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
 def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """A new file to be written, which replaces `path` at once when it is whole and on disk, or never.
 
-    mode: its permissions, less the umask. A link at `path` is replaced itself. OSError for a path that is a folder, a
-    pipe or a device: it would be replaced, too.
+    mode: its permissions, less the umask. A link at `path` is replaced itself. OSError
+    for a path that is a folder, a pipe or a device: it would be replaced, too.
     """
     if path.exists():
         check_regular(path)

@@ -1,14 +1,14 @@
 """What a decode leaves behind, and what its rounds say: acceptance, drafting, tokens per round.
 
-Knows counts and tokens; must not know models, files or tables. Counts in, numbers out.
+Counts in, numbers out.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-# Spans of the trace of a request to a server: from when it came to the first and the last piece of its answer, its
-# equal part of the seconds of its turn, and its wait for a place among those under way, where it had to.
+# Spans of the trace of a request to a server: from when it came to the first and the last piece of its answer,
+# its equal part of the seconds of its turn, and its wait for a place among those under way, where it had to.
 FIRST_PIECE, LAST_PIECE, TURN_PART, HELD = "request/first", "request/last", "request/turn", "request/held"
 
 
@@ -33,11 +33,11 @@ class RoundCounts:
     """One round of one sequence: drafted, tested and accepted levels, emitted tokens (correction or bonus included).
 
     drafted: every drafted level, because each costs the same; surplus: those of them after the end of the sequence,
-    which no verdict could use. overlap[i]: the chance that the verifier accepts level i + 1 given that it is tested,
-    Σ min(p, q) for `Rejection`, Σ p·q for `TokenMatch`. nodes: drafted tokens in the target's pass, in a tree more than
+    which no verdict could use. overlap[i]: the chance that the verifier accepts level i + 1 given that it is tested, Σ
+    min(p, q) for `Rejection`, Σ p·q for `TokenMatch`. nodes: drafted tokens in the target's pass, in a tree more than
     levels; 0 where they were not counted. distance: total variation distance from the target's distribution, summed
-    over the emitted tokens. inner[i]: the rounds of level i + 2 of a nest. belief[i]: how likely what drafted level
-    i + 1 held it to be accepted, None where it held nothing of it; empty where it held nothing of any tested level.
+    over the emitted tokens. inner[i]: the rounds of level i + 2 of a nest. belief[i]: how likely what drafted level i
+    + 1 held it to be accepted, None where it held nothing of it; empty where it held nothing of any tested level.
     """
 
     drafted: int
@@ -148,8 +148,8 @@ def level_total(counts: Sequence[LevelCounts]) -> LevelCounts:
 class Drafting:
     """What rounds drafted: the share that drafted anything, levels and nodes of a mean round, used or not.
 
-    distance: mean total variation distance between the distribution of an emitted token and the target's; 0 for
-    lossless methods.
+    distance: mean total variation distance between the distribution
+    of an emitted token and the target's; 0 for lossless methods.
     """
 
     hit_rate: float
@@ -187,9 +187,9 @@ def speedup_of_totals(
 class Trace:
     """The decode of one sequence: new tokens, counts by round, decode and prefill seconds, decode seconds by phase.
 
-    Sequences decoded together share their seconds. draftable: how many of the tokens its draft could have proposed,
-    where it knows some tokens of the vocabulary only; None where it knows all of them. choice: the method that decoded
-    it, where one was chosen.
+    Sequences decoded together share their seconds. draftable: how many of the tokens its
+    draft could have proposed, where it knows some tokens of the vocabulary only; None
+    where it knows all of them. choice: the method that decoded it, where one was chosen.
     """
 
     tokens: tuple[int, ...]

@@ -1,11 +1,9 @@
 """What other packages add to specbench, by entry points: parts of methods, method files, data sets and engines.
 
-Knows entry points and their errors; must not know what is done with what they stand for.
-
-    [project.entry-points."specbench.parts"]       a class: Drafter, Verifier, Model …, by its name in method files
-    [project.entry-points."specbench.methods"]     the path of a method file, by the name for --method
-    [project.entry-points."specbench.datasets"]    a function from a text to rows, by the name for --dataset
-    [project.entry-points."specbench.backends"]    a function from cells to an engine, by the name for --backend
+[project.entry-points."specbench.parts"]       a class: Drafter, Verifier, Model …, by its name in method files
+[project.entry-points."specbench.methods"]     the path of a method file, by the name for --method
+[project.entry-points."specbench.datasets"]    a function from a text to rows, by the name for --dataset
+[project.entry-points."specbench.backends"]    a function from cells to an engine, by the name for --backend
 """
 
 from collections.abc import Collection

@@ -1,8 +1,8 @@
 """Presets, the settings and numbers of published experiments, and acceptance profiles in JSON files.
 
-Tools mean two things by acceptance at a position, so a profile names which it has: `conditional`, given that all before
-it was accepted; `joint`, from the beginning of the draft on; or what vLLM counts, `accepted_per_position` and the
-number of `drafts` (vllm:spec_decode_num_accepted_tokens_per_pos, ..._num_drafts).
+Tools mean two things by acceptance at a position, so a profile names which it has: `conditional`, given that all
+before it was accepted; `joint`, from the beginning of the draft on; or what vLLM counts, `accepted_per_position`
+and the number of `drafts` (vllm:spec_decode_num_accepted_tokens_per_pos, ..._num_drafts).
 """
 
 import json
@@ -27,8 +27,8 @@ KINDS = ("conditional", "joint", "accepted_per_position")
 
 @dataclass(frozen=True)
 class Preset:
-    """A published experiment. published: for each of its cells the settings that tell it from the others, and numbers
-    by the columns of results.csv; `told` are the names of those settings."""
+    """A published experiment. published: for each of its cells the settings that tell it from the
+    others, and numbers by the columns of results.csv; `told` are the names of those settings."""
 
     name: str
     summary: str

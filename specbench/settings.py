@@ -1,7 +1,4 @@
-"""What the declaration of a setting holds besides its type, and the lists of settings that are derived from it.
-
-Knows how declarations are read from the fields of a model; must not know any one setting, nor who reads the lists.
-"""
+"""What the declaration of a setting holds besides its type, and the lists of settings that are derived from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,11 +45,11 @@ LOADED: tuple[Part, ...] = (*DETAIL, "loading")
 class Setting:
     """How a field is shown, and what its value is part of. Stands in the annotation of the field.
 
-    panel, help: where and how `--help` and the documentation explain it; `usual` is the default in words where the
-    field's own says too little, and "" where nothing is said of it. flags: the names of its option where they are more
-    than the field's name. typed: what its option is read as, if not the field's own type. group: settings of a command
-    come in groups. column: where results.csv has what the value resolved to. late: specs had no such field once; a
-    spec that leaves it at its default keeps the key of that time.
+    panel, help: where and how `--help` and the documentation explain it; `usual` is the default in words
+    where the field's own says too little, and "" where nothing is said of it. flags: the names of its option
+    where they are more than the field's name. typed: what its option is read as, if not the field's own
+    type. group: settings of a command come in groups. column: where results.csv has what the value resolved
+    to. late: specs had no such field once; a spec that leaves it at its default keeps the key of that time.
 
     of: what the value is part of; see MEANING.
     """

@@ -1,8 +1,8 @@
 """RunSpec: everything that can change a number of one cell, and nothing else. Pure; every layer may read it.
 
-Every setting is declared here once: its name, type, default and bounds as a field, the rest as `Setting`. The options
-of the commands, the keys of configuration files, the axes of grids, the columns by which cells are told apart and the
-table in the documentation follow from it.
+Every setting is declared here once: its name, type, default and bounds as a field, the rest
+as `Setting`. The options of the commands, the keys of configuration files, the axes of grids,
+the columns by which cells are told apart and the table in the documentation follow from it.
 """
 
 import hashlib
@@ -15,8 +15,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serial
 
 from specbench.settings import ANSWER, CELL, DETAIL, LOADED, LOOKAHEAD, NAMED, PAIR, Setting, declared
 from specbench.wording import in_thousands
-
-# --- spec -------------------------------------------------------------------------------------------------------------
 
 BASELINE = "baseline"
 CHOOSING = "auto"  # the method that chooses one of several, prompt by prompt
@@ -355,7 +353,6 @@ def written_models(models: Iterable[tuple[str, str]]) -> str:
 
 # --- choices ----------------------------------------------------------------------------------------------------------
 # What `--method auto` chooses from: how choices are written, and the cell of each.
-# Pure; must not know method files.
 
 USUAL = (BASELINE, "chain:2", "chain:4", "chain:8", "prompt-lookup:2", "prompt-lookup:4", "prompt-lookup:8")
 

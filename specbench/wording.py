@@ -1,7 +1,7 @@
 """Values as words, columns of a table as values, and text without credentials. Pure: every layer may read it.
 
-A credential is recognised in URLs, as a parameter or an option, by its form, or as a key of this process. Where it is
-not clear how far a password reaches, more is removed.
+A credential is recognised in URLs, as a parameter or an option, by its form, or as a
+key of this process. Where it is not clear how far a password reaches, more is removed.
 """
 
 import html

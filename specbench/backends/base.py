@@ -59,8 +59,8 @@ class Networks(Protocol):
         ...
 
     def hold(self, name: str, network: Any) -> None:
-        """Take in a network that was made in this process, by the name that methods have for it: one without recurrent
-        state, of the target's vocabulary, in its dtype and on its device. It replaces one of that name."""
+        """Take in a network that was made in this process, by the name that methods have for it: one without
+        recurrent state, of the target's vocabulary, in its dtype and on its device. It replaces one of that name."""
         ...
 
     def law(self, spec: RunSpec) -> Sampling:
@@ -77,8 +77,8 @@ class Networks(Protocol):
         ...
 
     def models(self, spec: RunSpec) -> Mapping[str, Model]:
-        """Fresh models by name: own caches, shared weights. UsageError where one of those that the method names has no
-        rows over the target's tokens."""
+        """Fresh models by name: own caches, shared weights. UsageError where
+        one of those that the method names has no rows over the target's tokens."""
         ...
 
     def method(self, spec: RunSpec) -> Speculate:
@@ -90,8 +90,8 @@ class Networks(Protocol):
         ...
 
     def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> dict[str, float] | None:
-        """The experts that the target's passes touch as columns, None of a target without any: counted while prompts
-        are decoded in the rows of one batch with the method of a spec, step by step and untimed."""
+        """The experts that the target's passes touch as columns, None of a target without any: counted while
+        prompts are decoded in the rows of one batch with the method of a spec, step by step and untimed."""
         ...
 
     def gradless(self) -> AbstractContextManager[None]:
@@ -119,8 +119,8 @@ class Held:
 class Backend(Protocol):
     """An engine and the pair of some specs, checked as far as that is possible without weights.
 
-    The runner times nothing itself: it reads the traces. Between `load` and `unload` any number of specs of the pair
-    may be prepared, and all that are decode on the same weights.
+    The runner times nothing itself: it reads the traces. Between `load` and `unload` any
+    number of specs of the pair may be prepared, and all that are decode on the same weights.
     """
 
     @property
@@ -184,13 +184,13 @@ class Backend(Protocol):
         ...
 
     def frugal(self) -> "Backend | None":
-        """The same pair in the way of execution that takes the least memory; None where that is the present one, or
-        another was asked for."""
+        """The same pair in the way of execution that takes the least memory;
+        None where that is the present one, or another was asked for."""
         ...
 
     def judge(self) -> "Backend | None":
-        """What scores its text again: a backend with networks of the same checkpoints in this process, loaded; None
-        where there is none."""
+        """What scores its text again: a backend with networks of the same
+        checkpoints in this process, loaded; None where there is none."""
         ...
 
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
@@ -230,9 +230,9 @@ def networks_of(backend: Backend, purpose: str) -> Networks:
 class Can:
     """What an engine besides ours can do.
 
-    settings: those that it has besides ANYWHERE, and which values of them besides the default. drafters: the parts of
-    method files that it drafts with, and the rules that it judges their drafts by. None stands for all. why: of
-    settings that it lacks, the reason. has: its methods in words.
+    settings: those that it has besides ANYWHERE, and which values of them besides the default.
+    drafters: the parts of method files that it drafts with, and the rules that it judges their drafts
+    by. None stands for all. why: of settings that it lacks, the reason. has: its methods in words.
     """
 
     settings: Mapping[str, Collection[Any] | None]
@@ -356,8 +356,8 @@ def parts_of(spec: RunSpec) -> Parts:
 
 
 def drafting(engine: str, spec: RunSpec) -> Parts | None:
-    """The parts of a method that an engine besides ours drafts with; None where nothing is drafted. UsageError, naming
-    the native backend, for a method that it does not have."""
+    """The parts of a method that an engine besides ours drafts with; None where nothing
+    is drafted. UsageError, naming the native backend, for a method that it does not have."""
     can, parts = CAN[engine], parts_of(spec)
     if parts.drafter == "NoDraft" or spec.k == 0:
         return None

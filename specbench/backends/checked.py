@@ -45,8 +45,8 @@ class CheckedPair:
     """The models of some specs that differ in nothing that concerns checkpoints.
 
     kept: of every model that is a part of another one, the role that it is a part of and the layers that are kept.
-    foreign: of every role with another tokenizer than the target's, both vocabularies and the rule that joins them.
-    cuts: of every model whose head knows some tokens only once it is loaded, the cuts that make it so.
+    foreign: of every role with another tokenizer than the target's, both vocabularies and the rule that joins
+    them. cuts: of every model whose head knows some tokens only once it is loaded, the cuts that make it so.
     """
 
     device: torch.device
@@ -78,8 +78,8 @@ class CheckedPair:
         return {name for name, role in self.roles.items() if role.borrows}
 
     def columns(self, commits: Named, weights: Named, rollbacks: Named) -> dict[str, Any]:
-        """What every role resolved to, with what is known once it is loaded. `scale_model` names the roles that are
-        scale models; it may be empty."""
+        """What every role resolved to, with what is known once it is loaded.
+        `scale_model` names the roles that are scale models; it may be empty."""
         scaled = [f"{name} {label}" for name, role in self.roles.items() if (label := growth.label(role.config))]
         found: dict[str, Any] = {"scale_model": ", ".join(scaled), **heads.vocabulary_columns(self.foreign)}
         for name, role in self.roles.items():
@@ -124,8 +124,8 @@ def checkpoints_of(specs: Sequence[RunSpec]) -> dict[str, names.Checkpoint]:
 
 
 def refuse_missing(checkpoints: Mapping[str, names.Checkpoint], spec: RunSpec) -> None:
-    """MissingError where checkpoints, by their roles, can neither be found on this machine nor be fetched, or what
-    reads or quantises them is not installed."""
+    """MissingError where checkpoints, by their roles, can neither be found on
+    this machine nor be fetched, or what reads or quantises them is not installed."""
     lacking = [found for name, checkpoint in checkpoints.items() if (found := unavailable(name, checkpoint))]
     if lacking := [*lacking, *lacking_extras(checkpoints, spec)]:
         raise MissingError(lacking)

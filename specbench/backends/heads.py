@@ -75,8 +75,8 @@ def load(role: Role, found: Found, network: Any) -> Loaded:
 
 
 def probed(role: Role, module: Any, network: Any) -> Iterator[str]:
-    """How often the best token of a head is its target's on a text that ships, and whether it would be more often with
-    layers counted from one less: no error tells of that, only tokens per round."""
+    """How often the best token of a head is its target's on a text that ships, and whether it would
+    be more often with layers counted from one less: no error tells of that, only tokens per round."""
     document = json.loads(PROBE.read_text(encoding="utf-8").partition("\n")[0])["document"]
     most = min(PROBED, context_length(network.config))
     ids = torch.tensor([role.encode(document)[:most]], device=network.get_input_embeddings().weight.device)
@@ -90,8 +90,8 @@ def probed(role: Role, module: Any, network: Any) -> Iterator[str]:
 
 
 def joined_in(models: Mapping[str, Model], heads: Mapping[str, Any], depth: int) -> dict[str, Model]:
-    """The models of a method that drafts up to `depth` tokens, with these heads in it by name: modules, for which the
-    target leaves its hidden rows, or None for a network of its own that drafts through masks.
+    """The models of a method that drafts up to `depth` tokens, with these heads in it by name: modules, for
+    which the target leaves its hidden rows, or None for a network of its own that drafts through masks.
 
     UsageError for a target that keeps no hidden rows, and for a head that drafts fewer tokens.
     """
@@ -140,8 +140,8 @@ def sizes_of(role: Role, found: Found, target: Role) -> Network:
 
 
 def attended(found: Found) -> int:
-    """How many numbers a layer of a head keeps of a token to attend to it: an MTP module's is its target's, which may
-    keep latent ones."""
+    """How many numbers a layer of a head keeps of a token to attend to
+    it: an MTP module's is its target's, which may keep latent ones."""
     config = found.hollow.config
     if not config.num_hidden_layers:
         return 0

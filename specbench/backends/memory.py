@@ -29,9 +29,9 @@ TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside
 
 @dataclass(frozen=True)
 class Estimate:
-    """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or captured does; lays_out:
-    whether what was compiled has weights in a layout of its own; packs: whether eager passes have; releases: whether
-    these then have the only copy, but of an embedding."""
+    """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or
+    captured does; lays_out: whether what was compiled has weights in a layout of its own; packs:
+    whether eager passes have; releases: whether these then have the only copy, but of an embedding."""
 
     pair: CheckedPair
     keeps: bool = False
@@ -109,8 +109,8 @@ class Estimate:
         return {name: replace(net, packed=self.packed(name, net)) for name, net in here.items()}
 
     def packed(self, name: str, network: Network) -> int:
-        """The bytes of the matrices that are laid out anew, once or twice: not those of the embedding, and of quantised
-        weights, which are packed already, those of the head alone."""
+        """The bytes of the matrices that are laid out anew, once or twice: not those of the
+        embedding, and of quantised weights, which are packed already, those of the head alone."""
         role, table = self.pair.roles[name], network.vocabulary * network.hidden * network.item
         layouts = self.lays_out + (self.packs and role.dtype in dtypes())
         if not layouts:
@@ -156,8 +156,8 @@ def elsewhere(network: Network) -> Network:
 
 
 def kept_arms(held: Sequence[Held]) -> list[list[RunSpec]]:
-    """The arms that are there while each group is measured: its own, and those of earlier groups which later ones have
-    as well."""
+    """The arms that are there while each group is measured: its own,
+    and those of earlier groups which later ones have as well."""
     groups = [dict.fromkeys(map(whatever_prompts, one.arms)) for one in held]
     found = []
     for number, group in enumerate(groups):

@@ -177,8 +177,8 @@ class Native:
 
     @property
     def releases(self) -> bool:
-        """Whether the packed copies that passes read may be the only ones: nothing else reads these weights. Networks
-        with a recurrent state multiply by them without calling their layers."""
+        """Whether the packed copies that passes read may be the only ones: nothing else reads these
+        weights. Networks with a recurrent state multiply by them without calling their layers."""
         learning = any(learners(spec.method) for spec in self.specs)
         reading = any(description.recurrent(role.config) for role in self.pair.roles.values())
         return not (self._looked_into or self.tier.lays_out or learning or reading or self.pair.kept)

@@ -110,8 +110,8 @@ def cut_head(pair: CheckedPair, name: str, modules: Mapping[str, Any], ends: Col
 
 
 def cut_words(cut: Mapping[str, str]) -> str:
-    """What --draft-vocabulary cut, as a column: the same whichever drafts a run has beside each other. A method that
-    names a cut draft says so itself."""
+    """What --draft-vocabulary cut, as a column: the same whichever drafts a
+    run has beside each other. A method that names a cut draft says so itself."""
     return "; ".join(dict.fromkeys(what for name, what in cut.items() if cut_of(name) is None))
 
 
@@ -192,8 +192,8 @@ def within(known: Tensor | None, dictionary: Dictionary) -> Tensor:
 
 
 def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str] | None:
-    """The tier that the rule of a pair asks for, and what to know about it; None where any will do. UsageError, saying
-    what works, for methods that models of another vocabulary cannot serve."""
+    """The tier that the rule of a pair asks for, and what to know about it; None where any will
+    do. UsageError, saying what works, for methods that models of another vocabulary cannot serve."""
     joins = Joins(pair)
     for spec in specs:
         for name in sorted(needs(spec.method)):
@@ -226,8 +226,8 @@ def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How the models of an arm are wanted: their law, whether their caches stay in their places (`fixed`), what runs
-    passes one by one, and the memory of caches. depth: how many tokens are drafted at most."""
+    """How the models of an arm are wanted: their law, whether their caches stay in their places (`fixed`),
+    what runs passes one by one, and the memory of caches. depth: how many tokens are drafted at most."""
 
     law: Sampling
     fixed: bool

@@ -54,8 +54,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Role:
-    """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype, and how else it
-    is to be loaded. head: where it is one. device: its own, where that is not the target's."""
+    """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype, and
+    how else it is to be loaded. head: where it is one. device: its own, where that is not the target's."""
 
     checkpoint: names.Checkpoint
     config: Any

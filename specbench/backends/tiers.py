@@ -68,8 +68,8 @@ class Tier:
         return Tier("eager", self.device, packed=(self.packed or self.lays_out) and pays())
 
     def gradless(self) -> AbstractContextManager[None]:
-        """Without gradients; in eager calls also without the versions of tensors, which only a compiler asks for, and
-        which cost a small model a tenth of its time."""
+        """Without gradients; in eager calls also without the versions of tensors, which
+        only a compiler asks for, and which cost a small model a tenth of its time."""
         return torch.inference_mode() if self.name == "eager" else torch.no_grad()
 
     def passes(self, static: bool) -> Passes | None:
@@ -169,8 +169,8 @@ def made_up(number: int, places: int) -> list[int]:
 
 
 def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Name, str]:
-    """(tier, what to know about it) of the cells of a pair. UsageError where a tier is not to be had; auto is eager
-    where compiling would take minutes."""
+    """(tier, what to know about it) of the cells of a pair. UsageError where
+    a tier is not to be had; auto is eager where compiling would take minutes."""
     spec = specs[0]
     if spec.device_map is not None:
         return _eager_alone(spec, f"--device-map brings weights to {device} layer by layer", device)

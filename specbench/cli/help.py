@@ -1,7 +1,7 @@
 """What `--help` shows, and what a shell completes: names that specbench knows, and its runs.
 
-The page is plain text by panels: Typer's own page, drawn with rich, loads twice as many modules and cuts long names at
-80 columns. Completion loads nothing heavy, for a shell waits.
+The page is plain text by panels: Typer's own page, drawn with rich, loads twice as many
+modules and cuts long names at 80 columns. Completion loads nothing heavy, for a shell waits.
 """
 
 import inspect

@@ -152,8 +152,8 @@ class Applied:
 def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | None:
     """The chat template of a data set; None where its prompts are plain text.
 
-    By itself it is the tokenizer's own, where there is one and the rows are `instructions`. UsageError for a template
-    that is not there or not usable, and for a system message or a switch without a place.
+    By itself it is the tokenizer's own, where there is one and the rows are `instructions`. UsageError
+    for a template that is not there or not usable, and for a system message or a switch without a place.
     """
     found = chosen_template(asked, instructions)
     if found is None:

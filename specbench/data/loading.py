@@ -1,5 +1,5 @@
-"""From a data set to the prompts of a run: in which form, in which chat template, how many tokens, and a fair sample. A
-row that cannot be used is counted with its reason.
+"""From a data set to the prompts of a run: in which form, in which chat template, how
+many tokens, and a fair sample. A row that cannot be used is counted with its reason.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ from specbench.errors import UsageError
 from specbench.wording import clean
 
 # --- rows -------------------------------------------------------------------------------------------------------------
-# From rows of data to texts: what is a prompt in a row, how it is called, and why a row cannot be used. A row that
-# cannot be used is counted with its reason.
+# From rows of data to texts: what is a prompt in a row, how it is called, and
+# why a row cannot be used. A row that cannot be used is counted with its reason.
 
 IDS = ("task_id", "id", "question_id", "prompt_id")
 EMPTY, NOT_TEXT, SYSTEM = "empty", "not text", "system messages (which --system gives to all prompts)"

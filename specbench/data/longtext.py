@@ -142,8 +142,8 @@ def cut(text: str, most: int, encode: Encode) -> str:
 
 
 # --- filling ----------------------------------------------------------------------------------------------------------
-# Prompts of a length asked for, from any data set: other texts of the set stand before the one that is continued, by
-# data set, seed and row alone, so that a longer context ends as a shorter one.
+# Prompts of a length asked for, from any data set: other texts of the set stand before the one that
+# is continued, by data set, seed and row alone, so that a longer context ends as a shorter one.
 
 BETWEEN = "\n\n"
 DRAWN = 512  # texts of a set that are put in a random order at a time

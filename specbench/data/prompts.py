@@ -125,8 +125,8 @@ def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> st
 
 
 def next_turn(prompt: Prompt, answer: Sequence[int], prompts: PromptSet, chat: Chat) -> Prompt | None:
-    """The next turn's prompt after an answer, as a server would write it: the whole conversation anew, as text. None
-    where there is no later turn, the prompt outgrows the longest of its set, or the template refuses it."""
+    """The next turn's prompt after an answer, as a server would write it: the whole conversation anew, as text.
+    None where there is no later turn, the prompt outgrows the longest of its set, or the template refuses it."""
 
     if not prompt.later or prompts.applied is None:
         return None

@@ -20,8 +20,8 @@ from specbench.hub import Repository
 from specbench.wording import clean, clean_path, first_line
 
 # --- readers ----------------------------------------------------------------------------------------------------------
-# Rows of local files, by the standard library and within bounds, also for what is packed: other readers of JSON and CSV
-# turn texts into dates and numbers, and name no line when one is bad.
+# Rows of local files, by the standard library and within bounds, also for what is packed: other
+# readers of JSON and CSV turn texts into dates and numbers, and name no line when one is bad.
 
 DataRow = Mapping[str, object]
 Packed = BinaryIO | gzip.GzipFile

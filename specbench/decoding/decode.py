@@ -160,10 +160,10 @@ def decode_stream(
 ) -> list[Trace]:
     """Decode up to `new` tokens after each prompt in `rows` rows, one trace per prompt.
 
-    Rows that no prompt is left for stay frozen. `admitted` is called with a row and the number of the prompt that takes
-    its place there: who gave `rng` a seed per row gives that row another. Prefills are no part of the time of rounds,
-    refills included. As the prompts of a stream share their time, each trace has an equal part of it: sums are right.
-    Raises NonFiniteError as `decode` does.
+    Rows that no prompt is left for stay frozen. `admitted` is called with a row and the number of the
+    prompt that takes its place there: who gave `rng` a seed per row gives that row another. Prefills
+    are no part of the time of rounds, refills included. As the prompts of a stream share their time,
+    each trace has an equal part of it: sums are right. Raises NonFiniteError as `decode` does.
     """
     stream = Stream(method, prompts, rows, new, rng, rounds or Stepwise(method), Times(clock or NullClock()), admitted)
     stream.run(eos, device)

@@ -1,9 +1,9 @@
 """How far a student's distribution is from a teacher's: the losses that drafts are trained with.
 
-Every loss is a function of p [..., V], the teacher's
-probabilities, and of the student's logits [..., V]; it gives [...], in nats or as a share of probability, and is
-differentiable in the logits. p may sum to less than one: that is the teacher on the part of its vocabulary that the
-student has, and the losses are those of the whole up to a constant.
+Every loss is a function of p [..., V], the teacher's probabilities, and of the student's
+logits [..., V]; it gives [...], in nats or as a share of probability, and is differentiable
+in the logits. p may sum to less than one: that is the teacher on the part of its vocabulary
+that the student has, and the losses are those of the whole up to a constant.
 """
 
 from collections.abc import Mapping
@@ -50,8 +50,8 @@ class ReverseKL:
 
 @dataclass(frozen=True)
 class JSD:
-    """The generalised Jensen–Shannon divergence β·KL(p ‖ m) + (1 − β)·KL(q ‖ m), m = β·p + (1 − β)·q (GKD, Agarwal et
-    al. 2023, arXiv 2306.13649, eq. 1). ValueError unless 0 < β < 1."""
+    """The generalised Jensen–Shannon divergence β·KL(p ‖ m) + (1 − β)·KL(q ‖ m), m = β·p + (1
+    − β)·q (GKD, Agarwal et al. 2023, arXiv 2306.13649, eq. 1). ValueError unless 0 < β < 1."""
 
     nats: ClassVar[bool] = True
     beta: float = 0.5
@@ -88,8 +88,8 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Hybrid:
-    """λ·KL(p ‖ q) + (1 − λ)·TV with λ = e^(−3α), which is not differentiated: KL until drafts are accepted, then what
-    acceptance depends on (arXiv 2602.23881)."""
+    """λ·KL(p ‖ q) + (1 − λ)·TV with λ = e^(−3α), which is not differentiated: KL
+    until drafts are accepted, then what acceptance depends on (arXiv 2602.23881)."""
 
     nats: ClassVar[bool] = True
 

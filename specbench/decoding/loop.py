@@ -100,8 +100,8 @@ class Speculate:
         left = length
         while left > 0:
             offset = inner.pos - context.pos
-            # What the outer model committed its own drafter lacks too, besides the two tokens that it may lack itself:
-            # one after a fully accepted round, one from a last round that had no budget for a draft.
+            # What the outer model committed its own drafter lacks too, besides the two tokens that it may lack
+            # itself: one after a fully accepted round, one from a last round that had no budget for a draft.
             refeed, its_lag = (0, 1) if rounds else (lag, lag + 2)
             step = self.advance(inner, left - 1, rng, refeed, its_lag)
             rounds.append(step.round)

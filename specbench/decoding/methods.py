@@ -42,8 +42,8 @@ Around = Mapping[str, Callable[[Drafter], Drafter]]
 class Place:
     """Where in a file a part stands. `path` is of the field that it stands in; a part with fields adds its name.
 
-    around: what is put around a drafter by the name of its model. judge: the model, as the file names it, that judges
-    what is drafted here.
+    around: what is put around a drafter by the name of its model. judge:
+    the model, as the file names it, that judges what is drafted here.
     """
 
     path: str
@@ -58,8 +58,8 @@ class Place:
         return f"{self.path}.{self.name}" if self.name else self.path
 
     def field(self, key: str, fields: Collection[str]) -> "Place":
-        """The place of what stands in one of the fields of this part. What drafts for a part that judges reports its
-        phases as parts of the draft."""
+        """The place of what stands in one of the fields of this part. What
+        drafts for a part that judges reports its phases as parts of the draft."""
         drafts = key == "drafter" and "verifier" in fields
         below = self.clock.under("draft") if self.clock is not None and drafts else self.clock
         return Place(f"{self.where}.{key}", below, around=self.around, judge=self.judge)

@@ -19,16 +19,16 @@ class After(Protocol):
     def __call__(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> bool:
         """Whether to draw no more after ids [B], drawn from logits [B, V'] of the network before temperature.
 
-        sure [B]: how likely the model itself holds it that its next token will be accepted, before it draws that; None
-        of a model that does not say.
+        sure [B]: how likely the model itself holds it that its next token will
+        be accepted, before it draws that; None of a model that does not say.
         """
 
 
 class Model(Protocol):
     """A language model at one cost level: (context, tree) → rows. Its cache changes time, never answers.
 
-    Of a model that sees less than the text (Streaming, Retrieval), it changes the answers too: a row is always the one
-    that its token was drawn from.
+    Of a model that sees less than the text (Streaming, Retrieval), it changes
+    the answers too: a row is always the one that its token was drawn from.
     """
 
     @property
@@ -48,8 +48,8 @@ class Model(Protocol):
         """
 
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        """[B, new, V] the rows of the last `new` nodes of a tree that grows level by level, the earlier ones of which
-        were fed by calls before this one; of an empty tree the one row after the last committed token.
+        """[B, new, V] the rows of the last `new` nodes of a tree that grows level by level, the earlier ones of
+        which were fed by calls before this one; of an empty tree the one row after the last committed token.
 
         raw: the model's own scores in the place of distributions, for what ranks tokens also when greedy.
         """
@@ -124,8 +124,8 @@ class Carried(Protocol):
 class Drafter(Protocol):
     """Proposes a token tree and says honestly what each token was drawn from.
 
-    It may stop before it draws or after keeping what it drew, but never drops a drawn token because of what it is. Its
-    properties declare what a method needs to know of it; they are read before any model is loaded.
+    It may stop before it draws or after keeping what it drew, but never drops a drawn token because of what
+    it is. Its properties declare what a method needs to know of it; they are read before any model is loaded.
     """
 
     @property
@@ -138,8 +138,8 @@ class Drafter(Protocol):
 
     @property
     def depth(self) -> int:
-        """How many levels its trees have at most. Were it too few, caches would miss tokens: drafts would be worse,
-        and the distribution of what is emitted the same."""
+        """How many levels its trees have at most. Were it too few, caches would miss
+        tokens: drafts would be worse, and the distribution of what is emitted the same."""
 
     @property
     def branches(self) -> bool:
@@ -224,8 +224,8 @@ class Ranking(Protocol):
 
     @property
     def last(self) -> Tensor:
-        """[B, n + 1, most] the likeliest tokens of every row that `probs` gave last, the likeliest first; -1 after the
-        last one that has a chance."""
+        """[B, n + 1, most] the likeliest tokens of every row that `probs` gave
+        last, the likeliest first; -1 after the last one that has a chance."""
 
     def along(self, context: Context, row: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The same along the prompts that were just taken in, or along the one in `row` alone: places [B, m] in order

@@ -1,7 +1,7 @@
 """The one source of randomness: `bernoulli` and `categorical` on whole tensors, injected everywhere.
 
-Production draws fresh float64 uniforms from one generator per prompt, seeded once. Tests inject sources that
-enumerate, play back a tape or audit reuse.
+Production draws fresh float64 uniforms from one generator per prompt, seeded
+once. Tests inject sources that enumerate, play back a tape or audit reuse.
 """
 
 import hashlib
@@ -83,8 +83,8 @@ AHEAD, RACED = 256, 1 << 17  # numbers that a generator gives at a time: for one
 
 
 class SeededUniforms:
-    """Fresh draws, one generator per row and stream: what a row draws depends neither on the rows beside it, nor on how
-    many draws of another kind were made in between. So a tier may draw a whole round at once, and gets the same.
+    """Fresh draws, one generator per row and stream: what a row draws depends neither on the rows beside it, nor on
+    how many draws of another kind were made in between. So a tier may draw a whole round at once, and gets the same.
 
     A generator gives numbers by the block, whose size is always the same, because on a GPU the numbers depend on it;
     draws are slices of them, in their order. So a draw asks the device for nothing, but for the first one of a block.
@@ -110,8 +110,8 @@ class SeededUniforms:
 class Ahead:
     """The numbers of one stream: a generator per row, and what they gave beyond what was taken.
 
-    Rows begin anew at different times, so their blocks end at different places: up to where all rows have some, the
-    numbers lie side by side [B, n]; the rest waits, row by row.
+    Rows begin anew at different times, so their blocks end at different places: up to where
+    all rows have some, the numbers lie side by side [B, n]; the rest waits, row by row.
     """
 
     def __init__(self, generators: list[torch.Generator], device: torch.device) -> None:

@@ -1,7 +1,7 @@
 """Clocks: what a timed region is, and laps inside it that say which phase took how long.
 
-Every part of a method has its own view of the
-clock (`under`), so that the verify pass of an inner speculation is "draft/verify"; a phase counts what is under it.
+Every part of a method has its own view of the clock (`under`), so that the verify
+pass of an inner speculation is "draft/verify"; a phase counts what is under it.
 """
 
 import time
@@ -22,8 +22,8 @@ class Laps(Protocol):
     """What a part of a method sees of a clock."""
 
     def lap(self, phase: str, after: Tensor | None = None) -> None:
-        """What was done since the last lap belongs to `phase`. `after` is what came of it, which a compiled round must
-        have computed before the lap, and reads only after it."""
+        """What was done since the last lap belongs to `phase`. `after` is what came of it,
+        which a compiled round must have computed before the lap, and reads only after it."""
 
     def under(self, phase: str) -> "Laps":
         """The same clock for a part whose phases belong to `phase`."""
@@ -151,8 +151,8 @@ def _no_lap(after: Tensor, phase: str) -> None:
 class CudaClock:
     """Host time between two synchronisations for the region, device events for the laps: no wait inside the region.
 
-    Laps during a capture become events of the graph, which every replay records anew; who replays says when they may
-    be read.
+    Laps during a capture become events of the graph, which every
+    replay records anew; who replays says when they may be read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -220,8 +220,8 @@ class Spans:
     begun: bool = False
 
     def inside(self, context: Context) -> Tensor:
-        """[B] bool: whether the token after the last committed one lies inside. The prompt counts: templates of chats
-        open a span in it, or close one."""
+        """[B] bool: whether the token after the last committed one lies inside.
+        The prompt counts: templates of chats open a span in it, or close one."""
         place = torch.arange(context.seq.shape[1], device=context.seq.device)
         marks = self._marks(context.seq) * (place <= context.pos.unsqueeze(1))
         last = (2 * (place + 1) * (marks != 0) + (marks > 0)).amax(1)

@@ -58,10 +58,10 @@ def topology(parents: tuple[int, ...]) -> Topology:
 class Level:
     """How a level of a tree is drafted: by one pass over those nodes of the level above that have children.
 
-    families: places in that pass, and how many children each of them gets; those with equally many are one family.
-    parents: of the nodes of the level in the order in which the families give them, numbered in the tree so far.
-    fed: the number of each in the tree of all nodes that have children, -1 where it has none. above: the parents of
-    those that have, in that tree.
+    families: places in that pass, and how many children each of them gets; those with equally
+    many are one family. parents: of the nodes of the level in the order in which the families
+    give them, numbered in the tree so far. fed: the number of each in the tree of all nodes that
+    have children, -1 where it has none. above: the parents of those that have, in that tree.
     """
 
     families: tuple[tuple[tuple[int, ...], int], ...]

@@ -14,9 +14,9 @@ STRETCH = 4  # places of a draft for every place of the target, at most
 class Dictionary:
     """A draft's tokens for those of a target of V tokens.
 
-    ours, theirs [N]: the ids of the tokens that both have. pieces [V, m], lengths [V]: how the draft is told a token of
-    the target; one piece where it has the token. back: the target's ids of the draft's tokens, 0 where there is none.
-    prompt: the draft's ids of a text in the target's, which is split as its own tokenizer splits it.
+    ours, theirs [N]: the ids of the tokens that both have. pieces [V, m], lengths [V]: how the draft is told a
+    token of the target; one piece where it has the token. back: the target's ids of the draft's tokens, 0 where
+    there is none. prompt: the draft's ids of a text in the target's, which is split as its own tokenizer splits it.
     """
 
     ours: Tensor
@@ -47,8 +47,8 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text in the target's tokens, and in the draft's. joints: (place in the one, place in the other) before which
-    both say the same, in rising order."""
+    """A text in the target's tokens, and in the draft's. joints: (place in the
+    one, place in the other) before which both say the same, in rising order."""
 
     text: list[int]
     ids: list[int]
@@ -59,8 +59,8 @@ class Scribe(Protocol):
     """Turns text in the tokens of one vocabulary into text in those of the other."""
 
     def read(self, text: Sequence[int], before: Reading | None = None) -> Reading:
-        """A text of the target as the draft reads it. `before`: how it has read a text that begins alike, of which
-        stays what lies far enough before the first change."""
+        """A text of the target as the draft reads it. `before`: how it has read a text
+        that begins alike, of which stays what lies far enough before the first change."""
 
     def write(self, reading: Reading, drafted: Sequence[int]) -> list[int]:
         """The target's tokens for what the draft has drafted after a text; the last ones may say less than it did."""

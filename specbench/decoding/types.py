@@ -1,7 +1,7 @@
 """What travels between the parts of a method. All of it has a leading row dimension B: one row per sequence.
 
-Notation, fixed here once: **p** is the distribution of the model that judges, **q** the one a drafted token was drawn
-from (Leviathan et al. 2022; Chen et al. 2023 swap the letters). V is the width of the target's head.
+Notation, fixed here once: **p** is the distribution of the model that judges, **q** the one a drafted token
+was drawn from (Leviathan et al. 2022; Chen et al. 2023 swap the letters). V is the width of the target's head.
 """
 
 import math
@@ -24,8 +24,8 @@ class Context:
 
     seq [B, L] committed tokens (entries after `pos` are stale and never read); pos [B] index of the last of them;
     live [B] still decoding; last [B] greatest index a token may be committed to; eos [E] ids that end a sequence;
-    finite [B] false once a model gave a row with NaN or infinity. reach is known to the host: all tokens, drafted ones
-    included, lie before it until the host says otherwise, so that nothing after it need be read. tight: reach
+    finite [B] false once a model gave a row with NaN or infinity. reach is known to the host: all tokens, drafted
+    ones included, lie before it until the host says otherwise, so that nothing after it need be read. tight: reach
     ends exactly at the last committed token of a batch of one, so that a pass over that token alone needs no mask.
     """
 
@@ -57,11 +57,11 @@ class Context:
 class Round:
     """Counts of one round, each [B]; overlap [B, depth] is the chance of acceptance at each tested level, else zero.
 
-    drafted counts the levels that were drafted, surplus those of them that the row has no use for, because its sequence
-    ends before; tested counts those that were judged up to the end of the emitted tokens. distance [B] is how far the
-    rows of the emitted tokens lie from the target's, summed (`Verdict.distance`). nodes: drafted tokens that the pass
-    of the model was over, also those that some row does not have. inner: rounds of the nested speculation that produced
-    this draft. belief: that of the draft; a level is one of its nodes.
+    drafted counts the levels that were drafted, surplus those of them that the row has no use for, because its
+    sequence ends before; tested counts those that were judged up to the end of the emitted tokens. distance
+    [B] is how far the rows of the emitted tokens lie from the target's, summed (`Verdict.distance`). nodes:
+    drafted tokens that the pass of the model was over, also those that some row does not have. inner: rounds
+    of the nested speculation that produced this draft. belief: that of the draft; a level is one of its nodes.
     """
 
     drafted: Tensor
@@ -81,11 +81,11 @@ class Draft:
     """A token tree with the rows its tokens were drawn from.
 
     q [B, n, V] is the row each token was drawn from, given that its earlier siblings were drawn and rejected; None
-    means that every token is a point mass. valid [B, n] masks nodes that a row does not have; None means all are there.
-    drafted [B] is how many levels a row was drafted, also those that are not valid because its sequence ends before:
-    they cost as much as the others. None means all levels of the tree. text: what it goes on from, while it is judged.
-    belief [B, n], of chains alone: how likely what drafted a token held it to be accepted, if those before it are; NaN
-    where it held nothing of one. Nothing is decided by it any more: it is what calibration is measured by.
+    means that every token is a point mass. valid [B, n] masks nodes that a row does not have; None means all are
+    there. drafted [B] is how many levels a row was drafted, also those that are not valid because its sequence ends
+    before: they cost as much as the others. None means all levels of the tree. text: what it goes on from, while it is
+    judged. belief [B, n], of chains alone: how likely what drafted a token held it to be accepted, if those before it
+    are; NaN where it held nothing of one. Nothing is decided by it any more: it is what calibration is measured by.
     """
 
     tree: TokenTree
@@ -117,11 +117,11 @@ class Draft:
 class Verdict:
     """What a verifier decided.
 
-    path [B, depth] accepted nodes from the root, -1 after them; accepted [B] their number; token [B] what is emitted
-    after them (correction or bonus); overlap [B, depth] the chance that a level is accepted, given that it is reached.
-    distance [B, depth + 1] is the total variation distance of the token emitted at a level from the
-    target's, given the text before it and averaged over the draft's draw there; 0 after the end. None of a lossless
-    rule: there is none.
+    path [B, depth] accepted nodes from the root, -1 after them; accepted [B] their number; token
+    [B] what is emitted after them (correction or bonus); overlap [B, depth] the chance that a
+    level is accepted, given that it is reached. distance [B, depth + 1] is the total variation
+    distance of the token emitted at a level from the target's, given the text before it and
+    averaged over the draft's draw there; 0 after the end. None of a lossless rule: there is none.
     """
 
     path: Tensor

@@ -18,8 +18,8 @@ from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 
 # --- retrieval --------------------------------------------------------------------------------------------------------
-# A network that reads few of its own keys: a part of a method that asks the network for such a reader of itself.
-# TriForce's middle level (Sun et al. 2024, arXiv 2404.11912).
+# A network that reads few of its own keys: a part of a method that asks the network for
+# such a reader of itself. TriForce's middle level (Sun et al. 2024, arXiv 2404.11912).
 
 
 class Forwarding:
@@ -83,8 +83,8 @@ class Retrieval(Forwarding):
 
 
 # --- streaming --------------------------------------------------------------------------------------------------------
-# A model that sees the first tokens of a text and its last ones, as a short text of its own.
-# StreamingLLM (Xiao et al. 2023, arXiv 2309.17453); the cache of TriForce's draft (Sun et al. 2024, arXiv 2404.11912).
+# A model that sees the first tokens of a text and its last ones, as a short text of its own. StreamingLLM
+# (Xiao et al. 2023, arXiv 2309.17453); the cache of TriForce's draft (Sun et al. 2024, arXiv 2404.11912).
 
 AHEAD = 64  # places for what is drafted after a full window; where more is drafted there will be more
 
@@ -93,10 +93,10 @@ AHEAD = 64  # places for what is drafted after a full window; where more is draf
 class Streaming:
     """The rows of `model` after the first `sinks` tokens and the last ones, at most `window`, as if they were the text.
 
-    They have the positions of a short text, so that any encoding of positions and any length will do. When the window
-    is full its first half leaves it: what stays is fed anew at its new positions, which is one further token per token
-    in the long run. Until then the text is the model's own, and so are the rows. `model` itself is left alone: a twin
-    of it does the work. The host reads in every call how long the short text is.
+    They have the positions of a short text, so that any encoding of positions and any length will do. When the
+    window is full its first half leaves it: what stays is fed anew at its new positions, which is one further
+    token per token in the long run. Until then the text is the model's own, and so are the rows. `model`
+    itself is left alone: a twin of it does the work. The host reads in every call how long the short text is.
     """
 
     model: Network
@@ -195,9 +195,9 @@ REFUSED = "a model with another tokenizer than the target's cannot be read or ta
 class Common:
     """The rows of `model`, whose law gives something only to `dictionary.theirs`, as rows over the target's vocabulary.
 
-    So q is what was drawn from, whatever the model read. It reads the prompt as its own tokenizer splits it, then one
-    token of the target after the other in its own pieces: no token changes those before it, so what is rejected is
-    taken back by position, as ever. `limit`: how many tokens the model can read.
+    So q is what was drawn from, whatever the model read. It reads the prompt as its own tokenizer splits
+    it, then one token of the target after the other in its own pieces: no token changes those before it,
+    so what is rejected is taken back by position, as ever. `limit`: how many tokens the model can read.
     """
 
     def __init__(self, model: Network, dictionary: Dictionary, limit: int) -> None:
@@ -279,8 +279,8 @@ class Common:
         return self.dictionary.most * (refeed + 1) - 1
 
     def _told(self, tree: TokenTree) -> TokenTree:
-        """A tree in the model's tokens. What it drafts has one piece; what others drafted and it does not know is
-        never accepted by it, so that what stands in its place does not matter."""
+        """A tree in the model's tokens. What it drafts has one piece; what others drafted and it
+        does not know is never accepted by it, so that what stands in its place does not matter."""
         return TokenTree(self.dictionary.pieces[tree.ids, 0], tree.parents)
 
     def _rows(self, rows: Tensor, nothing: float) -> Tensor:

@@ -28,8 +28,6 @@ from specbench.show.documents import calibration_tables
 from specbench.show.fitting import draw, screen
 from specbench.spec import BASELINE, RunSpec
 
-# --- calibrate --------------------------------------------------------------------------------------------------------
-
 
 def start_calibrate(
     settings: Mapping[str, Any], widths: Sequence[int], contexts: Sequence[int], repeat: int, output: Output

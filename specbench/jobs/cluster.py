@@ -76,8 +76,8 @@ def device_of(spec: RunSpec, devices: frozenset[str]) -> str:
 
 
 def refuse_unseated(specs: Sequence[RunSpec], devices: frozenset[str]) -> None:
-    """UsageError for a cell that is to be measured on a device which no node has, or which is the cluster's choice, or
-    on more than one."""
+    """UsageError for a cell that is to be measured on a device which
+    no node has, or which is the cluster's choice, or on more than one."""
     for spec in specs:
         if spec.tensor_parallel is not None or (spec.draft_device or "cpu") != "cpu":
             option = "--tensor-parallel" if spec.tensor_parallel is not None else "--draft-device"

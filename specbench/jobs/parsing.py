@@ -44,8 +44,8 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with context, backend and arrivals as they are written, or as lists of such texts; engine options as
-    one."""
+    """The settings with context, backend and arrivals as they are
+    written, or as lists of such texts; engine options as one."""
     found = dict(settings)
     if isinstance(found.get("engine_option"), list):
         found["engine_option"] = ",".join(map(str, found["engine_option"]))  # all of them are one value
@@ -123,8 +123,8 @@ def parse_size(text: str, option: str) -> int:
 def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with `model` as names and checkpoints: one value, though --model is repeatable.
 
-    In a file it may also be a mapping of names to checkpoints, or a list of these, which is an axis of a grid.
-    UsageError if it cannot be read.
+    In a file it may also be a mapping of names to checkpoints, or a list
+    of these, which is an axis of a grid. UsageError if it cannot be read.
     """
     from specbench.spec import named_models
 

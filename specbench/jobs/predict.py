@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from specbench.results.reading import Run
 
 
-# --- predict ----------------------------------------------------------------------------------------------------------
-
-
 def from_run(run: Path, style: Format) -> None:
     """Predict the cells that a run measured."""
     (found,) = read_given([run])
@@ -57,8 +54,8 @@ def from_rates(
 
 @dataclass(frozen=True)
 class Servers:
-    """The fleet that is asked about. slots: rows of a device, None for all that were measured; output_tokens: the mean
-    of an answer, None for those that were measured; price: of a device and hour."""
+    """The fleet that is asked about. slots: rows of a device, None for all that were measured;
+    output_tokens: the mean of an answer, None for those that were measured; price: of a device and hour."""
 
     devices: int
     slots: int | None

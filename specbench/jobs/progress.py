@@ -28,8 +28,6 @@ from specbench.show.fitting import sentence
 from specbench.spec import CHOOSING, RunSpec
 from specbench.wording import clean, gigabytes, number_in, rows_said, tokens_said
 
-# --- progress ---------------------------------------------------------------------------------------------------------
-
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
 PLAIN = 30.0  # seconds between two lines where there is no terminal
 LONG = 5.0  # seconds after which an eager arm that is made ready is named; what is compiled is named at once
@@ -42,8 +40,8 @@ LABEL = 32  # characters of a data set's or a method's name
 
 @dataclass
 class Rolling:
-    """Totals of one cell so far: acceptance, and (baseline seconds, baseline tokens, seconds, tokens) by prompt, or by
-    batch of prompts."""
+    """Totals of one cell so far: acceptance, and (baseline seconds,
+    baseline tokens, seconds, tokens) by prompt, or by batch of prompts."""
 
     samples: int = 0
     prompts: dict[str, tuple[float, int, float, int]] = field(default_factory=dict)
@@ -304,8 +302,8 @@ def bar(console: Console, seconds: Callable[[], float]) -> Progress:
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
-# Fetching and loading models as a user sees it, on stderr: bytes in a bar, or a line where it takes a while.
-# Whoever loads may call from several threads.
+# Fetching and loading models as a user sees it, on stderr: bytes in a bar, or
+# a line where it takes a while. Whoever loads may call from several threads.
 
 LOADING_REDRAW = 0.1  # seconds between two pictures
 SOON, AGAIN = 3.0, 30.0  # seconds until the first line where there is no terminal, and until the next

@@ -31,8 +31,6 @@ from specbench.show.text import Format, print_records
 from specbench.show.verdict import lead, paragraphs, together
 from specbench.wording import clean, clean_path, text_in
 
-# --- compare ----------------------------------------------------------------------------------------------------------
-
 CompareStyle = Literal["table", "md", "json", "junit", "gha"]
 
 # What other tools call the columns of results.csv. Of several a gate takes the first that BASE has a number in.
@@ -197,8 +195,8 @@ VERDICT_NEEDS = ("status", "target", "dataset", "method", "k")
 def start_verdict(
     runs: Sequence[Path], style: VerdictStyle, explain: bool, judges: bool = False, least: float | None = None
 ) -> None:
-    """Print the answers of the runs together; to `explain`, each run with all its tables and notes. Where it `judges`,
-    or the speedup is to be at least something, end with the exit code of the worst answer."""
+    """Print the answers of the runs together; to `explain`, each run with all its tables and notes. Where
+    it `judges`, or the speedup is to be at least something, end with the exit code of the worst answer."""
     if least is not None and (judges or not 0 < least < math.inf):
         raise UsageError(
             "--fail-under takes a speedup such as 1.1, and sets the exit code itself: leave out --exit-code"
@@ -221,8 +219,8 @@ def start_verdict(
 
 
 def conclude_verdict(found: Sequence[Recommendation], least: float | None) -> None:
-    """End as the worst answer says: RegressionError for a NO or a speedup below `least`, NotComparableError where that
-    is not settled."""
+    """End as the worst answer says: RegressionError for a NO or a
+    speedup below `least`, NotComparableError where that is not settled."""
     if not found:
         raise NotComparableError(NOTHING)
     below = "speculative decoding does not pay" if least is None else f"the speedup is below {least:g}×"

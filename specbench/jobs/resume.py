@@ -59,8 +59,8 @@ NOTHING = Typed()
 def resume(
     path: Path, output: Output, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
 ) -> None:
-    """Go on with a run that was killed or interrupted, as it would have gone on by itself; with a larger limit, give it
-    more prompts."""
+    """Go on with a run that was killed or interrupted, as it would
+    have gone on by itself; with a larger limit, give it more prompts."""
     with processes.together():
         done = record_rest(path, Terminal(output), executor, limit, typed)
         if processes.first():
@@ -164,8 +164,8 @@ def in_words(machine: Mapping[str, Any], names: Sequence[str] = MACHINE) -> str:
 
 
 def grow(folder: RunFolder, run: Run, limit: int) -> None:
-    """Give all cells of a run `limit` prompts of each data set. UsageError, with nothing changed, where that cannot be:
-    where new prompts would change how earlier ones were decoded, or there are no more of them."""
+    """Give all cells of a run `limit` prompts of each data set. UsageError, with nothing changed, where that
+    cannot be: where new prompts would change how earlier ones were decoded, or there are no more of them."""
     before = limit_of(run, limit)
     refuse_dependent(run, folder.past)
     groups = grid.by_pair(run.specs)

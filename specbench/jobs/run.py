@@ -37,8 +37,6 @@ from specbench.show.fitting import screen
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import resume_command, text_in
 
-# --- run --------------------------------------------------------------------------------------------------------------
-
 # Where cells are measured: in this process, each in one of its own, or on the devices of a cluster.
 Executor = Literal["local", "process", "ray"]
 
@@ -122,8 +120,8 @@ def measure(checked: Plan, folder: RunFolder | None, watch: "Watch", past: Past 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job left behind: its folder, the command that began it, its cells, and the interrupt that ended it.
-    preset: the one that its settings came from, if any."""
+    """What a job left behind: its folder, the command that began it, its cells, and
+    the interrupt that ended it. preset: the one that its settings came from, if any."""
 
     path: Path
     command: str

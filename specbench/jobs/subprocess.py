@@ -1,7 +1,7 @@
 """Cells each in a process of its own: a crash costs one cell, and no cell sees what another left in memory.
 
-The process that measures tells this one everything that it would tell its observers, as it happens, so the one journal
-is written here.
+The process that measures tells this one everything that it would tell
+its observers, as it happens, so the one journal is written here.
 """
 
 import multiprocessing
@@ -191,8 +191,8 @@ class Once:
 
 
 def whole(event: Event, pipe: Connection, once: Once) -> None:
-    """Send an event; an interrupt waits for its end, as after half a message no other could be read. Where the process
-    that reads it has ended, this one ends, too."""
+    """Send an event; an interrupt waits for its end, as after half a message no other
+    could be read. Where the process that reads it has ended, this one ends, too."""
     with once.held():
         try:
             pipe.send(event)

@@ -48,8 +48,6 @@ from specbench.spec import BASELINE, RunSpec, expanded
 from specbench.theory.memory import Fit
 from specbench.wording import gigabytes, grouped
 
-# --- verify -----------------------------------------------------------------------------------------------------------
-
 
 def start_verify(settings: Mapping[str, Any], wanted: Sequence[str] | None, tokens: int, output: Output) -> None:
     """Check, write the certificate, print it; raises what the exit code says. Without a target only the proofs."""
@@ -230,8 +228,8 @@ def greedy_part(backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSe
 def sampled_part(
     backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSet, tokens: int, into: dict[str, Tallies]
 ) -> list[Check]:
-    """Sample a method's text into its tallies, or say why there are none. A method that takes no rows together is
-    decoded alone."""
+    """Sample a method's text into its tallies, or say why there are
+    none. A method that takes no rows together is decoded alone."""
 
     def tallies(spec: RunSpec) -> Tallies:
         decode = backend.prepare(spec, longest(prompts))
@@ -311,8 +309,8 @@ def start_check(cells: Sequence[RunSpec], style: Format, quiet: bool, *, method:
 
 
 def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
-    """Print what one pair needs and takes. MissingError for what is neither here nor to be had, UnusableModelError for
-    a pair that does not fit together, or into memory."""
+    """Print what one pair needs and takes. MissingError for what is neither here nor to
+    be had, UnusableModelError for a pair that does not fit together, or into memory."""
     found = needed(specs)
     title = f"what {specs[0].target} needs"
     if lacking := [one.lacking for one in found if one.state == "missing"]:

@@ -1,7 +1,7 @@
 """Ray as a cluster: its nodes, one task per cell, and what a worker does there: check, load and measure one cell.
 
-Ray itself keeps two timed cells off one device, also those of two runs: a cell on a GPU asks for that GPU, one on the
-CPU for all processors of its node.
+Ray itself keeps two timed cells off one device, also those of two runs: a cell
+on a GPU asks for that GPU, one on the CPU for all processors of its node.
 """
 
 import logging
@@ -36,8 +36,8 @@ COUNTS = ("threads", "torch", "transformers", "specbench", "fingerprint")  # col
 
 @dataclass(frozen=True)
 class Home:
-    """What a worker has in common with the process that sends cells: the folder that relative names are looked for
-    in, and what its environment says of threads."""
+    """What a worker has in common with the process that sends cells: the folder
+    that relative names are looked for in, and what its environment says of threads."""
 
     folder: str
     threads: Mapping[str, str]

@@ -1,7 +1,7 @@
 """What a verdict is about, and what a reader must know of a cell before he blames its method.
 
-That is costly verification, text that repeats itself, drafts that are next to never accepted. All from rows of
-results.csv, as numbers or as text. Loads no numerical library.
+That is costly verification, text that repeats itself, drafts that are next to never
+accepted. All from rows of results.csv, as numbers or as text. Loads no numerical library.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,8 +67,8 @@ AT = 4
 
 
 def costly_verification(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for a method whose verify pass over 4 drafted tokens costs more than 1.5 passes over one token, with all
-    the lookaheads at which it does.
+    """A line for a method whose verify pass over 4 drafted tokens costs more
+    than 1.5 passes over one token, with all the lookaheads at which it does.
 
     The cost at another K, or over all nodes of a tree, is scaled to 4 tokens in proportion.
     """

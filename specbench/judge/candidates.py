@@ -1,7 +1,7 @@
 """Which cells a verdict may recommend, in what words and with what interval, and why not the others.
 
-Also which K are as good as the best, by batch too, and what a cell lost that chose its method. All from rows of
-results.csv, as numbers or as text.
+Also which K are as good as the best, by batch too, and what a cell lost
+that chose its method. All from rows of results.csv, as numbers or as text.
 """
 
 import math
@@ -128,8 +128,8 @@ SAME = (*QUESTION, "prompts")
 
 
 def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
-    """The fastest of the choices of a cell that were measured beside it by themselves, and the regret: by what share
-    its tokens took longer. None where none was measured. The baseline has been measured always."""
+    """The fastest of the choices of a cell that were measured beside it by themselves, and the regret: by
+    what share its tokens took longer. None where none was measured. The baseline has been measured always."""
     speedup = number_in(row, "speedup")
     if text_in(row, "method") != CHOOSING or not speedup:
         return None
@@ -155,8 +155,8 @@ def choice_of(row: Row) -> str:
 
 @dataclass(frozen=True)
 class BestK:
-    """Of one batch: the fastest lookahead by what was measured, 0 where none is faster than no draft, all within 1 % of
-    it, its row (None of 0), and v by lookahead, as far as it was measured."""
+    """Of one batch: the fastest lookahead by what was measured, 0 where none is faster than no
+    draft, all within 1 % of it, its row (None of 0), and v by lookahead, as far as it was measured."""
 
     batch: int
     k: int
@@ -186,10 +186,10 @@ def best_k(batch: int, rows: Sequence[Row]) -> BestK | None:
 
 
 def vllm_schedule(found: Sequence[BestK]) -> dict[str, Any]:
-    """The keys of `--speculative-config` of vLLM that say K by the number of sequences in a step: the largest K, and
-    [first, last, K] for ranges that begin at 1 and do not overlap (vllm/v1/spec_decode/dynamic/utils.py, since pull
-    request 32374). Between two measured batches the smaller one's K holds; above the largest vLLM itself goes on with
-    the last. Empty where no draft pays at any batch: vLLM refuses a largest K of 0.
+    """The keys of `--speculative-config` of vLLM that say K by the number of sequences in a step: the largest
+    K, and [first, last, K] for ranges that begin at 1 and do not overlap (vllm/v1/spec_decode/dynamic/utils.py,
+    since pull request 32374). Between two measured batches the smaller one's K holds; above the largest vLLM
+    itself goes on with the last. Empty where no draft pays at any batch: vLLM refuses a largest K of 0.
     """
     largest = max((one.k for one in found), default=0)
     if not largest:

@@ -1,8 +1,8 @@
 """Runs side by side: the findings of every tier on every cell that both sides have.
 
-Noisy numbers are judged like this: the i-th NEW belongs to the i-th BASE (to the last where there are fewer). All pairs
-together must be worse by more than the margin, their bound must exclude zero at the confidence after Holm's correction
-over all tests of the tier, and each pair alone must be worse by more than half the margin.
+Noisy numbers are judged like this: the i-th NEW belongs to the i-th BASE (to the last where there are fewer).
+All pairs together must be worse by more than the margin, their bound must exclude zero at the confidence after
+Holm's correction over all tests of the tier, and each pair alone must be worse by more than half the margin.
 """
 
 import math
@@ -143,8 +143,8 @@ def _lost(missing: Sequence[str]) -> list[Finding]:
 
 
 def _statuses(matches: Sequence[Match]) -> Iterator[Finding]:
-    """A row for every cell of which a run has no numbers, or not all; the worst of its pairs. What nobody measured is
-    no regression; what failed is."""
+    """A row for every cell of which a run has no numbers, or not all; the
+    worst of its pairs. What nobody measured is no regression; what failed is."""
     order = ("REGRESSION", "not comparable", "better", "ok")
     for match in matches:
         found = [(outcome, pair) for pair in match.pairs if (outcome := _status(*pair))]

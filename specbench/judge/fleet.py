@@ -20,8 +20,8 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Arm:
-    """A method on a data set with its engine, None for one that does not speculate; batches: those that were measured;
-    cell: the one at the smallest of them."""
+    """A method on a data set with its engine, None for one that does not speculate;
+    batches: those that were measured; cell: the one at the smallest of them."""
 
     dataset: str
     name: str
@@ -31,9 +31,9 @@ class Arm:
 
 
 def arms(rows: Sequence[Row], slots: int | None) -> list[Arm]:
-    """The baseline of every question and then its methods. UsageError where no method was measured at two batches, or
-    where more slots are asked for than rows were measured. Of requests that came at times of their own nobody knows how
-    many rows a step had."""
+    """The baseline of every question and then its methods. UsageError where no method was
+    measured at two batches, or where more slots are asked for than rows were measured. Of
+    requests that came at times of their own nobody knows how many rows a step had."""
     found: list[Arm] = []
     closed = [row for row in rows if number_in(row, "arrivals") is None]
     for question in grouped(closed, lambda row: tuple(text_in(row, name) for name in SAME)):
@@ -101,8 +101,8 @@ def value(row: Row, column: str) -> float:
 
 
 def chances(row: Row) -> tuple[float, ...]:
-    """The chances of 1, 2, … tokens in a round: by acceptance at each place where that gives the tokens per round, else
-    the two whole numbers around these."""
+    """The chances of 1, 2, … tokens in a round: by acceptance at each place where
+    that gives the tokens per round, else the two whole numbers around these."""
     tokens = max(value(row, "tokens_per_round"), 1.0)
     there, places = [1.0], 1
     while (at := number_in(row, f"acceptance_at_{places}")) is not None:

@@ -1,7 +1,7 @@
 """What the formulas say for a given alpha and c, and for the cells that a run measured.
 
-Also the acceptance of such a cell as a profile, to be simulated with other weights or by another engine. Loads nothing
-heavy: the command answers at once.
+Also the acceptance of such a cell as a profile, to be simulated with other
+weights or by another engine. Loads nothing heavy: the command answers at once.
 """
 
 import math
@@ -49,8 +49,8 @@ class Prediction:
 class Measured:
     """One measured row of a run beside its predictions. None = the run did not measure what the number needs.
 
-    c_round: all drafts of a round ÷ a baseline step. Where one pass makes them all, that is what every other K would
-    cost, too, and best_k the greatest there is; near_best says from which K on more tokens add less than 1 %.
+    c_round: all drafts of a round ÷ a baseline step. Where one pass makes them all, that is what every other K
+    would cost, too, and best_k the greatest there is; near_best says from which K on more tokens add less than 1 %.
     """
 
     dataset: str
@@ -165,8 +165,8 @@ ABOUT = ("engine", "target", "draft", "method", "k", "dataset", "temperature", "
 
 
 def profile_of_run(rows: Sequence[Row], cell: str = "") -> tuple[Profile, dict[str, Any]]:
-    """The profile of the only cell that drafts a chain, or of the one that `cell` names by its key, its method or its
-    K; and what it was measured on. UsageError where there is none, or more than one."""
+    """The profile of the only cell that drafts a chain, or of the one that `cell` names by its key,
+    its method or its K; and what it was measured on. UsageError where there is none, or more than one."""
     found = [row for row in rows if text_in(row, "method") not in (BASELINE, CHOOSING) and conditional(row)]
     if cell:
         found = [row for row in found if text_in(row, "cell").startswith(cell) or is_name_of(cell, name_of(row))]

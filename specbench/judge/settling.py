@@ -1,7 +1,7 @@
 """Why an answer is only provisional, and what settles it: how many prompts, on what machine, by which command.
 
-A row may have two things more than results.csv: `command`, the command line that made its run, and `run`, the
-name of its folder.
+A row may have two things more than results.csv: `command`, the
+command line that made its run, and `run`, the name of its folder.
 """
 
 import math
@@ -46,8 +46,8 @@ def few_prompts(carrying: Sequence[Candidate]) -> str:
 
 
 def more_prompts(best: Candidate) -> int | None:
-    """How many more would make the interval exclude 1 if the speedup stays; None where it cannot be predicted, as from
-    an interval over few prompts."""
+    """How many more would make the interval exclude 1 if the speedup stays;
+    None where it cannot be predicted, as from an interval over few prompts."""
     if best.draws < FEWEST or best.prompts < ENOUGH:
         return None
     enough = to_settle(best.interval, best.draws)
@@ -86,8 +86,8 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
 
 
 def resumed(carrying: Sequence[Candidate], limit: int) -> str:
-    """The command that goes on with their run up to a limit; empty where that cannot be done. One that was cut off
-    below its own limit takes no other."""
+    """The command that goes on with their run up to a limit; empty where that
+    cannot be done. One that was cut off below its own limit takes no other."""
     run, asked = run_of(carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
     if not run or not all(grows(c.row) for c in carrying):
         return ""
@@ -108,16 +108,16 @@ def only(name: str, carrying: Sequence[Candidate]) -> str:
 def grows(row: Row) -> bool:
     """Whether a finished run can be given more prompts: they would not change how the earlier ones were decoded.
 
-    With a batch or several repetitions they would come between those, and `--until-ci` has decided itself when to stop;
-    a draft that learns, too, depends on what came before.
+    With a batch or several repetitions they would come between those, and `--until-ci` has
+    decided itself when to stop; a draft that learns, too, depends on what came before.
     """
     alone = (number_in(row, "batch") or 1) == 1 and (number_in(row, "repeat") or 1) == 1
     return alone and bool(number_in(row, "limit")) and not any(text_in(row, name) for name in ("until_ci", "carries"))
 
 
 def further(carrying: Sequence[Candidate], alone: bool) -> str:
-    """The command to go on with after a settled answer: a sweep where one lookahead was measured `alone`, else the
-    report of the run; empty where neither is known."""
+    """The command to go on with after a settled answer: a sweep where one lookahead
+    was measured `alone`, else the report of the run; empty where neither is known."""
     words = command_words(only("command", carrying))
     if alone and words[1:2] == ["run"] and not has_option(words, "--resume") and carrying[0].constant:
         return shown(["specbench", "sweep-k", *without_option(words[2:], "--k")])

@@ -3,11 +3,11 @@
 `compare` asks whether a number became worse by more than a margin and by more than chance, `verify` which of several
 methods emit text that is not distributed as the target says (z-tests, at the end).
 
-A metric is a ratio of totals over prompts, and what is judged is log(new ÷ base). Its error is the delete-one jackknife
-over prompts (both runs lose the same prompt where they are paired), with Student's t on n − 1 degrees of freedom. Two
-runs of one commit can differ by more than the spread of their prompts (clock, neighbours, memory layout), which no
-interval over prompts sees. So a change must also exceed a margin, and where NEW was run again every run must show it.
-Rates of false alarms and of detection: `tests/benchmarks/gate.py`.
+A metric is a ratio of totals over prompts, and what is judged is log(new ÷ base). Its error is the delete-one
+jackknife over prompts (both runs lose the same prompt where they are paired), with Student's t on n − 1 degrees
+of freedom. Two runs of one commit can differ by more than the spread of their prompts (clock, neighbours,
+memory layout), which no interval over prompts sees. So a change must also exceed a margin, and where NEW was
+run again every run must show it. Rates of false alarms and of detection: `tests/benchmarks/gate.py`.
 """
 
 import math
@@ -94,8 +94,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Decision:
-    """low, high: one-sided bounds of the relative change. p: Holm-corrected. smallest: the relative worsening that
-    would have been called a regression 19 times in 20, as far as the noise between prompts goes.
+    """low, high: one-sided bounds of the relative change. p: Holm-corrected. smallest: the relative worsening
+    that would have been called a regression 19 times in 20, as far as the noise between prompts goes.
     """
 
     outcome: Outcome
@@ -225,8 +225,8 @@ class ZTest:
 def z_tests(found: Mapping[Name, Tally], level: float = FALSE_ALARM) -> dict[Name, ZTest]:
     """Two-sided tests; `level` is the chance of any false alarm among them all (Holm 1979, step down).
 
-    The farthest z is held against the limit of all tests together, the next one against that of one test fewer, and
-    so on up to the first that is within its limit.
+    The farthest z is held against the limit of all tests together, the next one
+    against that of one test fewer, and so on up to the first that is within its limit.
     """
     chances = {name: two_sided(tally.z) for name, tally in found.items()}
     in_order = sorted(chances, key=chances.__getitem__)

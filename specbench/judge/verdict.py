@@ -24,15 +24,15 @@ class Recommendation:
     """The answer for one pair on one data set. What was not measured is None.
 
     leaning: what a PROVISIONAL answer would be without its `reasons`; an UNCLEAR one may have some as well. settle,
-    command: what would settle it, in words, and as a command line where that of the run is known. acceptance: the rates
-    where it is synthetic, else empty; such cells are no evidence that the pair pays. chat: in which chat template
-    prompts were read, in words. draws: over how many independent ones the interval is. low, high: 95 % interval of the
-    speedup of the best candidate, widened because it is the best of `candidates` (Bonferroni). break_even_alpha: by the
-    formula any α above c pays; of drafts that one pass makes, all of a round, it is the α at which this K pays by it
-    (`at_once`). `break_even_alpha_measured` is the α at which this K pays with the costs that were measured.
-    more_prompts: how many more would settle an UNCLEAR one. further: the command to go on with where nothing is to be
-    settled. run: the folder of the run, as it is named in commands. tokens_per_round, c_round, v, overhead: what a
-    round of the best candidate emits, and what its parts cost in baseline steps.
+    command: what would settle it, in words, and as a command line where that of the run is known. acceptance: the
+    rates where it is synthetic, else empty; such cells are no evidence that the pair pays. chat: in which chat
+    template prompts were read, in words. draws: over how many independent ones the interval is. low, high: 95 %
+    interval of the speedup of the best candidate, widened because it is the best of `candidates` (Bonferroni).
+    break_even_alpha: by the formula any α above c pays; of drafts that one pass makes, all of a round, it is the α
+    at which this K pays by it (`at_once`). `break_even_alpha_measured` is the α at which this K pays with the costs
+    that were measured. more_prompts: how many more would settle an UNCLEAR one. further: the command to go on with
+    where nothing is to be settled. run: the folder of the run, as it is named in commands. tokens_per_round,
+    c_round, v, overhead: what a round of the best candidate emits, and what its parts cost in baseline steps.
     """
 
     answer: Answer
@@ -90,9 +90,9 @@ class Recommendation:
 def recommend(rows: Sequence[Row]) -> list[Recommendation]:
     """One answer for every pair, data set and distribution among the rows of results.csv, in their order.
 
-    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Either is PROVISIONAL on
-    few prompts or a busy machine. UNCLEAR otherwise, and always for synthetic acceptance. Cells that failed or are not
-    lossless are never recommended, and are named.
+    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1.
+    Either is PROVISIONAL on few prompts or a busy machine. UNCLEAR otherwise, and always for
+    synthetic acceptance. Cells that failed or are not lossless are never recommended, and are named.
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -102,8 +102,8 @@ def recommend(rows: Sequence[Row]) -> list[Recommendation]:
 
 
 def pays(found: Recommendation, least: float | None = None) -> bool | None:
-    """Whether the answer is YES, or else whether the best cell is surely at least so many times as fast as no draft;
-    None where that is not settled."""
+    """Whether the answer is YES, or else whether the best cell is surely at
+    least so many times as fast as no draft; None where that is not settled."""
     if least is None:
         return {"YES": True, "NO": False}.get(found.answer)
     if found.reasons or found.acceptance or found.low is None or found.high is None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 # --- markup -----------------------------------------------------------------------------------------------------------
-# A run as a notebook shows it: sentences, and a table of its cells. Names in them come from files and models, so all
-# text is escaped.
+# A run as a notebook shows it: sentences, and a table of its cells.
+# Names in them come from files and models, so all text is escaped.
 
 COLUMNS = (
     ("method", "method"), ("data set", "dataset"), ("batch", "batch"), ("prompts", "prompts"),
@@ -74,9 +74,9 @@ LOG = logging.getLogger("specbench")
 class Progress:
     """Where a run stands.
 
-    event: a model is being loaded, an arm is being made ready (which may compile), all arms have decoded a prompt, or a
-    cell has ended. what: in words, which. done, total: bytes while a model is loaded, else prompts of the whole run,
-    repetitions counted; no more than `total` are decoded. cell: the row of results.csv of a cell that has ended.
+    event: a model is being loaded, an arm is being made ready (which may compile), all arms have decoded a prompt, or
+    a cell has ended. what: in words, which. done, total: bytes while a model is loaded, else prompts of the whole
+    run, repetitions counted; no more than `total` are decoded. cell: the row of results.csv of a cell that has ended.
     """
 
     event: Event

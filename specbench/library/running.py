@@ -15,8 +15,6 @@ from specbench.measure import grid
 from specbench.results.named_runs import found_run
 from specbench.spec import engine_options
 
-# --- running ----------------------------------------------------------------------------------------------------------
-
 
 def run(
     target: str | list[str] | None = None,
@@ -30,15 +28,15 @@ def run(
 ) -> Result:
     """Measure baseline and speculative decoding of a pair, as `specbench run` does; with lists, as `specbench sweep`.
 
-    target, draft: aliases, hub ids or folders; without both, the shipped pair. settings: those of the command, with
-    underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …; a list is an axis, and every
-    combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where all other settings come from.
-    executor: "process" measures every cell in a process of its own, "ray" on a device of a Ray cluster. on_progress:
-    called with a `Progress` between the turns.
+    target, draft: aliases, hub ids or folders; without both, the shipped pair. settings: those of the
+    command, with underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …;
+    a list is an axis, and every combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where
+    all other settings come from. executor: "process" measures every cell in a process of its own,
+    "ray" on a device of a Ray cluster. on_progress: called with a `Progress` between the turns.
 
-    Returns the run, whatever became of its cells: see `Result.raise_for_status`. UsageError for a setting that is
-    unknown or out of range, UnusableModelError where the only pair cannot be loaded. After an interrupt what was
-    measured is in the folder that the note on the exception names, for `specbench.resume`.
+    Returns the run, whatever became of its cells: see `Result.raise_for_status`. UsageError for a setting
+    that is unknown or out of range, UnusableModelError where the only pair cannot be loaded. After an
+    interrupt what was measured is in the folder that the note on the exception names, for `specbench.resume`.
     """
     named = {name: value for name, value in (("target", target), ("draft", draft)) if value is not None}
     theirs = presets.preset(preset).settings if preset else {}
@@ -58,9 +56,9 @@ def resume(
 ) -> Result:
     """Measure what a run that was killed or interrupted lacks; with a larger `limit`, give it more prompts.
 
-    path: its folder or name. trust_remote_code: let code of its checkpoints run, where the run did; urls: its servers,
-    if OPENAI_API_KEY may be sent to them; engine_option: its engine options that name files or code. UsageError where
-    that would mix machines or versions, or cannot be.
+    path: its folder or name. trust_remote_code: let code of its checkpoints run, where the run did;
+    urls: its servers, if OPENAI_API_KEY may be sent to them; engine_option: its engine options that
+    name files or code. UsageError where that would mix machines or versions, or cannot be.
     """
     typed = Typed(trust_remote_code, tuple(urls), engine_options(engine_option))
     return concluded(record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit, typed))

@@ -1,8 +1,8 @@
 """What a round costs, measured without data: passes of the target by their width, drafted tokens, a round's rest.
 
-Everything goes through the calls that a decode makes, on random token ids as context: the cost of a dense model does
-not depend on what the tokens are. Every turn times every width once, in a random order, so that a change of the
-machine's speed meets all of them.
+Everything goes through the calls that a decode makes, on random token ids as context:
+the cost of a dense model does not depend on what the tokens are. Every turn times every
+width once, in a random order, so that a change of the machine's speed meets all of them.
 """
 
 import random
@@ -100,8 +100,8 @@ def at_context(
                 seconds[arm].append(value)
     share, overhead = (median(values) for values in zip(*rests, strict=True))
     found = {m: points_of(m, context, {w: seconds[m, w] for n, w in passes if n == m}) for m in ("target", "draft")}
-    # From the pass by its share, not from the decode's seconds: a median of short calls shrugs off what disturbs some
-    # of them, a decode is as long as all of its disturbances, and the two would not fit together.
+    # From the pass by its share, not from the decode's seconds: a median of short calls shrugs off what
+    # disturbs some of them, a decode is as long as all of its disturbances, and the two would not fit together.
     step = found["target"][0].milliseconds / share
     return AtContext(context, step, overhead, found["target"], found["draft"])
 
@@ -116,8 +116,8 @@ def passes_of(
 ) -> dict[Arm, Callable[[], float]]:
     """The timed calls: a verify pass of the target for every width, and drafts of one and of five tokens.
 
-    A pass over n tokens is that over the last committed token and a chain of n − 1 drafted ones. Nothing is committed,
-    so every call finds the same context.
+    A pass over n tokens is that over the last committed token and a chain of n −
+    1 drafted ones. Nothing is committed, so every call finds the same context.
     """
     # made for as many tokens as are drafted here: a head that drafts in one pass is made ready for so many, and no more
     models = networks.models(spec.with_(k=max(spec.k, LONG)))

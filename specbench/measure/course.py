@@ -29,9 +29,9 @@ Ids = Sequence[int]  # of the tokens of a prompt
 
 @dataclass
 class Arms:
-    """How each arm of a group decodes, the seconds that it took to build, compile or capture it, which arms carry
-    something from prompt to prompt, which choose their method, and the memory that there was at most while each
-    decoded. sensors: of the machine that they decode on."""
+    """How each arm of a group decodes, the seconds that it took to build, compile or capture it,
+    which arms carry something from prompt to prompt, which choose their method, and the memory
+    that there was at most while each decoded. sensors: of the machine that they decode on."""
 
     device: torch.device
     sensors: Sensors
@@ -89,8 +89,8 @@ def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms:
 
 
 def warm_up_choices(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
-    """The same for an arm that chooses: its choices are looked at in its warm-up, which is one longer, as their first
-    decodes say nothing."""
+    """The same for an arm that chooses: its choices are looked at in its
+    warm-up, which is one longer, as their first decodes say nothing."""
     began = time.perf_counter()
     choosing = Choosing.over(spec, backend, prompts.longest)
     arms.ready[arm] = time.perf_counter() - began
@@ -121,8 +121,8 @@ def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
 class Choosing:
     """The arm that chooses: the decodes of its choices by name, and a bandit that says which one decodes the next turn.
 
-    The choice follows from earlier turns alone and is made before anything of the turn is drawn, so its tokens have the
-    law of the choice that decodes it.
+    The choice follows from earlier turns alone and is made before anything of
+    the turn is drawn, so its tokens have the law of the choice that decodes it.
     """
 
     decodes: dict[str, Decode]

@@ -43,8 +43,8 @@ def refuse_too_large(fit: Fit | None) -> None:
 
 @dataclass(frozen=True)
 class Fitting:
-    """The memory that all cells take which are measured, beside what there is, None where nobody knows; why the others
-    are not; and the bytes that each takes with its baseline alone."""
+    """The memory that all cells take which are measured, beside what there is, None where
+    nobody knows; why the others are not; and the bytes that each takes with its baseline alone."""
 
     fit: Fit | None = None
     left_out: Mapping[RunSpec, Failure] = field(default_factory=dict)

@@ -60,9 +60,9 @@ class Job:
 class Group:
     """Cells with one baseline; `live` holds the samples of those that have not ended, `ids` the prompts of all turns.
 
-    Whatever changes here is seen by the observers first, in their order: what the first of them has stored is not lost
-    when a later one fails. A cell that runs out of memory has not ended yet: it is set `aside`, with its samples, to
-    be measured once more with its baseline `alone`. lost: the arms that failed.
+    Whatever changes here is seen by the observers first, in their order: what the first of them has stored
+    is not lost when a later one fails. A cell that runs out of memory has not ended yet: it is set `aside`,
+    with its samples, to be measured once more with its baseline `alone`. lost: the arms that failed.
     """
 
     jobs: Sequence[Job]

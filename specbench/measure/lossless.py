@@ -38,9 +38,9 @@ def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
 def compare_outputs(outputs: Sequence[Outputs], scores: Scores | None, block: int) -> Losslessness:
     """What is known of greedy decodes beside those of the baseline; scores are computed only where they differ.
 
-    The gap is the largest `shortfall` at any divergence, the noise the largest difference of any logit between scoring
-    one token at a time and `block` at a time over the sequences that diverged. Without `scores` a divergence cannot be
-    explained: the verdict is `not compared`, with the counts.
+    The gap is the largest `shortfall` at any divergence, the noise the largest difference of any
+    logit between scoring one token at a time and `block` at a time over the sequences that diverged.
+    Without `scores` a divergence cannot be explained: the verdict is `not compared`, with the counts.
     """
     forks = [
         (prompt, base, other, at) for prompt, base, other in outputs if (at := divergence(base, other)) is not None
@@ -140,8 +140,8 @@ def tallies(
 def leaning(p: Tensor, rival: Tensor) -> Tensor:
     """[n, V] q ÷ (p + q): the chance that a token came from the rival, had both drawn equally often (Bayes).
 
-    Of all functions of a token it is the most telling one about a small share of text that q drew in the place of p,
-    among those that stay between 0 and 1. What the rival does not know, it never draws.
+    Of all functions of a token it is the most telling one about a small share of text that q drew in
+    the place of p, among those that stay between 0 and 1. What the rival does not know, it never draws.
     """
     q = rival[..., : p.shape[-1]].softmax(-1)
     q = F.pad(q, (0, p.shape[-1] - q.shape[-1]))
@@ -149,8 +149,8 @@ def leaning(p: Tensor, rival: Tensor) -> Tensor:
 
 
 def tally(p: Tensor, f: Tensor, ids: Tensor) -> Tally:
-    """Sums over tokens ids [n, 1] of f [n, V], and of its mean and variance under p [n, V]; where p is 0, f may be
-    infinite."""
+    """Sums over tokens ids [n, 1] of f [n, V], and of its mean and
+    variance under p [n, V]; where p is 0, f may be infinite."""
     mean = (p * f).nan_to_num(0.0).sum(-1)
     variance = (p * f**2).nan_to_num(0.0).sum(-1) - mean**2
     return Tally(len(ids), float(f.gather(-1, ids).sum()), float(mean.sum()), float(variance.clamp_min(0).sum()))

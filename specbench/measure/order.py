@@ -21,8 +21,8 @@ BLOCK = 8  # prompts in a row that are one draw where a method carries something
 class Turn:
     """One chunk of prompts, decoded by all arms one after the other before the next turn begins.
 
-    number: its position in time within the group; chunk: which of the chunks it is; repeat: its earlier decodes. The
-    later turns of conversations come one by one after the turn in which they began.
+    number: its position in time within the group; chunk: which of the chunks it is; repeat: its earlier
+    decodes. The later turns of conversations come one by one after the turn in which they began.
     """
 
     number: int
@@ -54,8 +54,8 @@ def side(arm: str) -> str:
 
 
 def order_of(arms: Sequence[str], seed: int, earlier: int, chunk: int) -> list[str]:
-    """A random order of the arms; the next chunk (and each decode after `earlier` ones) has it reversed: no arm is
-    always early.
+    """A random order of the arms; the next chunk (and each decode
+    after `earlier` ones) has it reversed: no arm is always early.
 
     The same in every process: a run that is continued goes on as it would have.
     """

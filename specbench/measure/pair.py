@@ -83,8 +83,8 @@ class Prepared:
     def experts(self, spec: RunSpec) -> dict[str, Any]:
         """The experts that passes of the target touch, as columns, counted over a few tokens before anything is timed.
 
-        They are empty of a target without experts, of a method that fails here, whose cell will say why,
-        and of one that is chosen anew for every prompt.
+        They are empty of a target without experts, of a method that fails here,
+        whose cell will say why, and of one that is chosen anew for every prompt.
         """
         networks, first = self.backend.networks, self.prompts[spec].prompts[: spec.batch]
         if networks is None or spec.method == CHOOSING:
@@ -150,8 +150,8 @@ def read_costs(text: str) -> Costs:
 
 
 def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
-    """What the cost of drafting goes with: the round where one pass of a head, or a search, drafts all tokens of it,
-    else the token, as in a nest, whose drafts take as many rounds as they need. Nothing of the baseline."""
+    """What the cost of drafting goes with: the round where one pass of a head, or a search, drafts all tokens
+    of it, else the token, as in a nest, whose drafts take as many rounds as they need. Nothing of the baseline."""
     if spec.method in (BASELINE, CHOOSING):
         return ""
     if nests(spec.method):

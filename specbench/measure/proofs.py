@@ -1,7 +1,7 @@
 """The checks of a pair: of itself, and of every method that decodes with it. Data in, checks out.
 
-Two parties: what emits text (any backend: only `prepare` is asked of it), and a judge that scores it again, the
-networks of the same target in this process.
+Two parties: what emits text (any backend: only `prepare` is asked of it), and
+a judge that scores it again, the networks of the same target in this process.
 """
 
 import math
@@ -140,8 +140,8 @@ def excused(check: Check) -> Check:
 
 
 def sampled_tallies(judge: Judge, spec: RunSpec, decode: Decode, prompts: Sequence[Prompt], least: int) -> Tallies:
-    """At least so many sampled tokens of a method, fewer where every text ends at once: their surprise, and how they
-    lean to its draft where that is a network."""
+    """At least so many sampled tokens of a method, fewer where every text ends at
+    once: their surprise, and how they lean to its draft where that is a network."""
     texts, rival = texts_of(decode, spec, prompts, "sampled", least), rival_of(judge.networks, spec.method)
     with judge.networks.gradless():
         found = list(tallies(texts, judge.score, spec.temperature, rival))
@@ -213,8 +213,8 @@ def cached_check(name: str) -> Check:
 
 @cache
 def network(seed: int) -> Any:
-    """A random network whose distributions are far from uniform. Its norms compute in float64, unlike RMS norms of
-    transformers, which would hide errors below 1e-7."""
+    """A random network whose distributions are far from uniform. Its norms compute
+    in float64, unlike RMS norms of transformers, which would hide errors below 1e-7."""
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     config = GPTNeoXConfig(
         vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
@@ -295,6 +295,6 @@ def control_trace(networks: Networks, spec: RunSpec, prompt: Prompt) -> metrics.
 
 
 def most_missing(noise: float, temperature: float) -> float:
-    """How much of α the noise ε of logits can take, doubled: logits that differ by at most 2ε have a total variation
-    distance of at most tanh ε."""
+    """How much of α the noise ε of logits can take, doubled: logits that
+    differ by at most 2ε have a total variation distance of at most tanh ε."""
     return math.tanh(noise / temperature) + FLOAT32

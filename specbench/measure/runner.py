@@ -175,8 +175,8 @@ def measure(
 def measure_beside(
     benches: Sequence[Bench], observers: Sequence[Observer], past: Past = MappingProxyType({})
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """Measure every job, those with a common baseline together, and where they differ in their engine alone turn by
-    turn beside each other. What fails ends its own cell and nothing else.
+    """Measure every job, those with a common baseline together, and where they differ in their
+    engine alone turn by turn beside each other. What fails ends its own cell and nothing else.
 
     `past` holds the cells of a run that is continued: finished ones are kept, the turns of others are not repeated.
     Returns the cells, and the interrupt if there was one; what an interrupt kept from beginning is `skipped`.
@@ -238,8 +238,8 @@ def measure_groups(lanes: Sequence[Lane]) -> KeyboardInterrupt | None:
 def measure_again(lane: Lane, stop: KeyboardInterrupt | None) -> KeyboardInterrupt | None:
     """Measure the cells that ran out of memory beside others once more, each with nothing but its baseline.
 
-    Where memory is not enough for the baseline, it is not for those that are left either; nor is there any more to be
-    measured after an interrupt, `stop`.
+    Where memory is not enough for the baseline, it is not for those that are
+    left either; nor is there any more to be measured after an interrupt, `stop`.
     """
     hopeless: Failure | None = None
     for spec, failure in lane.group.aside.items():
@@ -276,8 +276,8 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
 
 
 def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
-    """Bring the arms that carry something to where they were after a turn of a run that is continued. What they decode
-    is what they decoded then; it is neither timed nor saved. One that chooses learns from what was saved."""
+    """Bring the arms that carry something to where they were after a turn of a run that is continued. What they
+    decode is what they decoded then; it is neither timed nor saved. One that chooses learns from what was saved."""
     for spec, samples in group.live.items():
         if spec.key in arms.choosing:
             found = {one.prompt: one.method for one in samples if one.turn == turn.number}

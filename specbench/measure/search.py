@@ -109,8 +109,8 @@ def search(
 ) -> SearchPath:
     """Leave out the layer that costs least until one is left; then swap layers of the best set until nothing improves.
 
-    Every move looks at all sets that it can lead to, or is not made: at most `most` sets are scored. Deterministic as
-    far as `score` is. `depth` is 2 or more, and `most` depth + 1 or more, so that one layer can be left out.
+    Every move looks at all sets that it can lead to, or is not made: at most `most` sets are scored. Deterministic
+    as far as `score` is. `depth` is 2 or more, and `most` depth + 1 or more, so that one layer can be left out.
     """
     scores = Scoring(score, most, watch)
     steps = [Move("all layers", scores.of(tuple(range(depth))))]
@@ -152,8 +152,8 @@ def name(kept: Kept) -> str:
 
 @dataclass(frozen=True)
 class Written:
-    """What a network wrote: ids [1, L] of prompt and new tokens without the last of them, and its distributions p
-    [n, V] of the n new tokens."""
+    """What a network wrote: ids [1, L] of prompt and new tokens without
+    the last of them, and its distributions p [n, V] of the n new tokens."""
 
     ids: Tensor
     p: Tensor
@@ -234,8 +234,8 @@ class ChildCounts:
 class BestTree:
     """The best of all trees and the best of all chains, with what they follow from.
 
-    counts: measured acceptance; costs: of a round at a context of so many tokens; trees: the best one of each size;
-    parents: the best tree itself, the parent of every node.
+    counts: measured acceptance; costs: of a round at a context of so many tokens; trees:
+    the best one of each size; parents: the best tree itself, the parent of every node.
     """
 
     counts: ChildCounts

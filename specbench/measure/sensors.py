@@ -26,8 +26,8 @@ STEAL, GUEST = 7, 8  # time of guests is part of that of users
 
 @dataclass(frozen=True)
 class Times:
-    """Processor time of the whole machine since it began, in ticks: asked for by anybody, and of it stolen by the
-    hypervisor."""
+    """Processor time of the whole machine since it began, in ticks:
+    asked for by anybody, and of it stolen by the hypervisor."""
 
     wanted: int
     stolen: int
@@ -41,8 +41,8 @@ class ReadsGpu(Protocol):
 
 @dataclass(frozen=True)
 class Sensors:
-    """What is read around every decode. gpu: None where there is none, or it cannot be read; remark: what a user should
-    know about that, or nothing. root: where the files of the system are."""
+    """What is read around every decode. gpu: None where there is none, or it cannot be read;
+    remark: what a user should know about that, or nothing. root: where the files of the system are."""
 
     gpu: ReadsGpu | None = None
     remark: str = ""

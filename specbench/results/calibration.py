@@ -54,8 +54,8 @@ class AtContext:
     draft: tuple[Point, ...]
 
     def costs(self) -> Costs:
-        """In baseline steps. verify[K] is a step with the pass over K + 1 tokens in it, so verify[0] is 1; widths that
-        were not measured lie on a line between their neighbours."""
+        """In baseline steps. verify[K] is a step with the pass over K + 1 tokens in it, so
+        verify[0] is 1; widths that were not measured lie on a line between their neighbours."""
         first, last = self.draft[0], self.draft[-1]
         later = (last.milliseconds - first.milliseconds) / max(last.width - first.width, 1)
         widths = [p.width for p in self.target]

@@ -1,7 +1,7 @@
 """The numbers of a cell by the category of its prompts: the rows of categories.csv.
 
-The columns have the names and the definitions of results.csv, over the prompts of a category alone; `<name>_mean` is
-the mean of the prompts' own values, in which every prompt counts alike.
+The columns have the names and the definitions of results.csv, over the prompts of a category
+alone; `<name>_mean` is the mean of the prompts' own values, in which every prompt counts alike.
 """
 
 import math

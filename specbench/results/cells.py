@@ -1,7 +1,7 @@
 """A cell of a run as data: its spec, its samples and how it ended. `row()` is the only list of CSV columns.
 
-Also what is wrong with the cells of a run, as the error that a command ends with, and whether engines accepted the same
-drafted tokens.
+Also what is wrong with the cells of a run, as the error that a command
+ends with, and whether engines accepted the same drafted tokens.
 """
 
 import math
@@ -31,8 +31,8 @@ Comparison = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"
 class Losslessness:
     """`lossless` is identical, numeric, MISMATCH, not compared (sampled output differs by chance), or lossy.
 
-    lossy: sampled by a rule that is not lossless; the column law_distance says how far its distribution is off. The
-    names of the fields are keys of the journal.
+    lossy: sampled by a rule that is not lossless; the column law_distance says how
+    far its distribution is off. The names of the fields are keys of the journal.
     """
 
     verdict: Comparison = "not compared"
@@ -57,8 +57,8 @@ class Losslessness:
 class Cell:
     """One cell of a run: its spec, what its names resolved to, the samples, and how it ended.
 
-    ready: seconds to build, compile or capture (baseline, method); part of no other number. detail: the traceback of
-    an unexpected error; the journal keeps it, no table shows it. peaks: the memory that there was at most.
+    ready: seconds to build, compile or capture (baseline, method); part of no other number. detail: the traceback
+    of an unexpected error; the journal keeps it, no table shows it. peaks: the memory that there was at most.
     """
 
     spec: RunSpec
@@ -125,8 +125,8 @@ def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Two engines on one cell: prompts, those with equal texts, and of these those with the same verdicts at every
-    place that both tested, those with the same counts, and those with neither."""
+    """Two engines on one cell: prompts, those with equal texts, and of these those with the same
+    verdicts at every place that both tested, those with the same counts, and those with neither."""
 
     one: Cell
     other: Cell
@@ -143,10 +143,10 @@ class Agreement:
 def agreements(cells: Sequence[Cell]) -> Iterator[Agreement]:
     """Of every cell that several engines measured greedily, the first engine with each other one.
 
-    A greedy draft of a chain says of every place of a text whether it would have drafted the token there, wherever its
-    round began. So two engines must agree at every place that both tested. Where an engine reports totals only, its
-    counts must do: rounds that begin one place apart overtake each other nowhere, so that the engine whose first token
-    comes with the prompt accepts as many tokens, or one fewer; and one more where a text ends within a draft.
+    A greedy draft of a chain says of every place of a text whether it would have drafted the token there, wherever
+    its round began. So two engines must agree at every place that both tested. Where an engine reports totals only,
+    its counts must do: rounds that begin one place apart overtake each other nowhere, so that the engine whose first
+    token comes with the prompt accepts as many tokens, or one fewer; and one more where a text ends within a draft.
     """
     able = [cell for cell in cells if cell.status in MEASURED and cell.samples and comparable(cell)]
     for first, *others in grouped(able, lambda cell: cell.spec.on_any_engine):

@@ -36,8 +36,8 @@ OF_DRAFT = ("draft_source", "draft_commit", "draft_weights", "draft_dtype_resolv
 class Check:
     """One check of one method, or of the pair (method "").
 
-    found and limit: the statistic and the threshold that it is held against, None where there is no number; `detail`
-    says in a few words what was looked at, or why nothing could be.
+    found and limit: the statistic and the threshold that it is held against, None where there
+    is no number; `detail` says in a few words what was looked at, or why nothing could be.
     """
 
     name: str
@@ -129,9 +129,9 @@ EMITTED = frozenset({"accepted", "correction", "bonus"})
 class TracedToken:
     """One drafted or emitted token.
 
-    text: what it adds to the sequence; partial: its bytes in hexadecimal where they only begin or continue a character,
-    which is then the text of the token that completes it. p: its probability under the model that judges. q: its
-    probability under the distribution that was drafted from at this position; None where nothing was drafted.
+    text: what it adds to the sequence; partial: its bytes in hexadecimal where they only begin or continue a
+    character, which is then the text of the token that completes it. p: its probability under the model that judges.
+    q: its probability under the distribution that was drafted from at this position; None where nothing was drafted.
     """
 
     kind: Kind

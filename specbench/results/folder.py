@@ -1,7 +1,7 @@
 """What a run leaves behind: a folder with run.json, the journal, and the tables rendered from what was measured.
 
-run.json is written before anything is measured, the journal gets one fsynced line per finished prompt, and every
-table is replaced atomically, so that no finished measurement is lost, whatever ends the run.
+run.json is written before anything is measured, the journal gets one fsynced line per finished prompt,
+and every table is replaced atomically, so that no finished measurement is lost, whatever ends the run.
 """
 
 import json

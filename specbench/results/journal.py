@@ -1,7 +1,7 @@
 """The journal of a run: JSON lines with a checksum, on disk before anything else happens: the truth of a folder.
 
-A line is `{"crc32":"<8 hex digits>","body":{…}}`, the checksum over the text of the body as it is in the file. Texts
-are escaped to ASCII, so that whatever a prompt holds (lone surrogates, NUL, line ends) comes back exactly.
+A line is `{"crc32":"<8 hex digits>","body":{…}}`, the checksum over the text of the body as it is in the file.
+Texts are escaped to ASCII, so that whatever a prompt holds (lone surrogates, NUL, line ends) comes back exactly.
 """
 
 import json

@@ -176,8 +176,8 @@ def check_trace(trace: Trace) -> None:
 
 
 def check_round(one: RoundCounts) -> None:
-    """What was accepted had been tested, what was tested drafted; a round emits at most one token more than it accepted
-    (fewer where the sequence ends), and says of every tested token by which chance it was accepted."""
+    """What was accepted had been tested, what was tested drafted; a round emits at most one token more than it
+    accepted (fewer where the sequence ends), and says of every tested token by which chance it was accepted."""
     sound = (
         is_ordered(one)
         and all(map(is_ordered, one.inner))

@@ -44,8 +44,8 @@ def waits(traces: Sequence[Trace], span: str) -> list[float]:
 
 
 def per_token(trace: Trace, rows: int) -> float | None:
-    """Seconds of a token: of a request to a server from its first piece, which is one token, to its last; else of the
-    decode of a prompt, where it was alone."""
+    """Seconds of a token: of a request to a server from its first piece, which is
+    one token, to its last; else of the decode of a prompt, where it was alone."""
     between = trace.spans.get(LAST_PIECE, 0.0) - trace.spans.get(FIRST_PIECE, 0.0)
     if LAST_PIECE in trace.spans and between > 0 and len(trace.tokens) > 1:
         return between / (len(trace.tokens) - 1)
@@ -65,8 +65,8 @@ SERVED = tuple(f"{arm}{name}" for name in PER_SECOND for arm in ARMS)
 
 
 def served(baseline: Sequence[Trace], method: Sequence[Trace]) -> dict[str, float | None]:
-    """Of both arms: throughput from when the first request of a turn came to the end of its last answer, and how many
-    requests waited for a place among those that may be under way."""
+    """Of both arms: throughput from when the first request of a turn came to the end of its
+    last answer, and how many requests waited for a place among those that may be under way."""
     found = dict[str, float | None](dict.fromkeys(SERVED))
     for arm, traces in (("", method), ("baseline_", baseline)):
         requests = [trace for trace in traces if trace.spans.get(TURN_PART, 0.0) > 0]

@@ -1,7 +1,7 @@
 """The machine that a number came from: its description, by an allow-list, and what it said while numbers were measured.
 
-Nothing else of the environment is kept. NVML refuses some questions to some users and on parts of a GPU (MIG): what it
-does not answer is None, and nothing that it raises leaves this module.
+Nothing else of the environment is kept. NVML refuses some questions to some users and on parts
+of a GPU (MIG): what it does not answer is None, and nothing that it raises leaves this module.
 """
 
 # ruff: noqa: N802 (the names are NVML's)
@@ -39,8 +39,8 @@ NVML = "pynvml"
 SM, MEMORY, CORE_SENSOR = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU of nvml.h
 PREFIXES = ("GPU-", "MIG-")  # of the names of whole GPUs, and of parts of one
 
-# What makes a GPU slower than it was set to be (nvmlClocksThrottleReason… of nvml.h). Not among them: that it is idle
-# (1), clocks that somebody has fixed (2) and clocks that a display asks for (256).
+# What makes a GPU slower than it was set to be (nvmlClocksThrottleReason… of nvml.h). Not among them:
+# that it is idle (1), clocks that somebody has fixed (2) and clocks that a display asks for (256).
 REASONS = {
     0x4: "power limit",
     0x8: "hardware slowdown",
@@ -60,10 +60,10 @@ REASONS = {
 class Reading:
     """None is what the system does not tell.
 
-    cpu_mhz: clock of the processor on which the arm's thread ran last. cpu_wanted, cpu_stolen: processor seconds of the
-    whole machine during the decode that were asked for, and those of them that the hypervisor gave to other machines.
-    Of the GPU right after it: clocks of its processors and memory, temperature, power drawn and allowed, and as
-    gpu_reasons the bits of what held its clocks down.
+    cpu_mhz: clock of the processor on which the arm's thread ran last. cpu_wanted, cpu_stolen: processor
+    seconds of the whole machine during the decode that were asked for, and those of them that the
+    hypervisor gave to other machines. Of the GPU right after it: clocks of its processors and memory,
+    temperature, power drawn and allowed, and as gpu_reasons the bits of what held its clocks down.
     """
 
     cpu_mhz: float | None = None

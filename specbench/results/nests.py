@@ -1,7 +1,7 @@
 """What rounds say beyond their sums: the levels of a nest, and how well beliefs of acceptance were calibrated.
 
-Level 1 of a nest is the cell itself, level 2 drafts for it. A belief is the chance of acceptance that a schedule went
-by (`Draft.belief`); a test is a drafted token that was judged and had one.
+Level 1 of a nest is the cell itself, level 2 drafts for it. A belief is the chance of acceptance
+that a schedule went by (`Draft.belief`); a test is a drafted token that was judged and had one.
 """
 
 import math
@@ -110,8 +110,8 @@ def nest_costs(found: Sequence[InnerLevel], longest: int) -> tuple[float, ...] |
 def steady(traces: Sequence[Trace], lookahead: int | None) -> int | None:
     """How many levels every round drafts, of a nest where its sequence has room; None where that is not one number.
 
-    lookahead: the K of a constant schedule, None of any other. It is not what is drafted where a drafter finds nothing
-    or less (lookups), or has a length of its own (nests, relays).
+    lookahead: the K of a constant schedule, None of any other. It is not what is drafted where
+    a drafter finds nothing or less (lookups), or has a length of its own (nests, relays).
     """
     if lookahead is None:
         return None
@@ -187,9 +187,9 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 def error_if_exact(bins: Sequence[Bin]) -> float:
     """The mean of `calibration_error` if every belief were the true chance: what so many tests leave to luck.
 
-    By the normal approximation of every bin's sum, E|N(0, s²)| = s √(2/π) with s² = Σ b(1 − b). That holds of tokens
-    that follow each other too: a test less its true chance has the mean 0 whatever came before, so they do not
-    correlate. Where a bin has few tests its own mean may be another, at most √(π/2) times this.
+    By the normal approximation of every bin's sum, E|N(0, s²)| = s √(2/π) with s² = Σ b(1 − b). That holds
+    of tokens that follow each other too: a test less its true chance has the mean 0 whatever came before, so
+    they do not correlate. Where a bin has few tests its own mean may be another, at most √(π/2) times this.
     """
     return ratio(math.sqrt(2 / math.pi) * math.fsum(math.sqrt(one.variance) for one in bins), count_of(bins))
 

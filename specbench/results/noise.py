@@ -1,19 +1,19 @@
 """What the machine did during the measurement: outliers, drift, two groups of times, load, clocks, throttling, steal.
 
-It changes no number, and what is unknown warns of nothing. Times are judged on the logarithm of seconds per round (a
-round of the baseline is one token), because a round costs the same whatever was accepted in it. A clock is read in one
-moment of a decode, so one reading in ten may be odd: a fall is that from the 90th to the 10th percentile.
+It changes no number, and what is unknown warns of nothing. Times are judged on the logarithm of seconds per round
+(a round of the baseline is one token), because a round costs the same whatever was accepted in it. A clock is read
+in one moment of a decode, so one reading in ten may be odd: a fall is that from the 90th to the 10th percentile.
 
-When a warning is given, and how often times of a single distribution caused it (10 to 164 values, normal, lognormal and
-with heavy tails, standard deviation 5 and 20 %; `python -m tests.benchmarks.coverage`):
+When a warning is given, and how often times of a single distribution caused it (10 to 164 values, normal,
+lognormal and with heavy tails, standard deviation 5 and 20 %; `python -m tests.benchmarks.coverage`):
 
     drift         3 % or more from the first to the last turn, and p below 0.01 (Kendall)      at most 0.012
     bimodality    Sarle's coefficient above 0.6 (uniform has 0.556, two points have 1)         at most 0.004
     outliers      more than three samples, and more than one in four, beyond Tukey's fences    0.04 at 10, 0.003 from 40
     load          more than one process beyond the threads of this run                         not simulated
 
-A drift of 6 % under noise of 2 % is found in 81 of a hundred runs of 20 turns, two groups 12 % apart in 49 of them
-(in 91 of those with 40).
+A drift of 6 % under noise of 2 % is found in 81 of a hundred runs of
+20 turns, two groups 12 % apart in 49 of them (in 91 of those with 40).
 """
 
 import math
@@ -72,8 +72,8 @@ COOLED = "repeat on a machine that is cool, on mains, and does nothing else"
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that did not stay as it was. size: how bad it is, among faults of its kind; note: what a reader of the
-    numbers must know, and do; doubt: why an answer is provisional for it, empty where it need not be."""
+    """Something that did not stay as it was. size: how bad it is, among faults of its kind; note: what a reader
+    of the numbers must know, and do; doubt: why an answer is provisional for it, empty where it need not be."""
 
     kind: str
     size: float
@@ -93,8 +93,8 @@ class Drift:
 class Diagnostics:
     """The columns of results.csv about the machine.
 
-    outliers: samples with an unusual time in either arm; drift, drift_p and bimodality: of the baseline's times;
-    load_average: the highest before any turn, None where the system does not count it.
+    outliers: samples with an unusual time in either arm; drift, drift_p and bimodality: of the
+    baseline's times; load_average: the highest before any turn, None where the system does not count it.
     """
 
     outliers: int
@@ -128,9 +128,9 @@ def flags(samples: Sequence[Sample]) -> list[Flag]:
 def paces(traces: Sequence[Trace], prompt_tokens: Sequence[int]) -> list[float]:
     """Seconds per round of each trace, relative to the usual at its length of context; NaN where none were measured.
 
-    The usual is a straight line through the logarithms (Theil and Sen). Long prompts are slower: in a data set that is
-    sorted by length this would look like drift, and two kinds of prompts like two kinds of times. Updates of a draft
-    that learns are left out: they fall on few prompts.
+    The usual is a straight line through the logarithms (Theil and Sen). Long prompts are slower:
+    in a data set that is sorted by length this would look like drift, and two kinds of prompts
+    like two kinds of times. Updates of a draft that learns are left out: they fall on few prompts.
     """
     seconds = np.array([metrics.ratio(t.seconds - t.updating, len(t.rounds)) for t in traces])
     context = np.array([n + len(t.tokens) / 2 for n, t in zip(prompt_tokens, traces, strict=True)])
@@ -169,8 +169,8 @@ def drift(values: Sequence[float]) -> Drift:
 def bimodality(values: Sequence[float]) -> float:
     """Sarle's coefficient of the logarithms with the correction for few values (Pfister and others 2013).
 
-    Between 0 and 1; NaN below ten values, or where all lie within about 1 %. Severe outliers are left out: a single one
-    makes any sample look skewed, and two groups are something else.
+    Between 0 and 1; NaN below ten values, or where all lie within about 1 %. Severe outliers
+    are left out: a single one makes any sample look skewed, and two groups are something else.
     """
     flagged = outliers(values)
     logs = _logs([value for value, flag in zip(values, flagged, strict=True) if flag != "severe"])
@@ -220,8 +220,8 @@ def busy(load: float | None, threads: float | None) -> bool:
 
 
 def other_conditions(before: Row, now: Row) -> str:
-    """What the machine did in one run and not in the other, so that their seconds cannot be compared; empty where
-    nothing is known of that."""
+    """What the machine did in one run and not in the other, so that their
+    seconds cannot be compared; empty where nothing is known of that."""
     return next(chain(other_load(before, now), other_pace(before, now)), "")
 
 
@@ -269,9 +269,9 @@ def _thinned(places: NDArray[np.intp]) -> NDArray[np.intp]:
 class Steadiness:
     """The columns of results.csv about the pace of the machine, over the decodes of both arms; None: it is unknown.
 
-    …mhz: median clocks; …clock_fall: 1 − 10th ÷ 90th percentile. cpu_steal: stolen ÷ wanted processor time. Highest
-    temperature, median power, lowest limit of power. gpu_throttled: share of the decodes after which something held the
-    clocks down; gpu_throttle_reasons: all that did, in words.
+    …mhz: median clocks; …clock_fall: 1 − 10th ÷ 90th percentile. cpu_steal: stolen ÷ wanted processor
+    time. Highest temperature, median power, lowest limit of power. gpu_throttled: share of the
+    decodes after which something held the clocks down; gpu_throttle_reasons: all that did, in words.
     """
 
     cpu_mhz: float | None

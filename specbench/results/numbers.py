@@ -135,8 +135,8 @@ def speedup_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
 
 
 def learning_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
-    """What the speedup would be if what a draft learns were computed elsewhere, and the share of the time that it takes
-    here; None of methods that learn nothing."""
+    """What the speedup would be if what a draft learns were computed elsewhere, and
+    the share of the time that it takes here; None of methods that learn nothing."""
     if not learns(samples):
         return dict.fromkeys(LEARNING)
     found = speedup_of([without_updates(s) for s in samples])
@@ -174,8 +174,8 @@ def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str,
 
 
 def timing(traces: Sequence[Trace]) -> Timing:
-    """The totals of one arm; only outermost spans count, since inner spans are part of them. NaN for the phases of an
-    engine that tells nothing of them."""
+    """The totals of one arm; only outermost spans count, since inner spans are
+    part of them. NaN for the phases of an engine that tells nothing of them."""
     told = not traces or any(not t.spans or "verify" in t.spans for t in traces)
     found = [math.fsum(t.spans.get(phase, 0.0) for t in traces) for phase in ("draft", "verify", "accept")]
     draft, verify, accept = found if told else (math.nan,) * 3
@@ -233,9 +233,9 @@ def v_of(samples: Sequence[Sample]) -> Interval:
 def break_even(samples: Sequence[Sample], baseline: Timing, method: Timing, nodes: float, rows: int) -> float:
     """The batch at which the speedup would be 1 (`optimum.break_even_batch`), from a cell measured with `rows` rows.
 
-    The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost and its cost per token:
-    n = `nodes`, drafted tokens in a mean pass. Rows that stood idle at the end of a turn are not in it. NaN where the
-    wider pass was not the slower one.
+    The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost
+    and its cost per token: n = `nodes`, drafted tokens in a mean pass. Rows that stood idle
+    at the end of a turn are not in it. NaN where the wider pass was not the slower one.
     """
     if not method.drafted or not baseline.verify > 0 or not nodes:
         return math.nan
@@ -271,8 +271,8 @@ def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
 
 
 def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Each choice with the number of its turns, the most frequent first; and by how much longer all prompts took than
-    at the seconds per token of that one. None of cells that choose nothing."""
+    """Each choice with the number of its turns, the most frequent first; and by how much longer
+    all prompts took than at the seconds per token of that one. None of cells that choose nothing."""
     turns = {one.turn: one.method.choice for one in samples if one.method.choice}
     if not turns:
         return dict.fromkeys(CHOSEN)
@@ -290,8 +290,8 @@ def rate_of(samples: Sequence[Sample]) -> float:
 
 
 def per_draw(batch: int, arrivals: float | None) -> int:
-    """How many prompts there are at least in an independent draw of a time: those that are decoded together, or the
-    requests of a turn, which wait for each other."""
+    """How many prompts there are at least in an independent draw of a time: those
+    that are decoded together, or the requests of a turn, which wait for each other."""
     return batch if arrivals is None else REQUESTS
 
 

@@ -28,8 +28,8 @@ DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexE
 class Run:
     """A run: the cells that were asked for, and those that have begun.
 
-    ended: the keys of the cells whose end is in the journal. limits: those of the time before the run was given more
-    prompts, the oldest first.
+    ended: the keys of the cells whose end is in the journal. limits: those
+    of the time before the run was given more prompts, the oldest first.
     """
 
     path: Path

@@ -1,7 +1,7 @@
 """A prompt decoded once by baseline and method, as data; the intervals over such samples; text that repeats itself.
 
-A model that repeats itself is easy to draft for, and nobody serves its text. Repetition is found in time in proportion
-to the length of an output.
+A model that repeats itself is easy to draft for, and nobody serves its
+text. Repetition is found in time in proportion to the length of an output.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ ALONE = (1, 1)  # the conversation of a prompt without later turns
 class Sample:
     """One prompt decoded once by baseline and method in one turn.
 
-    turn: position in time within the group of cells that share the baseline. order: positions of (baseline, method)
-    among the arms of the turn. load: processes that ran or waited just before it. cluster: the name of the batch that
-    the prompt was decoded in, whose prompts share its seconds equally, or of the stretch of prompts that one draw is
-    where a method carries something from prompt to prompt; empty for a prompt that is a draw by itself. conversation:
-    which turn of the conversation with the prompt's name it is, from 1, and of how many: each is a sample of its own.
-    readings: of the machine after the decode of (baseline, method).
+    turn: position in time within the group of cells that share the baseline. order: positions of (baseline,
+    method) among the arms of the turn. load: processes that ran or waited just before it. cluster: the name of
+    the batch that the prompt was decoded in, whose prompts share its seconds equally, or of the stretch of
+    prompts that one draw is where a method carries something from prompt to prompt; empty for a prompt that is
+    a draw by itself. conversation: which turn of the conversation with the prompt's name it is, from 1, and of
+    how many: each is a sample of its own. readings: of the machine after the decode of (baseline, method).
     """
 
     prompt: str
@@ -53,8 +53,8 @@ class Sample:
 
     @property
     def draw(self) -> str:
-        """The name of the independent draw that this sample belongs to: its batch, its block, or its prompt with all
-        turns of it."""
+        """The name of the independent draw that this sample belongs
+        to: its batch, its block, or its prompt with all turns of it."""
         return self.cluster or self.prompt
 
     def row(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Intervals over prompts. Tokens of one prompt depend on each other, so the draws are prompts, not tokens.
 
-Every interval here is that of a ratio of totals, from the delete-one jackknife over the prompts:
-the error of the logarithm of the ratio, times the quantile of Student's t with one degree of freedom less than there
+Every interval here is that of a ratio of totals, from the delete-one jackknife over the prompts: the error
+of the logarithm of the ratio, times the quantile of Student's t with one degree of freedom less than there
 are prompts (Miller, "The jackknife - a review", Biometrika 61, 1974). It needs no random numbers.
 
 Why not a bootstrap: it undercovers where prompts are few, and twenty prompts are few. How often the 95 %

@@ -7,8 +7,6 @@ from specbench.show.text import Format, print_data, print_markdown, print_table
 from specbench.theory.memory import Fit
 from specbench.wording import Row, gigabytes, number_in, text_in
 
-# --- checks -----------------------------------------------------------------------------------------------------------
-
 
 class Thing(Protocol):
     """Something that is needed: see `specbench.measure.fit`."""
@@ -66,7 +64,6 @@ def memory_table(fit: Fit) -> Sequence[dict[str, Any]]:
 
 # --- design table -----------------------------------------------------------------------------------------------------
 # The shapes of a design on stdout: one line per shape for readers, every column for programs.
-# Knows rows of design.csv; must not know how a draft was timed, trained or measured.
 
 COUNTED = {"all": "all parameters, embedding included", "layers": "parameters in layers, without the embedding"}
 

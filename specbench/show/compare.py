@@ -1,7 +1,7 @@
 """How a comparison reads: on a terminal, as Markdown for a job summary, as JSON, and in the formats of other tools.
 
-Those are JUnit XML for test reports and JSON for github-action-benchmark. Names come from files of results and are
-hostile: no terminal command, no markup and no link of theirs gets through.
+Those are JUnit XML for test reports and JSON for github-action-benchmark. Names come from files
+of results and are hostile: no terminal command, no markup and no link of theirs gets through.
 """
 
 import json

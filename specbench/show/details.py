@@ -36,8 +36,6 @@ from specbench.show.text import (
 )
 from specbench.wording import Row, clean, formatted, literal, number_in, ranges, text_in
 
-# --- cells side by side -----------------------------------------------------------------------------------------------
-
 Line = tuple[str, str, str]  # label, column, what it is
 ROWS: tuple[Line, ...] = (
     ("prompts", "prompts", "decoded by both arms"),
@@ -88,8 +86,8 @@ LEARNING: tuple[Line, ...] = (  # after the end to end speedup
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The lines of a table of these cells: what a round drafts where one drafts, nodes where one drafts trees, the
-    distance where one is lossy, what it costs to learn where one does."""
+    """The lines of a table of these cells: what a round drafts where one drafts, nodes where
+    one drafts trees, the distance where one is lossy, what it costs to learn where one does."""
     trees = any(map(drafts_trees, rows))
     lossy = any((number_in(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
     found = [*ROWS, *([DISTANCE] if lossy else [])]
@@ -163,8 +161,8 @@ def levels_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
 
 
 def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell_text) -> list[list[str]]:
-    """A line per level of every nest: the cell's name, the level, and its numbers as `text` writes them. Level 1 is
-    the target's."""
+    """A line per level of every nest: the cell's name, the level, and
+    its numbers as `text` writes them. Level 1 is the target's."""
     return [
         [name, str(level), *(text(row, column + f"_{level}" * (level > 1)) for _, column in LEVEL)]
         for row, name in zip(rows, names, strict=True)
@@ -173,8 +171,8 @@ def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell
 
 
 def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
-    """From the predicted to the measured speedup, one line per cell whose phases were timed; none without any. Terms
-    add up to the sums."""
+    """From the predicted to the measured speedup, one line per cell
+    whose phases were timed; none without any. Terms add up to the sums."""
     needed = [column for _, column, _ in STAGES if column not in OF_SOME]
     timed = [
         (row, name)

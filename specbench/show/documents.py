@@ -15,8 +15,6 @@ from specbench.show.table import grid
 from specbench.show.text import NOTHING, Numbers, markdown_table, one_line, paragraphs, short_dataset
 from specbench.wording import Row, literal
 
-# --- calibrations -----------------------------------------------------------------------------------------------------
-
 
 def calibration_tables(found: Calibration) -> list[Numbers]:
     """Passes by width, the costs of a round, and the K to choose; one or a few columns per length of the context."""
@@ -80,9 +78,9 @@ Line = tuple[str, Callable[[Row], str]]
 def noise_row(cell: Cell) -> dict[str, Any]:
     """A cell whose method is the baseline itself: what a ratio of 1 looks like here, and what it takes to see more.
 
-    ratio: baseline ÷ baseline, from totals. log_sd: standard deviation of the log ratio of a prompt (all its repeats).
-    smallest_effect: what a run of so many prompts would find in 80 of 100 cases, at the level of the 95 % interval;
-    prompts_for_<n>_percent: how many prompts it takes to find an effect of n percent as often.
+    ratio: baseline ÷ baseline, from totals. log_sd: standard deviation of the log ratio of a prompt (all its
+    repeats). smallest_effect: what a run of so many prompts would find in 80 of 100 cases, at the level of the
+    95 % interval; prompts_for_<n>_percent: how many prompts it takes to find an effect of n percent as often.
     """
     found = {name: cell.row().get(name) for name in (*SETTINGS, "repeat")}
     ratio, prompts = speedup_of(cell.samples), len(by_prompt(cell.samples))

@@ -1,8 +1,8 @@
 """How a table fits a screen: on one line per row where there is room, else in parts or blocks below each other.
 
-Knows rich and the width of the terminal; must not know what a table says. Nothing is ever cut: a cut number is a wrong
-one. A column with `overflow="fold"` holds text, which may be folded at its words; any other holds numbers, which may
-not, and only its heading is broken. Where stdout is not a terminal, a table is never taken apart.
+Nothing is ever cut: a cut number is a wrong one. A column with `overflow="fold"` holds
+text, which may be folded at its words; any other holds numbers, which may not, and only
+its heading is broken. Where stdout is not a terminal, a table is never taken apart.
 """
 
 import re
@@ -76,9 +76,9 @@ class Frame:
 class Fitted:
     """A table that shows all of itself on any screen.
 
-    Where it is too wide, its columns stand in several tables below each other: each repeats the first `keys` columns,
-    which name the row, and columns stay `together` in groups of so many. `records` with a long text, one of which is
-    looked up, become a block of labelled lines each instead.
+    Where it is too wide, its columns stand in several tables below each other: each repeats the first
+    `keys` columns, which name the row, and columns stay `together` in groups of so many. `records`
+    with a long text, one of which is looked up, become a block of labelled lines each instead.
     """
 
     table: Table

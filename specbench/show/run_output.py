@@ -63,8 +63,8 @@ NOTES = 4  # notes on a screen without --explain
 class Shown:
     """What is shown of a run besides its rows.
 
-    command, run: the command line that made it, and its folder as it is named in commands; categories, beliefs: the
-    rows of these tables; explain: with every table that explains the numbers, and all notes.
+    command, run: the command line that made it, and its folder as it is named in commands; categories,
+    beliefs: the rows of these tables; explain: with every table that explains the numbers, and all notes.
     """
 
     command: str = ""
@@ -125,8 +125,8 @@ def answers(rows: Sequence[Row], shown: Shown) -> list[Recommendation]:
 def tables(rows: Sequence[Row], shown: Shown, *, screen: bool) -> Iterator[Table | SideBySide]:
     """All tables of a run in their order: on a screen, or in Markdown.
 
-    Without --explain the cells, and what nobody measures for anything else: the best K by batch, waits for servers,
-    and on a screen engines.
+    Without --explain the cells, and what nobody measures for anything
+    else: the best K by batch, waits for servers, and on a screen engines.
     """
     yield from cells_tables(rows)
     if shown.explain:

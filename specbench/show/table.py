@@ -18,9 +18,9 @@ from specbench.wording import literal
 class Table:
     """The texts of a table. The first `left` columns are left-aligned, all others right-aligned.
 
-    header: labels, which a terminal may break where they have a line break. above: caveats between title and table;
-    findings: sentences on what follows from it, a list in Markdown; legend: one on what its columns mean. keys: the
-    leading columns that name a line, see `Fitted`. bold_lines, bold_columns: which are bold.
+    header: labels, which a terminal may break where they have a line break. above: caveats between title and
+    table; findings: sentences on what follows from it, a list in Markdown; legend: one on what its columns
+    mean. keys: the leading columns that name a line, see `Fitted`. bold_lines, bold_columns: which are bold.
     """
 
     title: str

@@ -1,7 +1,6 @@
 """How a decode looks token by token: on a terminal and as HTML.
 
-Knows kinds of tokens, probabilities as numbers and escaping; must not know models, tokenizers or how a view is
-made. All text in it is hostile: what could steer a terminal or a browser is shown by name and never active.
+All text in it is hostile: what could steer a terminal or a browser is shown by name and never active.
 """
 
 from base64 import b64encode

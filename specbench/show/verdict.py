@@ -18,8 +18,8 @@ MATTERS = 0.05  # share of a round that is said of the overhead
 
 
 def sentences(found: Recommendation, explain: bool = True) -> list[str]:
-    """The verdict in a few sentences, one a line, fit for a terminal: the answer, the reason, what is open, the next
-    command; to `explain`, also the figures below it."""
+    """The verdict in a few sentences, one a line, fit for a terminal: the answer, the
+    reason, what is open, the next command; to `explain`, also the figures below it."""
     return [line for line in (*answer(found), *(details(found) if explain else ())) if line]
 
 
@@ -124,8 +124,8 @@ def round_cost(found: Recommendation) -> float | None:
 
 
 def open_questions(found: Sequence[Recommendation], whose: Sequence[str] = ()) -> str:
-    """Why answers are no plain ones, every kind of reason once; empty where they are plain. whose: the answers' names
-    where it is not all of them."""
+    """Why answers are no plain ones, every kind of reason once; empty where
+    they are plain. whose: the answers' names where it is not all of them."""
     reasons = {kind_of(reason): reason for one in found for reason in one.reasons}
     names = f" ({'; '.join(whose)})" if whose else ""
     return clean(f"not settled{names}: {'; '.join(reasons.values())}", LONGEST) if reasons else ""

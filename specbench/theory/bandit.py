@@ -40,8 +40,8 @@ class Decoded:
 
 @dataclass
 class Bandit:
-    """Chooses the arm with the most tokens per second, its method given the benefit of the doubt (UCB, Auer et al.
-    2002); first every arm that nothing is known of. `seen` is all that it learns from."""
+    """Chooses the arm with the most tokens per second, its method given the benefit of the doubt (UCB,
+    Auer et al. 2002); first every arm that nothing is known of. `seen` is all that it learns from."""
 
     arms: Sequence[Arm]
     seen: list[Decoded] = field(default_factory=list)
@@ -78,8 +78,8 @@ def seconds_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
 
 
 def tokens_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
-    """Emitted tokens ÷ rounds, over the decodes with this lookahead and, as they would have been with it, with longer
-    ones of its method. Trees of other sizes are other drafts: then own decodes alone."""
+    """Emitted tokens ÷ rounds, over the decodes with this lookahead and, as they would have been with
+    it, with longer ones of its method. Trees of other sizes are other drafts: then own decodes alone."""
     same = [one for one in seen if one.arm.method == arm.method and one.arm.k >= arm.k]
     if any(branched(rounds) for one in same for rounds in one.texts):
         same = [one for one in same if one.arm == arm]
@@ -89,8 +89,8 @@ def tokens_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
 
 
 def rounds_with(k: int, longer: int, rounds: Sequence[RoundCounts]) -> int:
-    """How many rounds a text decoded with the lookahead `longer` would have taken with k ≤ longer: what is emitted up
-    to the next rejection is one stretch, of which a round emits k + 1 tokens at most."""
+    """How many rounds a text decoded with the lookahead `longer` would have taken with k ≤ longer: what
+    is emitted up to the next rejection is one stretch, of which a round emits k + 1 tokens at most."""
     found, stretch = 0, 0
     for one in rounds:
         stretch += one.emitted

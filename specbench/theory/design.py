@@ -1,7 +1,7 @@
 """Which shape a draft should have: what depth and size cost, what they buy, and the best of them by the formula.
 
-At equal parameters the latency of a draft grows with its depth, so wide and shallow drafts are better (Yan, Agarwal,
-Venkataraman, "Decoding Speculative Decoding", arXiv 2402.01528). Here both sides are fitted, not assumed.
+At equal parameters the latency of a draft grows with its depth, so wide and shallow drafts are better (Yan,
+Agarwal, Venkataraman, "Decoding Speculative Decoding", arXiv 2402.01528). Here both sides are fitted, not assumed.
 """
 
 import itertools
@@ -61,8 +61,8 @@ class DraftTimes:
 class Speed:
     """The measured times of a target and its drafts by name, and the longest lookahead that is considered.
 
-    step: seconds of a decode step of the target; verify[K], overhead: of a round, in such steps; v: by lookahead, the
-    target's pass over K + 1 tokens ÷ that over one.
+    step: seconds of a decode step of the target; verify[K], overhead: of a round, in
+    such steps; v: by lookahead, the target's pass over K + 1 tokens ÷ that over one.
     """
 
     step: Spread
@@ -89,8 +89,8 @@ class Speed:
 
 
 def best_choice(alpha: float, rounds: Sequence[float]) -> Choice:
-    """The lookahead with the greatest E(α, K) ÷ cost of a round, by their costs from K = 1 on; its speedup is below 1
-    where none pays. ValueError if alpha is outside [0, 1]."""
+    """The lookahead with the greatest E(α, K) ÷ cost of a round, by their costs from K =
+    1 on; its speedup is below 1 where none pays. ValueError if alpha is outside [0, 1]."""
     tokens = [expected_tokens(alpha, k) for k in range(1, len(rounds) + 1)]
     choices = [Choice(k, t, t / cost) for k, (t, cost) in enumerate(zip(tokens, rounds, strict=True), 1)]
     return max(choices, key=lambda choice: choice.speedup)
@@ -150,8 +150,8 @@ def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Seq
 class AcceptanceFit:
     """logit α = constant + by_parameters · ln parameters + by_layers · ln layers + by_tokens · ln training tokens.
 
-    A description of the shapes that were trained, by least squares, not a theory. residual: the root mean square of
-    α's error; points: how many trained networks it is from.
+    A description of the shapes that were trained, by least squares, not a theory. residual:
+    the root mean square of α's error; points: how many trained networks it is from.
     """
 
     constant: float

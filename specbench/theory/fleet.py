@@ -23,9 +23,9 @@ Steps = Generator[Event, None, None]
 
 @dataclass(frozen=True)
 class Engine:
-    """One device. seconds: of a step, by the number of rows, which ascends; below the first it takes as long as there.
-    tokens: the chances that a row emits 1, 2, … tokens in a step. prefill: seconds of a prompt. slots: rows at most, no
-    more than were measured."""
+    """One device. seconds: of a step, by the number of rows, which ascends; below the
+    first it takes as long as there. tokens: the chances that a row emits 1, 2, … tokens in
+    a step. prefill: seconds of a prompt. slots: rows at most, no more than were measured."""
 
     seconds: tuple[tuple[int, float], ...]
     tokens: tuple[float, ...]
@@ -51,8 +51,8 @@ class Engine:
 
 @dataclass(frozen=True)
 class Load:
-    """What comes: so many requests with these lengths in tokens, each as likely, from so many users, who send the next
-    request when they have the answer (closed), or `rate` a second at random, Poisson (open)."""
+    """What comes: so many requests with these lengths in tokens, each as likely, from so many users, who
+    send the next request when they have the answer (closed), or `rate` a second at random, Poisson (open)."""
 
     requests: int
     lengths: Sequence[int]
@@ -76,9 +76,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Served:
-    """All devices together, and requests at the median, 95 % and 99 %, in seconds. busy: share of the time in which a
-    device works; rows: mean rows of a step. first_token counts from the request; per_token: of those after the first
-    step's."""
+    """All devices together, and requests at the median, 95 % and 99 %, in seconds.
+    busy: share of the time in which a device works; rows: mean rows of a step.
+    first_token counts from the request; per_token: of those after the first step's."""
 
     tokens_per_second: float
     requests_per_second: float

@@ -1,8 +1,8 @@
-"""What speculative decoding should give, as formulas: tokens per round, speedup, operations. Nothing is rounded here.
-Which K is best: `optimum`; trees: `sequoia`; nests of speculations: `levels`.
+"""What speculative decoding should give, as formulas: tokens per round, speedup, operations. Nothing
+is rounded here. Which K is best: `optimum`; trees: `sequoia`; nests of speculations: `levels`.
 
-Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192.
-PEARL = Liu et al., arXiv 2408.11850. SSD = "speculative speculative decoding", arXiv 2603.03251.
+Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv
+2211.17192. PEARL = Liu et al., arXiv 2408.11850. SSD = "speculative speculative decoding", arXiv 2603.03251.
 """
 
 import math
@@ -42,8 +42,8 @@ def expected_tokens_by_position(alphas: Sequence[float]) -> float:
 def drafting(k: int, c: float, at_once: bool = False) -> float:
     """What a round drafts, in target decode steps: Kc. At once: c itself, whatever K is, but nothing for K = 0.
 
-    c = seconds per drafted token ÷ seconds per target decode step. at_once: one pass, or one search, drafts all tokens
-    of a round (Medusa, PARD, DFlash; lookups), and c is what that takes.
+    c = seconds per drafted token ÷ seconds per target decode step. at_once: one pass, or one
+    search, drafts all tokens of a round (Medusa, PARD, DFlash; lookups), and c is what that takes.
     """
     return c * min(k, 1) if at_once else k * c
 
@@ -61,9 +61,9 @@ def speedup(alpha: float, k: int, c: float, at_once: bool = False) -> float:
 def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0, overhead: float = 0.0) -> float:
     """Speedup from measured terms: Σ_{j=0..K} Π_{i≤j} αᵢ / (Kc + v + overhead), tokens of a round ÷ its cost.
 
-    v = target pass over K + 1 tokens ÷ over 1 token; overhead = the rest of a round in target decode steps, which may
-    come out slightly below zero: only the cost of the whole round has to be positive.
-    ValueError if there are not K alphas, one is outside [0, 1], or a cost is out of range.
+    v = target pass over K + 1 tokens ÷ over 1 token; overhead = the rest of a round in target decode
+    steps, which may come out slightly below zero: only the cost of the whole round has to be
+    positive. ValueError if there are not K alphas, one is outside [0, 1], or a cost is out of range.
     """
     check_k(k)
     if len(alphas) != k:
@@ -78,8 +78,8 @@ def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0
 def speedup_while_verifying(tokens: float, drafting: float, v: float, hit: float, overhead: float = 0.0) -> float:
     """Speedup with the draft on a second device: E / (h·max(D, v) + (1 − h)(v + D) + overhead). PEARL §4, SSD.
 
-    tokens: E; drafting: D, all drafts of a round; hit: h, the share of rounds whose draft was made during the pass
-    before: α^(K+1) when a greedy draft goes on with its own likeliest text. ValueError as above.
+    tokens: E; drafting: D, all drafts of a round; hit: h, the share of rounds whose draft was made during
+    the pass before: α^(K+1) when a greedy draft goes on with its own likeliest text. ValueError as above.
     """
     check_cost("drafting", drafting)
     check_cost("v", v)
@@ -92,16 +92,16 @@ def speedup_while_verifying(tokens: float, drafting: float, v: float, hit: float
 def operations(alpha: float, k: int, c_hat: float, at_once: bool = False) -> float:
     """Operations per emitted token ÷ those of plain decoding: (1 − α)(Kĉ + K + 1) / (1 − α^(K+1)). Leviathan, Thm 3.11.
 
-    c_hat = operations per drafted token ÷ per target token; at once, those of the one pass of a round.
-    ValueError if alpha is outside [0, 1], K is negative, or c_hat is negative or not finite.
+    c_hat = operations per drafted token ÷ per target token; at once, those of the one pass of a
+    round. ValueError if alpha is outside [0, 1], K is negative, or c_hat is negative or not finite.
     """
     check_cost("c-hat", c_hat)
     return (drafting(k, c_hat, at_once) + k + 1) / expected_tokens(alpha, k)
 
 
 def accepted_per_drafted(alpha: float, k: int) -> float:
-    """Accepted ÷ drafted tokens, what many tools call acceptance rate: (E − 1) / K. It equals alpha only at K = 1.
-    ValueError if alpha is outside [0, 1] or K is below 1."""
+    """Accepted ÷ drafted tokens, what many tools call acceptance rate: (E − 1) / K. It
+    equals alpha only at K = 1. ValueError if alpha is outside [0, 1] or K is below 1."""
     check_drafts("accepted per drafted", k)
     return (expected_tokens(alpha, k) - 1) / k
 
@@ -137,16 +137,16 @@ def check_drafts(what: str, k: int) -> None:
 
 
 # --- levels -----------------------------------------------------------------------------------------------------------
-# What a draft costs that is itself made by speculation (vertical cascades, CS-Drafting, arXiv 2312.11462).
-# Costs are in units of one target decode step.
+# What a draft costs that is itself made by speculation (vertical cascades,
+# CS-Drafting, arXiv 2312.11462). Costs are in units of one target decode step.
 
 
 def nested_costs(inner: float, k: int, pass_: float, draft: Sequence[float]) -> tuple[float, ...]:
     """Cost of a draft of 0..len(draft) tokens by inner rounds, as many as it takes, in target decode steps.
 
-    Where m tokens are missing a round drafts min(k, m − 1), which costs draft[that many], and one pass of the middle
-    model, `pass_`; it emits j tokens with the chance α'^(j−1)(1 − α'), all drafted ones and a bonus with the rest.
-    Deeper nests: `draft` is the result for the level below. ValueError if an argument is out of range.
+    Where m tokens are missing a round drafts min(k, m − 1), which costs draft[that many], and one pass of the
+    middle model, `pass_`; it emits j tokens with the chance α'^(j−1)(1 − α'), all drafted ones and a bonus with
+    the rest. Deeper nests: `draft` is the result for the level below. ValueError if an argument is out of range.
     """
     check_share("the inner alpha", inner)
     check_k(k)

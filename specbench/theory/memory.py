@@ -44,8 +44,8 @@ class Network:
         return self.layers * self.kept * length * rows * self.item
 
     def learning(self, rows: int, vocabulary: int) -> int:
-        """A copy that drafts, one in float32 if that is wider, gradients, two moments and a copy to go back to, and so
-        many rows of a vocabulary in 16 bits."""
+        """A copy that drafts, one in float32 if that is wider, gradients, two moments
+        and a copy to go back to, and so many rows of a vocabulary in 16 bits."""
         wide = max(self.item, UPCAST)
         numbers = self.weights // self.item
         return numbers * (self.item + 4 * wide + (wide if wide > self.item else 0)) + 2 * rows * vocabulary
@@ -73,8 +73,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Arm:
-    """A method as it is held ready: the networks that have caches, the places of each, the nodes of a round, and bytes
-    that drafts take which learn."""
+    """A method as it is held ready: the networks that have caches, the places
+    of each, the nodes of a round, and bytes that drafts take which learn."""
 
     networks: Sequence[Network]
     prompt: int
@@ -124,8 +124,8 @@ def total(some: Iterable[Part]) -> int:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run takes on its device, what its host needs while weights are read, and what other settings would take,
-    by their names. cells: bytes of every cell with its baseline and without the others, by its key."""
+    """What a run takes on its device, what its host needs while weights are read, and what other settings would
+    take, by their names. cells: bytes of every cell with its baseline and without the others, by its key."""
 
     parts: Sequence[Part]
     loading: int
@@ -135,8 +135,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class Fit:
-    """A demand and the bytes that are free on the device and its host, None where nobody knows. used: what this process
-    holds of the device already."""
+    """A demand and the bytes that are free on the device and its host, None
+    where nobody knows. used: what this process holds of the device already."""
 
     device: str
     demand: Demand

@@ -21,8 +21,8 @@ from specbench.theory.formulas import (
 
 
 def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) -> tuple[int, float]:
-    """The K in 0..k_max with the greatest speedup, and that speedup; (0, 1.0) if no K pays, k_max where it only grows.
-    ValueError if an argument is out of range."""
+    """The K in 0..k_max with the greatest speedup, and that speedup; (0, 1.0) if no
+    K pays, k_max where it only grows. ValueError if an argument is out of range."""
     check_k(k_max)
     if not pays(alpha, c, at_once) or k_max == 0:
         return 0, 1.0  # the corollary decides, not a comparison: close to alpha = c rounding would
@@ -36,8 +36,8 @@ def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) ->
 def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX, at_once: bool = False) -> list[int]:
     """All K in 0..k_max whose speedup is within `share` of the best one, ascending; at once there may be a gap after 0.
 
-    The optimum is flat, and 1 % is below the error of a measured alpha and c: prefer this to the best K alone.
-    ValueError if an argument is out of range.
+    The optimum is flat, and 1 % is below the error of a measured alpha and c:
+    prefer this to the best K alone. ValueError if an argument is out of range.
     """
     check_share("share", share)
     floor = (1 - share) * best_k(alpha, c, k_max, at_once)[1]
@@ -50,9 +50,9 @@ def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX, a
 def round_costs(first: float, later: float, verify: Sequence[float], overhead: float) -> tuple[float, ...]:
     """Cost of a round in target decode steps, by K = 0..len(verify) − 1: first + (K − 1)·later + verify[K] + overhead.
 
-    first, later = the first and every further drafted token of a round; verify[K] = a step with the target's pass over
-    K + 1 tokens in it; overhead = whatever else a round costs beyond a step. K = 0 is plain decoding: one step.
-    ValueError if an argument is out of range, or a round would cost nothing.
+    first, later = the first and every further drafted token of a round; verify[K] = a step with the
+    target's pass over K + 1 tokens in it; overhead = whatever else a round costs beyond a step. K = 0 is
+    plain decoding: one step. ValueError if an argument is out of range, or a round would cost nothing.
     """
     check_cost("the cost of a first drafted token", first)
     check_cost("the cost of a later drafted token", later)
@@ -65,24 +65,24 @@ def round_costs(first: float, later: float, verify: Sequence[float], overhead: f
 
 
 def best_k_of(alpha: float, costs: Sequence[float]) -> tuple[int, float]:
-    """The K with the greatest E(α, K) ÷ costs[K] (see `round_costs`), and that speedup; (0, 1.0) if no K pays.
-    ValueError if alpha is outside [0, 1]."""
+    """The K with the greatest E(α, K) ÷ costs[K] (see `round_costs`), and that
+    speedup; (0, 1.0) if no K pays. ValueError if alpha is outside [0, 1]."""
     speedups = [expected_tokens(alpha, k) / cost for k, cost in enumerate(costs)]
     best = max(range(len(speedups)), key=speedups.__getitem__)
     return best, speedups[best]
 
 
 def near_best_of(alpha: float, costs: Sequence[float], share: float = 0.01) -> list[int]:
-    """All K whose speedup is within `share` of the best one; measured costs may leave gaps between them.
-    ValueError if alpha or share is outside [0, 1]."""
+    """All K whose speedup is within `share` of the best one; measured costs may
+    leave gaps between them. ValueError if alpha or share is outside [0, 1]."""
     check_share("share", share)
     floor = (1 - share) * best_k_of(alpha, costs)[1]
     return [k for k, cost in enumerate(costs) if expected_tokens(alpha, k) / cost >= floor]
 
 
 def pays(alpha: float, c: float, at_once: bool = False) -> bool:
-    """Whether some K makes the speedup exceed 1: exactly when alpha > c (Leviathan, Corollary 3.9), at once when
-    alpha > c / (1 + c). ValueError if alpha is outside [0, 1], or c is negative or not finite."""
+    """Whether some K makes the speedup exceed 1: exactly when alpha > c (Leviathan, Corollary 3.9), at
+    once when alpha > c / (1 + c). ValueError if alpha is outside [0, 1], or c is negative or not finite."""
     check_share("alpha", alpha)
     check_cost("c", c)
     return alpha > enough(c, at_once)
@@ -94,8 +94,8 @@ def enough(c: float, at_once: bool = False) -> float:
 
 
 def break_even_alpha(k: int, c: float, at_once: bool = False) -> float | None:
-    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does. It rises with K
-    from c at K = 1; at once it falls. ValueError if K is below 1, or c is negative or not finite."""
+    """The alpha at which K drafted tokens of cost c give a speedup of exactly 1; None if no alpha does. It
+    rises with K from c at K = 1; at once it falls. ValueError if K is below 1, or c is negative or not finite."""
     check_drafts("a break-even alpha", k)
     check_cost("c", c)
     if c > (k if at_once else 1):
@@ -112,8 +112,8 @@ def break_even_alpha_of(costs: Sequence[float]) -> float | None:
 def break_even_batch(tokens: float, k: float, fixed: float, per_token: float, overhead: float, draft: float) -> float:
     """The batch below which speculation wins: [(E − 1)(F + h) − D] / [u(K + 1 − E)], all in one unit of time.
 
-    A target pass over n tokens takes F + u·n (fixed, per_token), a step h (overhead) besides; a round D (draft), and it
-    emits E tokens per row. 0 where no batch pays, infinite where every one does, NaN where u or K is not positive.
+    A target pass over n tokens takes F + u·n (fixed, per_token), a step h (overhead) besides; a round D (draft), and
+    it emits E tokens per row. 0 where no batch pays, infinite where every one does, NaN where u or K is not positive.
     """
     if not (k > 0 and per_token > 0):
         return math.nan
@@ -141,8 +141,8 @@ def alpha_from_tokens(tokens_per_round: float, k: int) -> float:
 class Costs:
     """What the parts of a round cost, in baseline decode steps; measured before a run, never inside one.
 
-    first, later: the first drafted token of a round (it feeds two tokens) and every other one; verify[K]: the target's
-    pass over K + 1 tokens; overhead: everything else of a round.
+    first, later: the first drafted token of a round (it feeds two tokens) and every other
+    one; verify[K]: the target's pass over K + 1 tokens; overhead: everything else of a round.
     """
 
     first: float
@@ -180,8 +180,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Phases:
-    """Mean seconds of a round by phase; they add up to the round. `host` is what no other phase covers; `update` is
-    spread over all rounds."""
+    """Mean seconds of a round by phase; they add up to the round. `host`
+    is what no other phase covers; `update` is spread over all rounds."""
 
     draft: float
     verify: float
@@ -200,8 +200,8 @@ def phases(timing: Timing) -> Phases:
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """Costs of a round in baseline decode steps: Kc + v + overhead, with K the mean number of drafted tokens. In the
-    ideal of Leviathan's formula v is 1 and overhead is 0."""
+    """Costs of a round in baseline decode steps: Kc + v + overhead, with K the mean number
+    of drafted tokens. In the ideal of Leviathan's formula v is 1 and overhead is 0."""
 
     baseline_step_seconds: float
     round_seconds: float
@@ -213,8 +213,8 @@ class MeasuredCosts:
 def measured_costs(baseline: Timing, method: Timing) -> MeasuredCosts:
     """The costs of the mean round, both arms from one run.
 
-    c = draft seconds per drafted token ÷ baseline step; v = verify pass ÷ the baseline's pass over one token;
-    overhead = what the round costs beyond its draft and v baseline steps ÷ baseline step.
+    c = draft seconds per drafted token ÷ baseline step; v = verify pass ÷ the baseline's pass over
+    one token; overhead = what the round costs beyond its draft and v baseline steps ÷ baseline step.
     """
     step = ratio(baseline.seconds, baseline.rounds)
     per_round = ratio(method.seconds, method.rounds)

@@ -16,8 +16,8 @@ Levels = Mapping[int, Sequence[RoundCounts]]  # rounds by the number of levels t
 class Explanation:
     """ideal + first_draft + levels + position + verify + sampling + host + update + truncated = measured, as speedups.
 
-    Every term puts one more measured quantity in the place of an assumption of Leviathan's formula, in this order. All
-    but `measured` are NaN where an arm was timed without phases.
+    Every term puts one more measured quantity in the place of an assumption of Leviathan's
+    formula, in this order. All but `measured` are NaN where an arm was timed without phases.
     """
 
     ideal: float  # the formula, every drafted token at the cost of the second and later ones of a round
@@ -53,11 +53,11 @@ def explain(
 ) -> Explanation:
     """The way from the formula to `measured`, a speedup, for one cell.
 
-    lookahead: the number of levels that all rounds draft; None where they differ. Then each round counts with the
-    levels it drafted, and acceptance by position is averaged separately for each number of levels, since an adaptive K
-    drafts more where more is accepted. drafts[n]: cost of a nest's draft of n tokens by the formula of its levels, in
-    steps. relayed: drafts came from several drafters; then, as in a tree, each level has its own chance of acceptance.
-    Never raises for anything that a run can measure.
+    lookahead: the number of levels that all rounds draft; None where they differ. Then each round counts
+    with the levels it drafted, and acceptance by position is averaged separately for each number of
+    levels, since an adaptive K drafts more where more is accepted. drafts[n]: cost of a nest's draft of n
+    tokens by the formula of its levels, in steps. relayed: drafts came from several drafters; then, as in
+    a tree, each level has its own chance of acceptance. Never raises for anything that a run can measure.
     """
     own = relayed or branched(rounds)
     stages = [*_stages(rounds, baseline, method, lookahead, drafts, own), measured]

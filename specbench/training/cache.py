@@ -38,9 +38,9 @@ OF_TEXT = {"kind", "tokenizer_sha256", "vocabulary", "chat_template_sha256", "pr
 class Origin(BaseModel):
     """Everything that decides which tokens a cache holds. A field with a title tells caches apart, in this order.
 
-    Of a cache of text only the fields in OF_TEXT do. target, revision, weights, dtype: as a backend describes them.
-    chat_template_sha256: empty for plain text. length: tokens of a window of text. data: the sources by name. together:
-    answers that are decoded in one call; a cache that is continued keeps its value.
+    Of a cache of text only the fields in OF_TEXT do. target, revision, weights, dtype: as a backend describes
+    them. chat_template_sha256: empty for plain text. length: tokens of a window of text. data: the sources by
+    name. together: answers that are decoded in one call; a cache that is continued keeps its value.
     """
 
     model_config = STRICT
@@ -150,8 +150,8 @@ def shown_value(value: object) -> str:
 class Example:
     """Token ids; a draft learns ids[start:]: an answer, or of plain text everything but the first token.
 
-    prompt: the name of its prompt or document; examples with one name are held out together. number: its row in its
-    cache; None outside of a cache.
+    prompt: the name of its prompt or document; examples with one name are
+    held out together. number: its row in its cache; None outside of a cache.
     """
 
     ids: Sequence[int]
@@ -224,8 +224,8 @@ def is_sound(table: Any, vocabulary: int) -> bool:
 def held_out(prompts: Iterable[str], categories: Iterable[str]) -> NDArray[np.bool_]:
     """[n] which of n examples are held out: about 5 % of the prompts, of every category that has several at least one.
 
-    The names of the prompts decide, so it is the same on every machine, and the turns of a conversation and the samples
-    of a prompt are on one side. Of every category at least one prompt is learned.
+    The names of the prompts decide, so it is the same on every machine, and the turns of a conversation
+    and the samples of a prompt are on one side. Of every category at least one prompt is learned.
     """
     digests = (hashlib.sha256(name.encode(errors="surrogatepass")).digest() for name in prompts)
     keys = np.fromiter((int.from_bytes(digest[:8]) for digest in digests), dtype=np.uint64)
@@ -321,9 +321,9 @@ def cached(
 ) -> TokenCache:
     """The cache of an origin: as it is in the folder, or written now; one that was cut off is continued.
 
-    parts: what is missing. left_out: what they did not use, by reason. size: tokens of a file; 0 for one per part. A
-    killed process loses at most a file. UsageError, in one line, for a folder with something else in it, a cache of
-    another origin, a damaged one, where nothing can be written, and while another process writes.
+    parts: what is missing. left_out: what they did not use, by reason. size: tokens of a file; 0 for one per
+    part. A killed process loses at most a file. UsageError, in one line, for a folder with something else in it,
+    a cache of another origin, a damaged one, where nothing can be written, and while another process writes.
     """
     if not (path / FILE).exists() or not read_manifest(path).complete:  # a finished cache is read without a lock
         with locked(path):

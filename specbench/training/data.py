@@ -216,8 +216,8 @@ class Sources:
         return max((one.longest for one in self.sets), default=0)
 
     def rows(self, names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-        """The prompts that are known by some names, as rows from which they are read as they are: those that are said
-        in a chat as turns, the others as plain prompts, which are two files."""
+        """The prompts that are known by some names, as rows from which they are read as they are:
+        those that are said in a chat as turns, the others as plain prompts, which are two files."""
         found: dict[str, list[dict[str, Any]]] = {}
         for source, prompt in self.asked:
             if source.prompts and source.known_as(prompt) in names:

@@ -28,8 +28,8 @@ Weights = Callable[[Batch, Tensor], Tensor]  # [n] how much each learned token c
 
 @dataclass(frozen=True)
 class Kept:
-    """Where a run is kept: `keep` stores the student whenever it is better than before, with what it is worth;
-    checkpoints go into `folder`, one every so many seconds."""
+    """Where a run is kept: `keep` stores the student whenever it is better than before,
+    with what it is worth; checkpoints go into `folder`, one every so many seconds."""
 
     folder: Path
     keep: Callable[[Any, "Trained"], None]
@@ -68,10 +68,10 @@ def train(
 ) -> Trained:
     """Train `student` in place on the rows of `teacher`; afterwards it has the weights that were accepted most.
 
-    earlier: drafts that will draft beside it; then it is judged by what is accepted of all of them together. lesson:
-    what is learned and judged, where that is not the rows of a network along text.
-    With `kept` a run that was killed goes on from its newest checkpoint. Raises DivergedError where a loss or gradient
-    is no number, and UsageError where a checkpoint cannot be written or read; what was kept before stays as it is.
+    earlier: drafts that will draft beside it; then it is judged by what is accepted of all of them together.
+    lesson: what is learned and judged, where that is not the rows of a network along text. With `kept` a run
+    that was killed goes on from its newest checkpoint. Raises DivergedError where a loss or gradient is no
+    number, and UsageError where a checkpoint cannot be written or read; what was kept before stays as it is.
     """
     run = Run(student, teacher, cache, recipe, kept, watch, weights, earlier, lesson)
     run.restore()
@@ -223,8 +223,8 @@ def read_back(stored: dict[str, Any], best: dict[str, Tensor]) -> tuple[Progress
 class Pace:
     """How fast a draft learns on this machine: tokens per second, and seconds of an evaluation.
 
-    again: tokens per second from the second time on that the text is learned, of which there is as much as `text` says:
-    the teacher's states are kept then.
+    again: tokens per second from the second time on that the text is learned, of
+    which there is as much as `text` says: the teacher's states are kept then.
     """
 
     speed: float

@@ -1,5 +1,5 @@
-"""What a draft is worth on text that it has not learned, in all and by category: α, tokens per round, the learning
-curve, and the model card that says so.
+"""What a draft is worth on text that it has not learned, in all and by category:
+α, tokens per round, the learning curve, and the model card that says so.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ from specbench.wording import literal, verbatim
 
 @dataclass(frozen=True)
 class Figures:
-    """alpha: mean Σ min(p, q) at the decoding temperature; accepted: tokens per round at lookahead K; tokens: how many
-    both are means over."""
+    """alpha: mean Σ min(p, q) at the decoding temperature; accepted:
+    tokens per round at lookahead K; tokens: how many both are means over."""
 
     alpha: float
     accepted: float
@@ -60,9 +60,9 @@ def in_all_and_by_category(
 class Judge:
     """How drafts of one teacher are judged, on the same held-out text every time.
 
-    sampled: whether the text is the teacher's own at the temperature of the
-    recipe. earlier: drafts beside the one that is judged; then a token counts that any of them likes best, at every
-    temperature. Of a greedy teacher its tokens are kept, so that it reads the text once.
+    sampled: whether the text is the teacher's own at the temperature of the recipe. earlier:
+    drafts beside the one that is judged; then a token counts that any of them likes best, at
+    every temperature. Of a greedy teacher its tokens are kept, so that it reads the text once.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ def along(batch: Batch, shared: Tensor, chance: Tensor) -> list[Along]:
 def tokens_per_round(chances: Iterable[Tensor], k: int) -> float:
     """Expected tokens of a round with lookahead K: 1 + Σ_j P(the first j drafts are accepted).
 
-    Along text x of the teacher, E Π_{i ≤ j} min(1, qᵢ(xᵢ) ÷ pᵢ(xᵢ)) is that probability, because
-    Σ_x Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all places with j tokens after them.
+    Along text x of the teacher, E Π_{i ≤ j} min(1, qᵢ(xᵢ) ÷ pᵢ(xᵢ)) is that probability, because Σ_x
+    Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all places with j tokens after them.
     """
     chances = [one for one in chances if len(one)]
     expected = 1.0
@@ -188,9 +188,9 @@ class Point:
 
 @dataclass
 class Progress:
-    """How far a run is. `loss` is the mean of the steps since the last evaluation, which are `passed`; `since` counts
-    the evaluations after the best one since the first step; `seconds` are those of all processes that went on with
-    it."""
+    """How far a run is. `loss` is the mean of the steps since the last evaluation,
+    which are `passed`; `since` counts the evaluations after the best one since the
+    first step; `seconds` are those of all processes that went on with it."""
 
     step: int = 0
     tokens: int = 0
@@ -210,8 +210,8 @@ class Progress:
         self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
 
     def add(self, figures: Figures, by_category: Mapping[str, Figures]) -> None:
-        """Note an evaluation. The one before any step does not count: what was trained before loses at first, while the
-        rate is high, and gains when it falls."""
+        """Note an evaluation. The one before any step does not count: what was trained
+        before loses at first, while the rate is high, and gains when it falls."""
         learned = [point.accepted for point in self.curve if point.tokens]
         better = not learned or figures.accepted > max(learned)
         self.since = 0 if better else self.since + 1
@@ -237,8 +237,8 @@ class Trained:
 class Provenance:
     """Where a draft comes from, in words: of its teacher the name and source, its starting point and shape, its data.
 
-    licence: what the card says of it, as an identifier of the hub where it is known; command: makes it again. what: the
-    kind of draft; alpha: over what α is the mean.
+    licence: what the card says of it, as an identifier of the hub where it is known;
+    command: makes it again. what: the kind of draft; alpha: over what α is the mean.
     """
 
     target: str

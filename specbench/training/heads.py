@@ -1,7 +1,7 @@
 """What a head learns of a batch, how it drafts while it learns, and what it is worth on held-out text.
 
-It reads the hidden rows that the frozen target leaves on the way, and learns the distributions that the target has
-there, on the tokens that it knows.
+It reads the hidden rows that the frozen target leaves on the way, and learns
+the distributions that the target has there, on the tokens that it knows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,11 +39,11 @@ class Student(Protocol):
 
 
 class Unrolled(nn.Module):
-    """An EAGLE-3 head or an MTP module that goes on from its own states (training-time test: Li et al. 2025, arXiv
-    2503.01840, §3.2).
+    """An EAGLE-3 head or an MTP module that goes on from its own states
+    (training-time test: Li et al. 2025, arXiv 2503.01840, §3.2).
 
-    Pass k feeds, at place t, what pass k − 1 gave out at place t − 1. It sees what it will see when it drafts: the true
-    pairs up to place t − k, and of every pass between the one pair of its own chain.
+    Pass k feeds, at place t, what pass k − 1 gave out at place t − 1. It sees what it will see when it
+    drafts: the true pairs up to place t − k, and of every pass between the one pair of its own chain.
     """
 
     def __init__(self, head: Any) -> None:
@@ -130,8 +130,8 @@ def reached(places: Tensor, step: int) -> Tensor:
 
 
 def chains(length: int, step: int, device: torch.device) -> Tensor:
-    """[1, 1, T, (step + 1)·T] what the queries of pass `step` see of the keys of all passes so far: of true pairs those
-    up to the one that their round began at, of pass j the pair that is its j-th draft."""
+    """[1, 1, T, (step + 1)·T] what the queries of pass `step` see of the keys of all passes so far: of
+    true pairs those up to the one that their round began at, of pass j the pair that is its j-th draft."""
     query = torch.arange(length, device=device).unsqueeze(1)
     key = torch.arange(length, device=device)
     true = key <= query - step
@@ -145,8 +145,8 @@ TEXT = "cross-entropy"
 
 @dataclass(frozen=True)
 class Read:
-    """A batch as a target has read it: what a `Student` is given, and of the n places that are learned the target's
-    last hidden states [n, H] and the tokens [n]."""
+    """A batch as a target has read it: what a `Student` is given, and of the n places
+    that are learned the target's last hidden states [n, H] and the tokens [n]."""
 
     features: Tensor
     ids: Tensor
@@ -162,8 +162,8 @@ class Read:
 
 @dataclass(frozen=True)
 class Along:
-    """One sequence of T places, of which some are `learned` [T]: at each the overlap [T] of the first draft, and the
-    chance [K, T] that draft k is accepted there if all before it were."""
+    """One sequence of T places, of which some are `learned` [T]: at each the overlap [T] of the
+    first draft, and the chance [K, T] that draft k is accepted there if all before it were."""
 
     category: str
     learned: Tensor
@@ -172,11 +172,11 @@ class Along:
 
 
 class HeadLesson:
-    """What heads that read these taps of a teacher learn, in `steps` drafts, and how they are judged. Without taps they
-    are given the tokens themselves.
+    """What heads that read these taps of a teacher learn, in `steps` drafts,
+    and how they are judged. Without taps they are given the tokens themselves.
 
-    sampled: whether the held-out text is the teacher's own at the temperature of the recipe. The held-out text is read
-    once and kept.
+    sampled: whether the held-out text is the teacher's own at the
+    temperature of the recipe. The held-out text is read once and kept.
     """
 
     def __init__(
@@ -272,8 +272,8 @@ class HeadLesson:
         return [Along(example.category, *rest) for example, *rest in parts]
 
     def both(self, p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """[n] the overlap Σ min(p, q) of rows [n, V], and the chance that a draft is accepted: min(1, q ÷ p) of the
-        token where the teacher has drawn it from p, else the overlap."""
+        """[n] the overlap Σ min(p, q) of rows [n, V], and the chance that a draft is accepted:
+        min(1, q ÷ p) of the token where the teacher has drawn it from p, else the overlap."""
         shared = overlap(p, q).double().clamp(max=1)
         if not self.sampled or not self.recipe.temperature:
             return shared, shared
@@ -294,8 +294,8 @@ def divergence_of(name: str, beta: float) -> Divergence:
 
 
 def renormalised(p: Tensor) -> tuple[Tensor, Tensor]:
-    """p [n, N], the teacher on the tokens that a head knows, as distributions, and [n] how much there was of each: a
-    row counts by that, as a head learns nothing where it cannot say what the teacher says."""
+    """p [n, N], the teacher on the tokens that a head knows, as distributions, and [n] how much there was
+    of each: a row counts by that, as a head learns nothing where it cannot say what the teacher says."""
     mass = p.sum(-1)
     return p / mass.clamp_min(1e-9).unsqueeze(-1), mass
 
@@ -322,8 +322,8 @@ def whole(law: Sampling, logits: Tensor, known: Tensor | None, width: int) -> Te
 def tokens_per_round(found: Sequence[Along], k: int) -> float:
     """Expected tokens of a round with lookahead K: 1 + Σ_j P(the first j drafts are accepted).
 
-    As `evaluation.tokens_per_round` has it, but that draft i of a round has a chance of its own at every place: that of
-    a round which began at r is Π_i chance[i, r + i].
+    As `evaluation.tokens_per_round` has it, but that draft i of a round has a chance of
+    its own at every place: that of a round which began at r is Π_i chance[i, r + i].
     """
     expected = 1.0
     for level in range(1, k + 1):

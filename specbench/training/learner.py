@@ -1,5 +1,5 @@
-"""What one step of training needs: batches of token ids, logits along them, weights of tokens, and a network with its
-optimiser, which accelerate places, accumulates and stores in checkpoints.
+"""What one step of training needs: batches of token ids, logits along them, weights of tokens,
+and a network with its optimiser, which accelerate places, accumulates and stores in checkpoints.
 """
 
 import json
@@ -33,8 +33,8 @@ SORTED = 16  # batches within which sequences are sorted by length: short ones a
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences side by side: ids [B, L], padded on the right, and learned [B, L − 1], true where the next token is
-    learned. `examples` are what they were cut from, and `ends` [B] where in these they end."""
+    """Sequences side by side: ids [B, L], padded on the right, and learned [B, L − 1], true where the
+    next token is learned. `examples` are what they were cut from, and `ends` [B] where in these they end."""
 
     ids: Tensor
     learned: Tensor

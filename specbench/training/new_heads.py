@@ -1,5 +1,5 @@
-"""Heads that have learned nothing, by their kind, and how they are written: EAGLE-3 and MTP in the format of
-speculators, which vLLM serves, Medusa as its authors.
+"""Heads that have learned nothing, by their kind, and how they are written: EAGLE-3
+and MTP in the format of speculators, which vLLM serves, Medusa as its authors.
 """
 
 import json
@@ -52,8 +52,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the files of a head say: `config` as config.json; `file` with the tensors; `stored`, which gives those of a
-    module by their names there."""
+    """What the files of a head say: `config` as config.json; `file` with the
+    tensors; `stored`, which gives those of a module by their names there."""
 
     config: Mapping[str, Any]
     file: str
@@ -103,8 +103,8 @@ PLAIN = ("Llama", "Mistral", "Qwen2", "Qwen3RMS", "SmolLM3")  # norms that multi
 def eagle3_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
     """A fresh head: one layer of the target's sizes on three hidden states.
 
-    The embedding is borrowed; the output begins as the target's, after its last norm; what the layer writes is small,
-    and the state begins as the last of the three.
+    The embedding is borrowed; the output begins as the target's, after its last norm;
+    what the layer writes is small, and the state begins as the last of the three.
     """
     text = network.config.get_text_config(decoder=True)
     layer = layer_of(text, asked.intermediate)
@@ -116,8 +116,8 @@ def eagle3_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]
 
 
 def boundaries(layers: int) -> tuple[int, ...]:
-    """The boundaries that a head reads: near the beginning, the middle and near the end, as EAGLE-3 has them; of a
-    target with few layers, the first, the middle and the last."""
+    """The boundaries that a head reads: near the beginning, the middle and near the end,
+    as EAGLE-3 has them; of a target with few layers, the first, the middle and the last."""
     usual = (2, layers // 2, layers - 3) if layers >= LEAST else (1, (1 + layers) // 2, layers)
     return tuple(sorted(set(usual)))
 
@@ -210,8 +210,8 @@ def eagle3_stored(head: Any) -> dict[str, Tensor]:
 
 
 def medusa_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
-    """A fresh head for every draft: the target's own output after a block that changes nothing (Cai et al. 2024, arXiv
-    2401.10774, §2.1.1)."""
+    """A fresh head for every draft: the target's own output after a block
+    that changes nothing (Cai et al. 2024, arXiv 2401.10774, §2.1.1)."""
     weight = output_of(network)
     width = weight.shape[1]
     found: dict[str, Tensor] = {}
@@ -297,8 +297,8 @@ def last_layer(target: Borrowed) -> nn.Module:
 
 
 def scale_of(target: Borrowed, norm: Any) -> float:
-    """The size of the target's last states, by its last norm; 1 where that is of another class than `norm`, which is
-    as transformers makes it: its weights of ones or, in classes that add one to them, of zeros."""
+    """The size of the target's last states, by its last norm; 1 where that is of another class than `norm`,
+    which is as transformers makes it: its weights of ones or, in classes that add one to them, of zeros."""
     last: Any = getattr(target.network.get_decoder(), "norm", None)
     if type(last) is not type(norm):
         return 1.0

@@ -1,7 +1,7 @@
 """Drafts that are parts of their target: some of its layers, and of these some of their width.
 
-Layers are taken out of a network of any architecture; widths are cut of those like Llama, by what texts need. What is
-cut comes with memory of its own, to be trained and saved as it is.
+Layers are taken out of a network of any architecture; widths are cut of those like Llama, by
+what texts need. What is cut comes with memory of its own, to be trained and saved as it is.
 """
 
 import copy
@@ -64,8 +64,8 @@ class Widths:
 
 @dataclass
 class Activity:
-    """What was seen of a network: the covariance [H, H] of its normalised residual stream, and Σ |x| of every input of
-    the matrices that write into it, by their names."""
+    """What was seen of a network: the covariance [H, H] of its normalised residual
+    stream, and Σ |x| of every input of the matrices that write into it, by their names."""
 
     gram: Tensor
     sizes: dict[str, Tensor] = field(default_factory=dict)
@@ -246,9 +246,9 @@ def pruned(
 ) -> Any:
     """A draft of so many of the target's layers and so much of its width (None: all of it), in the target's dtype.
 
-    keep: evenly spaced layers with the first and the last, the first ones, or those that change most what runs through
-    them on `texts`, which are sequences of ids. Widths are cut by what these texts need. UsageError for what cannot be
-    cut.
+    keep: evenly spaced layers with the first and the last, the first ones, or those
+    that change most what runs through them on `texts`, which are sequences of ids.
+    Widths are cut by what these texts need. UsageError for what cannot be cut.
     """
     depth = target.config.get_text_config(decoder=True).num_hidden_layers
     kept = list(range(depth)) if layers is None else chosen_layers(target, layers, keep, texts)
@@ -271,8 +271,8 @@ def chosen_layers(target: Any, layers: int, keep: Keep, texts: Sequence[Sequence
 
 @torch.no_grad()
 def block_influence(network: Any, texts: Sequence[Sequence[int]]) -> list[float]:
-    """1 − cos(in, out) of every layer, the mean over all tokens of the texts (ShortGPT, Men et al. 2024, arXiv
-    2403.03853, §2.2)."""
+    """1 − cos(in, out) of every layer, the mean over all tokens of
+    the texts (ShortGPT, Men et al. 2024, arXiv 2403.03853, §2.2)."""
     _, _, layers = layers_of(network, network.config.get_text_config(decoder=True).num_hidden_layers)
     found = [0.0] * len(layers)
 

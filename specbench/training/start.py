@@ -1,5 +1,5 @@
-"""Where a draft starts from: a fresh Llama of a given shape, or of the widest within some parameters; and its files,
-each there whole or not at all.
+"""Where a draft starts from: a fresh Llama of a given shape, or of the
+widest within some parameters; and its files, each there whole or not at all.
 """
 
 import math
@@ -136,8 +136,8 @@ def nearest_divisor(number: int, wanted: float) -> int:
 def sized(parameters: int, layers: int, target: Any, reduced: int | None = None, in_layers: bool = False) -> Shape:
     """The widest shape of so many layers within so many parameters, for the vocabulary of a target's configuration.
 
-    in_layers: those of embedding and head do not count. What a further step of width would exceed goes to the MLP, as
-    far as it may be wider. UsageError where nothing fits.
+    in_layers: those of embedding and head do not count. What a further step of width would
+    exceed goes to the MLP, as far as it may be wider. UsageError where nothing fits.
     """
     vocabulary = 0 if in_layers else int(target.get_text_config(decoder=True).vocab_size)
 
@@ -160,11 +160,11 @@ def sized(parameters: int, layers: int, target: Any, reduced: int | None = None,
 def fresh(
     shape: Shape, target: Any, seed: int, *, embedding: Tensor | None = None, tied: bool = True
 ) -> LlamaForCausalLM:
-    """A new draft of this shape in float32, for a target of this configuration: it has its vocabulary, special ids,
-    context and rope base.
+    """A new draft of this shape in float32, for a target of this
+    configuration: it has its vocabulary, special ids, context and rope base.
 
-    embedding [V, H]: that of the target. The draft's is then its best approximation of so small a rank (but for a
-    factor), in which tokens that are alike to the target are alike from the start.
+    embedding [V, H]: that of the target. The draft's is then its best approximation of so small a
+    rank (but for a factor), in which tokens that are alike to the target are alike from the start.
     """
     config = config_of(shape, target, tied)
     with torch.random.fork_rng(devices=[]):

@@ -1,7 +1,7 @@
 """What a target says along known text, computed anew or from its last states on disk; and text of a draft's own.
 
-The states are what its head reads. Whoever learns a text again and again, with other losses, rates or shapes of drafts,
-runs the target's layers over it once.
+The states are what its head reads. Whoever learns a text again and again, with
+other losses, rates or shapes of drafts, runs the target's layers over it once.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ BYTES = torch.uint8
 class States:
     """A file of a teacher's last states: [n, H] in its type for each example, one before each of n tokens.
 
-    counts: n of every example of a cache: its last tokens, of which all or some are learned; expected: how many tokens
-    of all these are, at least. An example's states are written when they are first needed, with a digest in front: what
-    is missing, torn or damaged is computed again. Each example is computed by itself, so the same run goes on with the
-    same bits, whatever was on disk.
+    counts: n of every example of a cache: its last tokens, of which all or some are learned;
+    expected: how many tokens of all these are, at least. An example's states are written when they
+    are first needed, with a digest in front: what is missing, torn or damaged is computed again. Each
+    example is computed by itself, so the same run goes on with the same bits, whatever was on disk.
     """
 
     def __init__(self, file: Path, counts: NDArray[np.int64], width: int, dtype: torch.dtype, expected: int) -> None:
@@ -92,8 +92,8 @@ def digest(states: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A network that teaches. With `states` its layers read every example of their cache once, and as a whole: of a
-    sequence that was cut, too, where a network without them sees no more than the part."""
+    """A network that teaches. With `states` its layers read every example of their cache once, and as
+    a whole: of a sequence that was cut, too, where a network without them sees no more than the part."""
 
     network: Any
     states: States | None = None

@@ -42,9 +42,9 @@ POSITION = re.compile(r'position="(\d+)"')
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion: its text and tokens, the seconds from the request to each piece of it, and what the server says of
-    its own time (`timings` of llama.cpp). held: seconds of these in which the request waited for a place, None where it
-    had one at once."""
+    """A completion: its text and tokens, the seconds from the request to each piece of
+    it, and what the server says of its own time (`timings` of llama.cpp). held: seconds
+    of these in which the request waited for a place, None where it had one at once."""
 
     text: str
     tokens: int
@@ -86,8 +86,8 @@ class Bounds:
 class Wire(io.RawIOBase):
     """A connection whose answer is read within bounds. Raises BeyondError.
 
-    http.client reads status, headers and chunks by itself: this takes the place of its socket, so that no byte of them
-    passes by.
+    http.client reads status, headers and chunks by itself: this takes
+    the place of its socket, so that no byte of them passes by.
     """
 
     def __init__(self, connection: socket.socket, bounds: Bounds) -> None:
@@ -291,8 +291,8 @@ def events(response: http.client.HTTPResponse, heard: Callable[[], None]) -> Ite
 
 
 def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answer:
-    """What a stream of at most `most` tokens gave, in full. ServerError for one that is cut off, has more, or is no
-    completion."""
+    """What a stream of at most `most` tokens gave, in full.
+    ServerError for one that is cut off, has more, or is no completion."""
     pieces: list[str] = []
     arrived: list[float] = []
     usage: Any = None
@@ -333,8 +333,8 @@ def event_of(data: str, url: str) -> tuple[str, Any, Any]:
 
 
 def counters_in(text: str) -> Counters | None:
-    """The counters of speculation in what Prometheus reads; the same names in vLLM and llama.cpp. ValueError, saying
-    which, for one that cannot be."""
+    """The counters of speculation in what Prometheus reads; the same names
+    in vLLM and llama.cpp. ValueError, saying which, for one that cannot be."""
     totals: Counter[str] = Counter()
     places: Counter[int] = Counter()
     for found in COUNTER.finditer(text):

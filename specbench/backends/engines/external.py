@@ -1,7 +1,7 @@
 """An engine in processes of its own as a backend: one process per arm, which stay ready beside each other.
 
-What judges diverging output, the networks of the pair, is loaded in this process when it is asked for, not before. An
-engine's first token comes with the prompt: it is a round without a draft.
+What judges diverging output, the networks of the pair, is loaded in this process when it is asked
+for, not before. An engine's first token comes with the prompt: it is a round without a draft.
 """
 
 import json
@@ -39,8 +39,8 @@ FIRST = "request/first"  # the span from a request to its first token, which res
 
 @dataclass(frozen=True)
 class Finished:
-    """A prompt as an engine decoded it: new tokens, seconds from the request to the first and to the last of them, and
-    of every round that drafted how many tokens were drafted and accepted."""
+    """A prompt as an engine decoded it: new tokens, seconds from the request to the first and to
+    the last of them, and of every round that drafted how many tokens were drafted and accepted."""
 
     tokens: tuple[int, ...]
     first: float
@@ -93,8 +93,8 @@ class Engine(Protocol):
         ...
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
-        """With what its process is started for texts of up to so many tokens. Raises UsageError or UnusableModelError
-        for a spec that it cannot decode; reads no weights."""
+        """With what its process is started for texts of up to so many tokens. Raises
+        UsageError or UnusableModelError for a spec that it cannot decode; reads no weights."""
         ...
 
     def serve(self, start: Start, pair: CheckedPair) -> Served:
@@ -261,8 +261,8 @@ def trace_of(found: Finished, new: int, share: float | None) -> Trace:
 
 
 def rounds_of(found: Finished, new: int) -> tuple[RoundCounts, ...]:
-    """The first token, the rounds that drafted, and steps for the tokens that are left: rounds without a draft, whose
-    places nobody tells."""
+    """The first token, the rounds that drafted, and steps for the tokens
+    that are left: rounds without a draft, whose places nobody tells."""
     rounds, at = [STEP], 1
     for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
         if at < len(found.tokens):
@@ -272,8 +272,8 @@ def rounds_of(found: Finished, new: int) -> tuple[RoundCounts, ...]:
 
 
 def counted(drafted: int, accepted: int, left: int, more: int) -> RoundCounts:
-    """A round with `left` tokens yet to be decoded, the last of which is the target's own, of which `more` came: the
-    sequence may end within it. How it turned out stands for the chance of it."""
+    """A round with `left` tokens yet to be decoded, the last of which is the target's own, of which
+    `more` came: the sequence may end within it. How it turned out stands for the chance of it."""
     usable = min(drafted, left - 1)
     emitted = min(min(accepted, usable) + 1, more)
     accepted = min(accepted, usable, emitted)

@@ -31,8 +31,8 @@ Kind = Literal["plain", "assisted", "universal", "lookup", "early exit", "mtp"]
 
 @dataclass(frozen=True)
 class Way:
-    """A kind of generation: K tokens from the model of that name, from so many layers of the target, looked up by at
-    most so many tokens before, or one from each of the K MTP modules of that name."""
+    """A kind of generation: K tokens from the model of that name, from so many layers of the target,
+    looked up by at most so many tokens before, or one from each of the K MTP modules of that name."""
 
     kind: Kind
     k: int = 0
@@ -71,8 +71,8 @@ def settings_of(spec: RunSpec, eos: Sequence[int]) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """One call at a time. drafts: (tokens before a round, the tokens that it drafted); passes: of the target, and of
-    what drafts."""
+    """One call at a time. drafts: (tokens before a round, the tokens
+    that it drafted); passes: of the target, and of what drafts."""
 
     clock: Clock
     drafts: list[tuple[int, Tensor]] = field(default_factory=list)
@@ -164,8 +164,8 @@ class Watch:
 
 @dataclass(eq=False)
 class Call:
-    """One way to call `generate()`, with everything that it reads. inductor: settings that hold during a call, as
-    dynamo reads some of them before it has those of the compiler."""
+    """One way to call `generate()`, with everything that it reads. inductor: settings that
+    hold during a call, as dynamo reads some of them before it has those of the compiler."""
 
     network: Any
     watch: Watch
@@ -206,8 +206,8 @@ def plain(network: Any, settings: dict[str, Any]) -> Call:
 
 
 def compiled(network: Any, settings: dict[str, Any], places: int) -> Call:
-    """Its best form: a static cache that is made once and kept, and the steps compiled with weights as constants, which
-    transformers does on a CPU only where it is told to."""
+    """Its best form: a static cache that is made once and kept, and the steps compiled
+    with weights as constants, which transformers does on a CPU only where it is told to."""
     found, watch = twin(network), Watch(clock_for(network.device))
     inductor = dict(ON_CUDA if network.device.type == "cuda" else ON_CPU)
     how: Any = CompileConfig(fullgraph=False, mode=None, options=inductor)  # type: ignore[arg-type]
@@ -258,9 +258,9 @@ def assisted(target: Any, draft: Any, settings: dict[str, Any], k: int, tokenize
 def ordered(tokenizer: Any) -> Any:
     """A copy whose vocabulary is in the order of its ids.
 
-    Where it is in any other, which is how fast tokenizers give it, transformers 5.23 puts the probabilities of a draft
-    beside other tokens than they belong to, and what is sampled is not distributed as the target's. It also keeps what
-    it has made of a draft by its tokenizer, which two drafts must therefore not share.
+    Where it is in any other, which is how fast tokenizers give it, transformers 5.23 puts the probabilities of
+    a draft beside other tokens than they belong to, and what is sampled is not distributed as the target's. It
+    also keeps what it has made of a draft by its tokenizer, which two drafts must therefore not share.
     """
     found = copy.copy(tokenizer)
     vocabulary = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
@@ -284,8 +284,8 @@ def lookup(target: Any, settings: dict[str, Any], way: Way) -> Call:
 
 
 def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
-    """Its own MTP modules draft, one token each. They are read from its files once: `generate()` reads them in every
-    call."""
+    """Its own MTP modules draft, one token each. They are read from
+    its files once: `generate()` reads them in every call."""
     found = twin(target)
     found.config.name_or_path = str(files)
     first: Any = MTPCandidateGenerator(found, generation(**settings), {})
@@ -305,8 +305,8 @@ def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
 def counted(drafted: Sequence[int], emitted: Sequence[int], left: int) -> RoundCounts:
     """A round by its tokens, with so many left to be decoded, the last of which is the target's own.
 
-    A token was accepted where it is the drafted one: what is emitted instead of a rejected token is drawn from what the
-    target gives beyond the draft, which is nothing for that token. How it turned out stands for the chance of it.
+    A token was accepted where it is the drafted one: what is emitted instead of a rejected token is drawn from what
+    the target gives beyond the draft, which is nothing for that token. How it turned out stands for the chance of it.
     """
     usable = min(len(drafted), left - 1)
     same = [a == b for a, b in zip(drafted[:usable], emitted, strict=False)]

@@ -56,8 +56,8 @@ def python_of(folder: Path) -> Path:
 def building(folder: Path, overwrite: bool) -> Iterator[Path]:
     """An empty environment in a folder of its own, which becomes `folder` once it is filled without an error.
 
-    Until then what is there stays. UsageError where it is no environment, or is not to be replaced; UnusableModelError
-    where nothing can be made.
+    Until then what is there stays. UsageError where it is no environment,
+    or is not to be replaced; UnusableModelError where nothing can be made.
     """
     refuse_there(folder, overwrite)
     made = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")

@@ -1,7 +1,7 @@
 """A process that answers one line of JSON with one line of JSON.
 
-Whatever becomes of the process, its caller hears of it in one line: that it says an error, dies, is silent for too
-long, or says something else.
+Whatever becomes of the process, its caller hears of it in one line: that
+it says an error, dies, is silent for too long, or says something else.
 """
 
 import json

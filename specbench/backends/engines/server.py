@@ -261,8 +261,8 @@ WALL = Timer()
 
 
 def arrival_times(rate: float, count: int, seed: int) -> list[float]:
-    """When so many requests come, in seconds after the first: `rate` a second at random (Poisson). They are equal for
-    equal seeds; another rate stretches them."""
+    """When so many requests come, in seconds after the first: `rate` a second at
+    random (Poisson). They are equal for equal seeds; another rate stretches them."""
     draws = random.Random(seed)
     return [0.0, *accumulate(draws.expovariate(rate) for _ in range(count - 1))]
 
@@ -276,8 +276,8 @@ def sent_at(
 ) -> list[Sent[A]]:
     """Send every request at its time, `ask` with its number; where `most` are under way, it waits until one has ended.
 
-    The first that fails ends all: nothing more is sent, `hang_up` ends those under way, and its error is raised. So
-    does an interrupt.
+    The first that fails ends all: nothing more is sent, `hang_up` ends
+    those under way, and its error is raised. So does an interrupt.
     """
     asked: list[Future[tuple[A, float]]] = [Future() for _ in times]
     due: SimpleQueue[int | None] = SimpleQueue()
@@ -351,8 +351,8 @@ def impossible(found: Counters | None, answers: Sequence[Answer], most: int) -> 
 
 
 def from_counters(found: Counters, answers: Sequence[Answer]) -> list[tuple[RoundCounts, ...]]:
-    """The rounds of some answers that came while the counters rose by so much, a fair part for each. How many rounds
-    accepted so many tokens is exact where the server counts them by position."""
+    """The rounds of some answers that came while the counters rose by so much, a fair part for
+    each. How many rounds accepted so many tokens is exact where the server counts them by position."""
     places = sorted(found.by_position)
     accepted = [len(places) - bisect_right(places, number) for number in range(found.drafts)]
     if not places:

@@ -148,8 +148,8 @@ class Transformers:
 
 
 def refuse_more(traces: Sequence[Trace], way: Way) -> None:
-    """UnusableModelError where more was drafted than K tokens: numbers of another K would stand under this one. A draft
-    that is written anew in the target's tokens may have more of these."""
+    """UnusableModelError where more was drafted than K tokens: numbers of another K would stand
+    under this one. A draft that is written anew in the target's tokens may have more of these."""
     most = max((one.drafted for trace in traces for one in trace.rounds), default=0)
     if most > way.k and way.kind != "universal":
         raise UnusableModelError(

@@ -58,8 +58,8 @@ def told(output: Any, seconds: float) -> dict[str, Any]:
 
 
 def read(lines: "Queue[str | None]", parent: int) -> None:
-    """Hand on the lines that come. Where their end is that of the process that wrote them, end all processes here, also
-    in the middle of a decode."""
+    """Hand on the lines that come. Where their end is that of the process
+    that wrote them, end all processes here, also in the middle of a decode."""
     for line in sys.stdin:
         lines.put(line)
     lines.put(None)

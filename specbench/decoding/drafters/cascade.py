@@ -23,9 +23,9 @@ class Relay(Several):
     """One chain drafted by several drafters, each after the tokens of the one before it (the horizontal cascade of
     Chen et al. 2023, arXiv 2312.11462, §4.2: first tokens are accepted most often, so the best drafter has them).
 
-    The legs share the budget in their order. A row whose leg drafted less has the next leg's tokens directly after it.
-    None of the legs learns what became of its tokens, because the verdict is on all of them together; ValueError for
-    a schedule that would have to, and for a drafter of trees.
+    The legs share the budget in their order. A row whose leg drafted less has the next leg's tokens
+    directly after it. None of the legs learns what became of its tokens, because the verdict is on
+    all of them together; ValueError for a schedule that would have to, and for a drafter of trees.
     """
 
     legs: Sequence[Drafter]
@@ -105,14 +105,14 @@ def packed(drafts: Sequence[Draft]) -> Draft:
 def cascade(
     models: Sequence[Model], statistical: Lookup, k: Sequence[Sequence[int]], clock: Laps | None = None
 ) -> Drafter:
-    """The drafter that a k-matrix stands for (Chen et al. 2023, arXiv 2312.11462, Alg. 1); `models` from the best to
-    the cheapest, `statistical` a drafter without one, whose own k does not count.
+    """The drafter that a k-matrix stands for (Chen et al. 2023, arXiv 2312.11462, Alg. 1); `models`
+    from the best to the cheapest, `statistical` a drafter without one, whose own k does not count.
 
-    k[0][j] tokens come from model j, in this order, and k[0][-1] from the statistical drafter; model j is itself sped
-    up by the cascade of the models after it, with the matrix from row and column j + 1 on. 0 leaves a leg out; below
-    the diagonal there are only zeros. Every level is exact, also when sampling: the published code decodes greedily
-    only, lets inner levels accept what their model would not emit, and drafts on until there are at least as many.
-    ValueError for a matrix of another form.
+    k[0][j] tokens come from model j, in this order, and k[0][-1] from the statistical drafter; model j
+    is itself sped up by the cascade of the models after it, with the matrix from row and column j + 1
+    on. 0 leaves a leg out; below the diagonal there are only zeros. Every level is exact, also when
+    sampling: the published code decodes greedily only, lets inner levels accept what their model would
+    not emit, and drafts on until there are at least as many. ValueError for a matrix of another form.
     """
     legs = len(models) + 1
     if len(k) != legs or any(len(row) != legs for row in k):

@@ -30,8 +30,8 @@ def gradients() -> Iterator[None]:
 class Rejections:
     """The newest rejections, at most `size` of them, on the device: in which text, after which place, the target's row.
 
-    They take size · V · 2 bytes: 512 rows of a vocabulary of 128,256 tokens are 131 MB. Nothing here waits for the
-    device but `lessons`.
+    They take size · V · 2 bytes: 512 rows of a vocabulary of 128,256
+    tokens are 131 MB. Nothing here waits for the device but `lessons`.
     """
 
     size: int
@@ -69,11 +69,11 @@ class Rejections:
 class Distilled(Wrapper):
     """A drafter whose model goes on learning from its target (Liu et al. 2023, arXiv 2310.07177, Alg. 2).
 
-    Where a draft is rejected, the target's row after the text that was committed there is kept, the newest `rows` of
-    them. When `every` texts have ended, the model, which has weights of its own, takes one step on every text that
-    has such rows, `passes` times over, and all is thrown away. That is between two rounds, so each q is still the row
-    that its token was drawn from. Caches are then stale: that of a text which begins is filled anyway, and those of
-    rows in the middle of theirs are filled anew. What is learned is carried from text to text.
+    Where a draft is rejected, the target's row after the text that was committed there is kept, the newest `rows`
+    of them. When `every` texts have ended, the model, which has weights of its own, takes one step on every text
+    that has such rows, `passes` times over, and all is thrown away. That is between two rounds, so each q is still
+    the row that its token was drawn from. Caches are then stale: that of a text which begins is filled anyway, and
+    those of rows in the middle of theirs are filled anew. What is learned is carried from text to text.
     """
 
     drafter: Apprentice

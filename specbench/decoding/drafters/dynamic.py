@@ -16,8 +16,8 @@ from specbench.decoding.types import Context, Draft
 
 @dataclass(frozen=True)
 class Dynamic(FromModel):
-    """The `nodes` tokens whose paths the draft finds most probable, of a tree of depth k (EAGLE-2, Li et al. 2024,
-    arXiv 2406.16858, §4, with an ordinary draft).
+    """The `nodes` tokens whose paths the draft finds most probable, of a tree of
+    depth k (EAGLE-2, Li et al. 2024, arXiv 2406.16858, §4, with an ordinary draft).
 
     Level by level those `width` nodes are fed whose path is the most probable, and each gives its `width` most probable
     children; of all of these the best stay. They are point masses, because nothing is drawn. Probabilities are the
@@ -72,8 +72,8 @@ class Candidates:
     """What a tree is chosen from, while it grows: nodes by number, each with its token in every row.
 
     scores [B, n]: the log-probability of the path to a node; -inf in a row that does not have it. fed: the tree of the
-    nodes that the model was fed, as_fed: their numbers there by candidate. frontier: the candidates fed last, above
-    [B, m]: their scores, -inf in a row that did not choose them. begun: the number of candidates before the last level.
+    nodes that the model was fed, as_fed: their numbers there by candidate. frontier: the candidates fed last, above [B,
+    m]: their scores, -inf in a row that did not choose them. begun: the number of candidates before the last level.
     """
 
     ids: Tensor
@@ -130,8 +130,8 @@ class Candidates:
 
 
 def best(scores: Tensor, most: int) -> Tensor:
-    """[B, n] bool: which are the greatest of every row; of equal ones the earlier. A parent comes before its children,
-    whose scores are no greater, so it is among them where one of those is."""
+    """[B, n] bool: which are the greatest of every row; of equal ones the earlier. A parent comes
+    before its children, whose scores are no greater, so it is among them where one of those is."""
     order = scores.sort(dim=1, descending=True, stable=True).indices[:, :most]
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, True)
 

@@ -17,8 +17,8 @@ from specbench.decoding.types import Context, Draft, Verdict
 
 @dataclass
 class Jacobi(Guesses):
-    """A chain of k guesses, each the target's most probable token after the guesses of the round before it (parallel
-    fixed-point iteration; Santilli et al. 2023, arXiv 2305.10427; Fu et al. 2024, arXiv 2402.02057, §2).
+    """A chain of k guesses, each the target's most probable token after the guesses of the round before it
+    (parallel fixed-point iteration; Santilli et al. 2023, arXiv 2305.10427; Fu et al. 2024, arXiv 2402.02057, §2).
 
     After the token that a round emits last, the guesses are read off the rows that the pass computed after the
     rejected ones; where these end, the last one is repeated. The first guesses repeat the last token of the prompt.
@@ -63,8 +63,8 @@ def kept(old: Tensor | None, new: Tensor) -> Tensor:
 
 
 # --- lookahead --------------------------------------------------------------------------------------------------------
-# Lookahead decoding: many Jacobi trajectories in one pass, and a pool of the n-grams that they came upon.
-# Everything offered is a point mass: nothing is drawn.
+# Lookahead decoding: many Jacobi trajectories in one pass, and a pool of the
+# n-grams that they came upon. Everything offered is a point mass: nothing is drawn.
 
 NONE = -1  # no token
 ROOMY = 8  # places per n-gram that a text can bring, so that few first tokens have one place
@@ -76,15 +76,15 @@ class Lookahead(Unlearned):
     columns of guesses, in one tree (Fu et al. 2024, arXiv 2402.02057, §3; defaults of its README 7, 5, 7).
 
     Row 0 of the window is a chain that begins with the last token; after each of its tokens hangs the rest of that
-    column. The most probable token after every column ends an n-gram for the pool and is a new last row. The rows then
-    move up by one and the columns by the accepted tokens, those that fall off coming in again at the far end.
+    column. The most probable token after every column ends an n-gram for the pool and is a new last row. The rows
+    then move up by one and the columns by the accepted tokens, those that fall off coming in again at the far end.
 
-    The window stands in the tree because the pass must be over it; that its tokens are tested too, after the n-grams,
-    is exact as for any point mass, and now and then one is accepted. A sibling that is the same token as an earlier one
-    could not be accepted any more: it is computed but not tested, and of n-grams with one second token the pool's
-    newest is offered. Per first token the pool has the newest `guesses` n-grams; two first tokens whose ids differ by a
-    multiple of `slots` have one place, and the newer one takes it: so its size depends on no vocabulary. Short texts
-    get fewer places.
+    The window stands in the tree because the pass must be over it; that its tokens are tested too,
+    after the n-grams, is exact as for any point mass, and now and then one is accepted. A sibling that
+    is the same token as an earlier one could not be accepted any more: it is computed but not tested,
+    and of n-grams with one second token the pool's newest is offered. Per first token the pool has the
+    newest `guesses` n-grams; two first tokens whose ids differ by a multiple of `slots` have one place,
+    and the newer one takes it: so its size depends on no vocabulary. Short texts get fewer places.
     """
 
     window: int

@@ -32,9 +32,9 @@ class Lookup(Drafter, Protocol):
 class PromptLookup(Guesses, Memoryless):
     """The K tokens after the first place that ends in the same n tokens as the text, n from `most` down to `least`.
 
-    The rule of prompt lookup (Saxena 2023) as transformers (`prompt_lookup_num_tokens`, `max_matching_ngram_size`) and
-    vLLM (ngram, `prompt_lookup_min` and `max`) have it: the longest n, then the leftmost place. A row without such a
-    place, and one whose continuation reaches the end of the text, has fewer nodes, or none.
+    The rule of prompt lookup (Saxena 2023) as transformers (`prompt_lookup_num_tokens`, `max_matching_ngram_size`)
+    and vLLM (ngram, `prompt_lookup_min` and `max`) have it: the longest n, then the leftmost place. A row without
+    such a place, and one whose continuation reaches the end of the text, has fewer nodes, or none.
     """
 
     k: int
@@ -96,17 +96,17 @@ def matched(context: Context, most: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Maxgram(Guesses, Memoryless):
-    """k tokens in every round: the continuation of the longest suffix that the text has in common with a place before
-    its end, then bigrams ("max-gram", Chen et al. 2023, arXiv 2312.11462, §4.1, and its published `mag.py`).
+    """k tokens in every round: the continuation of the longest suffix that the text has in common with a place
+    before its end, then bigrams ("max-gram", Chen et al. 2023, arXiv 2312.11462, §4.1, and its published `mag.py`).
 
     Of places that match as long the leftmost counts, so the prompt comes before the output. A continuation that
-    reaches the end of the text is gone through once more (the published code searches a second time, and finds its own
-    first find), and then every token is followed by its bigram; so is the last one of a text without a match.
+    reaches the end of the text is gone through once more (the published code searches a second time, and finds its
+    own first find), and then every token is followed by its bigram; so is the last one of a text without a match.
 
-    The bigrams are those of `model`, its most probable token after every token alone, computed once, before the first
-    prompt. The published code has counts over Wikipedia for two tokenizers; those of a model fit any tokenizer, need
-    no file, and cost one short text per token of the vocabulary. Suffixes longer than `most` tokens count as equally
-    long. Tokens are point masses: nothing is drawn.
+    The bigrams are those of `model`, its most probable token after every token alone, computed once,
+    before the first prompt. The published code has counts over Wikipedia for two tokenizers; those of a
+    model fit any tokenizer, need no file, and cost one short text per token of the vocabulary. Suffixes
+    longer than `most` tokens count as equally long. Tokens are point masses: nothing is drawn.
     """
 
     model: Network
@@ -140,8 +140,8 @@ class Maxgram(Guesses, Memoryless):
 
 
 # --- suffix -----------------------------------------------------------------------------------------------------------
-# Suffix decoding: how often every continuation followed, where the text or earlier answers had its last tokens before.
-# Drafted tokens are point masses, because a count draws nothing. The host counts.
+# Suffix decoding: how often every continuation followed, where the text or earlier answers had its
+# last tokens before. Drafted tokens are point masses, because a count draws nothing. The host counts.
 
 Ids = NDArray[np.int64]
 Found = tuple[list[int], float]  # tokens, and how many of them are expected to be accepted
@@ -151,8 +151,8 @@ EDGE = -1  # stands between texts, and before the first of them: it is no token
 
 @dataclass
 class Suffix(Chains):
-    """The continuation with the highest score, Σ of its tokens' estimated chances (Oliaro et al. 2024,
-    arXiv 2411.04975, §4, and its published code; vLLM's method `suffix`).
+    """The continuation with the highest score, Σ of its tokens' estimated chances (Oliaro
+    et al. 2024, arXiv 2411.04975, §4, and its published code; vLLM's method `suffix`).
 
     For every length m of a suffix that occurred: the most frequent token after it, then the most frequent one after
     both, and so on. A chance is the share of the occurrences before that go on so, the product of these along the
@@ -288,8 +288,8 @@ Trie = dict[Place, int]  # the token at every place but the root, a parent befor
 
 
 def leaves(parents: Sequence[int], there: Sequence[bool]) -> list[list[int]]:
-    """The paths, as nodes from the root down, to all nodes that are there and have no child that is; the first child of
-    every node comes first."""
+    """The paths, as nodes from the root down, to all nodes that are there
+    and have no child that is; the first child of every node comes first."""
     children: dict[int, list[int]] = {node: [] for node in range(ROOT, len(parents))}
     for node, parent in enumerate(parents):
         if there[node]:
@@ -304,8 +304,8 @@ def leaves(parents: Sequence[int], there: Sequence[bool]) -> list[list[int]]:
 
 
 def trie(texts: Sequence[Sequence[int]], most: int) -> Trie:
-    """The tree of some texts, of `most` nodes at most: what earlier ones need comes first. No two children of a node
-    have the same token, so every token of a text is proposed once at its place."""
+    """The tree of some texts, of `most` nodes at most: what earlier ones need comes first. No two
+    children of a node have the same token, so every token of a text is proposed once at its place."""
     found: Trie = {}
     numbers: dict[Place, dict[int, Place]] = {}  # the children of a place by their tokens
     for text in texts:
@@ -322,8 +322,8 @@ def trie(texts: Sequence[Sequence[int]], most: int) -> Trie:
 
 
 def merged_tries(tries: Sequence[Trie], most: int) -> tuple[list[Place], tuple[int, ...]]:
-    """The places that any row has, at most so many, and the parents of the nodes there: a topology for all rows. Of too
-    many those stay that come first in a row."""
+    """The places that any row has, at most so many, and the parents of the nodes
+    there: a topology for all rows. Of too many those stay that come first in a row."""
     rank: dict[Place, int] = {}
     for one in tries:
         for number, place in enumerate(one):

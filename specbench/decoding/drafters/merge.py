@@ -63,8 +63,8 @@ class Merge(Several):
     """The drafts of all drafters as one tree, in their order (SpecInfer, Miao et al. 2023, §3, merge-based).
 
     Each draws as if it were alone. A token that two of them propose stays two children: the union of the paper's
-    Definition 3.2 would test it too seldom, which biases what is emitted. None of them learns what became
-    of its draft, because the verdict is on all drafts together; ValueError for a schedule that would have to.
+    Definition 3.2 would test it too seldom, which biases what is emitted. None of them learns what became of its
+    draft, because the verdict is on all drafts together; ValueError for a schedule that would have to.
     """
 
     drafters: Sequence[Drafter]
@@ -87,8 +87,8 @@ class Merge(Several):
         return max(part.depth for part in self.drafters)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        # Alone, a drafter lacks one of the tokens that its own rounds committed, the last one drafted. Here all that
-        # was accepted may have been a sibling's.
+        # Alone, a drafter lacks one of the tokens that its own rounds committed, the
+        # last one drafted. Here all that was accepted may have been a sibling's.
         lag += max(self.depth - 1, 0)
         drafts = []
         for part in self.drafters:

@@ -29,9 +29,9 @@ class Recycling(Shaped):
     that judges saw it the last time it was fed that token (Luo et al. 2024, arXiv 2408.08696, §3, with another tree).
 
     Node i hangs on node parents[i], or on the last committed token (-1). The table has the `most` likeliest tokens
-    after each: of every token that is fed, accepted or not, and of the prompt, which is read once more for it, in the
-    time of the prefill. Where a token is fed twice in one pass the later one in the order of the tree counts. What was
-    never fed has no children, where the published code proposes token 0. Every row has a table of its own.
+    after each: of every token that is fed, accepted or not, and of the prompt, which is read once more for it, in
+    the time of the prefill. Where a token is fed twice in one pass the later one in the order of the tree counts.
+    What was never fed has no children, where the published code proposes token 0. Every row has a table of its own.
 
     carry: the table is kept from text to text (in its row); else every text begins with that of its prompt alone.
     """
@@ -130,8 +130,8 @@ def planned(parents: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], tuple[int,
 
 
 def note(table: Tensor, fed: Tensor, there: Tensor, likely: Tensor) -> None:
-    """Write the likeliest tokens [B, m, most] after each token fed [B, m] that is there [B, m] into a table
-    [B, V + 1, most]; of equal tokens the last one counts, whatever the order of the writes: others go to the spare."""
+    """Write the likeliest tokens [B, m, most] after each token fed [B, m] that is there [B, m] into a table [B,
+    V + 1, most]; of equal tokens the last one counts, whatever the order of the writes: others go to the spare."""
     later = (fed.unsqueeze(2) == fed.unsqueeze(1)).triu(1) & there.unsqueeze(1)
     place = torch.where(there & ~later.any(2), fed, table.shape[1] - 1)
     table.scatter_(1, place.unsqueeze(2).expand_as(likely), likely.to(table.dtype))

@@ -1,7 +1,7 @@
 """Schedules: how many tokens a chain drafts in a round, without a bias.
 
-A schedule may limit a row before it draws, from the past alone, or end it after a token that it keeps. It never drops
-a drawn token for what it is: that would change what is drafted, and the q that is reported would be wrong.
+A schedule may limit a row before it draws, from the past alone, or end it after a token that it keeps. It never
+drops a drawn token for what it is: that would change what is drafted, and the q that is reported would be wrong.
 """
 
 from dataclasses import dataclass, field
@@ -33,13 +33,13 @@ class Schedule(Protocol):
     def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         """[B] whether a row draws no more after the token ids [B] that it has just drawn, and keeps.
 
-        logits [B, V'] are the draft's own, before temperature; sure [B]: see `After`. None: no row ever stops so, and
-        nothing to read.
+        logits [B, V'] are the draft's own, before temperature; sure [B]:
+        see `After`. None: no row ever stops so, and nothing to read.
         """
 
     def believed(self, drawn: int) -> Tensor | None:
-        """[B, drawn] how likely it held each token of the draft just drawn to be accepted, if those before it are; NaN
-        where it held nothing of one. None: it goes by no such chance. No chance is computed for this alone.
+        """[B, drawn] how likely it held each token of the draft just drawn to be accepted, if those before it are;
+        NaN where it held nothing of one. None: it goes by no such chance. No chance is computed for this alone.
         """
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
@@ -88,8 +88,8 @@ class Constant(Stateless):
 
 @dataclass
 class Confidence(Stateless):
-    """Stops after a token to which the draft itself gave less than `threshold`, and keeps that token; of a draft that
-    says how likely its next token is accepted, before one that is less likely than that.
+    """Stops after a token to which the draft itself gave less than `threshold`, and keeps that token; of
+    a draft that says how likely its next token is accepted, before one that is less likely than that.
 
     The rule of transformers' `assistant_confidence_threshold` (5.17 and later: generation/stopping_criteria.py,
     `ConfidenceCriteria.__call__`) with a threshold that stays as it is; transformers moves its own where scikit-learn
@@ -171,11 +171,11 @@ KEEP = 0.95  # of the evidence after every round: 20 rounds count, as easy and h
 class Marginal(Patient):
     """The lookahead K with the most tokens per second as far as is known: the greatest E_K / round(K) for K in 1..k.
 
-    E_K = 1 + Σ p_i with p_i the chance that the first i drafts are accepted, and round(K) from `costs`. Where E_K is
-    concave and round(K) convex it is the K from which on p_{K+1}/E_K > (c + v(K+1) − v(K)) / round(K) is false.
-    The acceptances by position are those of this sequence: evidence that fades from round to round, shrunk towards the
-    mean over all positions; so a position that is not drafted for a while goes back to that mean and is tried again.
-    Costs one host read per round.
+    E_K = 1 + Σ p_i with p_i the chance that the first i drafts are accepted, and round(K) from `costs`.
+    Where E_K is concave and round(K) convex it is the K from which on p_{K+1}/E_K > (c + v(K+1) − v(K))
+    / round(K) is false. The acceptances by position are those of this sequence: evidence that fades
+    from round to round, shrunk towards the mean over all positions; so a position that is not drafted
+    for a while goes back to that mean and is tried again. Costs one host read per round.
     """
 
     costs: Costs = UNMEASURED

@@ -24,9 +24,9 @@ class Finder(Drafter, Protocol):
 
 @dataclass
 class Select:
-    """The draft of `first` in the rows in which at least `least` speaks for it, that of `otherwise` in the others (SAM
-    decoding, Hu et al. 2024, arXiv 2411.10666, §3.3, by the tokens that match; the hybrid of suffix decoding, Oliaro et
-    al. 2024, arXiv 2411.04975, §4, by the score).
+    """The draft of `first` in the rows in which at least `least` speaks for it, that of `otherwise`
+    in the others (SAM decoding, Hu et al. 2024, arXiv 2411.10666, §3.3, by the tokens that match;
+    the hybrid of suffix decoding, Oliaro et al. 2024, arXiv 2411.04975, §4, by the score).
 
     It is chosen before anything is drawn, by the text alone, so every row has the law of the drafter that it got. Where
     `first` has all rows, the other one is not asked. It learns from those rounds too, and what its models were not fed

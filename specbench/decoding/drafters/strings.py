@@ -1,7 +1,7 @@
 """A drafter with another tokenizer: what it drafts is text, which is written anew in the target's tokens.
 
-String-level exact match (Timor et al. 2025, arXiv 2502.05202, algorithm 2; universal assisted decoding). The host does
-that in every round.
+String-level exact match (Timor et al. 2025, arXiv 2502.05202, algorithm
+2; universal assisted decoding). The host does that in every round.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,9 +33,9 @@ LAG = 1  # so many tokens before the last are fed again at least, so that passes
 class Strings(Wrapper):
     """Chains and trees of `drafter`, which drafts in tokens of its own, in the target's tokens: point masses.
 
-    The rule is exact whatever the texts turn into: what stands in the tree is drafted for certain, and accepted with
-    the target's own chance of it. Every path of a tree from the root to a leaf is a text, written anew by itself; what
-    two of them begin with is there once. `limit`: how many tokens the draft's model can read.
+    The rule is exact whatever the texts turn into: what stands in the tree is drafted for certain, and accepted
+    with the target's own chance of it. Every path of a tree from the root to a leaf is a text, written anew by
+    itself; what two of them begin with is there once. `limit`: how many tokens the draft's model can read.
     """
 
     drafter: Drafter
@@ -130,8 +130,8 @@ class Strings(Wrapper):
         return Draft(tree, None, there & usable, drafted=tree.deepest(there))
 
     def _texts(self, context: Context, draft: Draft) -> Iterator[list[list[int]]]:
-        """What every row drafts, each path of its tree as a text in the target's tokens. A text that has outgrown its
-        places, and a row that has ended, gets none."""
+        """What every row drafts, each path of its tree as a text in the target's tokens.
+        A text that has outgrown its places, and a row that has ended, gets none."""
         drafted, live, parents = draft.tree.ids.tolist(), context.live.tolist(), draft.tree.parents
         for reading, ids, there, alive in zip(self._readings, drafted, draft.there.tolist(), live, strict=True):
             paths = leaves(parents, there) if alive and len(reading.ids) <= self._places else []
@@ -145,10 +145,10 @@ def committed(context: Context) -> list[list[int]]:
 
 
 # --- recited ----------------------------------------------------------------------------------------------------------
-# A text in the place of a target: what a drafter that looks tokens up would have made of a text that is there already.
-# Such a drafter drafts by the text alone, each token x a point mass, which is accepted with p(x): as likely as the
-# target's own next token is x. So rounds whose drafts are accepted where a text of the target goes on like them have
-# the law of the rounds in which it would have been emitted, and need no pass of any network.
+# A text in the place of a target: what a drafter that looks tokens up would have made of a text that is there
+# already. Such a drafter drafts by the text alone, each token x a point mass, which is accepted with p(x): as
+# likely as the target's own next token is x. So rounds whose drafts are accepted where a text of the target goes
+# on like them have the law of the rounds in which it would have been emitted, and need no pass of any network.
 
 CPU = torch.device("cpu")
 

@@ -16,8 +16,8 @@ from specbench.decoding.tokens import ROOT
 from specbench.decoding.types import Context, Draft, Verdict
 
 # --- skip sets --------------------------------------------------------------------------------------------------------
-# The search for a set of sub-layers to leave out: at random, and now and then where a model of the scores hopes most.
-# Its draws are its own: no token depends on them but through the drafts, whose q is what they were drawn from.
+# The search for a set of sub-layers to leave out: at random, and now and then where a model of the scores hopes
+# most. Its draws are its own: no token depends on them but through the drafts, whose q is what they were drawn from.
 
 Units = frozenset[int]
 MODELLED, CANDIDATES, BLUR, NOISE = 64, 128, 0.2, 1e-2  # newest sets that are modelled, sets to choose of, and kernel
@@ -27,9 +27,9 @@ MODELLED, CANDIDATES, BLUR, NOISE = 64, 128, 0.2, 1e-2  # newest sets that are m
 class Search:
     """Sets of `size` of so many `units`, scored one after the other; `best` is the set to draft with.
 
-    It begins with a set that is spread evenly, and ends with a score above `enough`, after `patience` sets in a row
-    that were no better than the best, or after `most` sets. Every `every`-th set is the one of some random ones whose
-    score may be the greatest by a Gaussian process over those seen (0: none is).
+    It begins with a set that is spread evenly, and ends with a score above `enough`, after `patience` sets
+    in a row that were no better than the best, or after `most` sets. Every `every`-th set is the one of
+    some random ones whose score may be the greatest by a Gaussian process over those seen (0: none is).
     """
 
     units: int
@@ -105,8 +105,8 @@ class Skippable(Model, Protocol):
 
 
 class Skipping(Model, Protocol):
-    """A model without some of its sub-layers, which reads what the whole one has kept of the text, and writes nothing
-    there that the whole one does not write anew before anybody reads it."""
+    """A model without some of its sub-layers, which reads what the whole one has kept of the
+    text, and writes nothing there that the whole one does not write anew before anybody reads it."""
 
     @property
     def units(self) -> int:
@@ -116,8 +116,8 @@ class Skipping(Model, Protocol):
         """Leave out these, and no others, from now on."""
 
     def guesses(self, context: Context, places: Tensor) -> Tensor:
-        """[B, m] the most probable token after the committed tokens at places [B, m], all before the last one, by one
-        pass over them; what is kept of the text stays as it is."""
+        """[B, m] the most probable token after the committed tokens at places [B, m], all
+        before the last one, by one pass over them; what is kept of the text stays as it is."""
 
 
 # --- swift ------------------------------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ class Swift(Wrapper):
     2024, arXiv 2410.06916, §4). Attention and MLP of every layer but the first and the last are sub-layers.
 
     After every round one set is scored: the share of the last `window` tokens at which what is left finds the same
-    token most probable as the whole model did, by one pass. That is in the time of the round. How the search goes on
-    and ends (`enough`, `patience`, `most`, `every`) is said in `Search`. Of several rows one set serves all.
+    token most probable as the whole model did, by one pass. That is in the time of the round. How the search goes
+    on and ends (`enough`, `patience`, `most`, `every`) is said in `Search`. Of several rows one set serves all.
 
     carry: the search goes on from text to text; else every text begins it anew.
     """
@@ -235,8 +235,8 @@ class Swift(Wrapper):
         skipping.skip(self.search.best)
 
     def _ready(self) -> tuple[Apprentice, Skipping]:
-        """The drafter on what is left of the model, which is made when it is first used: no form of a method has
-        weights."""
+        """The drafter on what is left of the model, which is made
+        when it is first used: no form of a method has weights."""
         if self._own is None:
             skipping = self.judge.skipping()
             self._own = self.drafter.drawing_from(skipping), skipping

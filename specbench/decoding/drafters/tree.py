@@ -33,8 +33,8 @@ class Branching(Protocol):
 
 @dataclass(frozen=True)
 class Top:
-    """The tokens with the highest scores. Nothing is drawn, so they are point masses (SpecInfer with greedy decoding,
-    Miao et al. 2023, §4; judged with the draft's distribution they would be accepted too often)."""
+    """The tokens with the highest scores. Nothing is drawn, so they are point masses (SpecInfer with greedy
+    decoding, Miao et al. 2023, §4; judged with the draft's distribution they would be accepted too often)."""
 
     drawn: ClassVar[bool] = False
 
@@ -47,8 +47,8 @@ class Top:
 
 @dataclass(frozen=True)
 class Independent:
-    """Independent draws; a token that is drawn twice is two children (SpecInfer, Miao et al. 2023, Alg. 2): merged into
-    one they would be tested too seldom, which biases what is emitted."""
+    """Independent draws; a token that is drawn twice is two children (SpecInfer, Miao et al.
+    2023, Alg. 2): merged into one they would be tested too seldom, which biases what is emitted."""
 
     drawn: ClassVar[bool] = True
 
@@ -60,8 +60,8 @@ class Independent:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Draws without replacement: each from what the earlier ones left, renormalised (Sequoia, Chen et al.
-    2024, Alg. 2). Where nothing is left there is no further child."""
+    """Draws without replacement: each from what the earlier ones left, renormalised
+    (Sequoia, Chen et al. 2024, Alg. 2). Where nothing is left there is no further child."""
 
     drawn: ClassVar[bool] = True
 
@@ -122,8 +122,8 @@ class FromModel(Unlearned):
         self.model.admit(context, row)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        """Keep what was accepted in the cache. Of a path the model was fed all nodes but perhaps the last, which the
-        next round feeds again (`lag`)."""
+        """Keep what was accepted in the cache. Of a path the model was fed all
+        nodes but perhaps the last, which the next round feeds again (`lag`)."""
         if isinstance(draft, Grown):
             path = constant((*draft.as_fed, -1), start.device)[verdict.path]  # after its end it is -1, the last place
             self.model.settle(start, draft.fed, replace(verdict, path=path))
@@ -157,9 +157,9 @@ class LevelByLevel(FromModel):
 
 @dataclass(frozen=True)
 class Planned(LevelByLevel, Shaped):
-    """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it, or
-    on the last committed token (-1). Every level is one pass of the model over those nodes that have children; a node
-    with n children takes the first n of its branching, in the order in which they stand in the list.
+    """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it,
+    or on the last committed token (-1). Every level is one pass of the model over those nodes that have children;
+    a node with n children takes the first n of its branching, in the order in which they stand in the list.
     """
 
     model: Model
@@ -181,8 +181,8 @@ class Planned(LevelByLevel, Shaped):
 
 @dataclass(frozen=True)
 class Expand(LevelByLevel):
-    """A tree of depth k: a node of level l has widths[l] children, one where there are fewer widths (SpecInfer's
-    expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
+    """A tree of depth k: a node of level l has widths[l] children, one where there
+    are fewer widths (SpecInfer's expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
 
     model: Model
     k: int

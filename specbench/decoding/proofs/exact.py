@@ -34,10 +34,10 @@ from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 
 # --- enumeration ------------------------------------------------------------------------------------------------------
-# A source of randomness that enumerates: the code of production runs on every outcome that its draws can have.
-# Every possible combination of outcomes becomes a row of one batch. The code runs up to its first draw, the rows are
-# spread over what that draw may give, and the code runs again, now up to its second draw; so it goes on until a run
-# finds all its outcomes in the script. Outcomes of probability 0 never become rows.
+# A source of randomness that enumerates: the code of production runs on every outcome that its draws can
+# have. Every possible combination of outcomes becomes a row of one batch. The code runs up to its first draw,
+# the rows are spread over what that draw may give, and the code runs again, now up to its second draw; so it
+# goes on until a run finds all its outcomes in the script. Outcomes of probability 0 never become rows.
 
 T = TypeVar("T")
 
@@ -190,8 +190,8 @@ def one_round(
 def carried_on(mass: Tensor, target: Tensor, end: int, fresh: int, eos: Sequence[int] = ()) -> Tensor:
     """The distribution of finished sequences where every unfinished prefix goes on with the target's rows.
 
-    mass [prefixes of at most `end` tokens]; a prefix is finished at `end` tokens or, after its first `fresh` tokens,
-    with an end token.
+    mass [prefixes of at most `end` tokens]; a prefix is finished at
+    `end` tokens or, after its first `fresh` tokens, with an end token.
     """
     mass, vocab = mass.clone(), target.shape[1]
     for length in range(end):
@@ -268,9 +268,9 @@ def error(law: Tensor, target: Tensor) -> float:
 
 
 # --- methods ----------------------------------------------------------------------------------------------------------
-# Method files proven: every outcome that a method can have over small table models, against its target alone. A proof
-# is of the code that runs here and now, the very parts that decode with real models; what it cannot see is a wrong
-# cache, because tables have none.
+# Method files proven: every outcome that a method can have over small table models, against
+# its target alone. A proof is of the code that runs here and now, the very parts that
+# decode with real models; what it cannot see is a wrong cache, because tables have none.
 
 LENGTH = 4  # tokens of whole sequences; tables hold a row for every prefix of so many
 SIZES = ((2, 1), (2, 2), (2, 3), (3, 1), (3, 2))  # (width of the vocabulary, K)
@@ -302,8 +302,8 @@ def affordable(name: str, vocab: int, k: int) -> bool:
 
 
 def method_error(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> float:
-    """The worst error over all kinds of pairs: of whole sequences over several rounds; of a tree, which has too many
-    outcomes for that, of all tokens of one round."""
+    """The worst error over all kinds of pairs: of whole sequences over several rounds;
+    of a tree, which has too many outcomes for that, of all tokens of one round."""
     found = []
     for seed in range(len(KINDS)):
         models = table_models(name, seed, vocab)

@@ -1,5 +1,5 @@
-"""Block verification: a chain is judged as a whole, and accepted at least as far as token by token. A draft that is no
-chain is refused where a method is built.
+"""Block verification: a chain is judged as a whole, and accepted at least as far
+as token by token. A draft that is no chain is refused where a method is built.
 """
 
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class Block:
     """Accepts the longest prefix of a chain that any of its nodes accepts (Sun et al. 2024, arXiv 2403.10444, Alg. 2).
 
     With w_0 = 1 and w_i = min(1, w_{i−1} p_i(x_i)/q_i(x_i)), node i accepts everything up to itself with the chance
-    s/(s + 1 − w_i), s the mass of (w_i p_{i+1} − q_{i+1})⁺, and the last one with w_i; what follows is drawn from that
-    residual. Never accepts less than `Rejection` in the mean, and the same at temperature 0. `overlap` stays the α of
-    the formula, Σ min(p, q), which is no longer the share of the tested tokens that is accepted.
+    s/(s + 1 − w_i), s the mass of (w_i p_{i+1} − q_{i+1})⁺, and the last one with w_i; what follows is drawn from
+    that residual. Never accepts less than `Rejection` in the mean, and the same at temperature 0. `overlap` stays
+    the α of the formula, Σ min(p, q), which is no longer the share of the tested tokens that is accepted.
     """
 
     lossless: ClassVar[bool] = True
@@ -82,24 +82,24 @@ def residual(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor, accepted: Tens
 
 
 # --- traversal --------------------------------------------------------------------------------------------------------
-# Traversal verification: a tree is judged from its leaves up, so that a whole path is tried before any part of it. All
-# weights follow from the draft alone, so they are computed first, from the root down, and only then is anything drawn:
-# for every node whether the walk would end there.
+# Traversal verification: a tree is judged from its leaves up, so that a whole path is tried
+# before any part of it. All weights follow from the draft alone, so they are computed first, from
+# the root down, and only then is anything drawn: for every node whether the walk would end there.
 
 
 @dataclass(frozen=True)
 class Traversal:
     """Accepts the first path, from the leaves up, that its end accepts (Weng et al. 2025, arXiv 2505.12398).
 
-    A node is drawn with a weight: 1 at the root, min(1, w p(x)/q(x)) at a child x of a node of weight w. Once all below
-    a child is rejected, its parent goes on with the residual r = (w p − q)⁺ in the place of p and with s/(s + 1 − w) in
-    the place of w, s the mass of r; its next child is weighed by these. A node all of whose children are rejected is
-    the end of the accepted path with the chance of its weight, and what follows is drawn from what is left of its row.
-    On a chain it is `Block`. It never accepts less than `Rejection` in the mean, and as much where all is certain: at
-    temperature 0, and of point masses. `overlap` stays that of `Rejection`.
+    A node is drawn with a weight: 1 at the root, min(1, w p(x)/q(x)) at a child x of a node of weight w. Once all
+    below a child is rejected, its parent goes on with the residual r = (w p − q)⁺ in the place of p and with s/(s
+    + 1 − w) in the place of w, s the mass of r; its next child is weighed by these. A node all of whose children
+    are rejected is the end of the accepted path with the chance of its weight, and what follows is drawn from
+    what is left of its row. On a chain it is `Block`. It never accepts less than `Rejection` in the mean, and as
+    much where all is certain: at temperature 0, and of point masses. `overlap` stays that of `Rejection`.
 
-    Exact for every tree in which no later sibling exists, or is drawn otherwise, because of what was drawn below an
-    earlier one: this is how all drafters draft that ship.
+    Exact for every tree in which no later sibling exists, or is drawn otherwise, because
+    of what was drawn below an earlier one: this is how all drafters draft that ship.
     """
 
     lossless: ClassVar[bool] = True
@@ -123,10 +123,10 @@ class Traversal:
 class Plan:
     """What of a traversal follows from the parents alone.
 
-    families: nodes that are weighed together, children of equal rank on one level, from the root down; before: their
-    next older siblings, none for first children. last: the last child of every node that has one. visits: the nodes in
-    the order in which they may end the walk. paths: for the root and every node the path to it, one after the other,
-    each filled up with -1.
+    families: nodes that are weighed together, children of equal rank on one level, from the root
+    down; before: their next older siblings, none for first children. last: the last child of
+    every node that has one. visits: the nodes in the order in which they may end the walk. paths:
+    for the root and every node the path to it, one after the other, each filled up with -1.
     """
 
     families: tuple[Rank, ...]
@@ -172,8 +172,8 @@ def upwards(node: int, children: dict[int, list[int]]) -> list[int]:
 
 
 def weighed(p: Tensor, draft: Draft, plan: Plan) -> tuple[Tensor, Tensor]:
-    """(weights [B, n + 1] float64, rows [B, n + 1, V]) of the root and of all nodes when all their children but the
-    last are rejected."""
+    """(weights [B, n + 1] float64, rows [B, n + 1, V]) of the root and
+    of all nodes when all their children but the last are rejected."""
     weight, left = p.new_ones(p.shape[:2], dtype=torch.float64), p
     first = of_rank(draft.tree.topology.ranks[0], p, draft)
     ratio = weight.new_zeros((p.shape[0], draft.tree.size))

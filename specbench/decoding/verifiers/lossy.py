@@ -36,9 +36,9 @@ from specbench.errors import UsageError
 class Lenient:
     """Accepts x with probability p(x)/(l q(x)), else goes on with the residual (p − q)⁺ (Leviathan et al. 2022, A.5).
 
-    The lenience l, in (0, 1], stands where q is compared with p, and nowhere else: the residual is that of `Rejection`,
-    which this is where l = 1. Accepts Σ min(p/l, q) of the drafts and makes no token more than 1/l times as likely as
-    the model does. Exact where p gives all to one token, as at temperature 0.
+    The lenience l, in (0, 1], stands where q is compared with p, and nowhere else: the residual is that
+    of `Rejection`, which this is where l = 1. Accepts Σ min(p/l, q) of the drafts and makes no token more
+    than 1/l times as likely as the model does. Exact where p gives all to one token, as at temperature 0.
     """
 
     lenience: float
@@ -64,11 +64,11 @@ class Lenient:
 
 @dataclass(frozen=True)
 class Typical:
-    """Accepts x where p(x) > min(ε, δ exp(−H(p))), H the entropy in nats: typical acceptance (Medusa, Cai et al. 2024,
-    §2.3.1; the numbers are those of its code).
+    """Accepts x where p(x) > min(ε, δ exp(−H(p))), H the entropy in nats: typical
+    acceptance (Medusa, Cai et al. 2024, §2.3.1; the numbers are those of its code).
 
-    Takes the longest accepted path, of several the one with the highest Σ log p, and draws the token after it from p:
-    nothing makes up for what was accepted too often. Exact where p gives all to one token, as at temperature 0.
+    Takes the longest accepted path, of several the one with the highest Σ log p, and draws the token after it from
+    p: nothing makes up for what was accepted too often. Exact where p gives all to one token, as at temperature 0.
     """
 
     epsilon: float = 0.09
@@ -120,8 +120,8 @@ def accepted_more(p: Tensor, draft: Draft, rng: Source, chance: Rule, taken: Rul
 
 
 def emitted_by(walked: Walk, taken: Rule) -> tuple[Tensor, Tensor]:
-    """[B, n + 1, V] the distribution of the token emitted after every node, over the draws of its children, and
-    [B, n + 1] the chance that none of them is accepted."""
+    """[B, n + 1, V] the distribution of the token emitted after every node, over the
+    draws of its children, and [B, n + 1] the chance that none of them is accepted."""
     first, last = walked.tested[0], walked.tested[-1]
     missed = first.left.new_ones(first.left.shape[:2])
     emitted = torch.zeros_like(first.left)
@@ -164,8 +164,8 @@ def distance_along(distance: Tensor, path: Tensor) -> Tensor:
 
 
 # --- relaxed ----------------------------------------------------------------------------------------------------------
-# Relaxed acceptance: while a model thinks aloud, any token will do that it finds nearly as good as its best. As of
-# other lossy rules, trees of drawn tokens are refused.
+# Relaxed acceptance: while a model thinks aloud, any token will do that it finds nearly
+# as good as its best. As of other lossy rules, trees of drawn tokens are refused.
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ class Relaxed:
     """Inside `spans` accepts x where it is one of the `top` likeliest tokens and p(x) ≥ max p − δ; what that does not
     accept, and all outside of the spans, is judged as by `Rejection` (relaxed acceptance of TensorRT-LLM and SGLang).
 
-    So it accepts whatever `Rejection` would. Exact outside of spans, and where p gives all to one token, as at
-    temperature 0, where the engines compare the softmax at temperature 1.
+    So it accepts whatever `Rejection` would. Exact outside of spans, and where p gives all to
+    one token, as at temperature 0, where the engines compare the softmax at temperature 1.
     """
 
     top: int = 10
@@ -204,8 +204,8 @@ class Relaxed:
         return accepted_more(p, draft, rng, chance, taken)
 
     def passes(self, p: Tensor, draft: Draft) -> Tensor:
-        """[B, n + 1, V] bool: which tokens are accepted whatever they were drawn from. The model's own row decides,
-        also after siblings that were rejected."""
+        """[B, n + 1, V] bool: which tokens are accepted whatever they were drawn
+        from. The model's own row decides, also after siblings that were rejected."""
         assert draft.text is not None, "what is judged is part of a text"
         likeliest = p.topk(min(self.top, p.shape[-1])).values
         good = (p >= likeliest[..., -1:]) & (p >= likeliest[..., :1] - self.delta) & (p > 0)
@@ -213,8 +213,8 @@ class Relaxed:
 
 
 # --- synthetic --------------------------------------------------------------------------------------------------------
-# Synthetic acceptance: a verifier that does the work of another one and accepts at given rates.
-# What a method emits with it follows no model's distribution: it shows what an engine makes of an acceptance, for pairs
+# Synthetic acceptance: a verifier that does the work of another one and accepts at given rates. What a method
+# emits with it follows no model's distribution: it shows what an engine makes of an acceptance, for pairs
 # that have another one or for weights that have none (vLLM and SGLang have such a mode, with other rates).
 
 
@@ -284,6 +284,6 @@ def along(rates: tuple[float, ...], draft: Draft) -> Tensor:
 
 
 def instead_of(real: Tensor, chances: Tensor) -> Tensor:
-    """The chances, and NaN where the real ones are: a broken row accepts nothing, and no compiler can leave out the
-    work that computes the real ones as unused."""
+    """The chances, and NaN where the real ones are: a broken row accepts nothing,
+    and no compiler can leave out the work that computes the real ones as unused."""
     return torch.where(real.isnan(), torch.nan, chances)

@@ -17,9 +17,9 @@ from specbench.decoding.types import Draft, Verdict, acceptance, at, point_mass,
 class Rejection:
     """Speculative sampling: accept x with probability p(x)/q(x), else go on with the residual (p − q)⁺.
 
-    Leviathan et al. 2022 §2.3 and Chen et al. 2023 Alg. 2 for a chain; several children of a node are tested in their
-    order against the residual that the earlier ones left (SpecInfer, Miao et al. 2023, Alg. 2), which is exact for
-    independent draws, for draws without replacement and for point masses, if q is what the token was drawn from.
+    Leviathan et al. 2022 §2.3 and Chen et al. 2023 Alg. 2 for a chain; several children of a node are tested in
+    their order against the residual that the earlier ones left (SpecInfer, Miao et al. 2023, Alg. 2), which is exact
+    for independent draws, for draws without replacement and for point masses, if q is what the token was drawn from.
     """
 
     lossless: ClassVar[bool] = True
@@ -38,18 +38,18 @@ class Rejection:
 
 
 # --- walk -------------------------------------------------------------------------------------------------------------
-# The walk that verifiers share: over the siblings of every node in their order, then along what was accepted. Siblings
-# are tested one after the other against what the earlier ones left of the model's row (SpecInfer, Miao et al. 2023,
-# Alg. 2); a chain has none, so that its walk is that of speculative sampling.
+# The walk that verifiers share: over the siblings of every node in their order, then along what was
+# accepted. Siblings are tested one after the other against what the earlier ones left of the model's row
+# (SpecInfer, Miao et al. 2023, Alg. 2); a chain has none, so that its walk is that of speculative sampling.
 
 
 @dataclass(frozen=True)
 class Siblings:
     """The s-th children of all nodes that have so many, m of them.
 
-    nodes [m]; parents [m] the rows of their parents, of which row 0 is the root's; ids [B, m]; p [B, m, V] what the
-    earlier siblings left of the parents' rows; q [B, m, V] what the children were drawn from; valid [B, m] bool: which
-    rows of the batch have them. left [B, n + 1, V]: as p, of all nodes.
+    nodes [m]; parents [m] the rows of their parents, of which row 0 is the root's; ids [B, m]; p [B,
+    m, V] what the earlier siblings left of the parents' rows; q [B, m, V] what the children were drawn
+    from; valid [B, m] bool: which rows of the batch have them. left [B, n + 1, V]: as p, of all nodes.
     """
 
     nodes: Tensor
@@ -148,8 +148,8 @@ def left_over(walked: Walk) -> Tensor:
 
 
 def overlap(tested: Sequence[Siblings]) -> Tensor:
-    """[B, n + 1] the chance that a child of a node is accepted by p/q, averaged over the draw of the last of them:
-    Σ min(p, q) of a single child, the α of the formula (Leviathan et al. 2022, Def. 3.1)."""
+    """[B, n + 1] the chance that a child of a node is accepted by p/q, averaged over the draw of the
+    last of them: Σ min(p, q) of a single child, the α of the formula (Leviathan et al. 2022, Def. 3.1)."""
     rows = tested[0].left
     miss = rows.new_ones(rows.shape[:2])  # the chance that no child is accepted
     rejected = miss.clone()  # the chance that none of the children so far is, as they were drawn
@@ -204,8 +204,8 @@ def exists(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
 class TokenMatch:
     """The model draws its own token at every node; a child that is the same token is accepted, else it is emitted.
 
-    Lossless for any way of drafting, because what is emitted is the model's own draw; it accepts Σ p·q of the drafts,
-    which is less than the Σ min(p, q) of `Rejection` (methods: naive token match; greedy: the same rule).
+    Lossless for any way of drafting, because what is emitted is the model's own draw; it accepts Σ p·q of the
+    drafts, which is less than the Σ min(p, q) of `Rejection` (methods: naive token match; greedy: the same rule).
     """
 
     lossless: ClassVar[bool] = True

@@ -53,8 +53,8 @@ SHOWN = 16  # held-out sequences over which the coverage of a vocabulary is take
 class Source:
     """data: the names that --data took; generate: whether the target answers them, so many samples to a prompt.
 
-    answer_temperature: None for that of the recipe; cache: its folder, None for one inside the draft's. keep_states:
-    whether the target's last states are kept beside it, None where the text is learned more than once.
+    answer_temperature: None for that of the recipe; cache: its folder, None for one inside the draft's.
+    keep_states: whether the target's last states are kept beside it, None where the text is learned more than once.
     """
 
     data: tuple[str, ...]
@@ -118,8 +118,8 @@ def teaching(
 ) -> Teaching:
     """Load the target and read, or write, what is learned from it. Raises UsageError or UnusableModelError.
 
-    check: called with the target's configuration and tokenizer before anything that takes long. again: whether the
-    text is learned more than once, whatever the recipe says.
+    check: called with the target's configuration and tokenizer before anything that takes
+    long. again: whether the text is learned more than once, whatever the recipe says.
     """
     (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
     backend = complete_backend([spec])

@@ -319,8 +319,8 @@ def halved(
 ) -> list[list[Candidate]]:
     """Successive halving (Jamieson and Talwalkar, arXiv 1502.07943): the shapes of every rung, best first.
 
-    score: brings a shape up to so many tokens in all and says how good it is. The better half goes on, and the deepest
-    shape of each of their budgets, for comparison.
+    score: brings a shape up to so many tokens in all and says how good it is. The
+    better half goes on, and the deepest shape of each of their budgets, for comparison.
     """
     rungs, going, kept = list[list[Candidate]](), list(chosen), len(chosen)
     for tokens in steps:

@@ -56,8 +56,8 @@ def promising(one: Candidate, speed: Speed) -> bool:
 
 @dataclass(frozen=True)
 class Found:
-    """Everything that a design has found: the rungs of training, best first, α by name and learned tokens, and the
-    measured cells by name. counted: which parameters the budgets are of."""
+    """Everything that a design has found: the rungs of training, best first, α by name and
+    learned tokens, and the measured cells by name. counted: which parameters the budgets are of."""
 
     counted: Literal["all", "layers"]
     candidates: Sequence[Candidate]
@@ -117,8 +117,8 @@ class Found:
 
     @cached_property
     def compared(self) -> dict[str, Row]:
-        """The trained shapes after the first rung, when all have learned as much, at the best lookahead of the best of
-        them. On the front no other one is as cheap and accepted as often."""
+        """The trained shapes after the first rung, when all have learned as much, at the best
+        lookahead of the best of them. On the front no other one is as cheap and accepted as often."""
         alphas = {name: known[self.steps[0]] for name, known in self.alphas.items()}
         best = self.rungs[0][0].name
         k = self.speed.best(best, alphas[best]).k

@@ -39,8 +39,8 @@ ALPHA = "the first drafts of all places"  # what α is over, of a head or a draf
 class Begun:
     """What learning begins with: the student on the teacher's device, in `words` what it is begun as, and its shape.
 
-    save: writes a student into a folder, ready to use. lesson: what it learns, where that is not the rows of a network.
-    card: what its model card says otherwise than of a network. command: of specbench, to try it with.
+    save: writes a student into a folder, ready to use. lesson: what it learns, where that is not the rows of a
+    network. card: what its model card says otherwise than of a network. command: of specbench, to try it with.
     """
 
     student: Any
@@ -326,7 +326,7 @@ class PardStart:
 
 
 def unused(counts: Tensor, special: Collection[int], size: int) -> int:
-    """The token that serves as a mask: the last one below `size` of those that the text [V] has least often, and no
-    special one."""
+    """The token that serves as a mask: the last one below `size` of
+    those that the text [V] has least often, and no special one."""
     numbers = [number for number in range(min(size, len(counts))) if number not in special]
     return min(numbers, key=lambda number: (int(counts[number]), -number))

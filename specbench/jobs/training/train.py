@@ -1,7 +1,7 @@
 """`specbench train draft`, `head` and `boost`: from settings to trained drafts in their folders.
 
-A folder holds the draft, its card and curve, checkpoints, and the record of the command that began it, so that the same
-command goes on with it.
+A folder holds the draft, its card and curve, checkpoints, and the record
+of the command that began it, so that the same command goes on with it.
 """
 
 import json
@@ -52,8 +52,8 @@ PLAIN = 30.0  # seconds between two lines where there is no terminal
 class Draft:
     """What a command was asked to train: the target's settings, a starting point, text, a recipe, a folder.
 
-    hours: how long the training itself may take, from which its tokens follow; minutes: between two checkpoints.
-    boosted: whether a draft with earlier ones is fitted where they miss, or as they were.
+    hours: how long the training itself may take, from which its tokens follow; minutes: between two
+    checkpoints. boosted: whether a draft with earlier ones is fitted where they miss, or as they were.
     """
 
     settings: Mapping[str, Any]

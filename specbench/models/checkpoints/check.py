@@ -1,7 +1,7 @@
 """Whether a draft fits a target, decided from tokenizers and configurations alone, before any weight is read.
 
-What counts is that an id means the same token to both: the size of the vocabulary says nothing about that, and the
-widths of the heads are only padding.
+What counts is that an id means the same token to both: the size of the
+vocabulary says nothing about that, and the widths of the heads are only padding.
 """
 
 import sys

@@ -187,8 +187,8 @@ def _not_our_inputs(config: PreTrainedConfig) -> str | None:
 
 
 def attention(config: PreTrainedConfig) -> str:
-    """The attention to load a checkpoint with: ours, built on sdpa; sdpa itself where an architecture knows it by name
-    only; eager where softcapping or sinks know no other."""
+    """The attention to load a checkpoint with: ours, built on sdpa; sdpa itself where an
+    architecture knows it by name only; eager where softcapping or sinks know no other."""
     network = network_class(config)
     if not network._supports_sdpa:
         return "eager"
@@ -263,9 +263,9 @@ def device_named(name: str) -> torch.device:
 def claimed(device: torch.device) -> torch.device:
     """A GPU by its number, made the current one: captures and events are those of the current device.
 
-    Attention of cuDNN is left out. It plans for every length of keys, for 20 to 40 ms of host time each, so that eager
-    steps, whose length grows by one, would take several times what their kernels take. Flash attention and the
-    memory-efficient one are left.
+    Attention of cuDNN is left out. It plans for every length of keys, for 20 to 40 ms of
+    host time each, so that eager steps, whose length grows by one, would take several
+    times what their kernels take. Flash attention and the memory-efficient one are left.
     """
     found = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     torch.cuda.set_device(found)
@@ -283,9 +283,9 @@ def resolve_dtype(name: str, config: PreTrainedConfig, device: torch.device) -> 
     if not isinstance(own, torch.dtype):
         return torch.float32  # an old configuration that does not say: what torch would use
     if device.type == "cpu" and own.itemsize < 4:
-        # A CPU has hardly any float16 arithmetic. Eager bfloat16 is slower than float32 there, and its rows depend on
-        # how many positions are computed together, so that a verification would see other logits than a single step.
-        # (Compiled, on a CPU that multiplies it, bfloat16 is faster: then it is asked for by name.)
+        # A CPU has hardly any float16 arithmetic. Eager bfloat16 is slower than float32 there, and its rows
+        # depend on how many positions are computed together, so that a verification would see other logits than a
+        # single step. (Compiled, on a CPU that multiplies it, bfloat16 is faster: then it is asked for by name.)
         return torch.float32
     return own
 

@@ -49,8 +49,8 @@ READERS = 4  # threads of transformers that read weights at the same time
 
 @dataclass(frozen=True)
 class How:
-    """The settings `quantize` (or `draft_quantize`), `attn_implementation`, `device_map` and `tensor_parallel` of one
-    network; None is the usual."""
+    """The settings `quantize` (or `draft_quantize`), `attn_implementation`,
+    `device_map` and `tensor_parallel` of one network; None is the usual."""
 
     quantize: str | None = None
     attention: str | None = None
@@ -250,8 +250,8 @@ def heads_of(text: Any) -> tuple[int, int]:
 
 
 def kept_by(net: Any) -> int:
-    """How many numbers a layer of a network on the device meta keeps of a token: what its first one hands to a cache,
-    as latent attention keeps fewer than its heads have; by the number of these where that cannot be seen."""
+    """How many numbers a layer of a network on the device meta keeps of a token: what its first one hands to a
+    cache, as latent attention keeps fewer than its heads have; by the number of these where that cannot be seen."""
     ids = torch.zeros(1, 1, dtype=torch.long, device="meta")
     try:
         net(input_ids=ids, position_ids=ids, past_key_values=Watched(), use_cache=True)

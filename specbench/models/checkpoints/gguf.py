@@ -1,8 +1,8 @@
 """GGUF files: as checkpoints, which transformers dequantises while it loads, and written from a Llama for llama.cpp.
 
-Weights are never kept packed: transformers does that only for devices other than a CPU, with kernels that it would
-fetch from the hub and run. What is written has the same token ids, made once and kept among the caches; how text is
-split before its merges apply is GPT-2's way, so whoever needs the very same tokens gives ids.
+Weights are never kept packed: transformers does that only for devices other than a CPU, with kernels that it
+would fetch from the hub and run. What is written has the same token ids, made once and kept among the caches;
+how text is split before its merges apply is GPT-2's way, so whoever needs the very same tokens gives ids.
 """
 
 import hashlib
@@ -127,8 +127,8 @@ INSTEAD = "convert it with llama.cpp's own converter, and name the GGUF file"
 
 
 def gguf_of(name: str, weights: list[Path], config: Any, tokenizer: Any, dtype: torch.dtype, folder: Path) -> Path:
-    """The GGUF file of a checkpoint in a dtype, made in `folder` unless it is there. UnusableModelError for one of
-    another architecture, or with what this does not write."""
+    """The GGUF file of a checkpoint in a dtype, made in `folder` unless it is there.
+    UnusableModelError for one of another architecture, or with what this does not write."""
     refuse_unable(name, config, dtype)
     if any(path.suffix != ".safetensors" for path in weights):
         raise UnusableModelError(f"{name}: no GGUF file is made of it here (its weights are pickled): {INSTEAD}")

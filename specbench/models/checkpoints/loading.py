@@ -1,7 +1,7 @@
 """Networks of transformers, loaded from checkpoints: whole, in evaluation mode, on their device.
 
-Refuses what would give wrong numbers: weights that are missing, damaged or of other shapes, which transformers would
-fill with random numbers.
+Refuses what would give wrong numbers: weights that are missing, damaged
+or of other shapes, which transformers would fill with random numbers.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Names of checkpoints, the pairs among them, and the folder that a name leads to.
 
-A name is an alias of configs/pairs.yaml, a folder, a GGUF file or a hub id, each also grown to a shape
-(`demo@llama-7b`). No torch and no transformers.
+A name is an alias of configs/pairs.yaml, a folder, a GGUF file or a hub id,
+each also grown to a shape (`demo@llama-7b`). No torch and no transformers.
 """
 
 import re
@@ -224,8 +224,8 @@ def _grown(name: str, revision: str | None) -> Checkpoint:
 
 
 def default_draft(target: str) -> str | None:
-    """The draft that goes with `target`, an alias or the hub id of one; of a scale model the one of its original, grown
-    to the shape that goes with the target's."""
+    """The draft that goes with `target`, an alias or the hub id of one; of a scale
+    model the one of its original, grown to the shape that goes with the target's."""
     if GROWN in target and not Path(target).exists():
         small, _, like = target.rpartition(GROWN)
         draft, shape = default_draft(small), shapes.find(like).draft

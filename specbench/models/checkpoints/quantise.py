@@ -1,10 +1,10 @@
 """Quantised weights: by torchao or by layers of ours after loading, or as a checkpoint stores them.
 
-Linear layers become int8, int4 or fp8 (weight only), or with int8 activations as well (w8a8, w4a8), which on a CPU are
-layers of ours: torchao's have no kernel there. The head, the embedding and every weight of no linear layer (norms,
-biases, stacked experts) keep their type: head and embedding are often one tensor, and the head decides between near
-tokens. With `+head` the head has int8 codes of its own: it is half of what a small network then reads for a token.
-Activations have a scale for every token, so that a row of logits depends on its own sequence alone.
+Linear layers become int8, int4 or fp8 (weight only), or with int8 activations as well (w8a8, w4a8), which on a CPU
+are layers of ours: torchao's have no kernel there. The head, the embedding and every weight of no linear layer
+(norms, biases, stacked experts) keep their type: head and embedding are often one tensor, and the head decides
+between near tokens. With `+head` the head has int8 codes of its own: it is half of what a small network then reads
+for a token. Activations have a scale for every token, so that a row of logits depends on its own sequence alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping

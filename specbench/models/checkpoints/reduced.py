@@ -1,8 +1,8 @@
 """Heads that know some tokens only: how they are stored, and which tokens a draft keeps.
 
-Stored as in EAGLE-3: lm_head.weight [N, H]; d2t [N] int64, offsets, so that row i is the token i + d2t[i]; t2d [V]
-bool, which tokens there are, which may be left out. The tokens are the most frequent ones of some text, as in FR-Spec
-(Zhao et al. 2025, arXiv 2502.14856, §3): nothing is trained.
+Stored as in EAGLE-3: lm_head.weight [N, H]; d2t [N] int64, offsets, so that row i is the token i +
+d2t[i]; t2d [V] bool, which tokens there are, which may be left out. The tokens are the most frequent
+ones of some text, as in FR-Spec (Zhao et al. 2025, arXiv 2502.14856, §3): nothing is trained.
 """
 
 import copy
@@ -148,8 +148,8 @@ def most_frequent(counts: Tensor, size: int, always: Collection[int] = ()) -> li
 
 
 def special_tokens(tokenizer: Any, *ends: int | Iterable[int] | None) -> set[int]:
-    """The ids that no draft may lack: the tokenizer's special and added tokens, such as those of a chat template, and
-    the ids that end a sequence."""
+    """The ids that no draft may lack: the tokenizer's special and added
+    tokens, such as those of a chat template, and the ids that end a sequence."""
     found = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
     for ids in ends:
         found |= set() if ids is None else {ids} if isinstance(ids, int) else set(ids)
@@ -157,8 +157,8 @@ def special_tokens(tokenizer: Any, *ends: int | Iterable[int] | None) -> set[int
 
 
 def coverage(p: Tensor, ids: Sequence[int]) -> float:
-    """The mean over rows p [n, V] of the probability that is on these ids: no draft that knows no others has a greater
-    acceptance α."""
+    """The mean over rows p [n, V] of the probability that is on these
+    ids: no draft that knows no others has a greater acceptance α."""
     return float(p.index_select(-1, torch.tensor(list(ids), device=p.device)).sum(-1).double().mean())
 
 
@@ -197,8 +197,8 @@ class Cut:
         return SHIPPED if self.file is None else self.file.name
 
     def kept(self, encode: Encode, width: int, always: Collection[int]) -> list[int]:
-        """The ids that a vocabulary of `width` tokens keeps, in rising order; of equally frequent ones the lowest,
-        which a byte-pair tokenizer made first. UsageError where they are too few."""
+        """The ids that a vocabulary of `width` tokens keeps, in rising order; of equally frequent
+        ones the lowest, which a byte-pair tokenizer made first. UsageError where they are too few."""
         counts, forced = self.counts(encode, width), {one for one in always if 0 <= one < width}
         if self.size.endswith("%"):
             size = max(math.ceil(int(self.size[:-1]) * width / 100), len(forced))

@@ -1,9 +1,9 @@
 """Tokenizers: the bytes of their tokens, and their chat templates.
 
-Tokenizers write the same text in different alphabets (a space is Ġ to one and ▁ to another, a byte is a letter or
-<0x0A>), so that tokens can be compared by their bytes only. A chat template is code of the checkpoint. transformers
-runs it in a sandbox of Jinja, which bounds neither time nor memory: so it runs in a process of its own, `serve`, which
-is started for the first chat, renders all of them, and imports no torch.
+Tokenizers write the same text in different alphabets (a space is Ġ to one and ▁ to another, a byte is a
+letter or <0x0A>), so that tokens can be compared by their bytes only. A chat template is code of the
+checkpoint. transformers runs it in a sandbox of Jinja, which bounds neither time nor memory: so it runs in a
+process of its own, `serve`, which is started for the first chat, renders all of them, and imports no torch.
 """
 
 import atexit
@@ -182,8 +182,8 @@ ANCHOR = "\n"  # what is written before text that is no beginning: no tokenizer 
 
 
 def alphabet() -> dict[str, int]:
-    """The letters that byte-level tokenizers write for bytes (GPT-2, Radford et al. 2019): printable ones stand for
-    themselves, the others for those from 256 on."""
+    """The letters that byte-level tokenizers write for bytes (GPT-2, Radford et al.
+    2019): printable ones stand for themselves, the others for those from 256 on."""
     own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in own]
     return {chr(byte): byte for byte in own} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -196,8 +196,8 @@ LETTERS = alphabet()
 class Spelling:
     """The tokens of a tokenizer as bytes. `kind` is how they are written:
 
-    bytes: letters for bytes; spaces: ▁ for a space, <0x0A> for a byte; pieces: a space before what has no ##; words: a
-    space before every token; plain: as they stand.
+    bytes: letters for bytes; spaces: ▁ for a space, <0x0A> for a byte; pieces: a space
+    before what has no ##; words: a space before every token; plain: as they stand.
     """
 
     tokenizer: Any
@@ -244,8 +244,8 @@ class Spelling:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def fragment(self, text: bytes) -> list[int]:
-        """The tokens of bytes from anywhere in a text, as the tokenizer writes them where it can: what stands between
-        them and a beginning is cut off. Their bytes are exactly these, but for what cannot be spelled."""
+        """The tokens of bytes from anywhere in a text, as the tokenizer writes them where it can: what stands
+        between them and a beginning is cut off. Their bytes are exactly these, but for what cannot be spelled."""
         return [
             number
             for part, whole in characters(text)

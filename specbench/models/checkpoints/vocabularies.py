@@ -1,9 +1,9 @@
 """Two tokenizers at once: what their vocabularies share, and a text in the tokens of both, aligned by bytes.
 
-Two rules join any two tokenizers without loss (Timor et al. 2025, arXiv 2502.05202): the draft draws only tokens that
-both have, or its text is written anew in the target's tokens. Only the end of a text is split again, from a place on
-where both tokenizers begin a word and which lies some tokens before what is new; so the host's work does not grow with
-the text.
+Two rules join any two tokenizers without loss (Timor et al. 2025, arXiv 2502.05202): the
+draft draws only tokens that both have, or its text is written anew in the target's tokens.
+Only the end of a text is split again, from a place on where both tokenizers begin a word and
+which lies some tokens before what is new; so the host's work does not grow with the text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,8 @@ USEFUL = 0.5  # of either vocabulary: with fewer tokens in common a draft can sa
 
 @dataclass(frozen=True, eq=False)
 class Vocabularies:
-    """Two tokenizers, and the widths of the heads beyond which a token is none. `name` is the draft's role, `wanted`
-    the rule that was asked for."""
+    """Two tokenizers, and the widths of the heads beyond which a token is
+    none. `name` is the draft's role, `wanted` the rule that was asked for."""
 
     target: Spelling
     draft: Spelling
@@ -121,8 +121,8 @@ class Vocabularies:
         return [] if said == before else before
 
     def own(self, part: Sequence[int], first: bool) -> list[int]:
-        """The draft's tokens for a special token, or for tokens that are text; `first`: at the beginning of a text,
-        before which tokenizers may put a space."""
+        """The draft's tokens for a special token, or for tokens that are text;
+        `first`: at the beginning of a text, before which tokenizers may put a space."""
         special = part[0] in self.target.special
         ids = self.told(part[0]) if special else self._text(part, first)
         return [number if number < self.draft_width else self.draft.unknown for number in ids]
@@ -203,8 +203,8 @@ class Rewriter:
         return list(takewhile(lambda number: number < self.both.target_width, ids))
 
     def joint(self, reading: Reading, most: int) -> tuple[int, int]:
-        """The last joint before place `most` where a word begins, or one far behind it; the beginning of the text
-        where there is none."""
+        """The last joint before place `most` where a word begins, or one
+        far behind it; the beginning of the text where there is none."""
         found = (0, 0)
         for place, own in reversed(reading.joints):
             if place <= most:
@@ -254,8 +254,8 @@ class Rewriter:
 
 
 def boundaries(one: Spelling, text: Sequence[int], other: Spelling, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The places in the same text in two spellings before which both say the same, but for its end: as many bytes
-    before the end of it. Of special tokens, and where bytes differ, the beginning alone."""
+    """The places in the same text in two spellings before which both say the same, but for its end: as
+    many bytes before the end of it. Of special tokens, and where bytes differ, the beginning alone."""
     ours, theirs = one.bytes_of(text), other.bytes_of(ids)
     yield 0, 0
     if ours is None or theirs is None or not ours.endswith(theirs.lstrip()):

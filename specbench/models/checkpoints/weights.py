@@ -1,7 +1,7 @@
 """The weight files of a checkpoint, an adapter's among them: found, checked to be whole, and read one weight at a time.
 
-transformers itself maps all files of a checkpoint while it loads. Read as here, the host holds only the few weights
-that are under way, wherever they go.
+transformers itself maps all files of a checkpoint while it loads. Read as
+here, the host holds only the few weights that are under way, wherever they go.
 """
 
 import json
@@ -64,8 +64,8 @@ def find(checkpoint: Checkpoint, watch: Watch = unwatched) -> tuple[Path, list[P
 
 
 def there(checkpoint: Checkpoint, folder: Path) -> list[Path]:
-    """The weight files that a folder has, all shards of one kind; empty where one is missing. Not whether they are
-    whole: who reads them says so."""
+    """The weight files that a folder has, all shards of one kind; empty
+    where one is missing. Not whether they are whole: who reads them says so."""
     if checkpoint.file:
         return _existing([folder / checkpoint.file])
     for single in (names.SAFETENSORS[0], names.PICKLED[0], *ADAPTED):

@@ -51,8 +51,8 @@ def write_scale_model(
 ) -> None:
     """Write the checkpoint `small` grown to the shape `like` into the folder `out`.
 
-    UsageError if `out` is there already (with `overwrite`: if it holds anything but a scale model) or the disk is too
-    full; UnusableModelError if the checkpoint cannot be grown.
+    UsageError if `out` is there already (with `overwrite`: if it holds anything but a scale
+    model) or the disk is too full; UnusableModelError if the checkpoint cannot be grown.
     """
     checkpoint = resolve(f"{small}{GROWN}{like}")
     config = description.load_config(checkpoint)

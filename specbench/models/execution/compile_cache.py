@@ -1,5 +1,5 @@
-"""The folder in which compiled code is kept. All of it may be deleted at any time. It is run later, so nothing is taken
-from a folder or a file that another user may have written.
+"""The folder in which compiled code is kept. All of it may be deleted at any time. It is
+run later, so nothing is taken from a folder or a file that another user may have written.
 """
 
 import atexit
@@ -41,8 +41,8 @@ def own_place() -> Path:
 
 
 def own(folder: Path) -> Path:
-    """A folder that only this user can write to, made with those inside it if it is not there. Where others can, and
-    where it cannot be used, stderr says so, and it is an empty one that ends with this process."""
+    """A folder that only this user can write to, made with those inside it if it is not there. Where others
+    can, and where it cannot be used, stderr says so, and it is an empty one that ends with this process."""
     try:
         reason = distrusted(folder)
     except OSError as error:
@@ -70,8 +70,8 @@ def say_once(line: str) -> None:
 
 
 def distrusted(folder: Path) -> str:
-    """Why others may have written what is in a folder, empty where they cannot, which this sees to. OSError where it
-    cannot be made or opened, or is a link."""
+    """Why others may have written what is in a folder, empty where they cannot,
+    which this sees to. OSError where it cannot be made or opened, or is a link."""
     folder.mkdir(ALONE, parents=True, exist_ok=True)
     if not hasattr(os, "geteuid"):
         return ""

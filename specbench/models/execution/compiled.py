@@ -1,5 +1,5 @@
-"""Tiers: how a function of tensors at fixed addresses runs, as Python, as one compiled graph, or as a CUDA graph. What
-it gives, and what it changes in place, is the same in every tier.
+"""Tiers: how a function of tensors at fixed addresses runs, as Python, as one compiled graph,
+or as a CUDA graph. What it gives, and what it changes in place, is the same in every tier.
 """
 
 import shutil
@@ -45,8 +45,8 @@ _numbers = count()
 
 
 def choose(asked: str, device: torch.device) -> tuple[Name, str]:
-    """(tier, what to know about it) for the tier that is asked for; auto is the best that this machine has.
-    UsageError where a tier is not to be had."""
+    """(tier, what to know about it) for the tier that is asked for; auto is
+    the best that this machine has. UsageError where a tier is not to be had."""
     reason = missing_compiler()
     if asked == "auto" and device.type == "cuda":
         return "graph", GRAPHS
@@ -61,8 +61,8 @@ def choose(asked: str, device: torch.device) -> tuple[Name, str]:
 
 
 def fast_bfloat16(device: torch.device) -> bool:
-    """Whether compiled passes of a CPU are faster in bfloat16 than in float32, and over several rows as cheap as one:
-    with AMX, or where the processor adds products of bfloat16 and `few_rows` is used."""
+    """Whether compiled passes of a CPU are faster in bfloat16 than in float32, and over several rows
+    as cheap as one: with AMX, or where the processor adds products of bfloat16 and `few_rows` is used."""
     found = capabilities()
     return device.type == "cpu" and bool(found.get("amx_bf16") or (found.get("avx512_bf16") and by_few_rows()))
 
@@ -80,8 +80,8 @@ def capabilities() -> dict[str, Any]:
 
 
 def reaches(length: int, tier: Name) -> tuple[int, ...]:
-    """The numbers of slots that passes read, up to `length`, each compiled or captured by itself: few where compiling
-    takes half a minute, dense where capturing takes a second."""
+    """The numbers of slots that passes read, up to `length`, each compiled or captured by
+    itself: few where compiling takes half a minute, dense where capturing takes a second."""
     return (*takewhile(lambda step: step < length, fine() if tier == "graph" else (2**n for n in count(9))), length)
 
 
@@ -179,8 +179,8 @@ class Gate:
 
 @dataclass
 class Passes:
-    """The passes of one network, each made ready by itself when its shapes are first met; there must be few of them.
-    Once the gate is closed, passes of new shapes run as they are. frozen: the network's weights never change."""
+    """The passes of one network, each made ready by itself when its shapes are first met; there must be few of
+    them. Once the gate is closed, passes of new shapes run as they are. frozen: the network's weights never change."""
 
     ready: Callable[[Callable[..., Tensor], bool], Callable[..., Tensor]]
     gate: Gate = field(default_factory=Gate)
@@ -202,8 +202,8 @@ class Passes:
 
 
 def unshared(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function with a code object of its own: dynamo keeps what it compiled by code object, eight entries for
-    each, and without guards closures of one `def` would be taken for each other."""
+    """The same function with a code object of its own: dynamo keeps what it compiled by code object,
+    eight entries for each, and without guards closures of one `def` would be taken for each other."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs)

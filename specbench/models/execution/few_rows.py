@@ -1,8 +1,8 @@
 """Products of few rows in inductor, by a kernel that reads every weight once, at the speed of memory.
 
-Speculation pays where a pass over K + 1 rows takes little longer than one over a single row. On an AMD EPYC inductor's
-kernels take 1.7 times as long over five rows as over one, and turn every weight of bfloat16 into float32 first
-(`tests/benchmarks/few_rows.py`).
+Speculation pays where a pass over K + 1 rows takes little longer than one over a single
+row. On an AMD EPYC inductor's kernels take 1.7 times as long over five rows as over one,
+and turn every weight of bfloat16 into float32 first (`tests/benchmarks/few_rows.py`).
 """
 
 import math
@@ -181,8 +181,8 @@ class Matrix:
 def settle(matrices: Sequence[Matrix], now: Callable[[], float] = time.perf_counter) -> None:
     """Choose as how many rows some matrices of one shape [out, in] and dtype multiply a single one: the fastest.
 
-    A baseline with a slower kernel for one row than the verify pass for a few would flatter every draft. Where the
-    choice changes a digit, only a clear gain counts, so that it is the same in every run on a machine.
+    A baseline with a slower kernel for one row than the verify pass for a few would flatter every draft. Where
+    the choice changes a digit, only a clear gain counts, so that it is the same in every run on a machine.
     """
     some = matrices[: max(1, PROBED // (matrices[0].weight.numel() * matrices[0].weight.itemsize))]
     x = torch.ones(1, some[0].weight.shape[1], dtype=some[0].weight.dtype)
@@ -202,8 +202,8 @@ def settle(matrices: Sequence[Matrix], now: Callable[[], float] = time.perf_coun
 
 
 def rounded_alike(matrix: Matrix) -> bool:
-    """Whether a single row has the same digits alone and among several: oneDNN sums up many float32 numbers of a
-    single row in another order."""
+    """Whether a single row has the same digits alone and among several:
+    oneDNN sums up many float32 numbers of a single row in another order."""
     x = torch.randn(1, matrix.weight.shape[1], generator=torch.Generator().manual_seed(0)).to(matrix.weight.dtype)
     return torch.equal(Matrix(matrix.weight, 1)(x), Matrix(matrix.weight, ROWS[-1])(x))
 

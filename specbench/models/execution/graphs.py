@@ -18,8 +18,8 @@ WARM = 3  # calls before the capture: libraries allocate their workspaces and ch
 
 @dataclass
 class Shared:
-    """What the captures of one tier share: a pool of memory, so that they must not run at the same time, and a stream,
-    as each has workspaces (32 MiB of cuBLAS alone on some GPUs) that are never given back."""
+    """What the captures of one tier share: a pool of memory, so that they must not run at the same time,
+    and a stream, as each has workspaces (32 MiB of cuBLAS alone on some GPUs) that are never given back."""
 
     device: torch.device
     pool: Any = field(init=False, repr=False)

@@ -1,5 +1,5 @@
-"""The products of products.cpp as operators of torch, compiled at first use by the compiler that compiled rounds need,
-for the processor that is there, and kept with their code.
+"""The products of products.cpp as operators of torch, compiled at first use by the compiler
+that compiled rounds need, for the processor that is there, and kept with their code.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
-"""The machine: its free and highest memory, its threads, and processes that compute one network together, as torchrun
-starts them. All do the same; what could differ (a drawn number, a time, free memory) is that of the first.
+"""The machine: its free and highest memory, its threads, and processes that compute one network together, as
+torchrun starts them. All do the same; what could differ (a drawn number, a time, free memory) is that of the first.
 """
 
 import ctypes
@@ -98,8 +98,8 @@ SET_BACK = "5"
 
 @contextmanager
 def watched(device: torch.device, root: Path = Path("/")) -> Iterator[Callable[[], tuple[int | None, int | None]]]:
-    """Yields what gives the bytes on the device, None where that is the host, and on the host, None where nobody knows.
-    The device's are those of tensors: what its allocator keeps does not fall when a method ends."""
+    """Yields what gives the bytes on the device, None where that is the host, and on the host, None where
+    nobody knows. The device's are those of tensors: what its allocator keeps does not fall when a method ends."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     known = set_back(root)
@@ -121,8 +121,8 @@ def set_back(root: Path) -> bool:
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------
-# One for every physical core that this process may use. torch asks neither how much time a container is given nor, in
-# every build, which processors share a core; with too many threads each pass waits for the slowest of them.
+# One for every physical core that this process may use. torch asks neither how much time a container is given nor,
+# in every build, which processors share a core; with too many threads each pass waits for the slowest of them.
 
 CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # set by the user: then nothing is changed
 NO_THREAD_LIMIT = 2**31
@@ -142,8 +142,8 @@ def processors() -> set[int]:
 
 
 def cores(allowed: set[int], root: Path = Path("/")) -> int:
-    """How many physical cores the allowed processors have, and no more than the process is given the time of; every
-    processor counts as a core where the system does not say."""
+    """How many physical cores the allowed processors have, and no more than the process
+    is given the time of; every processor counts as a core where the system does not say."""
     siblings = [root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list" for number in allowed]
     return max(1, min(len({read(file) or str(file) for file in siblings}), quota(root)))
 

@@ -1,7 +1,7 @@
 """The code of a region: compiled by inductor without its weights, so that one code serves all layers and processes.
 
-Weights are constants, laid out as its kernels read them: how, is found with made-up weights, and done to the real ones
-when the code is loaded.
+Weights are constants, laid out as its kernels read them: how, is found
+with made-up weights, and done to the real ones when the code is loaded.
 """
 
 import hashlib
@@ -34,8 +34,8 @@ Call = Callable[[list[Tensor]], Sequence[Tensor]]
 class Layout:
     """How a constant is made of weights [n, k]: those numbered `weights` one below the other, transposed or not.
 
-    block: unless 0, blocks of so many rows lie side by side, [⌈n ÷ block⌉, k, block], `pairs` rows interleaved. alone:
-    whether all that is the only one of a batch, [1, …].
+    block: unless 0, blocks of so many rows lie side by side, [⌈n ÷ block⌉, k, block],
+    `pairs` rows interleaved. alone: whether all that is the only one of a batch, [1, …].
     """
 
     weights: tuple[int, ...]
@@ -64,8 +64,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Code:
-    """source: a module with a function `call` of a list of tensors; constants: those that are made of weights, by name;
-    numbers: the others, which are the same for all weights."""
+    """source: a module with a function `call` of a list of tensors; constants: those that
+    are made of weights, by name; numbers: the others, which are the same for all weights."""
 
     source: str
     constants: Mapping[str, Layout]

@@ -106,8 +106,8 @@ def freeing(steps: Sequence[Step | str], kept: set[int]) -> list[Step | str]:
 class Regional:
     """A function with the shapes of its first call, which records and compiles it; later ones run its program.
 
-    It must be called with tensors of the same shapes, and what it finds must stay in its place. otherwise: how it is
-    made ready where it is not to be cut; `told` is given the reason.
+    It must be called with tensors of the same shapes, and what it finds must stay in its place.
+    otherwise: how it is made ready where it is not to be cut; `told` is given the reason.
     """
 
     function: Callable[..., Any]

@@ -41,8 +41,8 @@ class Trace:
 
 
 def trace(function: Callable[..., Any], *args: Tensor) -> Trace:
-    """Call a function and record what it does; what it changes in place, it has changed. UncutError where it reads the
-    value of a tensor, which a record cannot hold."""
+    """Call a function and record what it does; what it changes in place, it has changed.
+    UncutError where it reads the value of a tensor, which a record cannot hold."""
     found: list[Any] = []
 
     def call(*inputs: Tensor) -> list[Tensor]:
@@ -162,8 +162,8 @@ def root(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a function. graph: it alone, with placeholders for `inputs` and attributes w0, w1, … for `weights`.
-    inputs, outputs: nodes of the whole function; like: for every input a tensor of its shape."""
+    """A part of a function. graph: it alone, with placeholders for `inputs` and attributes w0, w1, … for
+    `weights`. inputs, outputs: nodes of the whole function; like: for every input a tensor of its shape."""
 
     graph: Graph
     inputs: tuple[Node, ...]
@@ -192,8 +192,8 @@ class Region:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a function is made of. steps: regions, and the names of the laps between them. captured: the tensors that it
-    found and that stay in their place. last: makes its outputs of the values `ends`."""
+    """What a function is made of. steps: regions, and the names of the laps between them. captured: the
+    tensors that it found and that stay in their place. last: makes its outputs of the values `ends`."""
 
     steps: tuple[Region | str, ...]
     arguments: tuple[Node, ...]
@@ -329,8 +329,8 @@ class Cutter:
         return self.named.setdefault(self.tensor(node), node)
 
     def is_weight(self, node: Node) -> bool:
-        """Whether it is a constant of the code. Only matrices are: it is known what is made of them, and others are
-        read in no time."""
+        """Whether it is a constant of the code. Only matrices are: it
+        is known what is made of them, and others are read in no time."""
         tensor = self.tensor(node)
         return self.frozen and isinstance(tensor, torch.nn.Parameter) and tensor.dim() == 2
 

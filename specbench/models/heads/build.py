@@ -29,9 +29,9 @@ BY_LAYERS: Mapping[Kind, Callable[[Head, Borrowed, Layers], Any]] = {
 def built(head: Head, network: Any, layers: Layers = None, post_norm: bool | None = None) -> Any:
     """The module of a head for this target network; its `at_once` says whether it drafts all tokens in one pass.
 
-    layers: the boundaries that it reads, where the user names them. post_norm: of MTP modules, what is fed back; None
-    is what its files say, or the usual. UsageError where the kind of head has no such choice; UnusableModelError for a
-    head that is not the target's, or whose weights are not all there.
+    layers: the boundaries that it reads, where the user names them. post_norm: of MTP modules, what is
+    fed back; None is what its files say, or the usual. UsageError where the kind of head has no such
+    choice; UnusableModelError for a head that is not the target's, or whose weights are not all there.
     """
     target = Borrowed(network)
     head = without_copies(head, target)
@@ -53,8 +53,8 @@ def built(head: Head, network: Any, layers: Layers = None, post_norm: bool | Non
 def joined(target: Causal, head: Any, depth: int) -> tuple[Causal, Recursive | Together]:
     """The model that judges, in the place of `target` and on its weights, and the one that drafts up to `depth` tokens.
 
-    UnusableModelError for a head that reads layers which the target does not have. UsageError for one that drafts fewer
-    tokens.
+    UnusableModelError for a head that reads layers which the target
+    does not have. UsageError for one that drafts fewer tokens.
     """
     tapped = Tapped(target.network, head.taps)
     judge = Causal(tapped, target.law, target.width, target.fixed, memory=target.memory)

@@ -1,10 +1,10 @@
 """Heads that see masks after the text and give a row at each: PARD, P-EAGLE, DFlash, DSpark.
 
-PARD (An et al. 2025, arXiv 2504.18583), a whole small network, and P-EAGLE (arXiv 2602.01469): one causal pass over
-what was committed since the last one and K − 1 masks. DFlash (arXiv 2602.06036): a block of masks over keys and values
-that every layer makes of one projection of the target's states, once for every token. DSpark (arXiv 2607.05147)
-corrects a row of DFlash by the token before it: W₂ W₁[token before], or gated by the state of the place, or made with a
-state that goes along the block (speculators, `markov_head_type`: vanilla, gated, rnn).
+PARD (An et al. 2025, arXiv 2504.18583), a whole small network, and P-EAGLE (arXiv 2602.01469): one causal pass
+over what was committed since the last one and K − 1 masks. DFlash (arXiv 2602.06036): a block of masks over keys
+and values that every layer makes of one projection of the target's states, once for every token. DSpark (arXiv
+2607.05147) corrects a row of DFlash by the token before it: W₂ W₁[token before], or gated by the state of the
+place, or made with a state that goes along the block (speculators, `markov_head_type`: vanilla, gated, rnn).
 """
 
 from collections.abc import Mapping, Sequence
@@ -132,8 +132,8 @@ class PEagle(Masked, nn.Module):
 
 
 def placed(head: Any, context: Context, text: Tensor, places: Places, masks: int, end: Tensor) -> tuple[Tensor, Any]:
-    """Positions [B, q + masks] of a pass over places text [B, q] and so many masks from `end` [B] on, and what each of
-    its tokens sees; a prompt, which has no masks, ends where it ends."""
+    """Positions [B, q + masks] of a pass over places text [B, q] and so many masks from `end`
+    [B] on, and what each of its tokens sees; a prompt, which has no masks, ends where it ends."""
     places.over(context, text, masks)
     drafted = end.unsqueeze(1) + torch.arange(masks, device=end.device)
     positions = torch.cat([text, drafted], 1)
@@ -160,8 +160,8 @@ NEEDED = {"gated": GATE, "rnn": JOINT}
 
 
 class Markov(nn.Module):
-    """What is added to logits for the tokens before: of the last one alone, or, with a joint projection, of all drafted
-    ones through what every place carries on to the next. Names of the parts as in the files."""
+    """What is added to logits for the tokens before: of the last one alone, or, with a joint projection, of
+    all drafted ones through what every place carries on to the next. Names of the parts as in the files."""
 
     def __init__(self, head: Head, target: Borrowed, width: int) -> None:
         super().__init__()
@@ -177,9 +177,9 @@ class Markov(nn.Module):
         self.joint_proj = projection(head, JOINT, (3 * rank, 2 * rank + width))
 
     def begin(self, skipped: Tensor, pending: Tensor) -> Tensor | None:
-        """[B, r] what the first drafted place is given: nothing yet, or what the place of the pending token [B, 1]
-        carries on where that drafts nothing itself (its state [B, 1, H]; else [B, 0, H]). None without a joint
-        projection."""
+        """[B, r] what the first drafted place is given: nothing yet, or what the
+        place of the pending token [B, 1] carries on where that drafts nothing itself
+        (its state [B, 1, H]; else [B, 0, H]). None without a joint projection."""
         if self.joint_proj is None:
             return None
         carried = skipped.new_zeros(len(skipped), 1, self.markov_w1.embedding_dim)
@@ -188,8 +188,8 @@ class Markov(nn.Module):
         return carried[:, 0]
 
     def forward(self, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """states [B, m, H], the tokens before [B, m] and what the places before carried on [B, m, r] → [B, m, N], and
-        what these carry on."""
+        """states [B, m, H], the tokens before [B, m] and what the places
+        before carried on [B, m, r] → [B, m, N], and what these carry on."""
         known = self.markov_w1(before)
         if carried is not None:
             known, carried = self._carry(states, known, carried)
@@ -241,8 +241,8 @@ TRANSFORMERS = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."
 
 
 class DFlash(Parallel, nn.Module):
-    """Both kinds: the block is the pending token and masks after it, and row k of it predicts the token at its own
-    place or, with `sample_from_anchor`, at the next one."""
+    """Both kinds: the block is the pending token and masks after it, and row k of it
+    predicts the token at its own place or, with `sample_from_anchor`, at the next one."""
 
     def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -330,8 +330,8 @@ def keys_and_values(attention: Any, states: Tensor, angles: tuple[Tensor, Tensor
 
 
 def seen_by(head: Head, config: Any) -> dict[str, tuple[Seen, int | None]]:
-    """What a block sees in layers of every type: all of itself and of the text, or what lies in a window. With a
-    window, speculators looks back from the pending token, and not ahead unless `sliding_window_non_causal`."""
+    """What a block sees in layers of every type: all of itself and of the text, or what lies in a window. With
+    a window, speculators looks back from the pending token, and not ahead unless `sliding_window_non_causal`."""
     ahead = head.format != SPECULATORS or bool(head.config.get("sliding_window_non_causal"))
     return {
         name: (everything if window is None else windowed(head.format == SPECULATORS, ahead), window)

@@ -1,10 +1,10 @@
 """EAGLE heads, which draft from the target's hidden states and the next token.
 
-EAGLE-1, EAGLE-2 and HASS (Li et al. 2024, arXiv 2401.15077 and 2406.16858; Zhang et al. 2024, arXiv 2408.15766): one
-decoder layer on the last hidden state, as in SafeAILab's `cnets1.py`, with the norms of vLLM's and speculators'
-variants where their weights are there. EAGLE-3 (Li et al. 2025, arXiv 2503.01840): one decoder layer, twice as wide in
-its projections, on several hidden states, as in SafeAILab's `cnets.py`; the switches are those of vLLM, SpecForge,
-NVIDIA's Model Optimizer and speculators.
+EAGLE-1, EAGLE-2 and HASS (Li et al. 2024, arXiv 2401.15077 and 2406.16858; Zhang et al. 2024, arXiv
+2408.15766): one decoder layer on the last hidden state, as in SafeAILab's `cnets1.py`, with the norms of
+vLLM's and speculators' variants where their weights are there. EAGLE-3 (Li et al. 2025, arXiv 2503.01840):
+one decoder layer, twice as wide in its projections, on several hidden states, as in SafeAILab's
+`cnets.py`; the switches are those of vLLM, SpecForge, NVIDIA's Model Optimizer and speculators.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ NORMS = ("embedding_layernorm", "hidden_states_layernorm", "pre_lm_head_layernor
 class Eagle1(Recurrent):
     """Pair (z at t, token t+1) → logits of token t+2, and the state that stands in for z in the next pair.
 
-    Norms of the inputs and before the output are there where their weights are; vLLM reads the norm before the output
-    of speculators' files as one of the state that comes in, speculators itself as written here.
+    Norms of the inputs and before the output are there where their weights are; vLLM reads the norm before
+    the output of speculators' files as one of the state that comes in, speculators itself as written here.
     """
 
     embedding_layernorm: nn.Module
@@ -89,8 +89,8 @@ Z: tuple[int | str, ...] = ("z",)
 class FirstLayer(nn.Module):
     """The layer that takes in the token: attention over [embedding; state], both normed, beside the state.
 
-    residual_is_normed: whether what is added to is the state after its norm (`norm_before_residual`). needs_norm:
-    whether that norm must have weights; else it may be left out.
+    residual_is_normed: whether what is added to is the state after its norm (`norm_before_residual`).
+    needs_norm: whether that norm must have weights; else it may be left out.
     """
 
     def __init__(self, head: Head, config: Any, residual_is_normed: bool, needs_norm: bool) -> None:

@@ -1,7 +1,7 @@
 """The files of a head: whether a checkpoint is one, and its tensors.
 
-Headers are read until it is known what the files are, then the tensors of the head and no others. Pickles are read by
-torch's loader for tensors alone, which runs no code.
+Headers are read until it is known what the files are, then the tensors of the head and
+no others. Pickles are read by torch's loader for tensors alone, which runs no code.
 """
 
 import json
@@ -43,8 +43,8 @@ class Stored:
 def read_head(folder: Path, name: str | None = None) -> Head | None:
     """The head in a folder; None where there is none, as in that of an ordinary network, of which no weight is read.
 
-    name: what errors call it, the folder unless given. UnusableModelError for a head that is refused, for damaged
-    files, and for a pickle that holds more than tensors.
+    name: what errors call it, the folder unless given. UnusableModelError for a head
+    that is refused, for damaged files, and for a pickle that holds more than tensors.
     """
     called = name or str(folder)
     config = config_of(folder)

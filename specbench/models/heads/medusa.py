@@ -1,7 +1,7 @@
 """Medusa heads: each predicts one of the next tokens from the target's last hidden state, without any other.
 
-Cai et al. 2024, arXiv 2401.10774, §3.1. Files as the authors write them, inside whole models (Medusa-2), and as vLLM
-does.
+Cai et al. 2024, arXiv 2401.10774, §3.1. Files as the authors write
+them, inside whole models (Medusa-2), and as vLLM does.
 """
 
 import re

@@ -1,7 +1,7 @@
 """MTP modules: one more decoder layer that a target was trained with, on its last hidden state and the next token.
 
-DeepSeek-AI 2024, arXiv 2412.19437, section 2.2. transformers leaves them out when it loads a network, so they are read
-from the target's files besides. The layer is of the target's own class, and so are its norms.
+DeepSeek-AI 2024, arXiv 2412.19437, section 2.2. transformers leaves them out when it loads a network, so
+they are read from the target's files besides. The layer is of the target's own class, and so are its norms.
 """
 
 import copy
@@ -25,10 +25,10 @@ EXPERT = re.compile(r"(?P<list>layer\.mlp\.experts)\.(?P<number>\d+)\.(?P<part>g
 class Mtp(Recurrent):
     """Pair (z at t, token t+1) → logits of token t+2, and the state that stands in for z in the next pair.
 
-    That state is what the logits are made of, normed (SGLang, transformers), or the same before its norm where
-    post_norm is False (vLLM for long): which is right for a module, its config.json says in the format of speculators
-    (`norm_output`), and of others only its acceptance after the first token. One module drafts all tokens, each from
-    the state before.
+    That state is what the logits are made of, normed (SGLang, transformers), or the same
+    before its norm where post_norm is False (vLLM for long): which is right for a module, its
+    config.json says in the format of speculators (`norm_output`), and of others only its
+    acceptance after the first token. One module drafts all tokens, each from the state before.
     """
 
     def __init__(self, head: Head, target: Borrowed, post_norm: bool | None = None) -> None:

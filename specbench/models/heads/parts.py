@@ -1,9 +1,9 @@
 """Parts of heads: decoder layers, embedding and output, what is borrowed from the target, and their weights.
 
-Decoder layers are transformers' own modules, with sizes from the shapes of weights and the rest from config.json. A
-head may know some tokens only (`d2t`, `t2d`; see `checkpoints.reduced`); its embedding is of all of them. Modules are
-made without memory for their weights, which `fill` puts in. A head with one tensor missing or left over still drafts,
-only worse, so either is refused.
+Decoder layers are transformers' own modules, with sizes from the shapes of weights and the rest
+from config.json. A head may know some tokens only (`d2t`, `t2d`; see `checkpoints.reduced`); its
+embedding is of all of them. Modules are made without memory for their weights, which `fill` puts
+in. A head with one tensor missing or left over still drafts, only worse, so either is refused.
 """
 
 import re
@@ -92,8 +92,8 @@ LINEAR = (
 class Recurrent(nn.Module):
     """A head that drafts one token after the other: `forward` takes pairs of a state and the token after it.
 
-    ids [B, q], states [B, q, W], positions [B, q], masks and a cache → logits [B, q, V], −inf where a token is unknown,
-    of the last `keep` pairs alone unless that is 0; and the states of the next pairs [B, q, W].
+    ids [B, q], states [B, q, W], positions [B, q], masks and a cache → logits [B, q, V], −inf where a token
+    is unknown, of the last `keep` pairs alone unless that is 0; and the states of the next pairs [B, q, W].
     """
 
     taps: tuple[int | str, ...] = ("z",)
@@ -130,8 +130,8 @@ def layers_in(head: Head) -> int:
 def layer_config(head: Head, target: Borrowed) -> Any:
     """The configuration of the decoder layers of a head: of Qwen3 where queries and keys are normed, else of Llama.
 
-    Widths are those of the weights. `vocab_size` is the target's, and so is the implementation of attention.
-    UnusableModelError where config.json and weights do not fit each other.
+    Widths are those of the weights. `vocab_size` is the target's, and so is the implementation
+    of attention. UnusableModelError where config.json and weights do not fit each other.
     """
     heads, groups, size = _heads(head)
     count, normed = layers_in(head), "layers.0.self_attn.q_norm.weight" in head.tensors
@@ -219,8 +219,8 @@ EMBEDDING = "embed_tokens.weight"
 
 
 def without_copies(head: Head, target: Borrowed) -> Head:
-    """The head without an embedding that is a copy of its target's, and without a copy of its output, where that is
-    what it has in files without one: these are borrowed, and the memory of one is saved."""
+    """The head without an embedding that is a copy of its target's, and without a copy of its output,
+    where that is what it has in files without one: these are borrowed, and the memory of one is saved."""
     network = target.network
     own = {EMBEDDING: network.get_input_embeddings()}
     own |= {WEIGHT: network.get_output_embeddings()} if head.kind in ("mtp", "eagle1") else {}
@@ -236,8 +236,8 @@ def _same(stored: Tensor | None, weight: Tensor) -> bool:
 
 
 def refuse_other(head: Head, target: Borrowed, width: int, vocabulary: int | None = None) -> None:
-    """UnusableModelError for a head that reads hidden states of another width, or has another vocabulary: that given,
-    or that of its config.json and its embedding."""
+    """UnusableModelError for a head that reads hidden states of another width, or
+    has another vocabulary: that given, or that of its config.json and its embedding."""
     said = vocabulary or number_in(head, "vocab_size") or target.vocabulary
     rows = len(head.tensors[EMBEDDING]) if EMBEDDING in head.tensors else said
     for what, own, wanted in (("width", width, target.width), ("vocabulary", said, target.vocabulary),
@@ -263,8 +263,8 @@ def embedding(head: Head, target: Borrowed, width: int) -> nn.Embedding | None:
 def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
     """The output of a head with weights of its own, of all tokens or of some; None for one that uses its target's.
 
-    A head that knows some tokens says so in its configuration, `draft_vocab_size`. UnusableModelError for tensors that
-    do not fit each other or the target.
+    A head that knows some tokens says so in its configuration, `draft_vocab_size`.
+    UnusableModelError for tensors that do not fit each other or the target.
     """
     if WEIGHT not in head.tensors and OFFSETS not in head.tensors:
         return None
@@ -291,8 +291,8 @@ def cuttable(head: Any) -> bool:
 
 
 def reduce_output(head: Any, target: Any, ids: Sequence[int]) -> Any:
-    """A head that is `cuttable`, in place, with the rows of its output for these tokens alone: of its own, or of what
-    it borrows; of the embedding, where the two are one."""
+    """A head that is `cuttable`, in place, with the rows of its output for these tokens
+    alone: of its own, or of what it borrows; of the embedding, where the two are one."""
     shared = (head.embed_tokens or target.get_input_embeddings()) if getattr(head, "tied", False) else None
     head.lm_head = cut(shared or head.lm_head or target.get_output_embeddings(), ids, type(head).__name__)
     head.tied = False

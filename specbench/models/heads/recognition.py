@@ -1,7 +1,7 @@
 """What a head is, from its config.json and the names and shapes of its tensors; some kinds are refused by name.
 
-The order of the tests is that of the formats' likeness: each is told from all that come after it. Every engine names
-tensors in its own way; here they get the names that the modules have.
+The order of the tests is that of the formats' likeness: each is told from all that come after
+it. Every engine names tensors in its own way; here they get the names that the modules have.
 """
 
 import re
@@ -34,8 +34,8 @@ WORDS: Mapping[Kind, str] = {
 class Recognised:
     """What the files of a head are. format: who wrote them, where that makes a difference; "" for the authors' own.
 
-    names: the tensors of the head by the names that modules give them, each with its name in the files. none: PARD,
-    which is a whole network and is loaded as such.
+    names: the tensors of the head by the names that modules give them, each with its
+    name in the files. none: PARD, which is a whole network and is loaded as such.
     """
 
     kind: Kind
@@ -72,8 +72,8 @@ class Head:
         return clean(named, 100) if isinstance(named, str) and named else None
 
     def warnings_for(self, target: str, source: str = "") -> tuple[str, ...]:
-        """A line where its config.json names another target than this one, folders and owners aside; `source` is where
-        that comes from, if a user calls it otherwise."""
+        """A line where its config.json names another target than this one, folders and
+        owners aside; `source` is where that comes from, if a user calls it otherwise."""
         named = self.trained_for
         if named is None or _last(named) in (_last(target), _last(source)):
             return ()
@@ -92,8 +92,8 @@ PREFIXES = ("model.", "draft_model.", "speculator.", "eagle_module.", "medusa_he
 OLD_SPECULATORS = {"fusion_fc.": "fc.", "transformer.": "layers.0."}  # EAGLE-1 of speculators before version 0.2
 MIDLAYER = re.compile(r"midlayers?\.(?:(\d+)\.)?")
 
-# MTP modules: of every family the prefix, and what it calls the parts that are no part of the decoder layer. {L} is the
-# number of layers of the target.
+# MTP modules: of every family the prefix, and what it calls the parts that
+# are no part of the decoder layer. {L} is the number of layers of the target.
 DEEPSEEK, QWEN, MIMO, SPECULATORS = "DeepSeek", "Qwen3-Next", "MiMo", "speculators"
 MTP_PREFIXES = {DEEPSEEK: "model.layers.{L}.", QWEN: "mtp.", MIMO: "model.mtp_layers.0.", SPECULATORS: "mtp_layers.0."}
 MIMO_PARTS = {
@@ -189,8 +189,8 @@ UNSUPPORTED = {  # by a part of the names of their tensors
 def recognise(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
     """What some files are; None for what is no head, such as an ordinary network.
 
-    config: config.json as it is. stored: the shapes of all tensors by their names in the files. UnusableModelError for
-    a head that is known and not supported, in words that begin after the name of the checkpoint.
+    config: config.json as it is. stored: the shapes of all tensors by their names in the files. UnusableModelError
+    for a head that is known and not supported, in words that begin after the name of the checkpoint.
     """
     if isinstance(config.get("speculators_model_type"), str):
         return _speculators(config, stored)

@@ -34,9 +34,9 @@ class Output:
 class Pairs:
     """A head as a network that is given tokens alone: the other half of every pair it finds for itself.
 
-    The cache has one layer more than the head, with what the head gave out [B, 1, slots, W]. parents [B, q]: the slots
-    before those of the pass where it is over a tree. committed: whether it is over committed pairs; of them the last
-    alone has a row. row: see `Taps.at`.
+    The cache has one layer more than the head, with what the head gave out [B, 1, slots, W].
+    parents [B, q]: the slots before those of the pass where it is over a tree. committed:
+    whether it is over committed pairs; of them the last alone has a row. row: see `Taps.at`.
     """
 
     def __init__(self, head: Any, taps: Taps) -> None:
@@ -131,14 +131,14 @@ class Recursive:
         self.model.select(rows)
 
     def _again(self, refeed: int) -> int:
-        """How many pairs before the last are fed again: those that were drafted when they were last fed, and those
-        whose tokens may be new for another reason."""
+        """How many pairs before the last are fed again: those that were drafted when
+        they were last fed, and those whose tokens may be new for another reason."""
         return self.depth + max(refeed - 1, 0)
 
 
 def pairs_of(context: Context) -> Context:
-    """The pairs of a text: pair t has the token t + 1. A text of one token has none: a pair that is not one stands in,
-    whose row is worth nothing, for one round."""
+    """The pairs of a text: pair t has the token t + 1. A text of one token has none:
+    a pair that is not one stands in, whose row is worth nothing, for one round."""
     seq, pos = context.seq[:, 1:], (context.pos - 1).clamp_min(0)
     return replace(context, seq=seq, pos=pos, last=context.last - 1, reach=min(context.reach, seq.shape[1]))
 

@@ -1,9 +1,9 @@
 """What heads read of their target: which layers, its hidden rows in the cache, and whether these are the right ones.
 
-h[0] is what the embedding gives, h[j] what layer j (counted from 1) leaves, before any last norm. Heads name layers by
-other numbers, and one that is off by one drafts without an error, only worse. Hidden rows are kept in the cache as one
-more layer, at the slots of the keys: every pass writes them, they are moved and chosen as keys and values are, and a
-rollback is writing again.
+h[0] is what the embedding gives, h[j] what layer j (counted from 1) leaves, before any last norm.
+Heads name layers by other numbers, and one that is off by one drafts without an error, only
+worse. Hidden rows are kept in the cache as one more layer, at the slots of the keys: every pass
+writes them, they are moved and chosen as keys and values are, and a rollback is writing again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.passes import additive, causal_mask, windows_of
 from specbench.models.network.skipping import layers_of, with_layers
 
-# What an id i of a list means: h[i]; h[i + 1], as the output of the layer with the index i; or, where engines disagree,
-# h[i + 1] if the list begins with 1 and h[i] if not (SGLang, pull request 25454).
+# What an id i of a list means: h[i]; h[i + 1], as the output of the layer with the index i; or, where
+# engines disagree, h[i + 1] if the list begins with 1 and h[i] if not (SGLang, pull request 25454).
 Meaning = Literal["boundary", "output", "either"]
 TOP = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
 OPTION = "--aux-layers"
@@ -122,8 +122,8 @@ Boundary = int | str  # h[j] of the residual stream, 0 before the first layer; "
 class Tapped:
     """A network that leaves its hidden rows at some boundaries in its cache, side by side: [B, 1, slots, A · H].
 
-    It shares all weights with `network`, which is left as it is. The cache has one layer more than the network.
-    UnusableModelError for a boundary that there is not.
+    It shares all weights with `network`, which is left as it is. The cache has one
+    layer more than the network. UnusableModelError for a boundary that there is not.
     """
 
     def __init__(self, network: Any, boundaries: Sequence[Boundary]) -> None:
@@ -151,8 +151,8 @@ class Tapped:
 
 
 def listen(network: Any, depth: int, boundary: Boundary, heard: dict[Boundary, Tensor]) -> RemovableHandle:
-    """Let every pass of a network of so many layers put its rows [B, q, H] at a boundary into `heard`, by hooks, as
-    transformers' own record of hidden states has the last one normed. UnusableModelError where there is none."""
+    """Let every pass of a network of so many layers put its rows [B, q, H] at a boundary into `heard`, by hooks,
+    as transformers' own record of hidden states has the last one normed. UnusableModelError where there is none."""
 
     def given(module: Any, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         heard[boundary] = inputs[0] if inputs else named["hidden_states"]
@@ -229,8 +229,8 @@ def agreement(
 ) -> Agreement:
     """Agreement of the argmax of a head with that of its target on a text [B, T] of ids, T at least 3.
 
-    taps: what the head is given, its own unless said. depth 2: its second draft, after a first that was the text's,
-    which is where what is fed back matters. One pass of the target and `depth` of the head.
+    taps: what the head is given, its own unless said. depth 2: its second draft, after a first that was
+    the text's, which is where what is fed back matters. One pass of the target and `depth` of the head.
     """
     features, logits = read(network, text, module.taps if taps is None else taps)
     states, ids = module.enter(features[:, :-1]), text[:, 1:]

@@ -1,8 +1,8 @@
 """Heads that draft all their tokens in one pass: Medusa, PARD, P-EAGLE, DFlash, DSpark.
 
-A pass gives the rows of the next K places after the text, each without the tokens before it that are not committed
-yet. So a draft of theirs is a product of K distributions, and a tree the product of their children: a node has the row
-of its depth, whatever its path is; but DSpark's, which is corrected by the token before it. Every row is that which its
+A pass gives the rows of the next K places after the text, each without the tokens before it that are not committed yet.
+So a draft of theirs is a product of K distributions, and a tree the product of their children: a node has the row of
+its depth, whatever its path is; but DSpark's, which is corrected by the token before it. Every row is that which its
 token was drawn from, so the target's distribution is emitted all the same. Masks lie in the first places of the cache
 and are written over by the next pass: they never meet the text, need no room behind it, and nothing is taken back.
 """
@@ -52,8 +52,8 @@ class Places:
     ) -> Any:
         """What tokens at positions queries [B, q] see, for every type of layer, in the form that layers take.
 
-        drafted [B, front]: the positions of what is temporary; None where nobody sees it. end [B]: the first position
-        of the text that there is not; None where no query lies at or after it.
+        drafted [B, front]: the positions of what is temporary; None where nobody sees it. end [B]:
+        the first position of the text that there is not; None where no query lies at or after it.
         """
         text = torch.arange(context.reach, device=queries.device).expand(len(queries), -1)
         there = torch.ones_like(text, dtype=torch.bool) if end is None else text < end.unsqueeze(1)
@@ -129,8 +129,8 @@ class Parallel:
     def corrected(
         self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, m, V'] of places with states [B, m, H], given the tokens before them [B, m] and what the places
-        before them carried on [B, m, R] (`Drafted.carried`), and what they carry on themselves."""
+        """Logits [B, m, V'] of places with states [B, m, H], given the tokens before them [B, m] and what
+        the places before them carried on [B, m, R] (`Drafted.carried`), and what they carry on themselves."""
         return logits, None
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
@@ -252,8 +252,8 @@ class Together:
             self.head.read(replace(context, reach=end), text, self._features(text, row), places)
 
     def _pass(self, context: Context, refeed: int) -> Drafted:
-        """The pass of a round. It takes in all that may have been committed since the one before: of a model that is
-        fed what it drafts that would be the last refeed + 1 tokens, of this one also the depth − 1 before these."""
+        """The pass of a round. It takes in all that may have been committed since the one before: of a model that
+        is fed what it drafts that would be the last refeed + 1 tokens, of this one also the depth − 1 before these."""
         assert self.places is not None, "start() comes before any other call"
         back = constant(tuple(range(1 - self.depth - refeed, 1)), context.pos.device)
         text = (context.pos.unsqueeze(1) - self.head.behind + back).clamp_min(0)
@@ -268,8 +268,8 @@ class Together:
     def _corrected(
         self, drafted: Drafted, depths: tuple[int, ...], before: Tensor, carried: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """[B, m, V'] logits of nodes below so many drafted tokens, `before` [B, m] the last of them and `carried`
-        [B, m, R] what the nodes above carried on; and what they carry on."""
+        """[B, m, V'] logits of nodes below so many drafted tokens, `before` [B, m] the last of
+        them and `carried` [B, m, R] what the nodes above carried on; and what they carry on."""
         at = constant(depths, before.device)
         return self.head.corrected(drafted.logits[:, at], drafted.states[:, at], before, carried)
 

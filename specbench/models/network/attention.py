@@ -1,7 +1,7 @@
 """Attention of grouped queries without copying the cache, registered with transformers under its own name.
 
-transformers copies keys and values for every group once there is a mask and more than one query, in every layer. Here
-the queries of a group lie side by side: the same sums.
+transformers copies keys and values for every group once there is a mask and more than
+one query, in every layer. Here the queries of a group lie side by side: the same sums.
 """
 
 import math
@@ -43,8 +43,8 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """Attention of query [B, H, q, D] over key and value [B, H', L, D], H a multiple of H'; result [B, q, H, D].
 
-    A mask without slots hides nothing but, from several queries, what comes after each. Anything but a mask shared by
-    the heads and plain scaled dot products is left to transformers' own function. Over many keys see `parts`.
+    A mask without slots hides nothing but, from several queries, what comes after each. Anything but a mask shared
+    by the heads and plain scaled dot products is left to transformers' own function. Over many keys see `parts`.
     """
     if _seen is not None:
         _seen.append(query)
@@ -86,9 +86,9 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 # --- flexible ---------------------------------------------------------------------------------------------------------
-# A few queries over many keys on a GPU, by torch's flex attention, which divides the keys among its multiprocessors as
-# Flash-Decoding does (Dao et al. 2023): torch's memory-efficient kernel gives every head of keys to one of them. Only
-# compiled; else `grouped_attention`. For `--attn-implementation flex`: never run on a GPU.
+# A few queries over many keys on a GPU, by torch's flex attention, which divides the keys among its multiprocessors
+# as Flash-Decoding does (Dao et al. 2023): torch's memory-efficient kernel gives every head of keys to one of them.
+# Only compiled; else `grouped_attention`. For `--attn-implementation flex`: never run on a GPU.
 
 FLEX = "specbench_flex"
 OURS = (NAME, FLEX)
@@ -137,10 +137,10 @@ AttentionMaskInterface.register(FLEX, sdpa_mask)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
-# A few queries over many keys on a CPU, where torch gives every head to one thread and reads the keys of a group once
-# for each of its queries. From `LONG` keys on the queries of a group lie side by side, and the keys are divided into
-# parts, one for every thread. A part has a softmax of its own; the logarithms of their sums merge them, which is exact
-# (Dao et al. 2023, Flash-Decoding; Milakov and Gimelshein 2018, arXiv 1805.02867).
+# A few queries over many keys on a CPU, where torch gives every head to one thread and reads the keys of a
+# group once for each of its queries. From `LONG` keys on the queries of a group lie side by side, and the keys
+# are divided into parts, one for every thread. A part has a softmax of its own; the logarithms of their sums
+# merge them, which is exact (Dao et al. 2023, Flash-Decoding; Milakov and Gimelshein 2018, arXiv 1805.02867).
 
 LONG = 2048  # keys; with fewer of them there is nothing to be gained
 PART = 512  # keys of a part at least
@@ -172,8 +172,8 @@ def parts_of(rows: int, heads: int, keys: int, threads: int) -> int:
 
 
 def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, parts: int) -> Tensor:
-    """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B, 1, q or 1, L] is added.
-    Several parts are for one row; keys that are left over are a part of their own."""
+    """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B, 1, q
+    or 1, L] is added. Several parts are for one row; keys that are left over are a part of their own."""
     if parts == 1:
         return partial(query, key, value, mask, scale)[0]
     whole, alone = key.shape[2] // parts * parts, query[0].unsqueeze(1)

@@ -23,8 +23,8 @@ class Own:
     """Memory of one cache that is nobody else's."""
 
     def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and on the device of `like`, in the memory
-        of the last call for this layer."""
+        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and
+        on the device of `like`, in the memory of the last call for this layer."""
         return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)
 
     def beside(self) -> "Own":
@@ -51,16 +51,16 @@ class Buffer:
 class Pool:
     """The memory of methods that never run at once: the n-th cache of each lies where the n-th of the others does.
 
-    The memory grows in its place where a method needs more. Not if `fixed`, because compiled code and captured graphs
-    know the address: there, whoever has the smaller one keeps it. Memory is given back with the last method.
+    The memory grows in its place where a method needs more. Not if `fixed`, because compiled code and captured
+    graphs know the address: there, whoever has the smaller one keeps it. Memory is given back with the last method.
     """
 
     fixed: bool = False
     _buffers: WeakValueDictionary[Place, Buffer] = field(default_factory=WeakValueDictionary, init=False, repr=False)
 
     def share(self, length: int = 0, most: int = 0) -> "Shared":
-        """The memory of the first cache of another method, of `length` places; later methods have up to `most`, which a
-        fixed pool takes at once."""
+        """The memory of the first cache of another method, of `length` places;
+        later methods have up to `most`, which a fixed pool takes at once."""
         return Shared(self, Numbers(), length, most if self.fixed else 0)
 
     def buffer(self, place: Place, size: int) -> Buffer:

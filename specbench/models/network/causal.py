@@ -131,8 +131,8 @@ class Causal:
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
-        # The first step feeds two tokens: after a fully accepted round the second last was committed but never fed.
-        # Always feeding both keeps the shapes constant and needs no branch on what was accepted.
+        # The first step feeds two tokens: after a fully accepted round the second last was committed but
+        # never fed. Always feeding both keeps the shapes constant and needs no branch on what was accepted.
         slots, feed = self.composer.committed(context, refeed + 1), None
         ids, rows = [], []
         for _ in range(k):
@@ -146,8 +146,8 @@ class Causal:
 
     @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
-        """[tokens, V'] logits along the sequence that already lies in context.seq [1, L], fed `block` tokens at a time.
-        Passes read the slots that those of eager rounds read, so that attention has the same lengths."""
+        """[tokens, V'] logits along the sequence that already lies in context.seq [1, L], fed `block` tokens at
+        a time. Passes read the slots that those of eager rounds read, so that attention has the same lengths."""
         self.start(context)
         parts, root = [], int(context.pos)
         for begin in range(0, tokens, block):

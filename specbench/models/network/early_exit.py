@@ -1,5 +1,5 @@
-"""Early exit with one cache (LayerSkip, Elhoushi et al. 2024, arXiv 2404.16710): the first layers of a network draft;
-verification runs them for the last drafted token alone, and goes on from what they left of the others.
+"""Early exit with one cache (LayerSkip, Elhoushi et al. 2024, arXiv 2404.16710): the first layers of a network
+draft; verification runs them for the last drafted token alone, and goes on from what they left of the others.
 """
 
 import copy
@@ -28,8 +28,8 @@ REFUSED = "this network cannot be run in two parts: use --method early-exit, who
 def sharing(models: Mapping[str, Any], named: Collection[str]) -> dict[str, Model]:
     """The models by name; those of the `named` ones that say so share a cache with the network they are the start of.
 
-    UsageError where two would share one cache, where nobody fills it, or where passes are made ready one by one.
-    UnusableModelError for a network that does not come out the same in two parts.
+    UsageError where two would share one cache, where nobody fills it, or where passes are made
+    ready one by one. UnusableModelError for a network that does not come out the same in two parts.
     """
     found: dict[str, Model] = {**models}
     early = [name for name in models if name in named and shares(name)]
@@ -73,8 +73,8 @@ def check(name: str, whole: Causal, depth: int) -> None:
 
 
 class Resumed:
-    """The whole network as the judge: of a chain that its first layers have just drafted it computes only the rest, of
-    every other tree all."""
+    """The whole network as the judge: of a chain that its first layers
+    have just drafted it computes only the rest, of every other tree all."""
 
     static: ClassVar[bool] = True
 
@@ -227,8 +227,8 @@ class First:
 
 
 class Split:
-    """The whole network as two parts. `ahead`: whether the first part has had all tokens of the next pass but the
-    last."""
+    """The whole network as two parts. `ahead`: whether the first part
+    has had all tokens of the next pass but the last."""
 
     def __init__(self, network: Any, depth: int) -> None:
         self.config, self.ahead = copy.deepcopy(network.config), False

@@ -1,5 +1,5 @@
-"""What the passes of a mixture of experts read: the distinct experts that their tokens chose, counted by hooks in a
-decode that is not timed. Where memory decides what a pass costs, this is v(K) before any kernel.
+"""What the passes of a mixture of experts read: the distinct experts that their tokens chose, counted by
+hooks in a decode that is not timed. Where memory decides what a pass costs, this is v(K) before any kernel.
 """
 
 import inspect
@@ -20,8 +20,8 @@ CHOSEN = "top_k_index"  # what transformers calls the experts [tokens, k] of a l
 
 
 def touched(experts: int, chosen: int, tokens: float) -> float:
-    """Expected distinct experts of a layer, E(1 − (1 − k/E)^w), if each of w tokens chose k of E evenly and by itself:
-    neighbouring tokens of real texts choose alike, and touch fewer."""
+    """Expected distinct experts of a layer, E(1 − (1 − k/E)^w), if each of w tokens chose k of
+    E evenly and by itself: neighbouring tokens of real texts choose alike, and touch fewer."""
     return float(experts * (1 - (1 - chosen / experts) ** tokens))
 
 
@@ -73,8 +73,8 @@ class Count(NullClock):
         return dict(zip(COLUMNS, (self.layers[0].num_experts, once, many, v, by_independence), strict=True))
 
     def bytes(self) -> tuple[float, float]:
-        """Of all weights that every pass reads, and of one expert in each of the layers that have experts. Of an
-        embedding that is not the head as well, a pass reads a few rows."""
+        """Of all weights that every pass reads, and of one expert in each of the layers that
+        have experts. Of an embedding that is not the head as well, a pass reads a few rows."""
         held = sum(map(weights, self.layers))
         embedding, head = self.network.get_input_embeddings(), self.network.get_output_embeddings()
         looked_up = 0 if head is None or head.weight is embedding.weight else weights(embedding)

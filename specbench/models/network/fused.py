@@ -1,8 +1,8 @@
 """Decoder layers in fewer calls, for eager passes on a CPU: in a small network Python's calls are most of a pass.
 
-The root-mean-square norm takes five operators for six, queries and keys are turned together by three for ten, and what
-transformers asks in every layer is asked once. Only code that is that of Llama or Qwen3 in transformers is replaced, so
-that a variant (Gemma's norm adds one to its weight) stays as it is.
+The root-mean-square norm takes five operators for six, queries and keys are turned together by three for
+ten, and what transformers asks in every layer is asked once. Only code that is that of Llama or Qwen3 in
+transformers is replaced, so that a variant (Gemma's norm adds one to its weight) stays as it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -103,8 +103,8 @@ class Attention:
 
 @dataclass(frozen=True, eq=False)
 class Common:
-    """What attentions share between layers or passes. heads, groups: of queries, and of keys; normed: whether both have
-    norms; packed: whether what they are made of is one matrix."""
+    """What attentions share between layers or passes. heads, groups: of queries, and of keys;
+    normed: whether both have norms; packed: whether what they are made of is one matrix."""
 
     turns: Turns
     attend: Callable[..., Any]

@@ -16,8 +16,8 @@ FEW = 8  # tokens of the text on which gradients are computed once, before any c
 
 
 class Learning:
-    """Copies of a network: `served`, in its dtype, and what is trained, in float32 at least, because a small step is
-    lost in 16 bits. Where both would be alike they are one. AdamW without decay: nothing pulls towards zero.
+    """Copies of a network: `served`, in its dtype, and what is trained, in float32 at least, because a small step
+    is lost in 16 bits. Where both would be alike they are one. AdamW without decay: nothing pulls towards zero.
 
     temperature: that of the rows it is to imitate; at 0 these are points, and its own are those of its logits.
     """

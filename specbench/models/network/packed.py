@@ -1,7 +1,7 @@
 """Networks whose matrices lie as oneDNN's kernels read them, for eager passes on a CPU, which read prompts in any tier.
 
-torch multiplies plain matrices of float32 by MKL, which is slow on processors of another maker, most of all with the
-few rows of a verification (`tests/benchmarks/packed.py`). Compiled passes have a layout of their own.
+torch multiplies plain matrices of float32 by MKL, which is slow on processors of another maker, most of all
+with the few rows of a verification (`tests/benchmarks/packed.py`). Compiled passes have a layout of their own.
 """
 
 import copy
@@ -56,8 +56,8 @@ class PackedLinear(nn.Linear):
 
 
 class PackedPart(PackedLinear):
-    """One of some layers that read the same tensor in turn, as queries, keys and values are made: the first that is
-    called computes what all of them give."""
+    """One of some layers that read the same tensor in turn, as queries, keys and
+    values are made: the first that is called computes what all of them give."""
 
     def __init__(self, layer: nn.Linear, group: "Group", number: int) -> None:
         super().__init__(layer, group.matrix)
@@ -183,8 +183,8 @@ def read_once(networks: Mapping[str, Any]) -> frozenset[int]:
 def twins(networks: Mapping[str, Any], compiled: bool = False, released: Released | None = None) -> dict[str, Any]:
     """The same networks, with the same tensors and packed copies of their matrices, one of each that they share.
 
-    What borrows from a network borrows from its twin. Layers are computed in fewer calls, see `fused`. compiled: they
-    are compiled as well, layer by layer; then only calls outside of compiled code differ.
+    What borrows from a network borrows from its twin. Layers are computed in fewer calls, see `fused`.
+    compiled: they are compiled as well, layer by layer; then only calls outside of compiled code differ.
     """
     matrices: dict[Weights, Matrix] = {}
     found: dict[str, Any] = {}
@@ -243,9 +243,9 @@ def packable(layer: Any) -> bool:
 
 
 # --- int4 -------------------------------------------------------------------------------------------------------------
-# Linear layers with 4-bit weights and int8 activations (W4A8), for processors that multiply bytes. 32 weights of a row
-# have a scale in common, as in GGUF's Q4_0: a whole number of −127 … 127 times a scale of the row, as in its K-quants,
-# so that the sums of a row are whole numbers, the same bit for bit however they are summed.
+# Linear layers with 4-bit weights and int8 activations (W4A8), for processors that multiply bytes. 32 weights
+# of a row have a scale in common, as in GGUF's Q4_0: a whole number of −127 … 127 times a scale of the row, as
+# in its K-quants, so that the sums of a row are whole numbers, the same bit for bit however they are summed.
 
 GROUP = 32
 LEAST, LARGEST, INT4_RAISE = -8, 7, 8
@@ -334,9 +334,9 @@ def group_tiles(groups: Tensor) -> Tensor:
 
 
 # --- int8 -------------------------------------------------------------------------------------------------------------
-# Linear layers with int8 weights and activations (W8A8). Every row of weights has a scale, and so has every token,
-# found anew in every pass (Dettmers et al. 2022, arXiv 2208.07339, §2.1, without its outliers). The sums are whole
-# numbers: a row of results depends bit for bit on its own token alone.
+# Linear layers with int8 weights and activations (W8A8). Every row of weights has a scale, and so has
+# every token, found anew in every pass (Dettmers et al. 2022, arXiv 2208.07339, §2.1, without its
+# outliers). The sums are whole numbers: a row of results depends bit for bit on its own token alone.
 
 MOST = 127  # a code is one of −127 … 127
 INT8_RAISE = 128  # one factor of the processor's instruction has no sign

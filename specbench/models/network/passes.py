@@ -17,8 +17,8 @@ from specbench.models.network.attention import OURS, for_groups
 class Pass:
     """Tokens ids [B, q] at positions [B, q], written to slots [B, q] of the cache.
 
-    mask: what each sees of the first `reach` slots, one mask per type of layer where there are several. A mask without
-    slots hides only what comes after each token.
+    mask: what each sees of the first `reach` slots, one mask per type of layer where
+    there are several. A mask without slots hides only what comes after each token.
     """
 
     ids: Tensor
@@ -32,8 +32,8 @@ class Pass:
 class Layout:
     """Where tokens lie in a cache of retrieved keys: those chosen from anywhere, then text in order. Tensors [B].
 
-    retrieved: slots for the former, `filled` of them in use. shift: position less slot of the latter. floor: the first
-    slot whose token is fed; the keys before it are copies.
+    retrieved: slots for the former, `filled` of them in use. shift: position less slot of
+    the latter. floor: the first slot whose token is fed; the keys before it are copies.
     """
 
     retrieved: int
@@ -135,8 +135,8 @@ def windows_of(config: Any) -> dict[str, int | None]:
 
 
 def causal_mask(positions: Tensor, length: int, window: int | None = None) -> Tensor:
-    """[B, 1, q, length] bool for tokens that lie at the slots of their positions [B, q]. With a `window` a query sees
-    itself and the window − 1 tokens before it."""
+    """[B, 1, q, length] bool for tokens that lie at the slots of their positions
+    [B, q]. With a `window` a query sees itself and the window − 1 tokens before it."""
     slots = torch.arange(length, device=positions.device)
     seen = slots <= positions.unsqueeze(-1)
     if window is not None:
@@ -147,8 +147,8 @@ def causal_mask(positions: Tensor, length: int, window: int | None = None) -> Te
 def tree_mask(fed: Tensor, tree: TokenTree, length: int, window: int | None = None) -> Tensor:
     """[B, 1, m + n, length] bool for m committed tokens at positions fed [B, m] followed by the n nodes of a tree.
 
-    Node i lies at slot root + 1 + i, where root is the last fed position; it sees the committed tokens, its
-    ancestors and itself, less what lies outside the window by position (not by slot).
+    Node i lies at slot root + 1 + i, where root is the last fed position; it sees the committed
+    tokens, its ancestors and itself, less what lies outside the window by position (not by slot).
     """
     root = fed[:, -1:]
     slots = torch.arange(length, device=fed.device)

@@ -171,8 +171,8 @@ def text_of(context: Context) -> list[int]:
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------
-# A recurrent state has no positions: what was read cannot be taken out of it. So a copy of the cache is kept from
-# before the tokens that may be rejected, and what of them was accepted is read once more.
+# A recurrent state has no positions: what was read cannot be taken out of it. So a copy of the cache
+# is kept from before the tokens that may be rejected, and what of them was accepted is read once more.
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ class SnapshotMemory:
             self.snapshot = Snapshot(len(self.read), layers)
 
     def agrees(self, text: Sequence[int]) -> bool:
-        """Whether what was read is the beginning of a text, where need be after the state was put back; else nothing of
-        it is of use."""
+        """Whether what was read is the beginning of a text, where need
+        be after the state was put back; else nothing of it is of use."""
         common = shared(self.read, text[:-1])
         if common < len(self.read) and self.snapshot is not None and self.snapshot.tokens <= common:
             self._put_back(self.snapshot)
@@ -238,8 +238,8 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # total variation; 16-bi
 LOOSE, TIMES, MOST = 0.1, 3.0, 0.5  # in 16 bits: always, as a multiple of the noise of plain passes, and at most
 
 
-# position: to write again where rejected tokens lie takes them back; snapshot: to put a copy of the state back does,
-# and so does single, for a network that goes on from a state by one token at a time only
+# position: to write again where rejected tokens lie takes them back; snapshot: to put a copy of the state
+# back does, and so does single, for a network that goes on from a state by one token at a time only
 Rollback = Literal["position", "snapshot", "single"]
 
 
@@ -294,8 +294,8 @@ def distance(model: Causal | Recurrent, name: str) -> float:
 
 
 def allowed(change: float, network: Any, width: int) -> bool:
-    """Whether so much of a change may be rounding. In 16 bits plain passes say how much of that there is, where it is
-    more than usual: kernels differ with the number of tokens, and the distributions of some networks are steep."""
+    """Whether so much of a change may be rounding. In 16 bits plain passes say how much of that there is, where it
+    is more than usual: kernels differ with the number of tokens, and the distributions of some networks are steep."""
     if change <= TOLERANCE.get(network.dtype, LOOSE):
         return True
     return network.dtype not in TOLERANCE and change <= min(MOST, TIMES * noise(network, width))

@@ -1,7 +1,7 @@
 """Heads of drafts that know some tokens of the vocabulary only (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
 
-With large vocabularies the head is most of what a small draft reads for a token. Its input stays the whole vocabulary,
-and so do its rows, with zeros for what it does not know.
+With large vocabularies the head is most of what a small draft reads for a token. Its input
+stays the whole vocabulary, and so do its rows, with zeros for what it does not know.
 """
 
 from collections.abc import Iterator, Sequence

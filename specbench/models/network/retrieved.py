@@ -1,5 +1,5 @@
-"""A network over few of the keys in its own cache: TriForce's retrieval cache (Sun et al. 2024, arXiv 2404.11912,
-§4.2): which keys, where they lie, and what that means for positions.
+"""A network over few of the keys in its own cache: TriForce's retrieval cache (Sun et al.
+2024, arXiv 2404.11912, §4.2): which keys, where they lie, and what that means for positions.
 """
 
 from dataclasses import replace
@@ -37,9 +37,9 @@ class Keeper(Model, Protocol):
 class Retrieved:
     """The distribution of `target` where `reader`, its twin, sees `budget` retrieved tokens and the tail after them.
 
-    In every layer and key head the first chunk is kept and those with the highest inner products of their mean key and
-    the last query, summed over the queries that share the head. Keys keep their positions. The tail begins with what
-    fills no chunk; after `tail` new tokens a row chooses anew.
+    In every layer and key head the first chunk is kept and those with the highest inner products of
+    their mean key and the last query, summed over the queries that share the head. Keys keep their
+    positions. The tail begins with what fills no chunk; after `tail` new tokens a row chooses anew.
     """
 
     static: ClassVar[bool] = False
@@ -115,8 +115,8 @@ class Retrieved:
         self.reader.layout = Layout(old.retrieved, *(part.index_copy(0, rows, new) for part, new in changes))
 
     def _short(self, context: Context, drafted: int, refeed: int) -> Context:
-        """The sequence as the reader's slots hold it; the host reads how full they are. Nothing is chosen anew within a
-        draft of several rounds (without `refeed`), whose tokens the target's cache lacks."""
+        """The sequence as the reader's slots hold it; the host reads how full they are. Nothing is chosen
+        anew within a draft of several rounds (without `refeed`), whose tokens the target's cache lacks."""
         slot = context.pos - self._layout.shift
         since = slot - self._layout.floor
         stale = (since >= self.tail) | (since < 0)

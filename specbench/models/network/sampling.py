@@ -1,5 +1,5 @@
-"""The distribution of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta, in the order
-of transformers and, but for eta and top-p, by its warpers; the same for target and draft.
+"""The distribution of the next token: logits → probabilities by temperature, top-k, top-p, min-p and eta,
+in the order of transformers and, but for eta and top-p, by its warpers; the same for target and draft.
 """
 
 import math
@@ -41,8 +41,8 @@ class Eta(EtaLogitsWarper):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How logits become the distribution that tokens are drawn from. Temperature 0 is greedy: one-hot, lowest id at
-    ties. Raises ValueError with one line for values outside the ranges of transformers."""
+    """How logits become the distribution that tokens are drawn from. Temperature 0 is greedy: one-hot,
+    lowest id at ties. Raises ValueError with one line for values outside the ranges of transformers."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -82,8 +82,8 @@ class Sampling:
     def __call__(self, logits: Tensor, width: int) -> Tensor:
         """[..., width] probabilities in float32 (float64 stays) from logits [..., V'].
 
-        A head wider than `width` is cut before the softmax, a narrower one padded with zeros: only a draft's
-        distribution may be changed so, the output stays distributed as the target's.
+        A head wider than `width` is cut before the softmax, a narrower one padded with zeros: only
+        a draft's distribution may be changed so, the output stays distributed as the target's.
         """
         return self.checked(logits, width)[0]
 
@@ -108,10 +108,10 @@ class Sampling:
 
 
 # --- top p ------------------------------------------------------------------------------------------------------------
-# The smallest set of the likeliest tokens whose mass reaches p, with and without sorting the vocabulary. In the order
-# of scores, then ids, tokens go from below while the mass of those gone is at most 1 − p; the last one stays. Masses
-# are whole numbers, whose sums are the same in every order: both ways keep the same tokens on every device, batched and
-# compiled.
+# The smallest set of the likeliest tokens whose mass reaches p, with and without sorting the
+# vocabulary. In the order of scores, then ids, tokens go from below while the mass of those
+# gone is at most 1 − p; the last one stays. Masses are whole numbers, whose sums are the
+# same in every order: both ways keep the same tokens on every device, batched and compiled.
 
 ONE = 61  # a mass of 1 is 2^61: float32 probabilities from 2^-38 on are exact, and no sum overflows
 DIGIT = 11  # bits of a score that are looked at a time

@@ -1,7 +1,7 @@
 """A network without some of its attentions and MLPs, on the cache of the whole one (SWIFT, Xia et al. 2024).
 
-It writes to the places of the last committed token and of drafts only, which the whole network writes anew when it
-judges; other keys are put back.
+It writes to the places of the last committed token and of drafts only,
+which the whole network writes anew when it judges; other keys are put back.
 """
 
 import copy
@@ -20,9 +20,9 @@ from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 
 # --- layers -----------------------------------------------------------------------------------------------------------
-# Networks that are some of the layers of another one and share its weights: early exit and layer skipping.
-# A name like `target[:25%]` or `target[0:4,12:]` says which layers of which network, and `target[:25%] shared` that
-# they and the whole network share a cache. `draft vocabulary 25%` is all of a network but for a part of its head.
+# Networks that are some of the layers of another one and share its weights: early exit and layer skipping. A name
+# like `target[:25%]` or `target[0:4,12:]` says which layers of which network, and `target[:25%] shared` that they
+# and the whole network share a cache. `draft vocabulary 25%` is all of a network but for a part of its head.
 
 NAME = re.compile(r"(?P<base>[^\[\]]+)\[(?P<layers>[^\[\]]+)\](?P<shared> shared)?")
 CUT = re.compile(r"(?P<base>.+) vocabulary (?P<cut>\S+)")
@@ -134,8 +134,8 @@ class Sublayer(nn.Module):
 
 
 class Skipped:
-    """See `decoding.drafters.swift.Skipping`; the sub-layers are attention and MLP of layer 1, of layer 2, and so on
-    without the last layer."""
+    """See `decoding.drafters.swift.Skipping`; the sub-layers are attention
+    and MLP of layer 1, of layer 2, and so on without the last layer."""
 
     static: ClassVar[bool] = False
 

@@ -185,13 +185,13 @@ def warnings(name: str, config: PreTrainedConfig) -> list[str]:
 
 
 # --- grow -------------------------------------------------------------------------------------------------------------
-# The weights of a small Llama checkpoint in a larger one that computes the same function. The residual stream keeps the
-# d dimensions of the original and gains zeros, over which the norms average too (weights × √(d/D)). New heads, neurons
-# and layers write nothing. Where the vocabulary grows, one new dimension carries a small constant, hidden from every
-# layer by a norm weight of 0; the head reads it for padded ids alone, which it sinks so far that none is ever drawn.
-# Zeros are stored and multiplied like any number, and as few as can be: whatever meets an exact zero is noise, because
-# hardware takes less power, and so a higher clock, for weights that are all zero. What stays below the real thing's
-# power is the residual stream, of which D − d dimensions are zero.
+# The weights of a small Llama checkpoint in a larger one that computes the same function. The residual stream
+# keeps the d dimensions of the original and gains zeros, over which the norms average too (weights × √(d/D)).
+# New heads, neurons and layers write nothing. Where the vocabulary grows, one new dimension carries a small
+# constant, hidden from every layer by a norm weight of 0; the head reads it for padded ids alone, which it sinks
+# so far that none is ever drawn. Zeros are stored and multiplied like any number, and as few as can be: whatever
+# meets an exact zero is noise, because hardware takes less power, and so a higher clock, for weights that are
+# all zero. What stays below the real thing's power is the residual stream, of which D − d dimensions are zero.
 
 NOISE, STD = 1_048_573, 0.02  # numbers that all tensors are filled from: a prime, so that hardly two rows are alike
 SEEN, SUNK = 2.0**5, 2.0**15  # logits of padded ids are −SEEN · SUNK ÷ rms of the last hidden state

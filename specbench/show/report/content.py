@@ -1,5 +1,5 @@
-"""What a report says of a folder, as data: of a run where it comes from, its questions, series, notes, traces and
-certificates; of a calibration its points, and which K follows from them."""
+"""What a report says of a folder, as data: of a run where it comes from, its questions, series,
+notes, traces and certificates; of a calibration its points, and which K follows from them."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,8 +82,8 @@ class CertificatePart:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One run: where it comes from, its questions, its series over a setting, and notes on them; published: of a
-    preset, the numbers of its paper; edited: notes on tables that are not those of the journal."""
+    """One run: where it comes from, its questions, its series over a setting, and notes on them; published:
+    of a preset, the numbers of its paper; edited: notes on tables that are not those of the journal."""
 
     name: str
     facts: Mapping[str, str]
@@ -154,8 +154,8 @@ def series_of(rows: Sequence[Row]) -> Iterator[Series]:
 
 
 def calibration_part(path: Path) -> CalibrationPart:
-    """A folder of `specbench calibrate` as a part of a report; UsageError if its points cannot be read. It may have
-    been edited: every value is text until it is a number."""
+    """A folder of `specbench calibrate` as a part of a report; UsageError if its points
+    cannot be read. It may have been edited: every value is text until it is a number."""
     points = [{name: row[name] for name in POINT} for row in read_table(path / POINTS, POINT, "calibrate again")]
     document, description = read_json(path / DOCUMENT), read_json(path / DESCRIPTION)
     models = dict.fromkeys(row["model"] for row in points)

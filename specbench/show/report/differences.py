@@ -52,8 +52,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two runs. apart: what was different, of both. lines: cell by cell and number by number under `header`; findings:
-    every test. untested: why there are none."""
+    """Two runs. apart: what was different, of both. lines: cell by cell and number
+    by number under `header`; findings: every test. untested: why there are none."""
 
     names: Sequence[str]
     apart: Sequence[tuple[str, str, str]]

@@ -193,8 +193,8 @@ def draw_line(
 ) -> None:
     """A column of rows over another, given as (x, y), as a line of markers.
 
-    tip: what a point says, of its row or as a template with the row's numbers and `name`, which is that of the line.
-    bars: the look of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. owner: its cell.
+    tip: what a point says, of its row or as a template with the row's numbers and `name`, which is that of the
+    line. bars: the look of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. owner: its cell.
     """
     picture, axes = drawing
     x, y = (floats_in(rows, name) for name in columns)

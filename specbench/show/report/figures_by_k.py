@@ -1,7 +1,7 @@
 """Figures of numbers over a setting: over the lookahead, the batch, the length of the prompts, the width of a pass.
 
-Time, acceptance and the mean round are the three panels of Chen et al. 2023 (arXiv 2302.01318), Figure 1. A function
-returns None where the rows do not hold what it would show.
+Time, acceptance and the mean round are the three panels of Chen et al. 2023 (arXiv
+2302.01318), Figure 1. A function returns None where the rows do not hold what it would show.
 """
 
 import math
@@ -87,8 +87,8 @@ UPDATES = "round_update_ms"  # of drafts that learn; not shown of others
 
 @dataclass(frozen=True)
 class Curve:
-    """A method over K: its rows, its axes with its look there, what a line of it is called, and what the labels of
-    several lines begin with."""
+    """A method over K: its rows, its axes with its look there, what a
+    line of it is called, and what the labels of several lines begin with."""
 
     name: str
     label: str
@@ -357,8 +357,8 @@ SHADES = "PuOr"  # orange to violet, which readers without red or green tell apa
 
 
 def over_contexts(rows: Sequence[Row]) -> list[Picture]:
-    """A map of length and lookahead, where there are several lookaheads, and lines over the length; empty where fewer
-    than two lengths have numbers."""
+    """A map of length and lookahead, where there are several lookaheads, and
+    lines over the length; empty where fewer than two lengths have numbers."""
     measured = [row for row in rows if math.isfinite(float_in(row, "speedup"))]
     if len({row["context"] for row in measured}) < 2:
         return []

@@ -1,6 +1,5 @@
-"""Figures of a draft design: latency against depth at equal parameters, and tokens per round against the cost ratio c.
-
-Knows rows of design.csv; a function returns None where the rows do not hold what it would show.
+"""Figures of a draft design: latency against depth at equal
+parameters, and tokens per round against the cost ratio c.
 """
 
 import math
@@ -30,8 +29,6 @@ from specbench.show.report.figure import (
     whole_numbers,
 )
 from specbench.wording import Row, grouped, text_in
-
-# --- plots design -----------------------------------------------------------------------------------------------------
 
 TAR = "compared_tokens_per_round"
 LATENCY = Sheet(
@@ -117,7 +114,6 @@ def tokens_against_c(rows: Sequence[Row]) -> Picture | None:
 
 # --- plots pair -------------------------------------------------------------------------------------------------------
 # The figure of two runs: the speedup of every cell in both, under each other.
-# Knows rows of results.csv of two runs; must not know how cells were found to belong together.
 
 MOST_PAIRS = 40  # cells of one figure
 OFFSETS = (-0.16, 0.16)

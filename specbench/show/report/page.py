@@ -1,8 +1,8 @@
 """`report.html`: the parts of a report as one file that needs no network and loads nothing.
 
-One script of the package sorts and hides lines of tables; the policy of the page allows it by its hash, and no other.
-Every value that a template prints is stripped of control
-characters and escaped, whoever wrote the template.
+One script of the package sorts and hides lines of tables; the policy of the
+page allows it by its hash, and no other. Every value that a template prints
+is stripped of control characters and escaped, whoever wrote the template.
 """
 
 import base64
@@ -55,8 +55,8 @@ def write_report(
 ) -> Path:
     """Write the report on folders of runs, calibrations and designs, and its figures as files beside it; the file.
 
-    Default: report.html in the first folder. png, svg, pdf: the forms of the figures' files. note: called with what a
-    user should know. UsageError if a folder is not a run, or the file cannot be written.
+    Default: report.html in the first folder. png, svg, pdf: the forms of the figures' files. note: called
+    with what a user should know. UsageError if a folder is not a run, or the file cannot be written.
     """
     parts = [part_of(path) for path in paths]
     for line in (line for part in parts if isinstance(part, RunPart) for line in part.edited):

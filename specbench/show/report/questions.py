@@ -1,7 +1,7 @@
 """The questions that a run answers, as data for its report: one pair on one data set under one distribution each.
 
-The cells of a question differ in method, schedule and K. Many of them are lines of one table, the fastest first, which
-the script of the page sorts and hides.
+The cells of a question differ in method, schedule and K. Many of them are lines
+of one table, the fastest first, which the script of the page sorts and hides.
 """
 
 import math
@@ -64,8 +64,8 @@ class Ranked:
 class Question:
     """The cells that answer one question, what they say, and their figures.
 
-    The waterfall and the figures of prompts are of `best`, the cell that the verdict names; `ranked` are many cells as
-    lines. `categories` are the lines by category of every cell that has several, by the cell's name.
+    The waterfall and the figures of prompts are of `best`, the cell that the verdict names; `ranked` are many
+    cells as lines. `categories` are the lines by category of every cell that has several, by the cell's name.
     """
 
     heading: str
