@@ -166,11 +166,11 @@ def noise(given: Given) -> None:
     specbench noise --limit 10 --repeat 3
     """
     settings = settings_of(given)
-    from specbench.jobs import calibrate as noise
+    from specbench.jobs.calibrate import start_noise
     from specbench.jobs.output import output_of
 
     output = output_of(settings, given)
-    noise.start_noise(settings, output)
+    start_noise(settings, output)
 
 
 Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same as --target.", show_default=False)]
@@ -195,10 +195,10 @@ def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> N
         raise UsageError(f"the {twice[0]} is named twice, as an argument and by --{twice[0]}: name it once")
     arguments = {name: value for name, value in named.items() if value is not None}
     settings = with_lists({**USUAL, **settings_of({**given, **arguments})})
-    from specbench.jobs import verify as check
+    from specbench.jobs.verify import start_check
 
     cells = cells_of({n: value for n, value in settings.items() if n not in IN_FILES}, given)
-    check.start_check(cells, given["format"], given["quiet"], method="method" in settings)
+    start_check(cells, given["format"], given["quiet"], method="method" in settings)
 
 
 METHODS = Option("method", list[str], "Method", "A method of configs/methods, or a YAML file. Repeatable. Default: all "
@@ -307,10 +307,10 @@ def tree(
     specbench run --method tree.yaml
     """
     check_free(given.get("output"), given["overwrite"])
-    from specbench.jobs import search as tree
+    from specbench.jobs.search import TreeSearch, start_tree
 
-    search = tree.TreeSearch(children, nodes, depth, by, repeat)
-    tree.start_tree(settings_in(given), search, given.get("output"), given["format"], given["quiet"])
+    search = TreeSearch(children, nodes, depth, by, repeat)
+    start_tree(settings_in(given), search, given.get("output"), given["format"], given["quiet"])
 
 
 TARGET = ("target", "target_revision", "dtype", "device")
@@ -336,7 +336,7 @@ def skip_layers(given: Given, evaluations: Evaluations = 600, cost: Cost = "meas
     specbench run --method layers.yaml
     """
     check_free(given.get("output"), given["overwrite"])
-    from specbench.jobs import search as skip_layers
+    from specbench.jobs.search import LayerSearch, start_skip_layers
 
-    search = skip_layers.LayerSearch(evaluations, cost)
-    skip_layers.start_skip_layers(settings_in(given), search, given.get("output"), given["format"], given["quiet"])
+    search = LayerSearch(evaluations, cost)
+    start_skip_layers(settings_in(given), search, given.get("output"), given["format"], given["quiet"])

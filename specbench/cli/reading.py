@@ -14,7 +14,6 @@ from specbench.cli.help import beginning, run_names
 from specbench.cli.options import OWN, PLAIN, Given, options
 from specbench.errors import UsageError
 from specbench.jobs import predict as job
-from specbench.jobs import predict as of_load
 from specbench.jobs.parsing import parse_k_list
 from specbench.jobs.predict import Servers
 from specbench.results.named_runs import USUAL as USUAL_FOLDER
@@ -313,7 +312,7 @@ def predict(
     if fleet:
         others = {"alpha": alpha, "c": c, "c-round": c_round, "c-hat": c_hat, "k": k}
         servers = Servers(devices or 1, slots, output_tokens, requests or 1000, price, seed or 0)
-        of_load.start(run_of_fleet(from_run, others), arrivals or [], users or [], servers, style)
+        job.start(run_of_fleet(from_run, others), arrivals or [], users or [], servers, style)
         return
     check_alone(arrivals, users, devices, slots, output_tokens, requests, price, seed)
     if from_run is not None:

@@ -1,0 +1,1 @@
+"""Prompts: from files, from data sets of the hub, and those that ship inside."""

@@ -1,0 +1,1 @@
+"""What `import specbench` offers: the commands as functions, their results as objects."""

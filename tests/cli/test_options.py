@@ -13,9 +13,7 @@ from specbench.backends.native import Native
 from specbench.cli import options as o
 from specbench.cli.app import app
 from specbench.cli.machine import models
-from specbench.jobs import search as skip_layers
-from specbench.jobs import search as tree
-from specbench.jobs import trace
+from specbench.jobs import search, trace
 from specbench.models.network.sampling import Sampling
 from specbench.settings import declared, group
 from specbench.spec import RunSpec
@@ -75,10 +73,13 @@ def test_there_is_one_name_for_a_file_a_folder_of_runs_and_for_replacing() -> No
     assert not every & {"--out", "--out-dir", "--force", "--file", "--save"}
 
 
-@pytest.mark.parametrize(("name", "job"), [("tree", tree), ("skip-layers", skip_layers), ("trace", trace)])
-def test_the_whole_law_reaches_the_job(name: str, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "job", "start"),
+    [("tree", search, "start_tree"), ("skip-layers", search, "start_skip_layers"), ("trace", trace, "start")],
+)
+def test_the_whole_law_reaches_the_job(name: str, job: Any, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(job, "start", lambda settings, *rest: seen.append(settings))
+    monkeypatch.setattr(job, start, lambda settings, *rest: seen.append(settings))
     assert CliRunner().invoke(app, [name, *GIVEN]).exit_code == 0
     (settings,) = seen
     assert {law: settings[law] for law in LAWS} == {
@@ -88,12 +89,12 @@ def test_the_whole_law_reaches_the_job(name: str, job: Any, monkeypatch: pytest.
     assert law == Sampling(0.5, 3, 0.9, 0.1, 0.01)
 
 
-@pytest.mark.parametrize(("name", "job"), [("tree", tree), ("skip-layers", skip_layers)])
+@pytest.mark.parametrize(("name", "start"), [("tree", "start_tree"), ("skip-layers", "start_skip_layers")])
 def test_a_method_file_is_replaced_only_where_that_is_asked_for(
-    name: str, job: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, start: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(job, "start", lambda settings, search, output, *rest: seen.append(output))
+    monkeypatch.setattr(search, start, lambda settings, search, output, *rest: seen.append(output))
     file = tmp_path / "mine.yaml"
     file.write_text("mine")
     refused = CliRunner().invoke(app, [name, "--output", str(file)])

@@ -15,8 +15,8 @@ from rich.console import Console
 from specbench.backends.base import Backend, networks_of
 from specbench.errors import UnusableModelError
 from specbench.files import PACKAGE, read_whole
-from specbench.jobs import progress as loading
 from specbench.jobs.output import say
+from specbench.jobs.progress import load
 from specbench.measure import grid
 from specbench.measure.plan import chat_settings, complete_backend
 from specbench.models.checkpoints import names
@@ -128,7 +128,7 @@ def teaching(
     room = backend.context - spec.max_new_tokens - 1
     how = Reading(backend.encode, chat_settings(spec, backend), room, spec.limit, spec.seed, spec.column, spec.template)
     found = sources(source.data, how, answered=source.generate)
-    loading.load(backend, spec, max(found.longest, 1), err)
+    load(backend, spec, max(found.longest, 1), err)
     cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
     given = taught(backend, spec, source, cache, recipe, again)
     if source.generate:

@@ -20,14 +20,11 @@ from tests.support.fuzz.servers import serving
 from tests.support.simulated_sweeps import sweep, write_run
 from tests.support.tinypair import prompts, save_pair
 
-JOBS = ("calibrate", "compare", "run", "noise", "skip_layers", "trace", "tree", "verdict")
+JOBS = ("calibrate", "reading", "run", "search", "trace")
 NEEDED = (
     *("datasets", "matplotlib.figure", "pyarrow.parquet", "transformers", "torch._inductor.compile_fx"),
-    *(
-        "specbench.show.report.page",
-        "specbench.models.execution.int8_operators",
-        "specbench.models.execution.region_code",
-    ),
+    *(f"specbench.{name}" for name in ("show.report.page", "models.execution.int8_operators")),
+    "specbench.models.execution.region_code",
     *(f"specbench.jobs.{name}" for name in JOBS),
 )
 KINDS: dict[str, Callable[[random.Random, Path, Ground], Case | tuple[str, ...]]] = {**cases.KINDS, **attacks.KINDS}
