@@ -12,13 +12,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specbench.library.predicting import predict
     from specbench.library.result import Progress, Result, load_run
-    from specbench.library.running import predict, resume, run
+    from specbench.library.running import resume, run
 
 __version__ = "0.1.0"
 __all__ = ["Progress", "Result", "load_run", "predict", "resume", "run"]
 WHERE = {
-    **dict.fromkeys(("run", "resume", "predict"), "running"),
+    **dict.fromkeys(("run", "resume"), "running"),
+    "predict": "predicting",
     **dict.fromkeys(("Progress", "Result", "load_run"), "result"),
 }
 

@@ -1,15 +1,13 @@
 """From arguments to a measured run. Loads torch."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specbench import presets
-from specbench.errors import UsageError
 from specbench.jobs import run as job
 from specbench.jobs.parsing import USUAL, with_lists, with_models
 from specbench.jobs.resume import Typed, record_rest
-from specbench.judge.predictions import Prediction, predictions
 from specbench.library.result import Hear, Hearing, Result
 from specbench.measure import grid
 from specbench.results.named_runs import found_run
@@ -70,22 +68,3 @@ def concluded(done: job.Outcome) -> Result:
         done.stop.add_note(f"specbench.resume({str(done.path)!r}) goes on with it")
         raise done.stop
     return Result(done.path, done.cells, done.command)
-
-
-# --- predicting -------------------------------------------------------------------------------------------------------
-# The formulas as a function. Loads nothing heavy.
-
-KS = range(1, 13)
-
-
-def predict(alpha: float, c: float, k: int | Iterable[int] = KS, *, at_once: bool = False) -> list[Prediction]:
-    """What the formulas say for an acceptance and a cost ratio: tokens per round, speedup and best K, for every K.
-
-    alpha: the chance that a tested token is accepted, 0 to 1. c: seconds of a drafted token ÷ one step of the target;
-    with at_once those of all drafts of a round, where one pass makes them. UsageError if one is out of range.
-    """
-    ks = [k] if isinstance(k, int) else list(k)
-    try:
-        return predictions(alpha, c, c, ks, at_once)
-    except ValueError as error:
-        raise UsageError(str(error)) from error

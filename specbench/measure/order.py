@@ -7,9 +7,9 @@ from itertools import pairwise, product
 from typing import TypeVar
 
 from specbench.data.prompts import Prompt
+from specbench.metrics import seed_from
 from specbench.results import statistics
 from specbench.results.numbers import REQUESTS
-from specbench.seeds import seed_from
 from specbench.spec import BASELINE, RunSpec
 
 T = TypeVar("T")

@@ -17,9 +17,8 @@ from specbench.chat import Chat
 from specbench.data.longtext import Encode
 from specbench.data.prompts import Prompt, PromptSet, next_turn
 from specbench.errors import UsageError
-from specbench.metrics import Trace, ratio
+from specbench.metrics import Trace, ratio, seed_from
 from specbench.models.checkpoints.check import PROBES
-from specbench.seeds import seed_from
 from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.training.cache import Example, Manifest, Origin

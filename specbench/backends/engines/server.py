@@ -17,8 +17,7 @@ import torch
 from specbench.backends.base import Backend, Decode, Held, Loading, refuse_settings, unseen
 from specbench.backends.engines.client import WIDEST, Answer, Client, Counters
 from specbench.errors import ServerError, UsageError
-from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, RoundCounts, Trace
-from specbench.seeds import seed_from
+from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, RoundCounts, Trace, seed_from
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.memory import Demand
 from specbench.wording import clean
