@@ -190,7 +190,7 @@ class Backend(Protocol):
 
     def judge(self) -> "Backend | None":
         """What scores its text again: a backend with networks of the same
-        checkpoints in this process, loaded; None where there is none."""
+        checkpoints in this process, loaded; None if there is no such backend."""
         ...
 
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
@@ -232,7 +232,7 @@ class Can:
 
     settings: those that it has besides ANYWHERE, and which values of them besides the default.
     drafters: the parts of method files that it drafts with, and the rules that it judges their drafts
-    by. None stands for all. why: of settings that it lacks, the reason. has: its methods in words.
+    by; None: all. why: the reason for settings that it lacks. has: its methods in words.
     """
 
     settings: Mapping[str, Collection[Any] | None]

@@ -190,7 +190,7 @@ def role_of(name: str, spec: RunSpec, dtype: str, device: torch.device, tier: st
 
 
 def drafting_device(spec: RunSpec, device: torch.device) -> torch.device | None:
-    """The device of what drafts, where that is another one than the target's. UsageError where there is none."""
+    """The draft's device, if it is not the target's. UsageError if this machine has no such device."""
     if spec.draft_device is None:
         return None
     found = device_named(spec.draft_device)

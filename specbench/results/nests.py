@@ -73,7 +73,7 @@ def round_row(counts: RoundCounts) -> dict[str, Any]:
 def draft_costs(
     found: Sequence[InnerLevel], traces: Sequence[Trace], step: float, lookahead: int | None = None
 ) -> tuple[float, ...] | None:
-    """What drafts of 0, 1, … tokens cost by the formulas of nests and relays (see `theory.levels`), in steps.
+    """What drafts of 0, 1, … tokens cost by the formulas of nests and relays (see `theory.formulas`), in steps.
 
     As many as the longest draft has, or `lookahead`. The nest drafts first; what it did not emit came from other legs
     of a relay, each token at their mean cost. None where there are no levels, or not all of their numbers are known.

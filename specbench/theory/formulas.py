@@ -1,5 +1,5 @@
 """What speculative decoding should give, as formulas: tokens per round, speedup, operations. Nothing
-is rounded here. Which K is best: `optimum`; trees: `sequoia`; nests of speculations: `levels`.
+is rounded here. Which K is best: `optimum`; trees: `sequoia`; nested speculation: `nested_costs`.
 
 Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv
 2211.17192. PEARL = Liu et al., arXiv 2408.11850. SSD = "speculative speculative decoding", arXiv 2603.03251.

@@ -1,5 +1,5 @@
 """CUDA graphs: a round captured once and replayed, with the events that time its phases inside. Only `tests/cuda`
-covers this file; other tests replay rounds in their order (`decoding.replay`) through a stand-in for `Captured`.
+covers this file; other tests replay rounds in their order (`decoding.rounds`) through a stand-in for `Captured`.
 """
 
 import gc
