@@ -21,7 +21,7 @@ from specbench.measure import grid
 from specbench.measure.course import refuse_choices
 from specbench.measure.fit import roomiest
 from specbench.measure.grid import AUTO
-from specbench.measure.group import Failure, Past, attempt
+from specbench.measure.group import Failure, attempt
 from specbench.measure.pair import Pair, Prepared, Unusable
 from specbench.models.execution import machine
 from specbench.spec import RunSpec, expanded
@@ -57,11 +57,6 @@ def usable(pairs: Sequence[object]) -> list[Prepared]:
 def device_of(pairs: Sequence[object]) -> torch.device:
     """Where the first usable pair is measured."""
     return next((pair.backend.device for pair in usable(pairs)), torch.device("cpu"))
-
-
-def prompts_left(pairs: Sequence[object], past: Past) -> int:
-    """How many prompts are decoded at most, repetitions counted."""
-    return sum(pair.left(past) for pair in usable(pairs))
 
 
 def prepared(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Pair:
