@@ -336,8 +336,9 @@ def _pair(item: Any) -> tuple[str, str]:
             pass
         case _:
             raise ValueError(
-                f"{str(item)[:60]!r} is no NAME=CHECKPOINT: the name has letters, digits, - and _, the checkpoint is "
-                "an alias, a hub id, a folder, or layers of another model such as target[:50%]"
+                f"{str(item)[:60]!r} is no NAME=CHECKPOINT (--target names the model to measure): the name has "
+                "letters, digits, - and _, the checkpoint is an alias, a hub id, a folder, or layers of another model "
+                "such as target[:50%]"
             )
     if name in RESERVED:
         raise ValueError(f"the name {name} is taken: method files mean something else by it; choose another name")

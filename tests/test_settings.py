@@ -198,7 +198,7 @@ from specbench.show import text as shown
 cells = grid.cells({"fresh": [4, 5], "k": [1, 2]})
 rows = [Cell(spec, {}).row() for spec in cells]
 print(json.dumps({
-    "help": CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output,
+    "help": CliRunner().invoke(app, ["run", "--help-all"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output,
     "code": CliRunner().invoke(app, ["run", "--fresh", "10"]).exit_code,
     "chosen": settings_of({"fresh": 6}),
     "fresh": [row["fresh"] for row in rows],

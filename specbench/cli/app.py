@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
 from specbench import __version__
 from specbench.cli import machine, measuring, reading, training
-from specbench.cli.help import Command, Commands
+from specbench.cli.help import Command, Commands, page
 from specbench.errors import (
     SMALLER,
     InterruptedRunError,
@@ -27,7 +27,7 @@ from specbench.errors import (
     UsageError,
     out_of_memory,
 )
-from specbench.wording import first_line, redact
+from specbench.wording import first_line, near, redact
 
 LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # what is quoted, and words
 VALUE, PATH = 80, 400  # characters of it that are shown
@@ -61,19 +61,42 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Before a run": {"check": measuring.check, "methods": machine.methods, "predict": reading.predict},
     "Look closer": {
         "trace": measuring.trace, "calibrate": measuring.calibrate, "noise": measuring.noise,
-        "verify": measuring.verify, "cache": machine.cache,
+        "verify": measuring.verify,
     },
     "Find and train drafts": {
         "tree": measuring.tree, "skip-layers": measuring.skip_layers, "design-draft": training.design_draft,
     },
+    "Set up": {"cache": machine.cache},
 }  # fmt: skip
 for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name=name, cls=Command, rich_help_panel=panel)(command)
 app.add_typer(machine.models, name="models", cls=Commands, rich_help_panel="Before a run")
-app.add_typer(machine.config, name="config", cls=Commands, rich_help_panel="Before a run")
-app.add_typer(machine.backend, name="backend", cls=Commands, rich_help_panel="Before a run")
+app.add_typer(machine.config, name="config", cls=Commands, rich_help_panel="Set up")
+app.add_typer(machine.backend, name="backend", cls=Commands, rich_help_panel="Set up")
 app.add_typer(training.train, name="train", cls=Commands, rich_help_panel="Find and train drafts")
+
+
+@app.command(name="help", cls=Command, hidden=True)
+def help_of(context: typer.Context, command: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Show the help of a command, with all its options; of `all`, every command.
+
+    Examples:
+
+    specbench help all
+
+    specbench help train draft
+    """
+    assert context.parent is not None
+    inside, found = context.parent, cast(Any, context.parent.command)
+    words = command or []
+    for word in words if words != ["all"] else []:
+        known = getattr(found, "commands", {})
+        if word not in known:
+            raise UsageError(f"there is no command {' '.join(words)[:60]!r}{near(word, known)}: see specbench help all")
+        found = known[word]
+        inside = typer.Context(found, parent=inside, info_name=word, help_option_names=["-h", "--help"])
+    typer.echo(page(found, inside, short=not words))
 
 
 def _print_version(value: bool) -> None:

@@ -1,4 +1,4 @@
-"""What `--help` shows, and what a shell completes: names that specbench knows, and its runs.
+"""What `--help` and `--help-all` show, and what a shell completes: names that specbench knows, and its runs.
 
 The page is plain text by panels: Typer's own page, drawn with rich, loads twice as many
 modules and cuts long names at 80 columns. Completion loads nothing heavy, for a shell waits.
@@ -21,26 +21,48 @@ NAMES = 26  # columns of names and values at most, before their text
 EXAMPLE = "specbench "  # how a paragraph of a docstring begins that is an example
 HYPHEN = "\u2011"  # at which no line is broken; shown as a plain one
 HEADING = "Examples:"  # the paragraph above them there
+LONG = 30  # options; a command with more shows its own and the common ones of a run, unless all are requested
+COMMON = (
+    "target", "draft", "dtype", "device", "dataset", "limit", "preset", "method", "k", "tier", "backend", "url",
+    "max_new_tokens", "temperature", "batch", "until_ci", "resume", "explain", "output_dir", "format", "help",
+)  # fmt: skip
+RARE = {*RunSpec.model_fields, "executor", "yes", "config", "quiet", "verbose"} - {*COMMON}
+LATER = ("Look closer", "Find and train drafts", "Set up")  # panels of commands that `specbench --help` leaves out
+SYNONYMS = {
+    "limit": ["-n", "--num-prompts"],
+    "k": ["--num-speculative-tokens"],
+    "max_new_tokens": ["--max-tokens"],
+}  # the names that vLLM and its benchmarks have for options of ours
 
 
 class Command(TyperCommand):
     """A command that takes every option once, unless the option takes several values."""
 
+    def make_parser(self, ctx: Any) -> Any:
+        parser = super().make_parser(ctx)
+        for one in self.params:
+            if isinstance(one, TyperOption) and one.name in SYNONYMS:
+                parser.add_option(one, SYNONYMS[one.name], dest=one.name, action="store")
+        return parser
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:  # a shell that completes a line
+            if "--help-all" in args:
+                typer.echo(page(self, ctx))
+                ctx.exit()
             _, _, given = self.make_parser(ctx).parse_args(list(args))
             refuse_twice([one for one in given if isinstance(one, TyperOption)])
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        typer.echo(page(self, ctx))
+        typer.echo(page(self, ctx, short=True))
 
 
 class Commands(TyperGroup):
     """A group of commands."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        typer.echo(page(self, ctx))  # printed here: text in the formatter would become the line of an error
+        typer.echo(page(self, ctx, short=True))  # printed here: text in the formatter would become the line of an error
 
 
 def refuse_twice(given: Sequence[TyperOption]) -> None:
@@ -51,8 +73,8 @@ def refuse_twice(given: Sequence[TyperOption]) -> None:
             raise UsageError(f"{max(one.opts, key=len)} is given twice: give it once{more}")
 
 
-def page(command: TyperCommand | TyperGroup, ctx: Any) -> str:
-    """The help page, as wide as the terminal up to WIDEST columns."""
+def page(command: TyperCommand | TyperGroup, ctx: Any, short: bool = False) -> str:
+    """The help page, as wide as the terminal up to WIDEST columns; `short`: without what few people need."""
     ctx.max_content_width = WIDEST
     formatter = ctx.make_formatter()
     arguments = [name_of(one, ctx) for one in command.params if isinstance(one, TyperArgument)]
@@ -70,20 +92,28 @@ def page(command: TyperCommand | TyperGroup, ctx: Any) -> str:
                 text = " ".join(part.split())
                 lines = wrap(text, formatter.width - 6, break_long_words=False, break_on_hyphens=False)
                 formatter.write("  " + " \\\n    ".join(lines) + "\n")
-    for name, rows in panels(command, ctx).items():
+    for name, rows in panels(command, ctx, short).items():
         with formatter.section(name):
             formatter.write_dl(rows, col_max=NAMES)
+    everything = "specbench help all" if ctx.parent is None else f"{ctx.command_path} --help-all"
+    if short and (ctx.parent is None or len(command.params) > LONG):
+        formatter.write_paragraph()
+        formatter.write_text(f"This is a selection. See all: {everything}".replace("-", HYPHEN))
     return str(formatter.getvalue()).rstrip().replace(HYPHEN, "-")
 
 
-def panels(command: TyperCommand | TyperGroup, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+def panels(command: TyperCommand | TyperGroup, ctx: Any, short: bool) -> dict[str, list[tuple[str, str]]]:
     """The names and texts of commands, arguments and options, panel by panel."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name, inner in command.commands.items() if isinstance(command, TyperGroup) else ():
-        summary = " ".join(inspect.cleandoc(inner.help or "").split("\n\n")[0].split())
-        found.setdefault(panel_of(inner, "Commands"), []).append((name, summary.replace("-", HYPHEN)))
+        panel = panel_of(inner, "Commands")
+        if not (inner.hidden or (short and panel in LATER)):
+            summary = " ".join(inspect.cleandoc(inner.help or "").split("\n\n")[0].split())
+            found.setdefault(panel, []).append((name, summary.replace("-", HYPHEN)))
+    few = short and len(command.params) > LONG
     for one in command.get_params(ctx):
-        if record := one.get_help_record(ctx):  # none if it is hidden
+        record = one.get_help_record(ctx)  # none if it is hidden
+        if record and not (few and one.name in RARE):
             usual = "Arguments" if isinstance(one, TyperArgument) else "Options"
             found.setdefault(panel_of(one, usual), []).append((name_of(one, ctx), record[1].replace("-", HYPHEN)))
     return found

@@ -37,7 +37,7 @@ from specbench.files import CONFIGS
 from specbench.jobs.parsing import USUAL, check_free, parse_counts, parse_k_list, with_ks, with_lists, with_models
 from specbench.wording import near
 
-RUN_OPTIONS = (*PAIR, "preset", *METHOD, *EXECUTION, *DATA, *SAMPLING, *MEASURING)
+RUN_OPTIONS = (*PAIR, *DATA, "preset", *METHOD, *SAMPLING, *EXECUTION, *MEASURING)
 
 
 @options(*RUN_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
@@ -61,7 +61,6 @@ def run(given: Given) -> None:
 
 DEFAULT_KS = "1-8"
 KS = setting("k", "Lookaheads: 1-8, or 1,2,4, or 1-16+3, also with auto (1-8,auto).", DEFAULT_KS)
-SWEEP_METHOD = ("method", KS, "acceptance", *EXECUTION)
 HELP = (
     "YAML whose keys are the options of `specbench run`, and pair; a list is an axis. "
     f"Or the name of a shipped grid: {', '.join(grid_names())}."
@@ -69,7 +68,7 @@ HELP = (
 
 Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=beginning(grid_names))]
 
-SWEEP_OPTIONS = (*PAIR, "preset", *SWEEP_METHOD, *DATA, *SAMPLING, *MEASURING)
+SWEEP_OPTIONS = (*PAIR, *DATA, "preset", "method", KS, "acceptance", *SAMPLING, *EXECUTION, *MEASURING)
 
 
 @options(*SWEEP_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
@@ -177,7 +176,7 @@ Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same
 Draft = Annotated[str | None, typer.Argument(metavar="[DRAFT]", help="The same as --draft.", show_default=False)]
 
 
-@options(..., *PAIR, *METHOD, *EXECUTION, *DATA, *SAMPLING, "config", STYLE, "quiet")
+@options(..., *PAIR, *DATA, *METHOD, *SAMPLING, *EXECUTION, "config", STYLE, "quiet")
 def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
     """Say what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
 

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from specbench.cli.app import app
 from specbench.cli.help import WIDEST, page
+from specbench.errors import UsageError
 from tests.support.frontdoor import Command
 from tests.support.terminals import CONTROL, on_terminal, specbench
 
@@ -42,6 +43,38 @@ def examples(name: str) -> list[str]:
     text = "\n".join(shown(name, 60)).replace(" \\\n", " ")
     _, _, rest = text.partition("\nExamples:\n")
     return [line.strip() for line in rest.split("\n\n")[0].splitlines()]
+
+
+def test_the_short_page_of_a_run_is_a_selection(command: Command) -> None:
+    short, whole, same = (command("run", *words).out for words in (["--help"], ["--help-all"], ["--k", "--help-all"]))
+    assert sum(line.startswith("  -") for line in short.splitlines()) <= 22
+    assert short.rstrip().endswith("See all: specbench run --help-all")
+    assert whole == same == command("help", "run").out
+    assert "--executor" in whole
+    assert "--executor" not in short
+    assert "--layers" in command("train", "draft", "--help").out  # of this command alone, so never left out
+    assert "See all" not in command("compare", "--help").out
+
+
+def test_the_first_page_names_a_dozen_commands_and_where_the_others_are(command: Command) -> None:
+    first, every = command().out, command("help", "all").out
+    assert "See all: specbench help all" in first
+    missing = [name for name in typer.main.get_command(app).commands if f"\n  {name} " not in first]  # type: ignore[attr-defined]
+    assert len(typer.main.get_command(app).commands) - len(missing) == 12  # type: ignore[attr-defined]
+    assert all(f"\n  {name} " in every for name in missing if name != "help")
+    unknown = command("help", "trian")
+    assert (unknown.code, "did you mean train" in unknown.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("-n", "limit"), ("--num-prompts", "limit"), ("--num-speculative-tokens", "k"),
+                         ("--max-tokens", "max_new_tokens")]
+)  # fmt: skip
+def test_names_of_other_tools_are_understood(theirs: str, ours: str) -> None:
+    command, ctx = commands()["specbench run"]
+    assert command.make_context(ctx.info_name, [theirs, "3"]).params[ours] in (3, "3")
+    with pytest.raises(UsageError, match="twice"):
+        command.make_context(ctx.info_name, [theirs, "3", f"--{ours.replace('_', '-')}", "4"])
 
 
 def letters(lines: list[str]) -> str:
