@@ -55,6 +55,7 @@ LIGHT_COMMANDS = {
     "run --help": ["run", "--help"],
     "predict": ["predict", "--alpha", ".7", "--c", ".05", "--k", "4"],
     "usage error": ["run", "--nope"],
+    "unknown command": ["resume"],
     "sweep-k --help": ["sweep-k", "--help"],
     "compare --help": ["compare", "--help"],
     "verdict --help": ["verdict", "--help"],
@@ -121,6 +122,12 @@ READING_COMMANDS = {
     "predict": ["predict", "--from-run", BASELINE],
     "report": ["report", BASELINE, "--output", "report.html"],
 }
+
+
+def test_a_wrong_name_is_refused_before_torch_is_loaded() -> None:
+    wrong = {"--method": "nope", "--dataset": "nope", "--target": "nope", "--k": "0"}
+    found, _ = loaded_by(*(["run", *words] for words in wrong.items()))
+    assert not any(names & TORCH for names in found)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
+from specbench.wording import near
 
 WIDEST = 100  # columns; longer lines of text are hard to read
 NAMES = 26  # columns of names and values at most, before their text
@@ -33,6 +34,8 @@ SYNONYMS = {
     "k": ["--num-speculative-tokens"],
     "max_new_tokens": ["--max-tokens"],
 }  # the names that vLLM and its benchmarks have for options of ours
+
+OURS = {"version": "--version", "resume": "run --resume RUN", "bench": "run", "benchmark": "run", "gate": "compare"}
 
 
 class Command(TyperCommand):
@@ -60,6 +63,14 @@ class Command(TyperCommand):
 
 class Commands(TyperGroup):
     """A group of commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named first; one that another tool has is answered with ours."""
+        name = args[0]
+        if ctx.parent is None and name not in self.commands and not name.startswith("-"):
+            ours = f": it is `specbench {OURS[name]}`" if name in OURS else near(name, self.commands)
+            raise UsageError(f"no such command {name[:60]!r}{ours}; `specbench help all` lists the commands")
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         typer.echo(page(self, ctx, short=True))  # printed here: text in the formatter would become the line of an error

@@ -189,11 +189,12 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
             return
         chosen = with_lists({**defaults, **shared_out(), **settings})
         refuse_lists(chosen, given, axes)
-        from specbench.jobs import run
         from specbench.jobs.output import output_of
 
-        output = output_of(chosen, given)
-        run.start(cells_of(chosen, given), output, given.get("preset", ""), given.get("executor", "local"))
+        output, cells = output_of(chosen, given), cells_of(chosen, given)
+        from specbench.jobs import run  # it loads torch
+
+        run.start(cells, output, given.get("preset", ""), given.get("executor", "local"))
     except SpecbenchError:
         if given["verbose"] > 1:
             traceback.print_exc()
@@ -247,13 +248,15 @@ def refuse_lists(chosen: dict[str, Any], given: Given, axes: Collection[str] | N
 
 def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:
     """The cells of some settings. UsageError where a file alone says that code may run, or who gets the key."""
-    from specbench.jobs.resume import Typed, refuse_untyped
     from specbench.measure import grid
 
     most = math.inf if given.get("yes") else grid.MOST_CELLS
     if MANY < (number := grid.count(settings)) <= most and not given["quiet"]:
         typer.echo(f"{number:,} cells", err=True)
     found = grid.cells(settings, IN_FILES, most)
+    grid.refuse_unknown(found)
+    from specbench.jobs.resume import Typed, refuse_untyped  # it loads torch
+
     refuse_untyped(found, Typed(**typed_in(given)), str(given.get("config") or f"preset {given.get('preset')}"))
     return found
 

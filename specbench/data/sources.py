@@ -245,6 +245,13 @@ def plugin_rows(dataset: str) -> list[DataRow]:
         raise UsageError(clean(f"data set {dataset}: its package failed: {first_line(error)}", 500)) from error
 
 
+def refuse_unknown(dataset: str) -> None:
+    """UsageError for a name that is no data set; whether its file exists is seen when it is read."""
+    kind, colon, _ = dataset.partition(":")
+    if dataset not in (*HUB, *SHIPPED) and kind not in added() and not (colon and kind in (*READERS, *LONG)):
+        raise unknown(dataset)
+
+
 def unknown(dataset: str) -> UsageError:
     forms = [*(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
     names = [*SHIPPED, *HUB, *added(), *forms]

@@ -16,6 +16,8 @@ HEADER = {"summary", "paper", "lossless", "method"}
 JUDGING = ("Speculate", "Cascade")  # parts that judge
 LEARNS = "Distilled"  # the part that changes what it drafts with
 OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
+SYNONYMS = {"ngram": "prompt-lookup", "pld": "prompt-lookup", "draft-model": "chain"}  # names of engines and papers
+HEADS = ("eagle", "eagle2", "eagle3", "mtp", "dflash", "dspark", "pard")
 
 
 def methods() -> dict[str, Path]:
@@ -30,7 +32,12 @@ def read_method(name: str) -> dict[str, Any]:
     if name == CHOOSING:
         raise UsageError(f"--method {CHOOSING} chooses while a run is measured: name a method here")
     if not path.exists():
-        meant, known = near(name, methods()), ", ".join(methods())
+        if name.lower().replace("-", "") in HEADS:
+            raise UsageError(
+                f"method {name!r}: a head is given as the draft: --draft HEAD with --method chain, or with a tree such "
+                "as tree-dynamic (EAGLE-2's); an MTP module inside the target: --draft TARGET"
+            )
+        meant, known = near(name, [*methods(), *SYNONYMS, *HEADS]), ", ".join(methods())
         raise UsageError(f"unknown method {name!r}{meant}: choose one of {known}, or give the path of a YAML file")
     try:
         content = deepcopy(parsed(read_whole(path, LARGEST_YAML).decode("utf-8")))

@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from specbench.decoding.method_files import needs, read_method
+from specbench.data import sources
+from specbench.decoding.method_files import SYNONYMS, needs, read_method
 from specbench.errors import UsageError
 from specbench.models.checkpoints import names
 from specbench.presets import read_profile
 from specbench.settings import declared, part
-from specbench.spec import BASELINE, CHOOSING, USUAL, RunSpec, parsed, written_choices
+from specbench.spec import BASELINE, CHOOSING, USUAL, RunSpec, methods_of, parsed, written_choices
 from specbench.wording import clean, grouped, near, redact
 
 DEFAULT_DATASETS = ("code", "articles")
@@ -83,6 +84,8 @@ def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
 def cell(chosen: Mapping[str, Any]) -> RunSpec:
     """One cell. K may be the word auto; a method without a draft has no lookahead and no acceptance."""
     chosen = dict(chosen)
+    if (method := chosen.get("method")) in SYNONYMS:
+        chosen["method"] = SYNONYMS[method]
     if empty := [name for name, value in chosen.items() if value == ""]:
         raise UsageError(f"--{empty[0].replace('_', '-')} is empty: leave it out, or give it a value")
     if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and not is_switch(name)]:
@@ -193,6 +196,21 @@ def one_line(error: ValidationError, besides: Collection[str]) -> str:
         return f"{name} {first['input']!r}{hint}: choose {words}"
     said = first["msg"].removeprefix("Value error, ")
     return f"{name} {first.get('input')!r}: {said}" if first["loc"] else said
+
+
+def refuse_unknown(specs: Sequence[RunSpec]) -> None:
+    """Raise where the only pair has an unknown method, target or data set; loads no torch, which takes seconds.
+
+    One of several pairs ends its own cells only.
+    """
+    if len(by_pair(specs)) > 1:
+        return
+    if specs[0].backend in (None, "transformers"):
+        for name in dict.fromkeys(one for spec in specs for one in methods_of(spec)):
+            read_method(name)
+        names.resolve(specs[0].target, specs[0].target_revision)
+    for dataset in dict.fromkeys(spec.dataset for spec in specs):
+        sources.refuse_unknown(dataset)
 
 
 def by_pair(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:

@@ -62,8 +62,9 @@ def test_the_first_page_names_a_dozen_commands_and_where_the_others_are(command:
     missing = [name for name in typer.main.get_command(app).commands if f"\n  {name} " not in first]  # type: ignore[attr-defined]
     assert len(typer.main.get_command(app).commands) - len(missing) == 12  # type: ignore[attr-defined]
     assert all(f"\n  {name} " in every for name in missing if name != "help")
-    unknown = command("help", "trian")
-    assert (unknown.code, "did you mean train" in unknown.err) == (2, True)
+    for words, answer in [(["help", "trian"], "did you mean train"), (["resume"], "specbench run --resume RUN")]:
+        unknown = command(*words)
+        assert (unknown.code, answer in unknown.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from specbench.cli.app import app
+from specbench.errors import UsageError
 from tests.docs.blocks import FILES, PAGES, ROOT, Block, blocks, of
 from tests.support.frontdoor import Command
 
@@ -67,7 +68,7 @@ def test_an_option_that_does_not_exist_would_be_seen() -> None:
     """The control of the test above."""
     with pytest.raises(typer.TyperException, match="No such option"):
         parse(["specbench", "run", "--lookahead", "4"])
-    with pytest.raises(typer.TyperException, match="No such command"):
+    with pytest.raises(UsageError, match="no such command"):
         parse(["specbench", "measure"])
 
 

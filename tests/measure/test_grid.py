@@ -107,3 +107,10 @@ def test_the_grids_that_ship_are_cells(path: Any) -> None:
     found = cells(with_ks(yaml.safe_load(path.read_text())))
     assert len(found) > 4
     assert all(isinstance(c, RunSpec) for c in found)
+
+
+def test_a_method_may_have_the_name_that_engines_give_it() -> None:
+    names = {"ngram": "prompt-lookup", "pld": "prompt-lookup", "draft-model": "chain"}
+    assert [cell.method for cell in cells({"method": list(names), "k": 2, "dataset": "code"})] == list(
+        dict.fromkeys(names.values())
+    )
