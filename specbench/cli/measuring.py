@@ -37,6 +37,7 @@ from specbench.files import CONFIGS
 from specbench.jobs.parsing import USUAL, check_free, parse_counts, parse_k_list, with_ks, with_lists, with_models
 from specbench.wording import near
 
+AXES = ("dataset", "context", "method", "k", "backend", "batch", "arrivals")  # options that may be lists
 RUN_OPTIONS = (*PAIR, *DATA, "preset", *METHOD, *SAMPLING, *EXECUTION, *MEASURING)
 
 
@@ -52,11 +53,13 @@ def run(given: Given) -> None:
 
     specbench run --k 4 --dataset code --limit 50
 
+    specbench run --method chain,prompt-lookup --k 2,4,8
+
     specbench run --target llama-7b --draft llama-68m --dataset humaneval
 
     specbench run --resume latest --limit 60
     """
-    launch(given, axes=("dataset", "context", "backend", "batch", "arrivals"), **USUAL)
+    launch(given, axes=AXES, **USUAL)
 
 
 DEFAULT_KS = "1-8"
@@ -83,7 +86,7 @@ def sweep_k(given: Given) -> None:
 
     specbench sweep-k --target llama-7b --draft llama-68m --dataset humaneval --dataset xsum
     """
-    launch(given, axes=("dataset", "context", "k", "backend", "batch", "arrivals"), k=DEFAULT_KS, **USUAL)
+    launch(given, axes=AXES, k=DEFAULT_KS, **USUAL)
 
 
 @options(

@@ -241,9 +241,8 @@ def refuse_lists(chosen: dict[str, Any], given: Given, axes: Collection[str] | N
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
     allowed = {*(axes or ()), *preset_of(given)}
     if axes is not None and (wrong := [name for name in lists if name not in allowed]):
-        wanted = "specbench sweep-k" if wrong[0] == "k" else "specbench sweep with a grid file"
         where = wrong[0] if wrong[0] not in given and "config" in given else f"--{wrong[0].replace('_', '-')}"
-        raise UsageError(f"{where} takes one value here, not a list: use {wanted}")
+        raise UsageError(f"{where} takes one value here, not a list: use specbench sweep with a grid file")
 
 
 def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:

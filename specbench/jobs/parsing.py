@@ -44,12 +44,12 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with context, backend and arrivals as they are
+    """The settings with method, context, backend and arrivals as they are
     written, or as lists of such texts; engine options as one."""
     found = dict(settings)
     if isinstance(found.get("engine_option"), list):
         found["engine_option"] = ",".join(map(str, found["engine_option"]))  # all of them are one value
-    for name in ("context", "backend", "arrivals"):
+    for name in ("method", "context", "backend", "arrivals"):
         if found.get(name) is not None:
             parts = items(found[name])
             found[name] = parts[0] if len(parts) == 1 else parts

@@ -155,7 +155,9 @@ def repeated(command: str, limit: int | None = None, ends_early: bool = False) -
     if ends_early and not has_option(words, "--until-ci"):
         return ""  # it stands in a file
     if limit is not None:
-        words = [*without_option(without_option(words, "--until-ci"), "--limit"), "--limit", str(limit)]
+        for option in ("--until-ci", "--limit", "--num-prompts", "-n"):
+            words = without_option(words, option)
+        words += ["--limit", str(limit)]
     return shown(words)
 
 
@@ -179,12 +181,12 @@ def has_option(words: Sequence[str], option: str) -> bool:
 
 
 def without_option(words: Sequence[str], option: str) -> list[str]:
-    """The words of a command without an option and its value."""
-    kept: list[str] = []
+    """The words of a command without an option and its value, which may be part of the same word (--limit=3, -n3)."""
+    joined, kept = option if len(option) == 2 else f"{option}=", list[str]()
     rest = iter(words)
     for word in rest:
         if word == option:
             next(rest, None)
-        elif not word.startswith(f"{option}="):
+        elif not word.startswith(joined):
             kept.append(word)
     return kept

@@ -23,7 +23,7 @@ def settled(command: str = "", **changes: Any) -> Recommendation:
         ("specbench run", "specbench run --limit 20"),
         ("specbench run --limit 3 -q", "specbench run -q --limit 20"),
         ("specbench run --limit=3 --k 2", "specbench run --k 2 --limit 20"),
-        ("specbench run --limit 3 --limit=4", "specbench run --limit 20"),
+        ("specbench run --limit 3 --limit=4 -n 5 -n6 --num-prompts 7", "specbench run --limit 20"),
         ("specbench sweep-k --k 1-4 -o 'my results'", "specbench sweep-k --k 1-4 -o 'my results' --limit 20"),
         ("specbench sweep grids/mine.yaml --quiet", "specbench sweep grids/mine.yaml --quiet --limit 20"),
         ("specbench run -c mine.yaml", "specbench run -c mine.yaml --limit 20"),

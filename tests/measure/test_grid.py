@@ -7,7 +7,7 @@ import yaml
 
 from specbench.errors import UsageError
 from specbench.files import CONFIGS
-from specbench.jobs.parsing import with_batches, with_ks
+from specbench.jobs.parsing import with_batches, with_ks, with_lists
 from specbench.measure.grid import AUTO_CEILING, DEFAULT_LIMIT, by_pair, cells
 from specbench.spec import RunSpec
 
@@ -114,3 +114,13 @@ def test_a_method_may_have_the_name_that_engines_give_it() -> None:
     assert [cell.method for cell in cells({"method": list(names), "k": 2, "dataset": "code"})] == list(
         dict.fromkeys(names.values())
     )
+
+
+def test_methods_and_lookaheads_are_lists_where_people_write_lists() -> None:
+    found = cells(with_lists({"method": "chain, prompt-lookup", "k": "1-2", "dataset": "code"}))
+    assert [(cell.method, cell.k) for cell in found] == [
+        ("chain", 1),
+        ("chain", 2),
+        ("prompt-lookup", 1),
+        ("prompt-lookup", 2),
+    ]
