@@ -37,8 +37,10 @@ from specbench.files import CONFIGS
 from specbench.jobs.parsing import USUAL, check_free, parse_counts, parse_k_list, with_ks, with_lists, with_models
 from specbench.wording import near
 
-AXES = ("dataset", "context", "method", "k", "backend", "batch", "arrivals")  # options that may be lists
-RUN_OPTIONS = (*PAIR, *DATA, "preset", *METHOD, *SAMPLING, *EXECUTION, *MEASURING)
+AXES = ("dataset", "context", "method", "k", "temperature", "backend", "batch", "arrivals")  # options that may be lists
+TEMPERATURES = replace(setting("temperature", "0 is greedy; or a list (0,1)."), kind=str, low=None)
+RUN_SAMPLING = ("max_new_tokens", TEMPERATURES, *SAMPLING)
+RUN_OPTIONS = (*PAIR, *DATA, "preset", *METHOD, *RUN_SAMPLING, *EXECUTION, *MEASURING)
 
 
 @options(*RUN_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
@@ -53,7 +55,7 @@ def run(given: Given) -> None:
 
     specbench run --k 4 --dataset code --limit 50
 
-    specbench run --method chain,prompt-lookup --k 2,4,8
+    specbench run --method chain,prompt-lookup --k 2,4,8 --temperature 0,1
 
     specbench run --target llama-7b --draft llama-68m --dataset humaneval
 
@@ -71,7 +73,7 @@ HELP = (
 
 Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=beginning(grid_names))]
 
-SWEEP_OPTIONS = (*PAIR, *DATA, "preset", "method", KS, "acceptance", *SAMPLING, *EXECUTION, *MEASURING)
+SWEEP_OPTIONS = (*PAIR, *DATA, "preset", "method", KS, "acceptance", *RUN_SAMPLING, *EXECUTION, *MEASURING)
 
 
 @options(*SWEEP_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
@@ -179,7 +181,7 @@ Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same
 Draft = Annotated[str | None, typer.Argument(metavar="[DRAFT]", help="The same as --draft.", show_default=False)]
 
 
-@options(..., *PAIR, *DATA, *METHOD, *SAMPLING, *EXECUTION, "config", STYLE, "quiet")
+@options(..., *PAIR, *DATA, *METHOD, *RUN_SAMPLING, *EXECUTION, "config", STYLE, "quiet")
 def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
     """Say what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
 

@@ -20,7 +20,7 @@ USUAL = {"tier": "auto"}
 
 def with_lists(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with what may be a list as values, or as lists of them."""
-    return with_words(with_batches(with_ks(settings)))
+    return with_words(with_temperatures(with_batches(with_ks(settings))))
 
 
 def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,6 +40,18 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "batch" in found:
         sizes = sorted({n for part in items(found["batch"]) for n in parse_counts(part, "--batch", "1,4,16")})
         found["batch"] = sizes[0] if len(sizes) == 1 else sizes
+    return found
+
+
+def with_temperatures(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the temperature as a number, or as a list of them, where it is a text."""
+    found = dict(settings)
+    if isinstance(text := found.get("temperature"), str):
+        try:
+            numbers = sorted({float(part) for part in items(text)})
+        except ValueError:
+            raise UsageError(f"cannot read --temperature {text[:60]!r}: write numbers, such as 0 or 0,0.7,1") from None
+        found["temperature"] = numbers[0] if len(numbers) == 1 else numbers
     return found
 
 

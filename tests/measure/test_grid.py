@@ -1,5 +1,6 @@
 """From settings to cells: defaults, axes, pairs, and what is refused."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -116,11 +117,9 @@ def test_a_method_may_have_the_name_that_engines_give_it() -> None:
     )
 
 
-def test_methods_and_lookaheads_are_lists_where_people_write_lists() -> None:
-    found = cells(with_lists({"method": "chain, prompt-lookup", "k": "1-2", "dataset": "code"}))
-    assert [(cell.method, cell.k) for cell in found] == [
-        ("chain", 1),
-        ("chain", 2),
-        ("prompt-lookup", 1),
-        ("prompt-lookup", 2),
-    ]
+def test_methods_lookaheads_and_temperatures_are_lists_where_people_write_lists() -> None:
+    found = cells(with_lists({"method": "chain, prompt-lookup", "k": "1-2", "temperature": "0.7,0", "dataset": "code"}))
+    assert len(found) == 8
+    assert {(one.method, one.k, one.temperature) for one in found} == set(
+        product(("chain", "prompt-lookup"), (1, 2), (0.0, 0.7))
+    )
