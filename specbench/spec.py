@@ -58,15 +58,14 @@ class RunSpec(BaseModel):
         "Pair", "precision", "Layers of the target that a head reads, as boundaries of the residual stream (2,16,29).",
         of=(*LOADED, "question", "heading"), usual="as its files say", late=True)] = None
     method: Annotated[str, Setting(
-        "Method", "method", "A method of configs/methods, a YAML file, or a list (chain,prompt-lookup).", of=ANSWER,
+        "Method", "method", "A method of configs/methods, or a YAML file.", of=ANSWER,
         flags=("--method", "-m"))] = "chain"
     choices: Annotated[str | None, Setting(
         "Method", "lookahead", "What --method auto chooses from, prompt by prompt: methods with their K "
         "(baseline,chain:2,chain:4,suffix:8).", of=ANSWER, usual="baseline, chain and prompt-lookup with K 2, 4 and 8",
         late=True)] = None
     k: Annotated[int, Field(ge=0, le=512), Setting(
-        "Method", "lookahead", "Lookahead: drafted tokens per round, a list (1-8 or 2,4,8), or auto (chosen round by "
-        "round).", of=LOOKAHEAD,
+        "Method", "lookahead", "Lookahead: drafted tokens per round, or auto (chosen round by round).", of=LOOKAHEAD,
         usual="the pair's", flags=("--k", "-k"), typed=str)] = 4
     schedule: Annotated[Literal["constant", "auto", "heuristic", "confidence"], Setting(
         "Method", "lookahead", "How the lookahead is chosen: constant, auto, heuristic or confidence; --k is its "

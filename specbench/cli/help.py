@@ -29,12 +29,8 @@ COMMON = (
 )  # fmt: skip
 RARE = {*RunSpec.model_fields, "executor", "yes", "config", "quiet", "verbose"} - {*COMMON}
 LATER = ("Look closer", "Find and train drafts", "Set up")  # panels of commands that `specbench --help` leaves out
-SYNONYMS = {
-    "limit": ["-n", "--num-prompts"],
-    "k": ["--num-speculative-tokens"],
-    "max_new_tokens": ["--max-tokens"],
-}  # the names that vLLM and its benchmarks have for options of ours
-
+# The names that vLLM and its benchmarks have for options of ours, and what other tools call a command.
+SYNONYMS = {"limit": ["-n", "--num-prompts"], "k": ["--num-speculative-tokens"], "max_new_tokens": ["--max-tokens"]}
 OURS = {"version": "--version", "resume": "run --resume RUN", "bench": "run", "benchmark": "run", "gate": "compare"}
 
 
@@ -65,7 +61,7 @@ class Commands(TyperGroup):
     """A group of commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named first; one that another tool has is answered with ours."""
+        """The command that is named first. UsageError for an unknown one, with ours if another tool calls it so."""
         name = args[0]
         if ctx.parent is None and name not in self.commands and not name.startswith("-"):
             ours = f": it is `specbench {OURS[name]}`" if name in OURS else near(name, self.commands)
@@ -85,7 +81,7 @@ def refuse_twice(given: Sequence[TyperOption]) -> None:
 
 
 def page(command: TyperCommand | TyperGroup, ctx: Any, short: bool = False) -> str:
-    """The help page, as wide as the terminal up to WIDEST columns; `short`: without what few people need."""
+    """The help page, as wide as the terminal up to WIDEST columns; `short`: without rare options and commands."""
     ctx.max_content_width = WIDEST
     formatter = ctx.make_formatter()
     arguments = [name_of(one, ctx) for one in command.params if isinstance(one, TyperArgument)]

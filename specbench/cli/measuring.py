@@ -32,15 +32,18 @@ from specbench.cli.options import (
     settings_in,
     settings_of,
 )
+from specbench.decoding.method_files import SYNONYMS
 from specbench.errors import UsageError
 from specbench.files import CONFIGS
 from specbench.jobs.parsing import USUAL, check_free, parse_counts, parse_k_list, with_ks, with_lists, with_models
 from specbench.wording import near
 
 AXES = ("dataset", "context", "method", "k", "temperature", "backend", "batch", "arrivals")  # options that may be lists
+METHOD_LIST = setting("method", "A method of configs/methods, a YAML file, or a list (chain,prompt-lookup).")
+K_LIST = setting("k", "Lookahead: drafted tokens per round, a list (1-8 or 2,4,8), or auto (chosen round by round).")
 TEMPERATURES = replace(setting("temperature", "0 is greedy; or a list (0,1)."), kind=str, low=None)
-RUN_SAMPLING = ("max_new_tokens", TEMPERATURES, *SAMPLING)
-RUN_OPTIONS = (*PAIR, *DATA, "preset", *METHOD, *RUN_SAMPLING, *EXECUTION, *MEASURING)
+RUN_METHOD, RUN_SAMPLING = (METHOD_LIST, K_LIST, *METHOD), ("max_new_tokens", TEMPERATURES, *SAMPLING)
+RUN_OPTIONS = (*PAIR, *DATA, "preset", *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, *MEASURING)
 
 
 @options(*RUN_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
@@ -73,7 +76,7 @@ HELP = (
 
 Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=beginning(grid_names))]
 
-SWEEP_OPTIONS = (*PAIR, *DATA, "preset", "method", KS, "acceptance", *RUN_SAMPLING, *EXECUTION, *MEASURING)
+SWEEP_OPTIONS = (*PAIR, *DATA, "preset", METHOD_LIST, KS, "acceptance", *RUN_SAMPLING, *EXECUTION, *MEASURING)
 
 
 @options(*SWEEP_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
@@ -181,7 +184,7 @@ Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same
 Draft = Annotated[str | None, typer.Argument(metavar="[DRAFT]", help="The same as --draft.", show_default=False)]
 
 
-@options(..., *PAIR, *DATA, *METHOD, *RUN_SAMPLING, *EXECUTION, "config", STYLE, "quiet")
+@options(..., *PAIR, *DATA, *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, "config", STYLE, "quiet")
 def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
     """Say what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
 
@@ -231,7 +234,7 @@ def verify(given: Given, pair: Pair = None) -> None:
     specbench verify demo --method chain --method prompt-lookup
     """
     settings: dict[str, Any] = {**settings_of(given)}
-    names, tokens = settings.pop("method", None), given["tokens"]
+    names, tokens = [SYNONYMS.get(name, name) for name in settings.pop("method", ())] or None, given["tokens"]
     if len(pair or ()) > 2:
         raise UsageError(f"{len(pair or ())} models were given: specbench verify takes a target and a draft")
     named = dict(zip(("target", "draft"), pair or (), strict=False))

@@ -27,8 +27,8 @@ def methods() -> dict[str, Path]:
 
 
 def read_method(name: str) -> dict[str, Any]:
-    """The content of a method file: one that ships, by name, or any other, by its path."""
-    path = methods().get(name, Path(name))
+    """The content of a method file: one that ships, by name or by that of an engine, or any other, by its path."""
+    path = methods().get(SYNONYMS.get(name, name), Path(name))
     if name == CHOOSING:
         raise UsageError(f"--method {CHOOSING} chooses while a run is measured: name a method here")
     if not path.exists():

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from specbench.decoding.method_files import read_method
 from specbench.errors import UsageError
 from specbench.files import CONFIGS
 from specbench.jobs.parsing import with_batches, with_ks, with_lists
@@ -115,6 +116,7 @@ def test_a_method_may_have_the_name_that_engines_give_it() -> None:
     assert [cell.method for cell in cells({"method": list(names), "k": 2, "dataset": "code"})] == list(
         dict.fromkeys(names.values())
     )
+    assert all(read_method(name) == read_method(ours) for name, ours in names.items())  # for commands without cells
 
 
 def test_methods_lookaheads_and_temperatures_are_lists_where_people_write_lists() -> None:

@@ -195,7 +195,7 @@ def resolve(name: str, revision: str | None = None) -> Checkpoint:
     near = ", ".join(get_close_matches(name.lower(), aliases(), n=3, cutoff=0.0))
     raise UnusableModelError(
         f"unknown model {name!r}: did you mean {near}? A hub id (owner/name), an existing folder or a GGUF file "
-        f"works too; `specbench models list` lists the aliases"
+        "works too; `specbench models list` lists the aliases"
     )
 
 
